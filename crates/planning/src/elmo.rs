@@ -183,13 +183,15 @@ mod tests {
             rules_max in 1u32..31,
             per_rule in 1u32..5,
             redundancy_max in 0u32..25,
-            table_size in 0u32..2,
+            table_size in 0u32..4,
             seed in any::<u64>(),
         ) {
             let switches: Vec<SwitchPorts> =
                 ports.iter().zip(0..).map(|(&ports, switch)| SwitchPorts { switch, ports: ports.into() }).collect();
             let limits = ElmoLimits { rules_max, switches_per_rule_max: per_rule, redundancy_max, table_size };
-            let mut table = vec![0; switches.len()];
+            // Some tables hold a rule of another group already.
+            let held: Vec<u32> = switches.iter().map(|entry| (entry.ports as u32 ^ seed as u32) & 1).collect();
+            let mut table = held.clone();
             let layer = encode_layer(&switches, &limits, &mut table, &mut ElmoRandom::new(seed));
             prop_assert!(layer.packet_rules.len() as u32 <= rules_max);
             let mut wrong = 0;
@@ -213,7 +215,12 @@ mod tests {
                 prop_assert!(own.sum::<u32>() <= redundancy_max);
                 prop_assert!(rule.switches.len() as u32 <= per_rule || switches.len() as u32 <= rules_max);
             }
-            prop_assert!(table.iter().all(|&used| used <= table_size));
+            for entry in &switches {
+                let (at, by_table) = (entry.switch as usize, layer.switch_rules.contains(&entry.switch));
+                prop_assert_eq!(table[at], held[at] + u32::from(by_table));
+                prop_assert!(!by_table || table[at] <= table_size);
+                prop_assert!(!layer.default_switches.contains(&entry.switch) || held[at] >= table_size);
+            }
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::Resource;
 use alloc::format;
 use alloc::string::ToString;
 use polycast_topology::Hybrid;
@@ -183,6 +184,51 @@ fn what_runs_is_taken_out() {
     let narrow =
         residual(&CircuitNetwork { ports_per_rack: 1, ..network }, &groups, &[1, 2].into()).unwrap_err();
     assert_eq!(narrow, CircuitError::RunningTooMuch { what: "rack", value: 0, limit: 1 });
+}
+
+proptest! {
+    /// What may have failed is taken only where nothing else would do.
+    #[test]
+    fn what_may_have_failed_is_taken_last(
+        ports in 1u32..5,
+        splitters in 1u32..5,
+        doubtful in any::<u64>(),
+    ) {
+        let hybrid = Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: ports, splitters, splitter_fanout: 3 };
+        let table = polycast_topology::PortTable::of(&hybrid);
+        let is_doubtful = |resource: &Resource| match resource {
+            Resource::CircuitPort { port } => doubtful >> port & 1 == 1,
+            Resource::Splitter { splitter } => doubtful >> (32 + splitter) & 1 == 1,
+            _ => false,
+        };
+        let splitter = |splitter: &u32| is_doubtful(&Resource::Splitter { splitter: *splitter });
+        let fibre = |rack: u32, uplink: u32| {
+            is_doubtful(&Resource::CircuitPort { port: table.of_rack(rack)[uplink as usize] })
+        };
+        let budget =
+            PowerBudget { budget_db: 90.0, switch_loss_db: 1.0, splitter_loss_db: 4.0, amplifier_gain_db: 0.0 };
+        let mut pool = PortPool::new(hybrid);
+        pool.put_last(is_doubtful);
+        let mut held = CircuitSetup {
+            connections: Vec::new(),
+            splitters: Vec::new(),
+            uplinks: Vec::new(),
+            power: budget.plan_each(&polycast_topology::optics::Cascade::of(1, &[]), &[]).unwrap(),
+        };
+        while let Ok(made) = setup(&mut pool, 0, &[1, 2, 3], &budget) {
+            held.splitters.extend(&made.splitters);
+            held.uplinks.extend(&made.uplinks);
+            let left = |one: &u32| !held.splitters.contains(one);
+            for one in made.splitters.iter().filter(|one| splitter(one)) {
+                prop_assert!((0..splitters).filter(left).all(|other| splitter(&other)), "splitter {}", one);
+            }
+            for &(rack, uplink) in made.uplinks.iter().filter(|(rack, uplink)| fibre(*rack, *uplink)) {
+                let left = (0..ports).filter(|other| !held.uplinks.contains(&(rack, *other)));
+                prop_assert!(left.into_iter().all(|other| fibre(rack, other)), "{} of rack {}", uplink, rack);
+            }
+        }
+        prop_assert_eq!(held.uplinks.len() as u32, 4 * ports.min(splitters));
+    }
 }
 
 /// A set-up that fails leaves the pool as it was, and one that is released gives all of it back.

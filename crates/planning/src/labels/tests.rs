@@ -105,6 +105,46 @@ fn wide_trees_reach_exactly_their_receivers() {
     assert!(entries > 0, "the filter is put to the test");
 }
 
+proptest! {
+    /// What is counted at each spine is what those sessions keep there that still run.
+    #[test]
+    fn the_load_of_a_spine_is_what_runs(
+        steps in proptest::collection::vec((any::<bool>(), 0usize..8), 1..40),
+        seed in any::<u64>(),
+    ) {
+        let mut planner = LabelPlanner::new(Clos::new(3, 4, 2, 2, 2).unwrap(), 8).unwrap();
+        let first = planner.clos().spine(0, 0);
+        let spines = 6;
+        // Sessions with made-up entries, several at one spine among them: each spine counts once for a session.
+        let mut state = seed;
+        let mut sessions: Vec<Vec<SpineState>> = Vec::new();
+        for _ in 0..8 {
+            let mut entries: Vec<SpineState> = (0..next(&mut state) % 6)
+                .map(|leaf| SpineState { spine: first + (next(&mut state) % spines) as Node, leaf: leaf as Node })
+                .collect();
+            entries.sort_unstable();
+            sessions.push(entries);
+        }
+        let mut running = [false; 8];
+        for (anew, session) in steps {
+            match (anew, running[session]) {
+                (true, _) => {
+                    let all = sessions.iter().zip(running).filter(|(_, runs)| *runs);
+                    planner.count_anew(all.flat_map(|(entries, _)| entries_at(entries)));
+                }
+                (false, true) => planner.count_out(&sessions[session]),
+                (false, false) => planner.count_in(&sessions[session]),
+            }
+            running[session] ^= !anew;
+            for at in 0..spines as Node {
+                let counts = |entries: &&Vec<SpineState>| entries.iter().any(|entry| entry.spine == first + at);
+                let expected = sessions.iter().zip(running).filter(|(entries, runs)| *runs && counts(entries));
+                prop_assert_eq!(planner.load[at as usize] as usize, expected.count());
+            }
+        }
+    }
+}
+
 /// The bits of a row, turned as words, are those of its buckets one by one.
 #[test]
 fn rows_are_their_buckets() {

@@ -105,6 +105,56 @@ fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
     assert_eq!(directory.committed("t"), Some(&version));
 }
 
+/// One that cannot reach the origin is not asked to, nor one that has tried in vain.
+#[test]
+fn only_who_can_get_an_object_from_its_origin_is_told_to() {
+    let mut directory = settled(3);
+    for (number, can_fill) in [(0, false), (1, true), (2, true)] {
+        let wish = Wish { can_fill, waits: true, fills: false };
+        directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(number), object: object(1), wish });
+    }
+    let fill = |number| DirectoryOutput::Fill { agent: agent(number), object: object(1) };
+    assert_eq!(outputs(&mut directory, ms(20_100)), [fill(1)]);
+    let failed = |number| {
+        let (agent, reason) = (agent(number), "no route".to_string());
+        DirectoryInput::FillFailed { agent, object: object(1), reason }
+    };
+    directory.handle(ms(20_200), failed(1));
+    let denied = |number, why| DirectoryOutput::Denied { agent: agent(number), object: object(1), why };
+    assert_eq!(outputs(&mut directory, ms(20_300)), [fill(2)], "the one that could not may wait for it");
+    directory.handle(ms(20_400), failed(2));
+    let no_route = |number| denied(number, WishRefusal::Origin("no route".to_string()));
+    assert_eq!(outputs(&mut directory, ms(20_500)), [no_route(1), no_route(2)], "the first one waits");
+}
+
+#[test]
+fn names_of_topics_are_short_and_without_spaces() {
+    let mut directory = settled(1);
+    let long = "t".repeat(255);
+    let refused = |directory: &mut Directory, topic: &str| {
+        let topic = topic.to_string();
+        let subscribe = DirectoryInput::Subscribe { agent: agent(0), app: AppId::default(), topic };
+        directory.handle(ms(20_000), subscribe);
+        let said = outputs(directory, ms(20_000));
+        said.into_iter().find_map(|output| match output {
+            DirectoryOutput::TopicRefused { why, .. } => Some(why),
+            _ => None,
+        })
+    };
+    for fine in ["t", "weights.7-b_c", "\u{e9}", &long] {
+        assert_eq!(refused(&mut directory, fine), None, "{fine}");
+    }
+    for odd in ["", " ", "a b", "a\tb", "a\u{0}b", "a,b", "a/b"] {
+        assert_eq!(refused(&mut directory, odd), Some(TopicRefusal::BadName(odd.to_string())));
+    }
+    let longer = format!("{long}u");
+    assert_eq!(
+        refused(&mut directory, &longer),
+        Some(TopicRefusal::BadName(long)),
+        "cut to what a name may be"
+    );
+}
+
 fn word() -> impl Strategy<Value = DirectoryInput> {
     let (who, what) = (0u64..5, 0u64..3);
     (0u8..12, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
@@ -143,13 +193,28 @@ proptest! {
         let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
         let mut now = 0;
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
+        // Who could get an object from its origin by its own last word.
+        let mut able: BTreeMap<(AgentKey, ObjectId), bool> = BTreeMap::new();
         for (word, wait) in words {
             now += wait;
+            match &word {
+                // One that gets it already is only told so again.
+                DirectoryInput::Want { agent, object, wish } if directory.filler(*object) != Some(agent) => {
+                    able.insert((agent.clone(), *object), wish.can_fill);
+                }
+                DirectoryInput::FillFailed { agent, object, .. }
+                    if directory.filler(*object) == Some(agent) =>
+                {
+                    able.insert((agent.clone(), *object), false);
+                }
+                _ => {}
+            }
             directory.handle(ms(now), word);
             while let Some(output) = directory.poll(ms(now)) {
                 match output {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
+                        prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
                         prop_assert_eq!(directory.holders(object).count(), 0, "somebody has it");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {

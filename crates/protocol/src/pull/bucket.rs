@@ -198,6 +198,14 @@ mod tests {
     }
 
     #[test]
+    fn packets_take_their_bits_at_the_highest_rate() {
+        let rate = RateConfig { most_bps: 1_000_000_000, ..config() };
+        assert_eq!((rate.time_of(1_500), rate.time_of(0)), (Duration(12_000), Duration::ZERO));
+        let slow = RateConfig { most_bps: 0, ..config() };
+        assert_eq!(slow.time_of(1), Duration::from_secs(8), "a link without a rate divides by nothing");
+    }
+
+    #[test]
     fn the_rate_rises_by_delta_after_a_quiet_interval_in_which_it_limits() {
         let mut rate = TreeRate::new(config());
         rate.advance(Time(999_999));

@@ -168,6 +168,13 @@ mod tests {
                     prop_assert!(seen <= links.len());
                 }
                 prop_assert_eq!(seen, links.len());
+                for (peer, upstream) in &links {
+                    prop_assert!(chain.contains(*peer));
+                    prop_assert_eq!(chain.upstream(*peer), *upstream);
+                }
+                prop_assert_eq!(chain.is_empty(), links.is_empty());
+                let strangers = (0..9).map(PeerId).filter(|peer| !links.contains_key(peer));
+                prop_assert!(strangers.into_iter().all(|peer| chain.upstream(peer).is_none()));
             }
         }
     }

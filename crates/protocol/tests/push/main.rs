@@ -7,6 +7,7 @@ mod idle;
 mod liar;
 mod paths;
 mod settings;
+mod slow;
 mod stranger;
 mod watch;
 mod world;

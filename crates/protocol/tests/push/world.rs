@@ -117,6 +117,8 @@ pub struct World {
     rack_size: u32,
     /// Packets that the sockets of single receivers hold, where these are others than `window_packets`.
     pub windows: BTreeMap<u32, u64>,
+    /// What a group takes on the chain's connection of a receiver, where that is another time than a millisecond.
+    pub group_time: BTreeMap<u32, Duration>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
     /// Who says anything instead of the truth.
@@ -177,6 +179,7 @@ impl World {
             heard: 0,
             rack_size: 1,
             windows: BTreeMap::new(),
+            group_time: BTreeMap::new(),
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
             watch,
@@ -815,8 +818,9 @@ impl World {
         let place = bytes(&Control::Upstream { address: [0; 4], port: upstream.map_or(0, |up| up as u16) });
         self.hear(peer, &Control::parse(&place).unwrap());
         self.wakes.insert(Some(peer), self.now);
+        let each = self.group_time.get(&peer).copied().unwrap_or(Duration::from_millis(1));
         for group in 0..self.geometry.groups() {
-            let at = self.now + Duration::from_millis(1) * (group + 1);
+            let at = self.now + each * (group + 1);
             self.schedule(at, Event::Fetched { peer, group });
         }
     }

@@ -489,3 +489,114 @@ impl Sender {
         self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::push::{Geometry, SenderConfig};
+    use polycast_types::{Handle, RangeSet};
+    use proptest::prelude::*;
+
+    /// Who stands out, looked for among all sets of receivers.
+    fn among_all_sets(measured: &[u64], least: u64) -> Option<(Vec<usize>, bool)> {
+        let count = measured.len();
+        let sets = (1u32..1 << count).filter(|set| {
+            let size = set.count_ones() as usize;
+            size < count && (size == 1 || 2 * size <= count)
+        });
+        let ends = |set: u32| {
+            let of = |inside: bool| {
+                measured
+                    .iter()
+                    .enumerate()
+                    .filter(move |(at, _)| (set >> at & 1 == 1) == inside)
+                    .map(|(_, m)| *m)
+            };
+            (of(true).min().unwrap_or(0), of(false).max().unwrap_or(0))
+        };
+        let stands_out = |set: &u32| {
+            let (last, next) = ends(*set);
+            last >= least && next <= last / 4
+        };
+        let set = sets.filter(stands_out).min_by_key(|set| set.count_ones())?;
+        let (last, next) = ends(set);
+        Some(((0..count).filter(|at| set >> at & 1 == 1).collect(), last >= 8 * least && next <= last / 16))
+    }
+
+    fn sender(peers: u32, fragments: u64) -> Sender {
+        let geometry = Geometry { object_len: fragments * 1_000, fragment_len: 1_000, group_len: 10_000 };
+        let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
+        (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
+        sender
+    }
+
+    fn patches(sender: &mut Sender) -> Vec<Range<u64>> {
+        let patch = |output| match output {
+            Output::Patch { peer: PeerId(0), sns } => sns,
+            other => panic!("{other:?}"),
+        };
+        sender.outputs.drain(..).map(patch).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_few_that_stand_out_are_those_of_the_smallest_set(
+            measured in proptest::collection::vec(prop_oneof![0u64..6, 0u64..40, 0u64..1_000], 1..8),
+            least in 1u64..30,
+        ) {
+            let listed = measured.iter().copied().zip((0..).map(PeerId)).collect();
+            let Narrow { mut ids, plain } = standing_out(listed, least);
+            ids.sort_unstable();
+            let (expected, is_plain) = among_all_sets(&measured, least).unwrap_or_default();
+            let expected: Vec<PeerId> = expected.into_iter().map(|at| PeerId(at as u32)).collect();
+            prop_assert_eq!((ids, plain), (expected, is_plain));
+        }
+
+        /// While others take the stream one gets a patch for twelve packets of it, each once, in rising order; and the rest when it
+        /// is waited for again.
+        #[test]
+        fn who_is_not_waited_for_gets_a_patch_for_twelve_packets(
+            steps in proptest::collection::vec((0u64..60, 0u64..60, 0u64..100), 1..12),
+        ) {
+            let mut sender = sender(1, 50);
+            sender.peers.get_mut(&PeerId(0)).unwrap().service = Service::Patching;
+            let (mut asked, mut got) = (RangeSet::new(), RangeSet::new());
+            let (mut began, mut turns) = (0, 0);
+            for (start, len, packets) in steps {
+                if asked.is_empty() {
+                    (began, turns) = (sender.packets, 0);
+                }
+                sender.put_off(PeerId(0), core::slice::from_ref(&(start..start + len)));
+                let inside = start.min(50)..(start + len).min(50);
+                if !inside.is_empty() {
+                    asked.insert(inside);
+                }
+                sender.packets += packets;
+                sender.make_up();
+                let may = (sender.packets - began) / 12 - turns;
+                turns += may;
+                let later = sender.peers[&PeerId(0)].later.clone();
+                let count = |set: &RangeSet| set.iter().map(|run| run.end - run.start).sum::<u64>();
+                prop_assert_eq!(count(&later), count(&asked) - may.min(count(&asked)));
+                prop_assert!(later.iter().all(|run| asked.covers(run)), "{:?} beyond {:?}", later, asked);
+                for run in patches(&mut sender) {
+                    prop_assert!(asked.covers(run.clone()), "{:?} was not asked for", run);
+                    prop_assert!(later.gaps(run.clone()) == [run.clone()], "{:?} comes again", run);
+                    // What it has got is not sent again so soon, but takes its turn.
+                    prop_assert!(got.gaps(run.clone()) == [run.clone()], "{:?} came before", run);
+                    got.insert(run);
+                }
+                prop_assert!(asked.iter().flatten().all(|sn| later.contains(sn) || got.contains(sn)));
+                asked = later;
+            }
+            sender.peers.get_mut(&PeerId(0)).unwrap().service = Service::Streaming;
+            sender.make_up();
+            for run in patches(&mut sender) {
+                prop_assert!(asked.covers(run.clone()));
+                got.insert(run);
+            }
+            prop_assert!(asked.iter().all(|run| got.covers(run)), "{:?} is still missing", asked);
+            prop_assert!(sender.peers[&PeerId(0)].later.is_empty());
+        }
+    }
+}

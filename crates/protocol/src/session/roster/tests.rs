@@ -201,6 +201,31 @@ fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_take
     }
 }
 
+/// Only one that knows the hashes, and has not said yet what it has, checks anything: nothing else is waited for longer.
+#[test]
+fn whoever_checks_nothing_is_not_given_the_time_of_a_check() {
+    type Prepare = fn(&mut Roster);
+    let cases: [(&str, Prepare); 3] = [
+        ("the other one has not come", |_| {}),
+        ("the other one does not know the hashes", |roster| hello(roster, ms(0), 2, "b")),
+        ("the other one went away while it checked", |roster| {
+            hello(roster, ms(0), 2, "b");
+            roster.handle(ms(100), Input::Informed { guest: GuestId(2) });
+            roster.handle(ms(200), Input::Gone { guest: GuestId(2), how: Gone::Closed });
+        }),
+    ];
+    for (what, prepare) in cases {
+        let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), Verdicts::Sender));
+        prepare(&mut roster);
+        hello(&mut roster, ms(0), 1, "a");
+        roster.handle(ms(100), Input::Informed { guest: GuestId(1) });
+        let control = Control::Have(core::iter::once(0..5).collect());
+        roster.handle(ms(1_100), Input::Frame { guest: GuestId(1), control: &control });
+        assert!(!outputs(&mut roster, ms(1_599)).contains(&Output::Start), "{what}");
+        assert!(outputs(&mut roster, ms(1_600)).contains(&Output::Start), "{what}");
+    }
+}
+
 #[test]
 fn counted_receivers_are_waited_for_until_their_time_is_over() {
     for verdicts in BOTH {

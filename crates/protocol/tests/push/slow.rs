@@ -1,0 +1,130 @@
+//! Receivers that are slower than the others: who is found, when, and what is said of it; the order of the chain.
+
+use crate::settings::config;
+use crate::world::{Faults, World};
+use crate::{geometry, seconds};
+use polycast_protocol::push::{PeerId, SenderConfig, SlowPolicy};
+use polycast_types::{Duration, Rate, Time};
+
+const PATIENCE: Duration = Duration::from_millis(400);
+/// What the slow one takes for a packet of 8,968 bytes, and for a group of 65,536 in the chain.
+const PACKET: Duration = Duration::from_micros(120);
+const GROUP: Duration = Duration::from_millis(60);
+
+fn millis(n: u64) -> Time {
+    Time(1) + Duration::from_millis(n)
+}
+
+fn assert_near(rate: Rate, bytes: u64, span: Duration) {
+    let expected = bytes * 8 * 1_000_000_000 / span.0;
+    assert!(rate.0.abs_diff(expected) < expected / 7, "{rate} instead of {}", Rate(expected));
+}
+
+/// Three receivers, of which the last takes 15 times as long for a packet as the channel does.
+fn with_one_slow(slow: SlowPolicy) -> World {
+    let config = SenderConfig { slow, ..config(geometry(60_000)) };
+    let mut world = World::new(6, 3, config, Faults::default());
+    world.service.insert(2, PACKET);
+    world.start();
+    world.close();
+    world.run(millis(400));
+    assert_eq!(world.sender.status(PeerId(2)).unwrap().slow, None, "its patience is not over");
+    world
+}
+
+#[test]
+fn one_that_is_given_up_for_being_slow_is_told_both_rates() {
+    let mut world = with_one_slow(SlowPolicy::Drop { after: PATIENCE });
+    world.run(millis(1_000));
+    let slower = world.sender.status(PeerId(2)).unwrap().slow.expect("it is given up");
+    assert_near(slower.own, 8_968, PACKET);
+    assert_near(slower.others, 8_968, world.packet_time);
+    assert_eq!(world.settled[&2], Some(slower.to_string()));
+    assert_eq!((world.settled[&0].clone(), world.settled[&1].clone()), (None, None));
+    assert!(world.finished_at.is_some(), "nothing is left to wait for");
+}
+
+#[test]
+fn one_that_catches_up_goes_on_at_its_own_pace() {
+    let mut world = with_one_slow(SlowPolicy::CatchUp { after: PATIENCE });
+    world.run(millis(1_000));
+    let status = world.sender.status(PeerId(2)).unwrap();
+    assert_near(status.slow.expect("it holds the others").own, 8_968, PACKET);
+    assert!(world.nodes[&0].done && world.nodes[&1].done && !world.nodes[&2].done);
+    assert_eq!(world.nodes[&2].upstream, Some(None), "it takes too little of the stream");
+    assert!((0..2).all(|peer| world.nodes[&peer].upstream.is_none()));
+    world.run(seconds(12));
+    world.assert_all_done();
+}
+
+#[test]
+fn one_that_is_waited_for_is_not_called_slow() {
+    let mut world = with_one_slow(SlowPolicy::Wait);
+    world.run(seconds(12));
+    world.assert_all_done();
+    for peer in 0..3 {
+        let status = world.sender.status(PeerId(peer)).unwrap();
+        assert_eq!((status.slow, status.chained), (None, false), "{peer}");
+    }
+}
+
+/// Five receivers of the chain.
+fn chain(slow: SlowPolicy, groups_take: &[(u32, Duration)]) -> World {
+    let config = SenderConfig { slow, multicast: false, ..config(geometry(3_000)) };
+    let mut world = World::new(11, 5, config, Faults::default());
+    world.group_time.extend(groups_take.iter().copied());
+    world.start();
+    world.close();
+    world
+}
+
+/// Wherever it stands: those behind it come before it soon, and it alone is named after a second.
+#[test]
+fn the_slowest_of_a_chain_goes_to_its_end_and_is_named() {
+    for slow in 0..5 {
+        let mut world = chain(SlowPolicy::CatchUp { after: PATIENCE }, &[(slow, GROUP)]);
+        world.run(millis(110));
+        if slow < 4 {
+            let behind = world.nodes[&(slow + 1)].upstream;
+            assert_eq!(behind, Some(Some(slow)), "a place is not changed at once");
+        }
+        world.run(millis(250));
+        for (peer, node) in &world.nodes {
+            assert_ne!(node.upstream, Some(Some(slow)), "{slow} is before {peer}");
+        }
+        world.run(millis(900));
+        assert!((0..5).all(|peer| world.nodes[&peer].done == (peer != slow)), "{slow} holds others");
+        let named = |world: &World, peer| world.sender.status(PeerId(peer)).unwrap().slow;
+        assert_eq!(named(&world, slow), None, "a second has not passed");
+        world.run(millis(1_100));
+        let slower = named(&world, slow).expect("a second has passed");
+        assert_near(slower.own, 1 << 16, GROUP);
+        assert_near(slower.others, 1 << 16, Duration::from_millis(1));
+        world.run(seconds(30));
+        world.assert_all_done();
+        assert!((0..5).all(|peer| named(&world, peer).is_some() == (peer == slow)), "{slow}");
+    }
+}
+
+#[test]
+fn the_slowest_of_a_chain_is_given_up_where_that_is_the_policy() {
+    let mut world = chain(SlowPolicy::Drop { after: PATIENCE }, &[(1, GROUP)]);
+    world.run(seconds(3));
+    assert!(world.finished_at.is_some_and(|at| at < millis(1_200)), "{:?}", world.finished_at);
+    let failed: Vec<u32> = world.settled.iter().filter(|(_, why)| why.is_some()).map(|(id, _)| *id).collect();
+    assert_eq!(failed, [1]);
+    assert!(world.settled[&1].as_ref().unwrap().starts_with("slower than the others"));
+}
+
+/// If most are as slow, that is the usual: nobody is named, and none is given up.
+#[test]
+fn where_most_are_slow_none_is_the_slowest() {
+    let all: Vec<(u32, Duration)> = (0..5).map(|peer| (peer, Duration::from_millis(8))).collect();
+    for slow in [SlowPolicy::CatchUp { after: PATIENCE }, SlowPolicy::Drop { after: PATIENCE }] {
+        let mut world = chain(slow, &all);
+        world.run(seconds(30));
+        world.assert_all_done();
+        assert!(world.settled.values().all(Option::is_none));
+        assert!((0..5).all(|peer| world.sender.status(PeerId(peer)).unwrap().slow.is_none()));
+    }
+}
