@@ -9,7 +9,8 @@ const SOURCE_FOLDERS: [&str; 7] = ["crates", "xtask", "fuzz", "bpf", "python", "
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
-const SKIPPED_FOLDERS: [&str; 6] = ["target", "corpus", "artifacts", "__pycache__", ".venv", "node_modules"];
+const SKIPPED_FOLDERS: [&str; 7] =
+    ["target", "corpus", "artifacts", "generated", "__pycache__", ".venv", "node_modules"];
 
 /// All that the checks look at.
 pub struct Workspace {
