@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 /// Generated code of etcd's API.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub(crate) mod api {
-    tonic::include_proto!("etcdserverpb");
+    include!("../generated/etcdserverpb.rs");
 }
 
 use api::compare::{CompareResult, CompareTarget, TargetUnion};

@@ -8,7 +8,8 @@
 //!
 //! The assumptions are coarse. Transfers that have gone well correct them: [`Estimator::learn`] has one factor for either part
 //! of each fabric. A factor moves a quarter of the way to what was seen, and stays within a quarter and four times the assumption:
-//! agents say how long transfers took, and one that lies cannot steer far.
+//! agents say how long transfers took, and one that lies cannot steer far. What was learned is a record of the manager's
+//! ([`Estimator::resume`]): its successor goes on with it.
 
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
@@ -16,7 +17,9 @@ use crate::plan::{Channel, DeviceCommand, Group, Plan, Resource, TreeRoutes};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use polycast_types::{Duration, Rate, Time};
+use serde::{Deserialize, Serialize};
 
 /// A session's beginning, and what each receiver adds to it: docs/measurements.md has 8 to 13 ms for 1 KiB to 8 receivers.
 const SESSION: Duration = Duration::from_millis(4);
@@ -70,12 +73,25 @@ pub struct Estimate {
     pub carrying: Duration,
 }
 
-/// How far off the assumptions are for one fabric, in parts of [`ONE`], and when that was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Learned {
-    set_up: u64,
-    carrying: u64,
-    at: Time,
+/// How far off the assumptions are for one fabric: factors in parts of 65,536.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Learned {
+    /// The fabric.
+    pub fabric: FabricName,
+    /// How long set-up takes, of what is assumed.
+    pub set_up: u64,
+    /// How long the bytes take, of what is assumed.
+    pub carrying: u64,
+    /// When that was seen last.
+    pub at: Time,
+}
+
+impl Learned {
+    /// Whether both factors are within a quarter and four times.
+    #[must_use]
+    pub fn is_within_bounds(&self) -> bool {
+        [self.set_up, self.carrying].iter().all(|factor| (FACTORS.0..=FACTORS.1).contains(factor))
+    }
 }
 
 /// Estimates transfers, and learns of those that have ended.
@@ -153,10 +169,10 @@ impl Estimator {
     }
 
     /// A transfer of which `assumed` was assumed has taken so long from its grant to its end. Small objects teach how long set-up takes,
-    /// large ones the rate, and those between nothing.
-    pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) {
+    /// large ones the rate, and those between nothing. Gives whether anything was learned.
+    pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) -> bool {
         if !self.learned.contains_key(&fabric) && self.learned.len() >= LEARNED_MAX {
-            return;
+            return false;
         }
         let (mut set_up, mut carrying) = self.factors(Some(now), fabric);
         let parts = (scaled(assumed.set_up, set_up), scaled(assumed.carrying, carrying));
@@ -165,9 +181,43 @@ impl Estimator {
         } else if assumed.carrying >= assumed.set_up * SPLIT.1 {
             carrying = moved(carrying, assumed.carrying, took.0.saturating_sub(parts.0.0));
         } else {
-            return;
+            return false;
         }
-        self.learned.insert(fabric, Learned { set_up, carrying, at: now });
+        self.learned.insert(fabric, Learned { fabric, set_up, carrying, at: now });
+        true
+    }
+
+    /// What was learned, fabric by fabric.
+    pub fn learned(&self) -> impl Iterator<Item = &Learned> {
+        self.learned.values()
+    }
+
+    /// Goes on with what an earlier manager has learned: with all of it, or with nothing.
+    ///
+    /// # Errors
+    /// It cannot have been learned: in a sentence.
+    pub fn resume(&mut self, now: Time, learned: Vec<Learned>) -> Result<(), String> {
+        let count = learned.len();
+        if count > LEARNED_MAX {
+            return Err(format!("it is about {count} fabrics, and at most {LEARNED_MAX} are learned about"));
+        }
+        if let Some(wrong) = learned.iter().find(|learned| !learned.is_within_bounds()) {
+            let times = |factor: u64| format!("{}.{:02}", factor / ONE, factor % ONE * 100 / ONE);
+            return Err(format!(
+                "it says that '{}' takes {} times what is assumed for its set-up and {} times for its bytes, and both can only be 0.25 to 4 times",
+                wrong.fabric,
+                times(wrong.set_up),
+                times(wrong.carrying)
+            ));
+        }
+        // Clocks of managers differ by a little, and nothing was seen later than now.
+        let told = learned.into_iter().map(|one| (one.fabric, Learned { at: one.at.min(now), ..one }));
+        let all: BTreeMap<FabricName, Learned> = told.collect();
+        if all.len() < count {
+            return Err(String::from("it says of one fabric twice how long it takes"));
+        }
+        self.learned = all;
+        Ok(())
     }
 }
 
@@ -230,7 +280,6 @@ mod tests {
     use crate::plan::{HostId, PlanId, RackPort};
     use crate::tcp_chain::TcpChain;
     use alloc::vec;
-    use alloc::vec::Vec;
 
     const FABRIC: FabricName = TcpChain::NAME;
 

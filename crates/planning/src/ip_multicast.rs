@@ -5,6 +5,7 @@
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
+use crate::held::Row;
 use crate::network_state::NetworkState;
 use crate::plan::{Channel, Failure, Group, Plan, Refusal, Resource};
 use alloc::format;
@@ -79,17 +80,16 @@ impl AddressPool {
         self.count
     }
 
-    fn address(&self, index: u32) -> ([u8; 4], u16) {
-        ((self.first + index).to_be_bytes(), self.port)
-    }
-
     /// The first free address from the network's turn on: the one that was released last comes last.
     pub(crate) fn lend(&self, network: &NetworkState) -> Result<([u8; 4], u16), Refusal> {
         let start = (network.turn() % u64::from(self.count)) as u32;
-        let mut in_turn = (start..self.count).chain(0..start).map(|index| self.address(index));
-        in_turn
-            .find(|group| network.is_free(&resource(*group)))
-            .ok_or_else(|| Refusal::Busy(format!("all {} multicast addresses are in use", self.count)))
+        let free = |from: u32, end: u32| {
+            network.free_of(Row::Addresses(self.port), self.first + from, self.first + end).next()
+        };
+        match free(start, self.count).or_else(|| free(0, start)) {
+            Some(Resource::MulticastAddress { address, port }) => Ok((address, port)),
+            _ => Err(Refusal::Busy(format!("all {} multicast addresses are in use", self.count))),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod elmo;
 pub mod estimate;
 mod fabric;
 mod fabric_name;
+mod held;
 pub mod ip_multicast;
 pub mod labels;
 mod network_state;

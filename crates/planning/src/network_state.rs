@@ -2,6 +2,7 @@
 //! (Republic section III-B).
 
 use crate::fabric_name::FabricName;
+use crate::held::{Held, Row};
 use crate::plan::{Failure, Group, HostId, Part, Plan, PlanId, Resource};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -32,6 +33,8 @@ pub enum Cause {
 pub struct NetworkState {
     running: BTreeMap<PlanId, Running>,
     holders: BTreeMap<Resource, PlanId>,
+    /// The same by number, of what there is much of.
+    numbers: Held,
     /// What is out of use, and why.
     out: BTreeSet<(Failure, Cause)>,
     /// What may have failed and is taken only where nothing else is free.
@@ -150,7 +153,10 @@ impl NetworkState {
     }
 
     fn enter(&mut self, id: PlanId, running: Running) {
-        self.holders.extend(running.plan.resources.iter().map(|resource| (*resource, id)));
+        for resource in &running.plan.resources {
+            self.holders.insert(*resource, id);
+            self.numbers.insert(resource);
+        }
         if !self.quiet.contains(&id) {
             self.keep_company(&running, true);
         }
@@ -168,6 +174,7 @@ impl NetworkState {
         let running = self.running.remove(&id)?;
         for resource in &running.plan.resources {
             self.holders.remove(resource);
+            self.numbers.remove(resource);
         }
         if let Some(at) = self.ends.remove(&id) {
             self.by_end.remove(&(running.plan.fabric, at, id));
@@ -346,9 +353,17 @@ impl NetworkState {
         self.is_out(&Failure::Resource(*resource))
     }
 
-    /// The resources between two in their order that plans hold.
-    pub fn held_between(&self, first: Resource, last: Resource) -> impl Iterator<Item = Resource> {
-        self.holders.range(first..=last).map(|(resource, _)| *resource)
+    /// The resources of a row from one number to another that can be lent now, in rising order.
+    pub(crate) fn free_of(&self, row: Row, first: u32, end: u32) -> impl Iterator<Item = Resource> + use<'_> {
+        self.numbers
+            .free(row, first, end)
+            .map(move |number| row.at(number))
+            .filter(|found| self.is_free(found))
+    }
+
+    /// How many places of each spine's table plans hold.
+    pub(crate) fn entries_held(&self) -> impl Iterator<Item = (u32, u64)> + use<'_> {
+        self.numbers.entries()
     }
 
     /// Takes a part of a network that is broken out of use; the plans that use it stay until they are planned anew.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
+use crate::held::Row;
 use crate::ip_multicast::{AddressPool, resource};
 use crate::labels::pod_labels::{self, PodLabelFormat, SPINE_LABEL_LEN_MAX};
 use crate::labels::{
@@ -153,7 +154,7 @@ impl Orca {
         let failures = failures_of(Self::NAME, network, &self.config.clos);
         let session = u32::from_be_bytes(address.0);
         let mut planner = self.planner.borrow_mut();
-        planner.count_anew(entries(network).map(|(spine, _)| spine));
+        planner.count_anew(network.entries_held());
         let impossible = |error: LabelError| Refusal::Impossible(format!("{error}"));
         let best = planner.plan(session.into(), source, &servers, &failures).map_err(impossible)?;
         let is_missed = |server: &Node| {
@@ -274,9 +275,8 @@ impl Orca {
     fn slots(&self, network: &NetworkState, state: &[SpineState]) -> Option<Vec<Resource>> {
         let mut slots = Vec::with_capacity(state.len());
         for of_one in state.chunk_by(|a, b| a.spine == b.spine) {
-            let spine = of_one[0].spine;
-            let places = (0..self.config.entries_max).map(|slot| Resource::SpineEntry { spine, slot });
-            slots.extend(places.filter(|place| network.is_free(place)).take(of_one.len()));
+            let places = network.free_of(Row::Entries(of_one[0].spine), 0, self.config.entries_max);
+            slots.extend(places.take(of_one.len()));
         }
         (slots.len() == state.len()).then_some(slots)
     }
@@ -348,15 +348,6 @@ impl Orca {
             },
         }
     }
-}
-
-/// The spine and place of every entry that a plan holds.
-fn entries(network: &NetworkState) -> impl Iterator<Item = (u32, u32)> {
-    let ends = |spine, slot| Resource::SpineEntry { spine, slot };
-    network.held_between(ends(0, 0), ends(u32::MAX, u32::MAX)).filter_map(|held| match held {
-        Resource::SpineEntry { spine, slot } => Some((spine, slot)),
-        _ => None,
-    })
 }
 
 /// The failed nodes and links of a fabric's network.

@@ -1,7 +1,7 @@
 //! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans mean them,
 //! is said here and nowhere else.
 
-use crate::estimate::{Estimate, Estimator};
+use crate::estimate::{Estimate, Estimator, Learned};
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
 use crate::network_state::{Cause, NetworkState, Running};
@@ -146,12 +146,23 @@ impl Fabrics {
     }
 
     /// A transfer over a fabric has taken so long from its grant to its end ([`Estimator::learn`]).
-    pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) {
-        if self.named(&fabric).is_some()
-            && let Some(estimator) = &mut self.estimator
-        {
-            estimator.learn(now, fabric, assumed, took);
-        }
+    pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) -> bool {
+        self.named(&fabric).is_some()
+            && self.estimator.as_mut().is_some_and(|estimator| estimator.learn(now, fabric, assumed, took))
+    }
+
+    /// What was learned, fabric by fabric.
+    pub fn learned(&self) -> impl Iterator<Item = &Learned> {
+        self.estimator.iter().flat_map(Estimator::learned)
+    }
+
+    /// Goes on with what an earlier manager has learned of the fabrics that this network has.
+    ///
+    /// # Errors
+    /// As [`Estimator::resume`].
+    pub fn resume(&mut self, now: Time, mut learned: Vec<Learned>) -> Result<(), String> {
+        learned.retain(|learned| self.named(&learned.fabric).is_some());
+        self.estimator.as_mut().map_or(Ok(()), |estimator| estimator.resume(now, learned))
     }
 
     /// Their names, best first.

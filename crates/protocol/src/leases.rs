@@ -142,6 +142,8 @@ struct Lease {
     fared: Option<parts::Fared>,
     /// What was assumed of how long it takes, where it is for a whole object.
     assumed: Option<Estimate>,
+    /// When it will be given back as [`Leases::overs`] has it.
+    over: Option<Time>,
 }
 
 impl Lease {
@@ -180,6 +182,8 @@ pub struct Leases {
     leases: BTreeMap<PlanId, Lease>,
     by_request: BTreeMap<RequestKey, PlanId>,
     expiries: BTreeSet<(Time, PlanId)>,
+    /// When those will be given back that others wait for, as far as that can be told.
+    overs: BTreeSet<(Time, PlanId)>,
     /// When the devices of which path are told again.
     retries: BTreeSet<(Time, PlanId)>,
     /// Whether something has changed since the scheduler decided last.
@@ -216,6 +220,7 @@ impl Leases {
             leases: BTreeMap::new(),
             by_request: BTreeMap::new(),
             expiries: BTreeSet::new(),
+            overs: BTreeSet::new(),
             retries: BTreeSet::new(),
             undecided: false,
             look_again: None,
@@ -645,11 +650,8 @@ impl Leases {
         if self.pending.is_empty() {
             return;
         }
-        // What holds nothing is in nobody's way.
-        let in_the_way = self.leases.values().filter(|lease| !lease.grant.plan.resources.is_empty());
-        let mut ends: Vec<Duration> =
-            in_the_way.filter_map(|lease| Some(lease.over_at()?.since(now))).collect();
-        ends.sort_unstable();
+        let ends: Vec<Duration> =
+            self.overs.iter().take(self.pending.len()).map(|(at, _)| at.since(now)).collect();
         for (before, (id, (_, waiting))) in self.pending.iter_mut().enumerate() {
             if waiting.told.is_none_or(|told| told.before != before) {
                 let known = || awaited.get(id).map(|at| at.since(now));
@@ -768,6 +770,7 @@ impl Leases {
                 only: false,
                 fared: None,
                 assumed: None,
+                over: None,
             },
         );
         self.touch(RecordKey::Lease(id));
@@ -778,6 +781,17 @@ impl Leases {
         self.by_request.insert(lease.key.clone(), id);
         self.leases.insert(id, lease);
         self.note_end(id);
+        self.note_over(id);
+    }
+
+    /// Notes when a path will be given back. What holds nothing is in nobody's way.
+    fn note_over(&mut self, id: PlanId) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let over = lease.over_at().filter(|_| !lease.grant.plan.resources.is_empty());
+        if let Some(before) = core::mem::replace(&mut lease.over, over) {
+            self.overs.remove(&(before, id));
+        }
+        self.overs.extend(over.map(|at| (at, id)));
     }
 
     /// Notes when a path is back for others, as far as that can be told. A stream has no end, and carries next to nothing.
@@ -803,6 +817,9 @@ impl Leases {
         self.remember(&lease, reason);
         self.touch(RecordKey::Lease(id));
         self.expiries.remove(&(lease.due_at(), id));
+        if let Some(over) = lease.over {
+            self.overs.remove(&(over, id));
+        }
         self.by_request.remove(&lease.key);
         let running = self.network.release(id);
         self.undecided = true;

@@ -311,6 +311,9 @@ impl Permit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec;
 
     fn permit() -> Permit<'static> {
         Permit {
@@ -329,6 +332,119 @@ mod tests {
             from_unix_s: 10_000,
             until_unix_s: 20_000,
         }
+    }
+
+    /// Hashes that mix well enough to tell ways apart, and a manager whose signature is made of eights.
+    struct Toy;
+
+    fn mix(parts: &[&[u8]]) -> Hash {
+        let mut state = 7u64;
+        let mut hash = [0; HASH_LEN];
+        for byte in parts.iter().flat_map(|part| part.iter().chain([&0xff])) {
+            state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+        }
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = (state >> (at % 8 * 8)) as u8;
+        }
+        hash
+    }
+
+    impl NameHashes for Toy {
+        fn leaf(&self, name: &str) -> Hash {
+            mix(&[&[0], name.as_bytes()])
+        }
+        fn node(&self, left: &Hash, right: &Hash) -> Hash {
+            mix(&[&[1], left, right])
+        }
+    }
+
+    impl Authority for Toy {
+        fn has_signed(&self, _: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
+            *signature == [8; SIGNATURE_LEN]
+        }
+    }
+
+    fn bytes(permit: &Permit<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        permit.emit(&mut out);
+        out
+    }
+
+    /// However many receivers there are, each is led from its name to the hash of all, and nobody else is.
+    #[test]
+    fn each_name_has_a_way_of_its_own() {
+        for count in 1..35usize {
+            let names: Vec<String> = (0..count).map(|at| format!("host{at}")).collect();
+            let tree = NameTree::new(&Toy, names.iter().map(String::as_str));
+            let permit = Permit { receivers: count as u32, group: tree.top(), ..permit() };
+            let bytes = bytes(&permit);
+            let show = |index: usize, way: Vec<Hash>| ShownPermit {
+                permit: &bytes,
+                signature: [8; SIGNATURE_LEN],
+                index: index as u32,
+                way,
+            };
+            let others = Err(Refusal::OtherReceivers { source: "train" });
+            for (at, name) in names.iter().enumerate() {
+                let way = tree.way(at);
+                assert!(way.len() <= count.next_power_of_two().ilog2() as usize);
+                assert_eq!(
+                    check(&show(at, way.clone()), &Toy, 15_000, name),
+                    Ok(permit.clone()),
+                    "{at} of {count}"
+                );
+                assert_eq!(check(&show(at, way.clone()), &Toy, 15_000, "stranger"), others);
+                assert_eq!(check(&show(at + count, way.clone()), &Toy, 15_000, name), others);
+                let more = way.iter().copied().chain([[0; HASH_LEN]]).collect();
+                assert_eq!(check(&show(at, more), &Toy, 15_000, name), others, "a hash too many");
+                if let Some((last, fewer)) = way.split_last() {
+                    assert_eq!(check(&show(at, fewer.to_vec()), &Toy, 15_000, name), others, "one too few");
+                    assert_eq!(
+                        check(&show(at ^ 1, way.clone()), &Toy, 15_000, name),
+                        others,
+                        "the other side"
+                    );
+                    let mut wrong = fewer.to_vec();
+                    wrong.push(last.map(|byte| byte ^ 1));
+                    assert_eq!(check(&show(at, wrong), &Toy, 15_000, name), others);
+                }
+            }
+        }
+        assert_eq!(NameTree::new(&Toy, core::iter::empty()).top(), [0; HASH_LEN]);
+    }
+
+    #[test]
+    fn a_permit_is_good_for_its_time_and_with_its_signature() {
+        let group = Toy.leaf("a");
+        let bytes = bytes(&Permit { group, ..permit() });
+        let shown = |signature| ShownPermit { permit: &bytes, signature, index: 0, way: Vec::new() };
+        let at = |now| check(&shown([8; SIGNATURE_LEN]), &Toy, now, "a").map(|permit| permit.lease);
+        assert_eq!(check(&shown([9; SIGNATURE_LEN]), &Toy, 15_000, "a"), Err(Refusal::Signature));
+        assert_eq!(at(9_699), Err(Refusal::NotYet { from_unix_s: 10_000 }));
+        assert_eq!((at(9_700), at(15_000), at(20_300)), (Ok(7), Ok(7), Ok(7)));
+        assert_eq!(at(20_301), Err(Refusal::Over { until_unix_s: 20_000 }));
+        let torn = ShownPermit { permit: &bytes[1..], ..shown([8; SIGNATURE_LEN]) };
+        assert_eq!(check(&torn, &Toy, 15_000, "a"), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn bounds_of_permits_and_their_ways() {
+        assert_eq!(Permit::parse(&[99; PERMIT_LEN_MAX]), Err(WireError::Version(99)), "not too long");
+        assert_eq!(Permit::parse(&[99; PERMIT_LEN_MAX + 1]), Err(WireError::Malformed));
+        let longest = [5; PERMIT_LEN_MAX + 1];
+        let take = |len: usize, hashes: usize| {
+            let way = vec![[6; HASH_LEN]; hashes];
+            let shown = ShownPermit { permit: &longest[..len], signature: [7; SIGNATURE_LEN], index: 3, way };
+            let mut out = Vec::new();
+            shown.emit(&mut out);
+            let taken = ShownPermit::take(&mut Reader(&out)).map(|taken| taken == shown);
+            taken
+        };
+        for (len, hashes) in [(0, 0), (1, 1), (PERMIT_LEN_MAX - 1, 5), (PERMIT_LEN_MAX, WAY_LEN_MAX)] {
+            assert_eq!(take(len, hashes), Ok(true), "{len} bytes, {hashes} hashes");
+        }
+        assert_eq!(take(PERMIT_LEN_MAX + 1, 0), Err(WireError::Malformed));
+        assert_eq!(take(0, WAY_LEN_MAX + 1), Err(WireError::Malformed));
     }
 
     /// A permit allows one transfer: each thing that it names is compared.

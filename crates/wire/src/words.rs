@@ -150,6 +150,19 @@ mod tests {
         }
     }
 
+    /// A tag that was made for one way is none for another: each byte of a way counts.
+    #[test]
+    fn ways_differ_in_their_bytes() {
+        let simple = [Way::AgentToLeaf, Way::LeafToAgent, Way::LeafToCentral, Way::CentralToLeaf];
+        for (way, first) in simple.into_iter().zip(1..) {
+            let mut bytes = [0; WAY_LEN];
+            bytes[0] = first;
+            assert_eq!(way.covered(), bytes);
+        }
+        let greeting = Way::Greeting { from: ([10, 1, 2, 3], 0x0405), to: ([10, 6, 7, 8], 0x090b) };
+        assert_eq!(greeting.covered(), [5, 10, 1, 2, 3, 4, 5, 10, 6, 7, 8, 9, 11]);
+    }
+
     #[test]
     fn a_word_is_what_stands_before_its_trailer() {
         let mut datagram = alloc::vec![7; 5];

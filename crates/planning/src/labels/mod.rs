@@ -285,13 +285,13 @@ impl LabelPlanner {
         entries_at(spine_state).for_each(|spine| self.load[(spine - first) as usize] += 1);
     }
 
-    /// The entries that spines have, by spine; what was counted before is forgotten.
-    pub(crate) fn count_anew(&mut self, spines: impl Iterator<Item = Node>) {
+    /// How many entries spines have; what was counted before is forgotten.
+    pub(crate) fn count_anew(&mut self, spines: impl Iterator<Item = (Node, u64)>) {
         self.load.fill(0);
         let first = self.clos.spine(0, 0);
-        for spine in spines {
+        for (spine, entries) in spines {
             if let Some(load) = spine.checked_sub(first).and_then(|at| self.load.get_mut(at as usize)) {
-                *load += 1;
+                *load = u32::try_from(entries).unwrap_or(u32::MAX);
             }
         }
     }

@@ -573,3 +573,72 @@ fn choose_parent(work: &Workspace, graph: &CompactGraph, stamp: u32, node: Node)
     }
     best.expect("a node with a level was entered from the level before").1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_topology::Network;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A branch hangs on the nearest part of the tree, and of several as near on one of the least depth, by arcs that nothing else
+        /// uses; where no part of the tree can be reached it stays off.
+        #[test]
+        fn a_branch_hangs_on_the_nearest_and_of_these_on_the_least_deep(
+            depths in proptest::collection::vec(prop_oneof![3 => Just(0u16), 1 => 1u16..9], 16),
+            failed in proptest::collection::vec(any::<bool>(), 64),
+            few in any::<bool>(),
+        ) {
+            let network: Network = "torus:4,2".parse().unwrap();
+            let mut planner = TreePlanner::new(network);
+            let (node, owner) = (5, 1);
+            let stamp = planner.work.next_stamp();
+            let source = (0..16).find(|at| *at != node && depths[*at as usize] > 0);
+            for at in (0..16).filter(|at| *at != node && depths[*at as usize] > 0) {
+                planner.work.mark[at as usize] = stamp;
+                planner.work.level[at as usize] = depths[at as usize];
+            }
+            let arcs = planner.graph.arc_count();
+            for arc in (0..arcs).filter(|arc| failed[*arc as usize % 64] && (!few || arc % 3 == 0)) {
+                planner.work.owner[arc as usize] = FAILED;
+            }
+            let before = planner.work.owner.clone();
+            let graph = planner.graph.clone();
+            // How many free arcs lie between each node and the branch.
+            let mut steps = [None::<u32>; 16];
+            steps[node as usize] = Some(0);
+            for _ in 0..16 {
+                for to in 0..16 {
+                    let Some(far) = steps[to as usize] else { continue };
+                    for up in graph.arcs(to) {
+                        let from = graph.target(up) as usize;
+                        if before[graph.reverse(up) as usize] == FREE && steps[from].is_none_or(|old| old > far + 1) {
+                            steps[from] = Some(far + 1);
+                        }
+                    }
+                }
+            }
+            let attached = (0..16u32).filter(|at| *at != node && depths[*at as usize] > 0);
+            let best = attached.filter_map(|at| Some((steps[at as usize]?, depths[at as usize]))).min();
+            let mut taken = Vec::new();
+            let found = planner.attach(source.unwrap_or(0), node, owner, stamp, &mut taken);
+            prop_assert_eq!(found, best.is_some());
+            let Some((far, depth)) = best else {
+                prop_assert_eq!((taken, &planner.work.owner), (Vec::new(), &before));
+                return Ok(());
+            };
+            prop_assert_eq!(taken.len() as u32, far);
+            let from = graph.target(graph.reverse(taken[0]));
+            prop_assert_eq!(depths[from as usize], depth, "it hangs on {}", from);
+            prop_assert_eq!(u32::from(planner.work.level[node as usize]), u32::from(depth) + far);
+            let mut at = from;
+            for arc in taken {
+                prop_assert_eq!((graph.target(graph.reverse(arc)), before[arc as usize]), (at, FREE));
+                prop_assert_eq!(planner.work.owner[arc as usize], owner);
+                at = graph.target(arc);
+                prop_assert_eq!((planner.work.mark[at as usize], planner.work.old_arc[at as usize]), (stamp, arc));
+            }
+            prop_assert_eq!(at, node);
+        }
+    }
+}

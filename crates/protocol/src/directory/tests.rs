@@ -105,6 +105,30 @@ fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
     assert_eq!(directory.committed("t"), Some(&version));
 }
 
+/// A version waits for a subscriber as long as its publisher has said, and no longer.
+#[test]
+fn a_version_is_committed_when_its_patience_is_over() {
+    let mut directory = settled(2);
+    directory.handle(ms(20_000), have(0, 1));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: agent(1), app, topic: topic.clone() });
+    let version = Version { number: 1, object: object(1) };
+    let patience = Some(Duration::from_millis(300));
+    let publish = DirectoryInput::Publish { agent: agent(0), app, topic, version: version.clone(), patience };
+    directory.handle(ms(20_000), publish);
+    outputs(&mut directory, ms(20_000));
+    for at in [20_001, 20_150, 20_299] {
+        // Something makes it look at the topic.
+        let lost = DirectoryInput::Lost { agent: agent(1), object: object(1) };
+        directory.handle(ms(at), lost);
+        directory.handle(ms(at), have(0, 1));
+        outputs(&mut directory, ms(at));
+        assert_eq!(directory.committed("t"), None, "at {at} ms the subscriber is waited for");
+    }
+    outputs(&mut directory, ms(20_300));
+    assert_eq!(directory.committed("t"), Some(&version));
+}
+
 /// One that cannot reach the origin is not asked to, nor one that has tried in vain.
 #[test]
 fn only_who_can_get_an_object_from_its_origin_is_told_to() {

@@ -58,6 +58,7 @@ impl Leases {
         }
         let request = lease.key.clone();
         let displaced = self.displace(&plan);
+        self.note_over(id);
         self.touch(RecordKey::Lease(id));
         self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced, reason });
     }
@@ -171,6 +172,7 @@ impl Leases {
             self.expiries.insert((lease.due_at(), id));
             self.note_end(id);
         }
+        self.note_over(id);
         let lease = self.leases.get(&id).expect("looked up above");
         Ok(lease.grant.clone())
     }

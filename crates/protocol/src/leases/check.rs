@@ -4,6 +4,7 @@ use super::members::Members;
 use super::{Lease, Leases, PLANS_END, RecordKey};
 use alloc::collections::BTreeSet;
 use polycast_planning::Resource;
+use polycast_planning::estimate::Learned;
 
 impl Leases {
     /// Looks whether the state agrees with itself. It takes time in proportion to all that there is, so only debug builds
@@ -17,6 +18,8 @@ impl Leases {
         self.check_leases();
         self.check_resources();
         self.parts.check();
+        let is_within = self.fabrics.learned().all(Learned::is_within_bounds);
+        assert!(is_within, "no fabric is believed to take less than a quarter or more than four times");
         if self.config.recorded {
             let is_mine = |key: &RecordKey| match key {
                 RecordKey::Pending(id) => id.0 < self.next_request,
@@ -52,11 +55,16 @@ impl Leases {
         assert_eq!(self.leases.len(), self.by_request.len(), "each lease has one request");
         assert_eq!(self.leases.len(), self.expiries.len(), "each lease ends once");
         assert_eq!(self.leases.len(), self.network.running().count(), "what is lent is held");
+        let over = self.leases.values().filter(|lease| lease.over.is_some()).count();
+        assert_eq!(self.overs.len(), over, "nothing is waited for that is not lent");
         for (id, lease) in &self.leases {
             let Lease { key, grant, .. } = lease;
             assert!(grant.plan_id == *id && id.0 < PLANS_END, "a lease has one number that leases have");
             assert_eq!(self.by_request.get(key), Some(id), "{key:?} has another path");
             assert!(self.expiries.contains(&(lease.due_at(), *id)), "{id:?} does not end when it is due");
+            let over = lease.over_at().filter(|_| !grant.plan.resources.is_empty());
+            assert_eq!(lease.over, over, "{id:?} is said to be over at another time");
+            assert!(over.is_none_or(|at| self.overs.contains(&(at, *id))), "{id:?} is waited for in vain");
             let running = self.network.get(*id).expect("every lease is held");
             assert_eq!(running.plan, grant.plan, "{id:?} holds what was not granted");
         }

@@ -13,6 +13,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_planning::estimate::Learned;
 use polycast_planning::{Cause, Failure, HostId, PartName, PlanId, Running};
 use polycast_types::{Duration, Time};
 use serde::{Deserialize, Serialize};
@@ -149,6 +150,11 @@ impl Leases {
         self.network.out()
     }
 
+    /// How far off the estimates of fabrics have been.
+    pub fn learned(&self) -> impl Iterator<Item = &Learned> {
+        self.fabrics.learned()
+    }
+
     /// A source says how its path has fared. What follows from it follows when the path comes back.
     pub(super) fn fared(
         &mut self,
@@ -203,7 +209,9 @@ impl Leases {
         let Some((took, assumed)) = fared.and_then(|fared| fared.took).zip(lease.assumed) else { return };
         // Whatever its holder says: it cannot have taken longer than it was lent.
         let took = took.min(now.since(lease.granted_at));
-        self.fabrics.learn(now, lease.grant.plan.fabric, assumed, took);
+        if self.fabrics.learn(now, lease.grant.plan.fabric, assumed, took) {
+            self.touch(RecordKey::Learned);
+        }
     }
 
     /// Receivers of a path in use have no light: it moves, without what that may be due to.

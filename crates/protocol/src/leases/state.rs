@@ -2,7 +2,8 @@
 //!
 //! A record says who is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
 //! the last call, [`Leases::restore`] makes a new machine of them. What a manager learns again by itself is not in
-//! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it.
+//! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it. So is how far
+//! off the estimates of fabrics are, which it takes many transfers to learn.
 
 use super::members::Member;
 use super::parts::Suspect;
@@ -13,6 +14,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use polycast_planning::estimate::Learned;
 use polycast_planning::{DeviceCommand, Group, HostId, PartName, Pending, Plan, PlanId, RequestId, Running};
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,8 @@ pub enum RecordKey {
     Kept,
     /// What is out of use or suspected; all in one record too.
     Parts,
+    /// How far off the estimates of fabrics are; all in one record, as there are few.
+    Learned,
     /// The number of a host that settings name.
     Host(String),
 }
@@ -45,6 +49,7 @@ impl RecordKey {
             "pending" => RecordKey::Pending(RequestId(rest.parse().ok()?)),
             "kept" => RecordKey::Kept,
             "parts" => RecordKey::Parts,
+            "learned" => RecordKey::Learned,
             "host" => RecordKey::Host(String::from(rest)),
             _ => return None,
         };
@@ -60,6 +65,7 @@ impl fmt::Display for RecordKey {
             RecordKey::Pending(id) => write!(f, "pending/{:020}", id.0),
             RecordKey::Kept => f.write_str("kept"),
             RecordKey::Parts => f.write_str("parts"),
+            RecordKey::Learned => f.write_str("learned"),
             RecordKey::Host(name) => write!(f, "host/{name}"),
         }
     }
@@ -121,6 +127,11 @@ pub enum Record {
         /// Those that are suspected.
         suspects: Vec<Suspect>,
     },
+    /// How far off the estimates of fabrics are.
+    Learned {
+        /// Of each fabric that something is known of.
+        fabrics: Vec<Learned>,
+    },
     /// A host that settings name: its number stays when they change.
     Host {
         /// Its name.
@@ -140,6 +151,7 @@ impl Record {
             Record::Pending { pending, .. } => RecordKey::Pending(pending.id),
             Record::Kept { .. } => RecordKey::Kept,
             Record::Parts { .. } => RecordKey::Parts,
+            Record::Learned { .. } => RecordKey::Learned,
             Record::Host { name, .. } => RecordKey::Host(name.clone()),
         }
     }
@@ -154,6 +166,7 @@ impl Record {
             Record::Kept { .. } => 4,
             // Paths in use go on over what is out of use until their holders say how they fare.
             Record::Parts { .. } => 5,
+            Record::Learned { .. } => 6,
         }
     }
 
@@ -163,7 +176,9 @@ impl Record {
             Record::Lease { group, .. } => (Some(group), &[]),
             Record::Pending { pending, .. } => (Some(&pending.group), &[]),
             Record::Kept { paths } => (None, paths),
-            Record::Member { .. } | Record::Host { .. } | Record::Parts { .. } => (None, &[]),
+            Record::Member { .. } | Record::Host { .. } | Record::Parts { .. } | Record::Learned { .. } => {
+                (None, &[])
+            }
         };
         one.into_iter().chain(many.iter().map(|(group, _)| group))
     }
@@ -246,8 +261,8 @@ impl Leases {
         let leases = self.leases.keys().map(|id| RecordKey::Lease(*id));
         let pending = self.pending.keys().map(|id| RecordKey::Pending(*id));
         let hosts = self.members.known.keys().cloned().map(RecordKey::Host);
-        let all =
-            members.chain(leases).chain(pending).chain([RecordKey::Kept, RecordKey::Parts]).chain(hosts);
+        let single = [RecordKey::Kept, RecordKey::Parts, RecordKey::Learned];
+        let all = members.chain(leases).chain(pending).chain(single).chain(hosts);
         all.filter_map(|key| self.record(&key)).collect()
     }
 
@@ -291,6 +306,10 @@ impl Leases {
             RecordKey::Parts => {
                 let (drained, suspects) = self.parts.list();
                 return (!self.parts.is_empty()).then_some(Record::Parts { drained, suspects });
+            }
+            RecordKey::Learned => {
+                let fabrics: Vec<Learned> = self.fabrics.learned().copied().collect();
+                return (!fabrics.is_empty()).then_some(Record::Learned { fabrics });
             }
             RecordKey::Host(name) => {
                 Record::Host { name: name.clone(), host: *self.members.known.get(name)? }
@@ -349,7 +368,7 @@ impl Leases {
                     return Err(String::from("what it holds is held already"));
                 }
                 let expires_at = now + self.config.lease;
-                let (tries, moved, only, fared, assumed) = (0, false, false, None, None);
+                let (tries, moved, only, fared, assumed, over) = (0, false, false, None, None, None);
                 let lease = Lease {
                     key,
                     object,
@@ -362,6 +381,7 @@ impl Leases {
                     only,
                     fared,
                     assumed,
+                    over,
                 };
                 self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
                 self.enter(id, lease);
@@ -386,6 +406,7 @@ impl Leases {
                 self.restore_parts(drained, suspects);
                 Ok(())
             }
+            Record::Learned { fabrics } => self.fabrics.resume(now, fabrics),
             Record::Kept { paths } => {
                 paths.into_iter().for_each(|(group, plan)| self.network.keep(Running { group, plan }));
                 self.forget_surplus();

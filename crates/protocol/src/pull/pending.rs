@@ -240,6 +240,21 @@ mod tests {
         assert_eq!(table.ask(Time(30), name(1), Face::Port(4), way(4)), Verdict::Forward);
     }
 
+    /// While others' interests are sent on, one face's are not, for two lifetimes.
+    #[test]
+    fn who_asks_in_vain_gets_through_after_two_lifetimes() {
+        for (at, verdict) in [(25, Verdict::Joined), (39, Verdict::Joined), (40, Verdict::Forward)] {
+            let mut table = table(4);
+            table.ask(Time(0), name(1), Face::Port(2), way(2));
+            table.ask(Time(10), name(1), Face::Port(3), way(3));
+            assert_eq!(table.ask(Time(20), name(1), Face::Port(3), way(3)), Verdict::Forward);
+            if at > 30 {
+                assert_eq!(table.ask(Time(35), name(1), Face::Port(3), way(3)), Verdict::Forward);
+            }
+            assert_eq!(table.ask(Time(at), name(1), Face::Port(2), way(2)), verdict, "at {at}");
+        }
+    }
+
     /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just before the
     /// other's comes: whoever waits for too long must get through.
     #[test]

@@ -3,12 +3,14 @@
 
 use super::circuits::circuits;
 use super::{agent, apply, config, join, object, response};
-use polycast_planning::estimate::{Assumed, Estimator};
+use polycast_planning::estimate::{Assumed, Estimator, Learned};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, FabricName, Fabrics, GreedyMatching, PartitionFcfs, Scheduler, Wish};
-use polycast_protocol::leases::{Grant, Input, Leases, Output, PathRequest, Receivers, Wait, known_hosts};
+use polycast_protocol::leases::{
+    Grant, Input, Leases, Output, PathRequest, Receivers, Record, RecordKey, SetAside, Wait, known_hosts,
+};
 use polycast_types::{Duration, Rate, Time};
 
 const NAMES: [&str; 6] = ["host-0", "host-1", "host-2", "host-3", "host-4", "host-5"];
@@ -19,6 +21,15 @@ const LARGE_OVER_CIRCUITS: Duration = Duration::from_millis(105);
 
 /// Six hosts in racks of their own; one splitter, so that one group has circuits at a time.
 fn manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Scheduler>) -> Leases {
+    let mut manager = empty_manager_of(choose, scheduler);
+    for number in 0..6 {
+        apply(&mut manager, Time(0), join(number, 1));
+    }
+    manager
+}
+
+/// The same before anybody has joined.
+fn empty_manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Scheduler>) -> Leases {
     let pool = |third| AddressPool::new([239, 255, third, 0], 4, 7410).unwrap();
     let places = known_hosts(NAMES).map(|(_, host)| host).zip(0..);
     let circuits = polycast_planning::ocs::OcsConfig { rate: Rate(10_000_000_000), ..circuits(6) };
@@ -29,9 +40,6 @@ fn manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Schedu
     let mut manager = Leases::new(config(), choose(fabrics), scheduler);
     for (name, host) in known_hosts(NAMES) {
         assert_eq!(manager.know_host(name), host);
-    }
-    for number in 0..6 {
-        apply(&mut manager, Time(0), join(number, 1));
     }
     manager
 }
@@ -262,4 +270,103 @@ fn the_last_part_goes_where_the_first_went() {
     let request = PathRequest { remaining_bytes: SMALL, ..wanted(0, LARGE, Wish::default()) };
     let grant = response(&apply(&mut manager, millis(0), Input::Request(request))).unwrap();
     assert_eq!((grant.plan.fabric, grant.accepted_bytes), (Ocs::NAME, SMALL));
+}
+
+/// One that leads after another one, with its records.
+fn successor() -> Leases {
+    empty_manager_of(|fabrics| fabrics.choosing_by_time(true), Box::new(GreedyMatching::default()))
+}
+
+fn is_learned(record: &Record) -> bool {
+    matches!(record, Record::Learned { .. })
+}
+
+#[test]
+fn a_new_leader_goes_on_with_what_was_learned() {
+    let mut before = by_time();
+    before.changes();
+    let now = tell(&mut before, 0, Duration::from_millis(406), &[], 500);
+    let changes = before.changes();
+    let written =
+        changes.into_iter().find(|(key, _)| *key == RecordKey::Learned).and_then(|(_, record)| record);
+    let records = before.records();
+    assert!(written.is_some_and(|written| records.contains(&written)));
+    let bytes = 2_000_000;
+    let chosen = |manager: &mut Leases, now: u64| {
+        let grant = ask(manager, millis(now), 0, bytes);
+        (grant.plan.fabric, grant.estimate)
+    };
+    // What is written goes through the records' own form.
+    let read = |records: &[Record]| -> Vec<Record> {
+        serde_json::from_str(&serde_json::to_string(records).unwrap()).unwrap()
+    };
+    let mut after = successor();
+    assert_eq!(after.restore(millis(now), read(&records)), []);
+    assert_eq!(after.records(), records);
+    assert!(after.changes().iter().all(|(key, _)| *key != RecordKey::Learned), "it is written already");
+    let knows = chosen(&mut after, now + 1);
+    assert_eq!(knows, chosen(&mut before, now + 1));
+    assert_eq!(knows.0, IpMulticast::NAME);
+    // One of an earlier version has written nothing of it, and what nobody has confirmed for an hour does not count.
+    let old: Vec<Record> = records.iter().filter(|record| !is_learned(record)).cloned().collect();
+    for (records, at) in [(old, now), (records, now + 3_700_000)] {
+        let mut after = successor();
+        assert_eq!(after.restore(millis(at), records), []);
+        assert_eq!(chosen(&mut after, at + 1).0, Ocs::NAME);
+    }
+}
+
+/// A record that lies is not believed, is said to be wrong, and nothing else is lost.
+#[test]
+fn a_record_of_what_cannot_have_been_learned_is_refused() {
+    const ONE: u64 = 1 << 16;
+    let one =
+        |fabric: FabricName, set_up: u64, carrying: u64| Learned { fabric, set_up, carrying, at: millis(1) };
+    let many = (0..65).map(|number| one(format!("fabric-{number}").parse().unwrap(), ONE, ONE)).collect();
+    let table: [(Vec<Learned>, Option<&str>); 7] = [
+        (vec![one(Ocs::NAME, ONE / 4, ONE * 4), one(TcpChain::NAME, ONE * 4, ONE / 4)], None),
+        (
+            vec![one(IpMulticast::NAME, ONE, 0)],
+            Some("'ip-multicast' takes 1.00 times what is assumed for its set-up and 0.00 times"),
+        ),
+        (vec![one(Ocs::NAME, ONE / 4 - 1, ONE)], Some("'ocs' takes 0.24 times")),
+        (vec![one(Ocs::NAME, ONE, ONE * 4 + 1)], Some("both can only be 0.25 to 4 times")),
+        (vec![one(Ocs::NAME, u64::MAX, ONE)], Some("'ocs' takes 281474976710655.99 times")),
+        (vec![one(Ocs::NAME, ONE, ONE), one(Ocs::NAME, ONE, ONE * 2)], Some("of one fabric twice")),
+        // Fabrics that are not here.
+        (many, None),
+    ];
+    for (fabrics, why) in table {
+        let mut manager = by_time();
+        let mut records: Vec<Record> = manager.records();
+        records.push(Record::Learned { fabrics });
+        manager = successor();
+        let aside = manager.restore(millis(2), records.clone());
+        let words = why.is_none_or(|why| aside.iter().any(|SetAside { reason, .. }| reason.contains(why)));
+        assert!(words, "{aside:?}");
+        let expected = if why.is_some() { vec![RecordKey::Learned] } else { Vec::new() };
+        assert_eq!(aside.into_iter().map(|aside| aside.key).collect::<Vec<_>>(), expected);
+        assert_eq!(manager.records().iter().filter(|record| !is_learned(record)).count(), records.len() - 1);
+        manager.check();
+        let grant = ask(&mut manager, millis(3), 0, SMALL);
+        // 6 ms of session and 0.8 ms at 1 Gbit/s, or 25 ms of circuits: a lie moves nothing.
+        if why.is_some() {
+            assert_eq!(
+                (grant.plan.fabric, grant.estimate),
+                (IpMulticast::NAME, Some(Duration::from_micros(6_800)))
+            );
+        }
+    }
+}
+
+/// Clocks of managers differ: what was seen later than now was seen now.
+#[test]
+fn what_was_learned_in_the_future_is_of_now() {
+    let far = Learned { fabric: IpMulticast::NAME, set_up: 1 << 16, carrying: 1 << 15, at: Time(u64::MAX) };
+    let mut manager = by_time();
+    let records = [manager.records(), vec![Record::Learned { fabrics: vec![far] }]].concat();
+    manager = successor();
+    assert_eq!(manager.restore(millis(2), records), []);
+    let learned = Record::Learned { fabrics: vec![Learned { at: millis(2), ..far }] };
+    assert!(manager.records().contains(&learned), "{:?}", manager.records());
 }

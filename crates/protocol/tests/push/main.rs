@@ -212,6 +212,14 @@ fn without_faults_every_fragment_travels_once() {
     assert_eq!(world.patch_packets + world.unicast_fragments, 0);
 }
 
+/// What has arrived makes the window grow: but for its beginning the channel is never idle.
+#[test]
+fn without_faults_the_stream_fills_the_channel() {
+    let world = deliver(2, 3, 20_000, Faults::default());
+    let (took, least) = (world.finished_at.unwrap().since(Time(1)), world.packet_time * 20_000);
+    assert!(took <= least * 5 / 4, "{took}, where the channel needs {least}");
+}
+
 /// Sixteen receivers that lose 1 % each: one coded patch repairs many different losses.
 #[test]
 fn coded_patches_cost_little() {
