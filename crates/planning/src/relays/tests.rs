@@ -212,7 +212,9 @@ fn tors_out_of_range_are_named() {
     use alloc::string::ToString;
     let network = Shufflecast::new(2, 2).unwrap();
     assert_eq!(checked_tor(&network, 7), Ok(7));
-    assert!(checked_tor(&network, 8).unwrap_err().to_string().contains("ToR 8 is out of range"));
+    let beyond = RelayError::TorRange { tor: 8, last: 7 };
+    assert_eq!(checked_tor(&network, 8), Err(beyond));
+    assert!(beyond.to_string().contains("ToR 8 is out of range"));
 }
 
 proptest! {
