@@ -6,6 +6,7 @@ mod code;
 mod dist;
 mod fuzz;
 mod limit;
+mod prose;
 mod purity;
 mod python;
 mod spark;
@@ -35,7 +36,7 @@ Tasks:
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named
   arrows        Show which crate uses which, and check that arrows only point down
-  tidy          Check the rules of style that no other tool knows";
+  tidy          Check the rules of style that no other tool knows, for code and documents";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,8 +60,10 @@ fn main() -> ExitCode {
             report(&[arrows::check(&workspace.members), purity::check(&workspace)].concat())
         }
         "tidy" => {
-            let sources = workspace::load().sources;
-            report(&[tidy::check(&sources), tidy::check_list(&sources)].concat())
+            let workspace = workspace::load();
+            let sources = &workspace.sources;
+            let documents = prose::check(&workspace.documents);
+            report(&[tidy::check(sources), tidy::check_list(sources), documents].concat())
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

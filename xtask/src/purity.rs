@@ -102,6 +102,7 @@ mod tests {
                 manifest: format!("[dependencies]\n{dependencies}").parse().unwrap(),
             }],
             sources: sources.iter().map(source).collect(),
+            documents: Vec::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The workspace as text: manifests and sources.
+//! The workspace as text: manifests, sources and documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,13 @@ const SOURCE_FOLDERS: [&str; 7] = ["crates", "xtask", "fuzz", "bpf", "python", "
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
-const SKIPPED_FOLDERS: [&str; 7] =
-    ["target", "corpus", "artifacts", "generated", "__pycache__", ".venv", "node_modules"];
+const SKIPPED_FOLDERS: [&str; 8] =
+    ["target", "corpus", "artifacts", "generated", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
+/// Folders below the root that hold documents of ours, besides those in the root itself.
+const DOCUMENT_FOLDERS: [&str; 11] =
+    [".github", "bpf", "crates", "docs", "examples", "fuzz", "packaging", "python", "rtl", "spark", "xtask"];
+/// The ending of documents.
+const DOCUMENT_ENDINGS: [&str; 1] = ["md"];
 
 /// All that the checks look at.
 pub struct Workspace {
@@ -20,6 +25,8 @@ pub struct Workspace {
     pub members: Vec<Member>,
     /// Every source file.
     pub sources: Vec<Source>,
+    /// Every document.
+    pub documents: Vec<Source>,
 }
 
 /// A crate of the workspace.
@@ -30,7 +37,7 @@ pub struct Member {
     pub manifest: Table,
 }
 
-/// A source file.
+/// A source file, or a document.
 pub struct Source {
     /// Path below the workspace's root.
     pub path: String,
@@ -54,9 +61,16 @@ pub fn load() -> Workspace {
     }
     let mut sources = Vec::new();
     for folder in SOURCE_FOLDERS {
-        collect(&root, &root.join(folder), &mut sources);
+        collect(&root, &root.join(folder), &SOURCE_ENDINGS, &mut sources);
     }
-    Workspace { manifest: manifest(&root.join("Cargo.toml")), members, sources }
+    let mut documents = Vec::new();
+    for path in sorted(&root).iter().filter(|path| path.is_file()) {
+        add(&root, path, &DOCUMENT_ENDINGS, &mut documents);
+    }
+    for folder in DOCUMENT_FOLDERS {
+        collect(&root, &root.join(folder), &DOCUMENT_ENDINGS, &mut documents);
+    }
+    Workspace { manifest: manifest(&root.join("Cargo.toml")), members, sources, documents }
 }
 
 fn manifest(path: &Path) -> Table {
@@ -79,16 +93,22 @@ fn folders(directory: &Path) -> Vec<String> {
     sorted(directory).iter().filter(|path| path.join("Cargo.toml").is_file()).filter_map(name).collect()
 }
 
-fn collect(root: &Path, directory: &Path, sources: &mut Vec<Source>) {
+fn collect(root: &Path, directory: &Path, endings: &[&str], sources: &mut Vec<Source>) {
     for path in sorted(directory) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if !SKIPPED_FOLDERS.contains(&name.as_str()) {
-                collect(root, &path, sources);
-            }
-        } else if SOURCE_ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}"))) {
-            let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-            sources.push(Source { path: below, text: read(&path) });
+        if !path.is_dir() {
+            add(root, &path, endings, sources);
+        } else if !SKIPPED_FOLDERS.contains(&name.as_str()) {
+            collect(root, &path, endings, sources);
         }
+    }
+}
+
+/// Reads a file if its name has one of these endings.
+fn add(root: &Path, path: &Path, endings: &[&str], sources: &mut Vec<Source>) {
+    let ending = path.extension().unwrap_or_default().to_string_lossy();
+    if endings.contains(&ending.as_ref()) {
+        let below = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        sources.push(Source { path: below, text: read(path) });
     }
 }
