@@ -212,9 +212,7 @@ fn tors_out_of_range_are_named() {
     use alloc::string::ToString;
     let network = Shufflecast::new(2, 2).unwrap();
     assert_eq!(checked_tor(&network, 7), Ok(7));
-    let beyond = RelayError::TorRange { tor: 8, last: 7 };
-    assert_eq!(checked_tor(&network, 8), Err(beyond));
-    assert!(beyond.to_string().contains("ToR 8 is out of range"));
+    assert!(checked_tor(&network, 8).unwrap_err().to_string().contains("ToR 8 is out of range"));
 }
 
 proptest! {

@@ -340,23 +340,6 @@ mod tests {
         peer.is_late
     }
 
-    /// Eight packets tell, and less than three of four of them is much that is missed.
-    #[test]
-    fn a_quarter_of_the_packets_is_much() {
-        for (sent, got, much) in
-            [(7, 0, false), (8, 0, true), (8, 5, true), (8, 6, false), (8, 9, false), (100, 74, true)]
-        {
-            let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
-            (peer.acknowledged, peer.received) = (1_000, 900);
-            peer.watch();
-            (peer.acknowledged, peer.received) = (1_000 + sent, 900 + got);
-            assert_eq!(peer.misses_much(), much, "{got} of {sent}");
-            // Too few are looked at again together with those that follow.
-            let looked_at = if sent < 8 { (1_000, 900) } else { (1_000 + sent, 900 + got) };
-            assert_eq!(peer.watched, looked_at);
-        }
-    }
-
     #[test]
     fn on_a_shared_path_only_long_waits_are_the_receivers_own_fault() {
         assert!(late(false, MS * 2));
