@@ -119,7 +119,7 @@ impl Estimator {
         is_ready: bool,
     ) -> Estimate {
         let receivers = group.receivers.len() as u64;
-        let session = SESSION + RECEIVER * receivers;
+        let session = session_of(group);
         let devices = if is_ready { Duration::ZERO } else { self.devices(&plan.commands) };
         let sharing = u64::from(network.company_of(group)).saturating_add(1);
         let share = |rate: Rate| Rate(rate.0 / sharing);
@@ -141,6 +141,12 @@ impl Estimator {
         };
         // The manager answers at once, and devices work while source and receivers meet.
         Estimate { set_up: session.max(devices), carrying }
+    }
+
+    /// Whatever its plan is, a fabric takes at least so long for a group: the session with all receivers.
+    #[must_use]
+    pub fn least(&self, now: Option<Time>, fabric: FabricName, group: &Group) -> Duration {
+        scaled(session_of(group), self.factors(now, fabric).0)
     }
 
     /// How long the devices of a plan take; they are told at the same time.
@@ -231,6 +237,11 @@ fn moved(factor: u64, assumed: Duration, seen: u64) -> u64 {
     let wanted = u64::try_from(wanted).unwrap_or(most).clamp(least, most);
     let step = (i128::from(wanted) - i128::from(factor)) / INERTIA;
     u64::try_from(i128::from(factor) + step).unwrap_or(least).clamp(least, most)
+}
+
+/// How long it takes to meet all receivers.
+fn session_of(group: &Group) -> Duration {
+    SESSION + RECEIVER * group.receivers.len() as u64
 }
 
 /// How many trees lead to every receiver, at least one.

@@ -145,6 +145,17 @@ impl Fabrics {
         Some((assumed, estimator.expect(now, plan.fabric, assumed)))
     }
 
+    /// The least that any plan of one of these takes for a group ([`Estimator::least`]); nothing where there is none.
+    pub(crate) fn least_of(
+        &self,
+        now: Option<Time>,
+        fabrics: &[&dyn Fabric],
+        group: &Group,
+    ) -> Option<Duration> {
+        let estimator = self.estimator.as_ref()?;
+        fabrics.iter().map(|fabric| estimator.least(now, fabric.name(), group)).min()
+    }
+
     /// A transfer over a fabric has taken so long from its grant to its end ([`Estimator::learn`]).
     pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) -> bool {
         self.named(&fabric).is_some()

@@ -1,5 +1,6 @@
 //! Which fabric serves a group, and what is said where none does: by trying all short lists of fabrics with all their answers.
 
+use polycast_planning::estimate::Learned;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
@@ -12,6 +13,8 @@ use polycast_topology::Hybrid;
 use polycast_topology::optics::PowerBudget;
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a stub says when it is asked for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -543,5 +546,95 @@ proptest! {
         let mut expected: Vec<u64> = (0..pending.len() as u64).collect();
         expected.sort_by_key(|&id| (std::cmp::Reverse(worth(id)), id));
         prop_assert_eq!(order, expected);
+    }
+}
+
+/// A fabric whose paths have a rate of their own, and circuits that take their time; it counts how often it is asked.
+#[derive(Clone, Debug)]
+struct Paced {
+    stub: Stub,
+    rate: Rate,
+    has_circuits: bool,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Paced {
+    fn made(&self) -> Plan {
+        let commands =
+            if self.has_circuits { vec![DeviceCommand::CrossConnect { from: 1, to: 2 }] } else { vec![] };
+        let group = ([239, 1, 1, self.stub.number as u8], 7410);
+        let channel = Channel::Multicast { group, rate: Some(self.rate), attempt_interval: Duration::ZERO };
+        Plan { commands, channel, ..self.stub.made() }
+    }
+}
+
+impl Fabric for Paced {
+    fn name(&self) -> FabricName {
+        self.stub.name
+    }
+
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.stub.plan(network, group).map(|_| self.made())
+    }
+
+    fn replan(&self, _: &NetworkState, _: &Failure) -> Vec<Replan> {
+        Vec::new()
+    }
+
+    fn adopt(&self, _: &NetworkState, _: &Group, _: &Channel) -> Option<Plan> {
+        None
+    }
+}
+
+const LEARNED_ONE: u64 = 1 << 16;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    /// Not all fabrics are asked, and the choice is the same as if they were: of those within 10 ms or an eighth of the best the first.
+    #[test]
+    fn who_is_not_asked_would_not_have_been_chosen(
+        says in proptest::collection::vec((0usize..4, 0u32..40, any::<bool>(), 16u64..256, 16u64..256), 1..4),
+        receivers in 1u32..30,
+        magnitude in 0u32..40,
+    ) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let paced: Vec<Paced> = says.iter().enumerate().map(|(at, (says, rate, has_circuits, ..))| {
+            let says = [Says::Plan, Says::Plan, Says::Busy, Says::Never][*says];
+            let rate = Rate(1_000 << (rate % 28));
+            Paced { stub: Stub::new(at as u32, says), rate, has_circuits: *has_circuits, asked: Arc::clone(&asked) }
+        }).collect();
+        let boxed = paced.iter().map(|one| Box::new(one.clone()) as Box<dyn Fabric>).collect();
+        let mut fabrics = Fabrics::new(boxed).choosing_by_time(true);
+        let now = Time(5);
+        let learned = says.iter().zip(&NAMES).map(|((.., set_up, carrying), fabric)| {
+            let part = LEARNED_ONE / 64;
+            Learned { fabric: *fabric, set_up: set_up * part, carrying: carrying * part, at: now }
+        });
+        fabrics.resume(now, learned.collect()).unwrap();
+        let group = group(0, &(1..=receivers).collect::<Vec<_>>());
+        let mut network = NetworkState::default();
+        let bytes = 1u64 << magnitude;
+        let takes: Vec<(FabricName, Duration)> = paced.iter().filter(|one| one.stub.says == Says::Plan).map(|one| {
+            let (_, takes) = fabrics.estimate(Some(now), &network, &one.made(), &group, bytes).unwrap();
+            (one.stub.name, takes)
+        }).collect();
+        let best = takes.iter().map(|(_, takes)| *takes).min();
+        let about = best.map(|best| best + Duration::from_millis(10).max(best / 8));
+        let expected = takes.iter().find(|(_, takes)| Some(*takes) <= about).map(|(fabric, _)| *fabric);
+        let request = pending(1, group, bytes);
+        let decisions = Fcfs.decide(now, &[&request], Draft::new(&mut network).at(now), &fabrics);
+        let chosen = decisions.iter().find_map(|decision| match decision {
+            Decision::Accept { plan, .. } => Some(plan.fabric),
+            _ => None,
+        });
+        prop_assert_eq!(chosen, expected);
+        // With a session of 4 ms and 1 ms a receiver, nothing is gained of note by another one.
+        let session = Duration::from_millis(4 + u64::from(receivers));
+        let quickest = says.iter().map(|(.., set_up, _)| session * *set_up / 64).min().unwrap();
+        let first = takes.first().filter(|(fabric, _)| *fabric == NAMES[0]);
+        if first.is_some_and(|(_, takes)| *takes <= quickest + Duration::from_millis(10)) {
+            prop_assert_eq!(asked.load(Ordering::Relaxed), 1, "one plan is enough");
+        }
     }
 }

@@ -437,8 +437,7 @@ mod tests {
             let shown = ShownPermit { permit: &longest[..len], signature: [7; SIGNATURE_LEN], index: 3, way };
             let mut out = Vec::new();
             shown.emit(&mut out);
-            let taken = ShownPermit::take(&mut Reader(&out)).map(|taken| taken == shown);
-            taken
+            ShownPermit::take(&mut Reader(&out)).map(|taken| taken == shown)
         };
         for (len, hashes) in [(0, 0), (1, 1), (PERMIT_LEN_MAX - 1, 5), (PERMIT_LEN_MAX, WAY_LEN_MAX)] {
             assert_eq!(take(len, hashes), Ok(true), "{len} bytes, {hashes} hashes");

@@ -1,5 +1,5 @@
 use super::*;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::ToString;
 use polycast_topology::{FatTree, Graph, Network};
@@ -129,8 +129,11 @@ proptest! {
         for (anew, session) in steps {
             match (anew, running[session]) {
                 (true, _) => {
-                    let all = sessions.iter().zip(running).filter(|(_, runs)| *runs);
-                    planner.count_anew(all.flat_map(|(entries, _)| entries_at(entries)));
+                    let mut all = BTreeMap::new();
+                    for (entries, _) in sessions.iter().zip(running).filter(|(_, runs)| *runs) {
+                        entries_at(entries).for_each(|spine| *all.entry(spine).or_insert(0) += 1);
+                    }
+                    planner.count_anew(all.into_iter());
                 }
                 (false, true) => planner.count_out(&sessions[session]),
                 (false, false) => planner.count_in(&sessions[session]),

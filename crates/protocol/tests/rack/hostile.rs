@@ -187,7 +187,7 @@ proptest! {
     fn an_agent_survives_all_words(words in vec((word(), number()), 1..80)) {
         let config = AgentConfig { rack: 0, port: 1, incarnation: 1, period: MS, labels_max: 5 };
         let mut agent = Agent::new(config, Time::ZERO);
-        let (mut now, mut before, mut refused) = (Time::ZERO, 0, 0);
+        let (mut now, mut before) = (Time::ZERO, 0);
         for (word, step) in words {
             let now = pass(&mut now, step);
             // Those for others are refused at once: most are for this one.
@@ -206,13 +206,6 @@ proptest! {
             drain(|| agent.poll(now));
             agent.check();
             prop_assert!(agent.labels() <= 5);
-            let is_for_it = match &word {
-                Word::Standing(standing) => standing.to == to && standing.incarnation == 1,
-                Word::Updates { to: other, .. } => *other == to,
-                Word::Heartbeat(_) => false,
-            };
-            refused += u64::from(!is_for_it);
-            prop_assert!(agent.counts().refused >= refused, "what is for others is counted");
             prop_assert!(agent.applied() >= before || matches!(word, Word::Standing(_)), "numbers rise");
             before = agent.applied();
         }
