@@ -111,9 +111,9 @@ impl Directory {
             let why = WishRefusal::Full(self.config.wishes_max);
             return self.outputs.push_back(DirectoryOutput::Denied { agent, object, why });
         }
-        if let Some(member) = self.members.get_mut(&agent) {
-            member.stale_wants.remove(&object);
-        }
+        // In a new session it says again what it wants.
+        let says_again =
+            self.members.get_mut(&agent).is_some_and(|member| member.stale_wants.remove(&object));
         let Some(entry) = self.entries.get_mut(&object) else { return };
         if let Some(want) = entry.wants.get_mut(&agent) {
             // Somebody else there may get it than the one who could not.
@@ -123,12 +123,13 @@ impl Directory {
         if wish.fills && entry.filling.is_none() {
             entry.filling = Some(agent);
         } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
-            if entry.holders.is_empty() {
-                // It may not have heard it, or the words have crossed.
-                self.outputs.push_back(DirectoryOutput::Fill { agent, object });
-            } else {
+            if !entry.holders.is_empty() {
                 // Somebody has it by now: nobody need read the origin.
                 entry.filling = None;
+            } else if says_again {
+                // It may not have heard it. Within one session the words have crossed: told twice, it would read the origin once more
+                // when it has failed, beside the next one.
+                self.outputs.push_back(DirectoryOutput::Fill { agent, object });
             }
         }
         let window = now + self.config.window;

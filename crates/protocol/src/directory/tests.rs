@@ -64,6 +64,25 @@ fn many_who_ask_at_once_are_one_fill_and_one_transfer() {
     assert_eq!((holder, receivers.len() as u64), (&filler, AGENTS - 1));
 }
 
+/// A wish that is said again meets the word to fill on its way; in a new session that word may have been lost.
+#[test]
+fn the_word_to_fill_is_said_once_in_a_session() {
+    let mut directory = settled(2);
+    let wish = Wish { can_fill: true, waits: true, fills: false };
+    let want = || DirectoryInput::Want { agent: agent(0), object: object(1), wish };
+    let fill = [DirectoryOutput::Fill { agent: agent(0), object: object(1) }];
+    directory.handle(ms(20_000), want());
+    assert_eq!(outputs(&mut directory, ms(20_060)), fill);
+    directory.handle(ms(20_061), want());
+    assert_eq!(outputs(&mut directory, ms(20_200)), []);
+    directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(0) });
+    directory.handle(ms(21_001), want());
+    assert_eq!(outputs(&mut directory, ms(21_001)), fill);
+    directory.handle(ms(21_002), want());
+    directory.handle(ms(21_003), DirectoryInput::Told { agent: agent(0) });
+    assert_eq!(outputs(&mut directory, ms(30_000)), []);
+}
+
 #[test]
 fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
     let mut directory = settled(3);

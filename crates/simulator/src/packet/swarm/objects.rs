@@ -58,6 +58,8 @@ struct Host {
     last: Option<Version>,
     publishing: Option<Version>,
     up_words: VecDeque<(Time, Input)>,
+    /// Something happened here that no manager was told.
+    unsaid: bool,
     down_words: VecDeque<(Time, Output)>,
 }
 
@@ -93,6 +95,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         last: None,
         publishing: None,
         up_words: VecDeque::new(),
+        unsaid: false,
         down_words: VecDeque::new(),
     };
     let mut world = World {
@@ -184,13 +187,13 @@ impl World<'_> {
         let key = self.key(host);
         let back_at = self.now + Duration(self.random.below(BACK_WITHIN.0));
         let one = &mut self.hosts[host];
+        one.unsaid |= !one.up_words.is_empty();
         one.up_words.clear();
         one.down_words.clear();
         one.subscription_heard = None;
+        // One that is on its way back comes as soon as before: what is away for longer counts as dead, and its origins are read again.
         if core::mem::replace(&mut one.session, false) {
             self.missing.insert(key, self.now + RECONNECT);
-        }
-        if one.up {
             one.back_at = back_at;
         }
     }
@@ -230,12 +233,15 @@ impl World<'_> {
             // In order.
             let at = one.up_words.back().map_or(Time::ZERO, |(at, _)| *at).max(self.now + delay);
             one.up_words.push_back((at, input));
+        } else {
+            one.unsaid = true;
         }
     }
 
     fn say_all(&mut self, host: usize) {
         let agent = self.key(host);
-        let one = &self.hosts[host];
+        let one = &mut self.hosts[host];
+        one.unsaid = false;
         let mut words = Vec::new();
         if self.plant != Some(Plant::ForgetHave) {
             words.extend(one.has.iter().map(|object| have(&agent, *object)));
@@ -421,8 +427,8 @@ impl World<'_> {
     /// Nobody who lives has an object, or reads its origin, when another one is told to.
     fn check_origin(&self, host: usize, object: ObjectId) -> Result<(), String> {
         for (at, other) in self.hosts.iter().enumerate().filter(|(at, other)| *at != host && other.up) {
-            // What is on its way to the manager, it cannot know.
-            let is_known = !other.session || other.up_words.is_empty();
+            // What is on its way to the manager, or was lost on it, no manager can know.
+            let is_known = !other.unsaid && other.up_words.is_empty();
             if is_known && (other.filling.contains_key(&object) || other.has.contains(&object)) {
                 let data = object.data.0;
                 return Err(format!(
