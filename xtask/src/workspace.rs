@@ -9,8 +9,8 @@ const SOURCE_FOLDERS: [&str; 7] = ["crates", "xtask", "fuzz", "bpf", "python", "
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
-const SKIPPED_FOLDERS: [&str; 8] =
-    ["target", "corpus", "artifacts", "generated", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
+const SKIPPED_FOLDERS: [&str; 7] =
+    ["target", "corpus", "artifacts", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
 /// Folders below the root that hold documents of ours, besides those in the root itself.
 const DOCUMENT_FOLDERS: [&str; 11] =
     [".github", "bpf", "crates", "docs", "examples", "fuzz", "packaging", "python", "rtl", "spark", "xtask"];

@@ -35,11 +35,11 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Generated code of `polycast.agent.v1`.
 #[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod agent {
-    include!("../generated/polycast.agent.v1.rs");
+    tonic::include_proto!("polycast.agent.v1");
 }
 
 /// Generated code of `polycast.manager.v1`.
 #[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod manager {
-    include!("../generated/polycast.manager.v1.rs");
+    tonic::include_proto!("polycast.manager.v1");
 }

@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 /// Generated code of etcd's API.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub(crate) mod api {
-    include!("../generated/etcdserverpb.rs");
+    tonic::include_proto!("etcdserverpb");
 }
 
 use api::compare::{CompareResult, CompareTarget, TargetUnion};
