@@ -322,6 +322,13 @@ mod tests {
     }
 
     #[test]
+    fn digests_are_whole_where_payloads_are_long() {
+        for (payload, len) in [(0, 6), (1_024, 6), (4_095, 6), (4_096, 16), (u16::MAX, 16)] {
+            assert_eq!(digest_len(payload), len, "{payload}");
+        }
+    }
+
+    #[test]
     fn greetings_are_told_from_packets() {
         for heard in [false, true] {
             let bytes = greeting(heard);

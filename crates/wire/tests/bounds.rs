@@ -507,3 +507,8 @@ fn names_of_faults_and_errors_differ() {
     assert!(names.iter().all(|name| !name.is_empty()));
     assert!(WireError::Version(9).to_string().contains('9'));
 }
+
+#[test]
+fn secrets_are_not_printed() {
+    assert_eq!(format!("{:?}", control::SealSecret([0xab; 32])), "SealSecret(..)");
+}
