@@ -568,17 +568,20 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
         }
         Deed::Fail(stream) => {
             let Some((source, _)) = model.get(&title(stream)) else { return };
-            let lent = world.lent.get(&(name(*source), STREAMS_FROM + 7)).cloned();
-            let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else {
-                return;
-            };
-            let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
-            world.leases.handle(world.now, Input::Failed { failures: vec![address] });
-            world.drain();
-            world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
-            world.drain();
+            fail_for_a_moment(world, *source);
         }
         Deed::Pass(millis) => world.pass(Duration::from_millis(millis.into())),
+    }
+}
+
+/// The address of a source's path fails, and works again when another one has taken its place.
+fn fail_for_a_moment(world: &mut World, source: u32) {
+    let lent = world.lent.get(&(name(source), STREAMS_FROM + 7)).cloned();
+    let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else { return };
+    let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
+    for input in [Input::Failed { failures: vec![address] }, Input::Repaired { failures: vec![address] }] {
+        world.leases.handle(world.now, input);
+        world.drain();
     }
 }
 

@@ -11,6 +11,7 @@ use polycast_wire::rack::LABELS_LEN_MAX;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A world whose machines are too small for what is asked of them: each keeps to its bound.
 #[test]
@@ -255,6 +256,39 @@ fn an_agent_speaks_when_it_is_due() {
     }
 }
 
+/// The label that a session has from this change on.
+fn label(number: usize) -> [u8; 2] {
+    [number as u8, 0x80]
+}
+
+/// The datagram with these changes of a row of sessions that get a label or lose it.
+fn part_of(row: &[(u32, bool)], changes: Range<usize>, to: Name, stream: u64) -> Vec<u8> {
+    let labels: Vec<[u8; 2]> = (0..=row.len()).map(label).collect();
+    let mut updates = Updates::new(to, stream, changes.start as u64);
+    for number in changes.start + 1..=changes.end {
+        let (session, is_member) = row[number - 1];
+        let label = if is_member { &labels[number][..] } else { &[] };
+        // A datagram has room for so few.
+        assert!(updates.push(Update { number: number as u64, session, label }));
+    }
+    let mut datagram = Vec::new();
+    Rack::Updates(updates).emit(&mut datagram);
+    datagram
+}
+
+/// What there is after these changes.
+fn replayed(row: &[(u32, bool)]) -> BTreeMap<u32, Vec<u8>> {
+    let mut labels = BTreeMap::new();
+    for (number, (session, is_member)) in (1..).zip(row) {
+        if *is_member {
+            labels.insert(*session, label(number).into());
+        } else {
+            labels.remove(session);
+        }
+    }
+    labels
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     /// Parts of one row of changes come in any order, some twice, and words for others between them: an agent has what the row says
@@ -267,25 +301,13 @@ proptest! {
         let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 4 };
         let mut agent = Agent::new(config, ms(0));
         let (to, other) = (Name { rack: 3, agent: Some(1) }, Name { rack: 3, agent: Some(2) });
-        let all: Vec<[u8; 2]> = (0..=row.len()).map(|number| [number as u8, 0x80]).collect();
         agent.handle(ms(1), AgentInput::Message(standing(to, 1, row.len() as u64)));
         let mut labels: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         let (mut applied, mut counts) = (0, AgentCounts::default());
         for (after, count, kind) in words {
             let after = after % row.len();
             let end = row.len().min(after + count);
-            let part = |to, stream| {
-                let mut updates = Updates::new(to, stream, after as u64);
-                for number in after + 1..=end {
-                    let (session, is_member) = row[number - 1];
-                    let label = if is_member { &all[number][..] } else { &[] };
-                    // Datagrams have room for so few.
-                    assert!(updates.push(Update { number: number as u64, session, label }));
-                }
-                let mut datagram = Vec::new();
-                Rack::Updates(updates).emit(&mut datagram);
-                datagram
-            };
+            let part = |to, stream| part_of(&row, after..end, to, stream);
             let mut word = |message: Rack<'_>| agent.handle(ms(1), AgentInput::Message(message));
             match kind {
                 0 => {
@@ -328,14 +350,7 @@ proptest! {
                     AgentOutput::Active(_) | AgentOutput::Send(_) => {}
                 }
             }
-            let mut expected: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-            for (number, (session, is_member)) in (1..).zip(&row[..applied]) {
-                if *is_member {
-                    expected.insert(*session, all[number].into());
-                } else {
-                    expected.remove(session);
-                }
-            }
+            let expected = replayed(&row[..applied]);
             prop_assert_eq!(&labels, &expected);
             prop_assert_eq!((agent.applied(), agent.labels()), (applied as u64, expected.len()));
             prop_assert_eq!(agent.counts(), counts);
