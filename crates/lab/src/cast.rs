@@ -26,7 +26,7 @@ pub struct CastOptions {
     /// How it is delivered.
     #[serde(default)]
     pub way: Way,
-    /// Who comes late.
+    /// Receivers that come late.
     #[serde(default)]
     pub joins: Vec<Join>,
     /// Other traffic meanwhile.

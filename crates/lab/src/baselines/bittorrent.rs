@@ -1,5 +1,5 @@
 //! BitTorrent with a real client, aria2: one at every host of the group, all of them neighbours, as in Datacast's comparison
-//! (section 7). A tracker of ours tells everybody of everybody; the time begins when all have asked it.
+//! (section 7). A tracker of ours tells every client of every other; the time begins when all have asked it.
 
 use super::{Done, Job, Outcome, STALLED_AFTER};
 use crate::error::LabError;
@@ -98,7 +98,7 @@ fn client(job: &Job<'_>, host: &Host, torrent: &Path, hook: &Path) -> Result<Chi
     command.spawn().map_err(|error| LabError::system("run aria2c", error))
 }
 
-/// Waits until all have everything, or nobody gets anything more.
+/// Waits until all clients have everything, or no client gets anything more.
 fn watch(job: &Job<'_>, tracker: &Tracker, clients: &mut Clients) -> Result<Outcome, LabError> {
     if !tracker.gather(clients.0.len()) {
         let reason = "not every client has asked its tracker";
@@ -241,7 +241,7 @@ impl Tracker {
     fn stop(&self, address: std::net::SocketAddr) {
         *self.lock() = OPEN;
         self.changed.notify_all();
-        // Without this word the listener would wait for ever; it is this process's own.
+        // The listener blocks until a connection comes. This one ends it; it is of this process.
         let _ = TcpStream::connect(address);
     }
 }
