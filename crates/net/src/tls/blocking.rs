@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A sealed connection that somebody has opened.
+/// A sealed connection that a client has opened.
 #[derive(Debug)]
 pub struct Blocking(StreamOwned<ServerConnection, TcpStream>);
 

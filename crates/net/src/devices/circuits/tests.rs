@@ -359,7 +359,7 @@ async fn reports_are_passed_on_and_a_refused_login_is_said() {
     let login = Some(Login { user: "x".into(), password: "y".into() });
     let refused = CircuitClient::connect(address, CircuitOptions { login, ..plain() }).await.unwrap_err();
     assert!(refused.to_string().contains("refuses the login of 'x': unknown user (PIUI)"), "{refused}");
-    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let error = CircuitClient::connect(nobody, plain()).await.unwrap_err();
+    let unused = SocketAddr::from(([127, 0, 0, 1], 1));
+    let error = CircuitClient::connect(unused, plain()).await.unwrap_err();
     assert!(matches!(error, CircuitError::Unreachable { .. }), "{error}");
 }

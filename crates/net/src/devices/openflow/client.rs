@@ -424,7 +424,7 @@ impl SwitchListener {
     }
 }
 
-/// Somebody who has connected, and may be a switch.
+/// A client that has connected, and may be a switch.
 #[derive(Debug)]
 pub struct Arrival {
     stream: TcpStream,

@@ -9,7 +9,7 @@ const PENDING_MAX: usize = 1_024;
 const EVENTS_MAX: usize = 8_192;
 /// Ports of one switch that are listened to: more than any has.
 const PORTS_MAX: usize = 16_384;
-/// Flags, and how much of a packet the controller wants: all of it.
+/// Flags, and how much of a packet the controller asks for: all of it.
 const SET_CONFIG: u8 = 9;
 /// Bit 4 of a greeting: OpenFlow 1.3.
 const OUR_VERSION: u32 = 1 << super::VERSION;
