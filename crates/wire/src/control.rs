@@ -78,7 +78,7 @@ impl core::fmt::Debug for SealSecret {
 /// What a receiver says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The transfer it wants to join.
+    /// The transfer that it asks to join.
     pub handle: Handle,
     /// Its name in reports; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
@@ -139,7 +139,7 @@ pub struct Offered<'a> {
     pub name: &'a str,
     /// Name of the source's machine, cut in the same way.
     pub host: &'a str,
-    /// What it shows of its code; `None` where anybody may take the offer.
+    /// What it shows of its code; `None` where any host may take the offer.
     pub code: Option<CodeSign>,
     /// Bytes of this connection's own: what JOIN proves, it proves for them.
     pub challenge: Hash,
@@ -362,7 +362,7 @@ pub enum Control<'a> {
         /// The tree.
         tree: u8,
     },
-    /// Receiver: it has something that may be of the object, and wants HASHES before it begins to pull.
+    /// Receiver: it has something that may be of the object, and asks for HASHES before it begins to pull.
     AskHashes,
 }
 
