@@ -25,7 +25,7 @@ pub struct ManagerConfig {
     /// Where agents reach the manager; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// File with the cluster's key, as `polycast key new FILE` writes it: with it only agents that have the key reach the manager,
-    /// and nobody else reads what they say.
+    /// and only they read what is said.
     pub key_file: Option<PathBuf>,
     /// In its place: certificates (PEM) of the authorities that are trusted,
     pub tls_ca: Option<PathBuf>,
@@ -158,7 +158,7 @@ pub struct EtcdConfig {
     pub endpoints: Vec<String>,
     /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
     pub ca: Option<PathBuf>,
-    /// The manager's own certificate, where etcd wants to see one,
+    /// The manager's own certificate, where etcd asks to see one,
     pub cert: Option<PathBuf>,
     /// and its private key.
     pub key: Option<PathBuf>,

@@ -382,7 +382,7 @@ async fn a_path_that_is_kept_ready_survives_its_leader() {
         Release { request_id: granted.request_id, response_id: granted.response_id, ..Default::default() };
     source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
     source.heard().await;
-    // It says nothing to anybody any more.
+    // It says nothing more to the devices or agents.
     first.task.abort();
     drop((source, receiver));
 

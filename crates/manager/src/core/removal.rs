@@ -72,7 +72,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Passes an answer back, if whoever it is for is still here.
+    /// Passes an answer back, if the agent that it is for is still here.
     pub(super) fn pass_back_removal(&mut self, agent: &AgentKey, answer: api::Removed) {
         let api::Removed { request_id, wished_by, mut objects, .. } = answer;
         objects.truncate(OBJECTS_MAX);

@@ -116,7 +116,7 @@ impl Speakers {
     fn refuse(&mut self, address: SocketAddr, node: u32, owner: Option<SocketAddr>) -> bool {
         self.refused += 1;
         if self.named.insert(address) {
-            let owner = owner.map_or("nobody yet".to_string(), |owner| owner.to_string());
+            let owner = owner.map_or("no process yet".to_string(), |owner| owner.to_string());
             tracing::warn!(%address, node, %owner, "a forwarder speaks for a node that is not its own; it is not heard");
         }
         false
