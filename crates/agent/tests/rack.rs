@@ -53,7 +53,7 @@ impl LeafSwitch for Active {
     }
 }
 
-/// A port that nobody listens at now.
+/// A port at which no process listens now.
 fn free(ip: Ipv4Addr) -> SocketAddrV4 {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("an IPv4 address") };

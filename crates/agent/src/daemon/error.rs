@@ -55,7 +55,7 @@ pub enum AgentError {
     /// Its agent of the rack cannot run.
     #[error(transparent)]
     Rack(#[from] LabelSwitchError),
-    /// The manager does not want this agent.
+    /// The manager refuses this agent.
     #[error("the manager at {manager} turned this agent down: {refusal}")]
     TurnedDown {
         /// Its address.

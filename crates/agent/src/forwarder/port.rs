@@ -284,7 +284,7 @@ mod tests {
     const DAMPING: Duration = Duration::from_millis(30);
 
     fn port() -> Port {
-        // Addresses that nobody else has; the neighbour's end is not opened.
+        // Addresses that no other socket has; the neighbour's end is not opened.
         let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let SocketAddr::V4(local) = free.local_addr().unwrap() else { panic!("it is an IPv4 one") };
         drop(free);

@@ -45,7 +45,7 @@ pub trait LeafSwitch {
     /// Hands packets to the agents at these ports, in turn; those at the ports of `rack`, as bits, may name hosts.
     fn set_agents(&mut self, active: &[u32], rack: u128);
 
-    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or nobody knows.
+    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or that is not known.
     fn since_relabelled(&mut self, port: u32) -> Option<Duration>;
 }
 
@@ -218,7 +218,7 @@ impl LeafController {
     }
 
     fn lock_losses(&self) -> MutexGuard<'_, Losses> {
-        // Whoever broke down while it read has changed nothing.
+        // A thread that panicked while it read has changed nothing.
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

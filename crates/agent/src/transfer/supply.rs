@@ -288,7 +288,8 @@ impl Supply {
                 same = groups.into_iter().all(|group| sealed.knows(group, geometry, tags));
             }
             if !same {
-                let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
+                let what =
+                    "its bytes were changed while it was being sent: send it when no program writes to it";
                 return Err(io::Error::other(what));
             }
         }
@@ -369,7 +370,7 @@ mod tests {
         assert!(runs <= 4, "{runs} runs for two batches");
     }
 
-    /// A file that somebody writes to.
+    /// A file that a program writes to.
     struct Changing(AtomicU64);
 
     impl ObjectSource for Changing {

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 pub struct Audience {
     /// What the manager has said about it; nothing yet.
     pub made: Option<Result<(), Refusal>>,
-    /// The way to those who listen; none while nobody does.
+    /// The way to the stream's receivers; none while there are none.
     pub path: Option<(String, Path)>,
 }
 

@@ -63,7 +63,7 @@ impl Key {
         Ok(Key { text: text.to_string(), object: derive(kind, &name), digest })
     }
 
-    /// The name that a copy of the object gets where nobody says another: the end of the key.
+    /// The name that a copy of the object gets where no other is chosen: the end of the key.
     pub fn name(&self) -> String {
         let end = self.text.rsplit(['/', ':']).find(|part| !part.is_empty()).unwrap_or("object");
         let end = end.split(['?', '#']).next().unwrap_or_default();

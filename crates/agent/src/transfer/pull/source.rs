@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 const SETUP_QUEUE_LEN: usize = 1 << 20;
 /// The caller hears of the transfer this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time without a look at what the caller wants.
+/// The longest time without a look at what the caller asks for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two words of a receiver on how far it is, in a small group and at most.
 const PROGRESS_MS: u64 = 100;
@@ -264,7 +264,7 @@ impl Run {
         Ok(())
     }
 
-    /// Does what the session wants of the transport.
+    /// Does what the session asks of the transport.
     fn turn_session(&mut self) -> Result<(), TransferError> {
         while let Some(event) = self.session.poll() {
             match event {

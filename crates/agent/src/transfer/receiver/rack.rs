@@ -27,7 +27,7 @@ pub(super) enum Rack {
 /// What a speaker has.
 pub(super) struct Speaker {
     own: u32,
-    /// Who may come.
+    /// The receivers that may come.
     expected: BTreeSet<u32>,
     feedback: Feedback,
     members: BTreeMap<u32, FrameStream>,
@@ -110,7 +110,7 @@ impl Run {
     pub(super) fn rack_turn(&mut self, now: Time, readable: bool) {
         match &mut self.rack {
             Rack::Alone => {
-                // Who comes to one that speaks for nobody is sent away.
+                // This receiver speaks for no rack: those that come to it are sent away.
                 drop(self.served.newcomers());
             }
             Rack::Member { speaker } => {
