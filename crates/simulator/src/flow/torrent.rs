@@ -2,7 +2,7 @@
 //!
 //! What is modelled: pieces, of which a peer fetches the rarest that the other has, with lots among equals; one
 //! piece at a time over the connection of two peers; choking: a peer serves a few others, every ten seconds those
-//! that gave it the most since, and one more drawn every thirty seconds; whoever has everything draws all of
+//! that gave it the most since, and one more drawn every thirty seconds; a peer that has everything draws all of
 //! those that it serves. Connections share links by max-min fairness, as long-lived TCP does in the mean.
 //!
 //! What is not: slow start, the requests of blocks within a piece, the end game, trackers, disks.
@@ -154,14 +154,14 @@ impl Swarm {
         Ok(())
     }
 
-    /// Who lacks something that a peer has.
+    /// The peers that lack something that this one has.
     fn interested(&self, from: usize) -> Vec<usize> {
         let lacks =
             |to: usize| (0..self.owners.len()).any(|piece| self.has[from][piece] && !self.has[to][piece]);
         (0..self.held.len()).filter(|&to| to != from && lacks(to)).collect()
     }
 
-    /// Whoever has a slot left gives it to one who has become interested.
+    /// A peer with a free slot gives it to one that has become interested.
     fn fill_slots(&mut self, from: usize) {
         let others = self.interested(from);
         let served = others.iter().filter(|&&to| self.serves[from][to]).count();

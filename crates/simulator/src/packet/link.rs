@@ -127,7 +127,7 @@ pub(super) struct LinkState {
     pub(super) classes: u32,
     pub(super) up: bool,
     pub(super) faulty: bool,
-    /// The world wants to be told when the link has nothing more to send.
+    /// The world asks to be told when the link has nothing more to send.
     pub(super) watched: bool,
     /// The longest wait at this rate, with one priority, and the most bytes that waited before the rate was set or with
     /// several priorities.

@@ -29,7 +29,7 @@ const HELD_FROM: u32 = 1 << 30;
 /// The timer of the only packet that it makes.
 const ONE: u32 = HELD_FROM - 1;
 
-/// Who has made a packet: what really is, which no machine is told.
+/// The author of a packet: what really is, which no machine is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The source of its transfer.
@@ -64,7 +64,7 @@ pub(super) struct Guard {
     made_with_keys: BTreeSet<u64>,
     /// The receivers that were told a secret.
     told: BTreeMap<Secret, BTreeSet<u32>>,
-    /// Connections on which somebody speaks in the name of a receiver.
+    /// Connections on which the attacker speaks in the name of a receiver.
     pub(super) impostors: BTreeSet<StreamId>,
     pub(super) attack: Attack,
     pub(super) random: Random,
@@ -83,7 +83,7 @@ enum Fate {
 }
 
 impl Cluster {
-    /// Packets are sealed from now on, and somebody attacks.
+    /// Packets are sealed from now on, and there is an attacker.
     pub(crate) fn set_attack(&mut self, net: &mut Network<Datagram>, seed: u64, attack: Attack) {
         let mut random = Random::new(seed ^ 0xa77a_c4e5);
         for act in 0..attack.acts {
@@ -352,7 +352,7 @@ pub(super) fn retagged(
     keys.packet(&Header::Fragment(header), &[header.sn], content)
 }
 
-/// A packet that nobody has sent, with tags that mean nothing.
+/// A packet that no source has sent, with tags that mean nothing.
 pub(super) fn from_nothing(handle: u32, round: u32, sn: u64, content: u64) -> Vec<u8> {
     let handle = Handle(handle.into());
     let header = FragmentHeader { handle, round, sn, flags: 0, object_len: None, sealed: true };

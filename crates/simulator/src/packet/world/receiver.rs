@@ -137,7 +137,7 @@ pub struct PushReceiver {
     /// What packets are sealed with, and how many were not.
     pub(super) keys: Keyring,
     forged: u64,
-    /// A planted bug: a position is believed whoever says it.
+    /// A planted bug: a position is believed whatever host says it.
     pub(super) believes: bool,
     /// What WELCOME has said: it chooses what is shown in the end.
     pub(super) salt: Salt,

@@ -46,7 +46,7 @@ fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Netwo
     (cluster, net)
 }
 
-/// When each of them had everything, and who is said to be slow.
+/// When each of them had everything, and which are said to be slow.
 fn finish(special: &[Special], settings: PushConfig, seed: u64) -> (Vec<f64>, Vec<bool>) {
     let (cluster, _) = play(special, settings, seed);
     let push = cluster.push(0);
@@ -88,7 +88,7 @@ fn a_narrow_path_holds_nobody_and_is_used_to_the_full() {
     }
 }
 
-/// Who is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
+/// A receiver that is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
 /// itself must not have to pass through the stream: here connections come before data channels.
 #[test]
 fn a_narrow_path_carries_the_object_and_not_the_stream_beside_it() {
@@ -178,7 +178,11 @@ fn a_narrow_path_holds_nobody_in_the_chain() {
     let (times, slow) = finish(&[narrow(50)], settings.clone(), 1);
     let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
     assert!(last(&times[1..]) < last(&alone) + 0.6, "{times:?} of {alone:?}");
-    assert_eq!(slow, [true, false, false, false, false, false, false], "it is named, and nobody behind it");
+    assert_eq!(
+        slow,
+        [true, false, false, false, false, false, false],
+        "it is named, and no receiver behind it"
+    );
     let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
     let (cluster, _) = play(&[narrow(50)], dropping, 1);
     let said = cluster.push(0).failure_of(0).unwrap();

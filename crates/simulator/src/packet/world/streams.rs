@@ -99,7 +99,7 @@ impl Direction {
 pub struct Streams {
     config: TcpConfig,
     streams: Vec<Stream>,
-    /// Who waits for room on a link, in the order in which they are served.
+    /// The connections that wait for room on a link, in the order in which they are served.
     waiting: BTreeMap<LinkId, VecDeque<(StreamId, End)>>,
 }
 

@@ -274,7 +274,7 @@ impl World {
         self.come(net, node, link, packet);
     }
 
-    /// Data that nobody has sent, under a name that somebody has asked for.
+    /// Data that no source has sent, under a name that a node has asked for.
     fn send_made(&mut self, net: &mut Network<Datagram>) {
         let Some((node, link, seen)) = self.attacker.seen() else { return };
         let Ok(Packet::Transfer(header, _)) = Packet::parse(&seen.0) else { return };
@@ -313,7 +313,7 @@ impl World {
         let lets = self.manager.lets_attacker(&mut self.attacker.random, &self.allowed, net.now(), name);
         self.coverage.hit(named::ATTACK_CALLS);
         if lets || self.plant == Some(Plant::SkipPermit) {
-            self.breaches.push(format!("receiver {to} takes part in what nobody has permitted"));
+            self.breaches.push(format!("receiver {to} takes part in what was not permitted"));
         }
     }
 
