@@ -40,7 +40,7 @@ const INERTIA: i128 = 4;
 /// Set-up is learned of transfers whose bytes take at most so many times as long, and the rate of those whose bytes take at least so many
 /// times as long: what varies in one part is not taken for the other.
 const SPLIT: (u64, u64) = (4, 8);
-/// What nobody has confirmed for so long does not count any more.
+/// What was not confirmed for so long does not count any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 /// Fabrics that something is known of: a network has fewer.
 const LEARNED_MAX: usize = 64;

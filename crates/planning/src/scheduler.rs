@@ -202,7 +202,7 @@ impl Scheduler for Fcfs {
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
         for request in pending {
-            // Those behind one that waits do so too: a small group must not keep a large one waiting for ever.
+            // Those behind one that waits do so too: small groups must not keep a large one waiting without an end.
             if draft.decide(request, fabrics) {
                 break;
             }

@@ -441,10 +441,10 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
         assert_eq!(sorted, (first..first + 5).collect::<Vec<_>>());
         assert_eq!(lent[0], first + (turn % 5) as u32);
     }
-    let nobody = Group { source: HostId(1), receivers: [].into() };
+    let empty = Group { source: HostId(1), receivers: [].into() };
     assert!(
-        fabric.plan(&NetworkState::default(), &nobody).is_err()
-            && TcpChain.plan(&NetworkState::default(), &nobody).is_err()
+        fabric.plan(&NetworkState::default(), &empty).is_err()
+            && TcpChain.plan(&NetworkState::default(), &empty).is_err()
     );
     let adopted =
         fabric.adopt(&NetworkState::default(), &group(1, &[2]), &Channel::Chain { order: Vec::new() });
@@ -453,7 +453,7 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
 
 #[test]
 fn a_host_has_one_place_and_a_place_one_host() {
-    // Who is named again has moved; where it was is free for another one.
+    // A host that is named again has moved; where it was is free for another one.
     let places = Places::new(4, [(HostId(7), 0), (HostId(7), 3), (HostId(8), 0), (HostId(8), 0)]).unwrap();
     assert_eq!([7, 8, 9].map(|host| places.get(HostId(host))), [Some(3), Some(0), None]);
     assert!(Places::new(4, [(HostId(7), 0), (HostId(8), 1), (HostId(7), 1)]).is_err());

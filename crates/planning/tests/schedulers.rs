@@ -140,7 +140,7 @@ proptest! {
         prop_assert_eq!(decisions.len(), waiting.len());
     }
 
-    /// Whoever goes has no older request before it that wants one of its partitions; whoever waits has a reason.
+    /// A request that goes has no older one before it that needs one of its partitions; one that waits has a reason.
     #[test]
     fn nobody_overtakes_at_a_partition(
         sources in proptest::collection::vec(0u32..8, 1..10),
@@ -202,7 +202,7 @@ fn relays_and_one_address() -> Fabrics {
     Fabrics::new(vec![Box::new(splitters()), Box::new(IpMulticast::new(one))])
 }
 
-/// Who waits for another fabric keeps no relays from those behind it.
+/// A request that waits for another fabric keeps no relays from those behind it.
 #[test]
 fn a_wish_for_another_fabric_keeps_no_relays() {
     let fabrics = relays_and_one_address();

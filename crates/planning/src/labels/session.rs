@@ -138,7 +138,7 @@ impl Session {
     /// what changes.
     ///
     /// # Errors
-    /// If nobody can be reached any more.
+    /// If no receiver can be reached any more.
     pub fn replan(
         &mut self,
         planner: &mut LabelPlanner,

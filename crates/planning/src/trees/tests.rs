@@ -226,7 +226,7 @@ fn mended_trees_fit_into_source_routes_where_a_search_finds_shorter_ones() {
     assert!(without > 50 && 2 * with < without, "{without} trees too deep, {with} with a limit");
 }
 
-/// Who can be reached at all, by the plainest search.
+/// The nodes that can be reached at all, by the plainest search.
 fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<Node> {
     use polycast_topology::Graph;
     let mut seen = BTreeSet::from([source]);
