@@ -1,4 +1,4 @@
-//! Nothing dead is lent twice: parts that are suspected rest, and parts that operators take out are lent to nobody.
+//! Nothing dead is lent twice: parts that are suspected rest, and parts that operators take out are not lent.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};

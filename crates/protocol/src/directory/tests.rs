@@ -227,8 +227,8 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
 }
 
 proptest! {
-    /// Whatever agents say in whatever order: nobody is told to get what somebody has, one at a time is told so, nobody is sent what it
-    /// has, a topic's versions rise, and what is committed somebody has.
+    /// Whatever agents say in whatever order: no agent is told to get what another has, one at a time is told so, none is sent what it
+    /// has, a topic's versions rise, and what is committed an agent has.
     #[test]
     fn any_sequence_of_words_keeps_the_rules(
         words in proptest::collection::vec((word(), 0u64..400), 1..120),
@@ -236,7 +236,7 @@ proptest! {
         let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
         let mut now = 0;
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
-        // Who could get an object from its origin by its own last word.
+        // Agents that could get an object from its origin by their own last word.
         let mut able: BTreeMap<(AgentKey, ObjectId), bool> = BTreeMap::new();
         for (word, wait) in words {
             now += wait;
@@ -258,7 +258,7 @@ proptest! {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
                         prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
-                        prop_assert_eq!(directory.holders(object).count(), 0, "somebody has it");
+                        prop_assert_eq!(directory.holders(object).count(), 0, "an agent has it");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {
                         prop_assert!(directory.holders(object).any(|one| *one == holder));

@@ -10,7 +10,7 @@ use super::table::NameTable;
 
 const NONE: u32 = u32::MAX;
 
-/// Somebody who waits for a packet.
+/// A face that waits for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) face: Face,
@@ -71,8 +71,8 @@ impl PendingTable {
         self.entries.check();
         let (waiters, names) = (self.waiters_in_use, self.entries.len());
         assert!(waiters <= self.waiters_max, "{waiters} wait, where {} may", self.waiters_max);
-        assert!(names <= waiters, "{waiters} wait for {names} names: somebody must wait for each");
-        assert!(waiters as usize <= self.waiters.len(), "who waits has a place");
+        assert!(names <= waiters, "{waiters} wait for {names} names: at least one must wait for each");
+        assert!(waiters as usize <= self.waiters.len(), "one that waits has a place");
     }
 
     /// Enters an interest.
@@ -156,7 +156,7 @@ impl PendingTable {
         Some(waiter)
     }
 
-    /// Forgets what nobody has answered or asked for anew since.
+    /// Forgets what was not answered or asked for anew since.
     pub(super) fn forget_before(&mut self, then: Time) {
         while let Some(oldest) = self.entries.oldest()
             && self.entries.value(oldest).forwarded_at < then
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just before the
-    /// other's comes: whoever waits for too long must get through.
+    /// other's comes: an interest that waits for too long must get through.
     #[test]
     fn nodes_that_wait_for_each_other_get_out_of_it() {
         let mut table = table(4);

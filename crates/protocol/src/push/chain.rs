@@ -17,14 +17,14 @@ pub struct Chain {
 /// `peer` is to fetch from `upstream`, or from the source where that is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Who fetches.
+    /// The receiver that fetches.
     pub peer: PeerId,
     /// From whom.
     pub upstream: Option<PeerId>,
 }
 
 impl Chain {
-    /// Whether nobody is in the chain.
+    /// Whether no receiver is in the chain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -3,7 +3,7 @@
 //! A switch whose forwarding has died may leave its ports lit. So every switch sends its neighbours a probe a period, which
 //! their data paths send back. Several without an answer, one after the other, and the neighbour counts as broken; as many
 //! answers, and it works again. What counts are probes and not times: a switch that is held up itself sends fewer probes, and
-//! takes nobody for broken.
+//! takes no neighbour for broken.
 
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};

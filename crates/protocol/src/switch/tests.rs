@@ -149,7 +149,7 @@ fn agents_take_turns_and_only_they_may_name_hosts() {
     assert_eq!(ports(&outputs(&mut leaf, Input::Packet { port: 1, header: &hosts })), [0, 1, 3]);
     let dropped = outputs(&mut leaf, Input::Packet { port: 0, header: &hosts });
     assert_eq!(dropped, [Output::Dropped(Fault::NotAnAgent)]);
-    // Who was active a moment ago is handed nothing, and what it has is taken.
+    // An agent that was active a moment ago is handed nothing, and what it has is taken.
     outputs(&mut leaf, Input::Agents { active: vec![3], rack: 0b1010 });
     assert_eq!(ports(&to_agent(&mut leaf)), [3]);
     assert_eq!((leaf.relabelled_at(1), leaf.relabelled_at(3)), (Some(Time::ZERO), None));

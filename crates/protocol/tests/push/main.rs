@@ -102,7 +102,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is lost and whoever crashes: everyone that lives gets everything, however racks are cut.
+    /// Whatever is lost and whichever receivers crash: all that live get everything, however racks are cut.
     #[test]
     fn racks_with_one_voice_get_everything(
         seed: u64, receivers in 2u32..10, rack in 2u32..6, fragments in 1u64..300, loss in 0u64..150,
@@ -378,7 +378,7 @@ fn a_transfer_in_several_sessions_sends_everything_once() {
     world.assert_all_done();
     assert_eq!(world.sessions, 4);
     assert!(world.finished_at.unwrap() > Time(1) + world.between_sessions * 4);
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
     // A few more are attempts.
     assert!((450..520).contains(&world.data_packets), "{} packets", world.data_packets);
 }
@@ -396,7 +396,7 @@ fn another_path_takes_the_place_of_a_dead_one_in_mid_transfer() {
     world.another_path_at(world.now);
     world.run(seconds(60));
     world.assert_all_done();
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
 }
 
 #[test]

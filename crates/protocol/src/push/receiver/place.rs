@@ -1,6 +1,6 @@
 //! Where a receiver is in the stream, and what may change it.
 //!
-//! Anybody who can send to the data channel can send a position, so one that is far from where the stream was is a claim. It
+//! Any host that can send to the data channel can send a position, so one that is far from where the stream was is a claim. It
 //! counts when another packet agrees with it, and nothing has come for a while from where the stream was: the stream is in
 //! one place at a time. A claim that was believed wrongly is left in the same way, since the stream goes on where it is.
 //! What the source itself says over the control connection counts at once.
