@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The spinner moves so often, also while nothing happens.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
-/// Who sees no bar gets a line so often.
+/// A user who sees no bar gets a line so often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Up to so many receivers are shown one by one.
 const NAMED_RECEIVERS_MAX: usize = 8;

@@ -35,9 +35,9 @@ pub struct Acceptance {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
-    /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
+    /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel, or a cable is bad.
     pub corrupt_groups: u64,
-    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,

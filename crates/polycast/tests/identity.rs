@@ -1,4 +1,4 @@
-//! A cluster whose machines show each other who they are: what they send, and who is kept out, in a sentence.
+//! A cluster whose machines show each other their certificates: what they send, and which are kept out, in a sentence.
 
 mod common;
 

@@ -54,7 +54,7 @@ pub struct FetchArgs {
     /// Where to get it if no agent has it [default: the URL]; one of those who ask does
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// Wait for so long, also for somebody to have it (500ms, 30s) [default: fail at once where nobody can have it]
+    /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have it]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
