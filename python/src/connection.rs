@@ -220,7 +220,7 @@ impl Connection {
         wait(py, work.run(session))?.map_err(|error| values::error(py, &error))
     }
 
-    /// The same, until somebody cancels it.
+    /// The same, until the caller cancels it.
     fn call_until<T: Send>(
         &self,
         py: Python<'_>,
@@ -543,7 +543,7 @@ impl Files {
 
 #[pymethods]
 impl Filling {
-    /// Brings the next bytes, at most 1 MiB; gives false when the agent wants no more: `finish` says why.
+    /// Brings the next bytes, at most 1 MiB; gives false when the agent takes no more: `finish` says why.
     fn write(&self, py: Python<'_>, bytes: Vec<u8>) -> PyResult<bool> {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(pieces) = pieces else { return Ok(false) };
