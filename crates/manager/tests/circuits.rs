@@ -338,7 +338,7 @@ async fn circuits_in_use_survive_a_restart_of_the_manager() {
 }
 
 #[tokio::test]
-async fn a_late_answer_of_the_circuit_switch_holds_up_nobody_else() {
+async fn a_late_answer_of_the_circuit_switch_delays_no_other() {
     let switch = Switch::default();
     switch.0.lock().unwrap().late = Some(0);
     let tl1 = switch.start().await;

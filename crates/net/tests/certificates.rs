@@ -163,7 +163,7 @@ fn who_is_of_another_authority_is_not_let_in_and_both_hear_why() {
 }
 
 #[test]
-fn a_certificate_that_nobody_accepts_ends_its_owner_in_a_sentence() {
+fn a_certificate_that_no_end_accepts_ends_its_owner_in_a_sentence() {
     let authority = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();

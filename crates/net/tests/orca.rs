@@ -166,7 +166,7 @@ fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
 
 /// A packet of a virtual machine that is still to be cut need not say into how many datagrams: all of them get the label.
 #[test]
-fn datagrams_that_nobody_has_counted_are_all_relabelled() {
+fn datagrams_that_were_not_counted_are_all_relabelled() {
     isolated(|| {
         let _wire = Tap::open("wire").unwrap();
         let mut agent = KernelAgent::attach(PACKETS, "wire", 4)?;

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lies_moves_an_estimate_by_a_quarter_at_a_time_and_four_times_at_most() {
+    fn a_lie_moves_an_estimate_by_a_quarter_at_a_time_and_four_times_at_most() {
         for (took, first, last) in [(0, 822, 260), (u64::MAX, 1_760, 4_010)] {
             let mut estimator = Estimator::default();
             estimator.learn(Time(0), FABRIC, LARGE, Duration(took));

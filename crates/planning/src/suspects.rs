@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_in_common_is_suspected_and_not_what_led_to_somebody() {
+    fn the_part_in_common_is_suspected_and_not_what_led_to_a_receiver() {
         let way = |end: u32, through: &[u32]| {
             let mut way: Vec<Failure> = through.iter().map(|number| splitter(*number)).collect();
             way.extend([port(0), port(end)]);

@@ -483,7 +483,7 @@ fn waits(decisions: &[Decision]) -> Vec<u64> {
 
 /// First come, first served: with some addresses left, the oldest requests get them, and the others wait.
 #[test]
-fn nobody_overtakes_the_oldest() {
+fn no_request_overtakes_the_oldest() {
     let fabrics =
         Fabrics::new(vec![Box::new(IpMulticast::new(AddressPool::new([239, 1, 1, 0], 2, 9).unwrap()))]);
     let requests: Vec<Pending> = (0..5).map(|id| pending(id, group(id as u32, &[50]), 9)).collect();

@@ -122,7 +122,7 @@ fn in_use() -> (HeldLease, Vec<DeviceCommand>) {
 }
 
 #[test]
-fn circuits_in_use_are_lent_to_nobody_else() {
+fn circuits_in_use_are_lent_to_no_other() {
     let (held, commands) = in_use();
     assert!(!commands.is_empty());
     let mut after = manager(1_000);
@@ -182,7 +182,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
 }
 
 #[test]
-fn what_nobody_claims_is_free_after_a_while() {
+fn what_is_not_claimed_is_free_after_a_while() {
     let (_, commands) = in_use();
     let mut after = manager(1_000);
     join(&mut after, Time(1), 2, vec![]);

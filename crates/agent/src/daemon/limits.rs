@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_nobody_asked_for_go_first_and_none_that_is_pinned_or_open() {
+    fn those_that_were_not_asked_for_go_first_and_none_that_is_pinned_or_open() {
         let (_folder, store, catalog) = filled(5);
         let limits = Limits::new(Some(500), None, &store);
         // The first one was used just now, the second is pinned, and the third is open.
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_nobody_uses_gives_its_pages_to_the_next_one() {
+    fn a_version_that_is_not_used_gives_its_pages_to_the_next_one() {
         let (_folder, store, catalog) = filled(3);
         let limits = Limits::new(None, None, &store);
         let recycled = |coming| limits.make_room_or_recycle(&catalog, &store, id(coming), 100).unwrap();

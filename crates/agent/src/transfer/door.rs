@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_takes_nobody_in_is_not_waited_for() {
+    fn a_transfer_that_takes_no_end_in_is_not_waited_for() {
         let door = Door::new("127.0.0.1:9".parse().unwrap());
         let desk = door.desk(Handle(1), Side::Source).unwrap();
         for _ in 0..WAITING_MAX {

@@ -92,7 +92,7 @@ fn hello_alone_holds_no_place() {
 
 /// More connections than a source looks at, and none says anything: the next receiver comes in all the same.
 #[test]
-fn idle_connections_keep_nobody_out() {
+fn idle_connections_keep_no_receiver_out() {
     for pulled in [false, true] {
         let source = start(pulled);
         let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(source.address).unwrap()).collect();

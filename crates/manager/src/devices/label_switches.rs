@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_spine_is_told_by_its_own_process_and_nobody_speaks_for_others() {
+    async fn every_spine_is_told_by_its_own_process_and_none_speaks_for_others() {
         let listeners = [
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
             TcpListener::bind("127.0.0.1:0").await.unwrap(),

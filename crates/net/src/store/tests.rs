@@ -51,7 +51,7 @@ fn a_part_file_is_removed_or_kept_and_taken_up_again() {
 }
 
 #[test]
-fn what_somebody_reads_of_an_earlier_try_is_not_written_over() {
+fn what_a_process_reads_of_an_earlier_try_is_not_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("object");
     let len = 3 << 20;
@@ -227,7 +227,7 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
 }
 
 #[test]
-fn parts_are_removed_when_nobody_is_at_work_with_them() {
+fn parts_are_removed_when_no_process_is_at_work_with_them() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("object");
     let mut part = PartFile::open(&target, 3, PLAIN).unwrap();

@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     /// Even for p failures and more, every ToR that can be reached at all is reached.
     #[test]
-    fn nobody_is_left_out_without_need(
+    fn no_tor_is_left_out_without_need(
         which in 0usize..4,
         failed in proptest::collection::btree_set(0u32..18, 0..9),
     ) {

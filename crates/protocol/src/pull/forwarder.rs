@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn interests_that_nobody_answers_are_forgotten() {
+    fn interests_without_an_answer_are_forgotten() {
         let mut node = forwarder(4);
         for (now, sn) in [(10, 1), (20, 2)] {
             take(&mut node, now, Face::Port(2), Packet::Interest(interest(sn, at_second(1, false))));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_entries_that_nobody_answers_give_way() {
+    fn the_table_is_bounded_and_entries_without_an_answer_give_way() {
         let mut table = table(2);
         table.ask(Time(0), name(1), Face::Port(2), way(2));
         table.ask(Time(5), name(2), Face::Port(2), way(2));

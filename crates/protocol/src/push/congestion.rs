@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_ends_where_it_began_unless_somebody_was_seen() {
+    fn a_probe_ends_where_it_began_unless_another_flow_was_seen() {
         for seen in [false, true] {
             let mut control = grown(400);
             control.next_probe = Time::ZERO;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_was_held_up_takes_nobody_for_broken() {
+    fn a_switch_that_was_held_up_takes_no_neighbour_for_broken() {
         let mut probes = Probes::new(CONFIG, [0], Time::ZERO);
         for at in [0u64, 900, 2_000, 9_000, 9_500] {
             let (sent, found) = outputs(&mut probes, Time::ZERO + MS * at);

@@ -62,7 +62,7 @@ fn labelled(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn packets_reach_the_receivers_and_nobody_else(
+    fn packets_reach_the_receivers_and_no_other_host(
         shape in (2u32..5, 1u32..4, 1u32..4, 1u32..4, 1u32..3), picks in proptest::collection::vec(any::<u16>(), 1..20),
         filter_bits in 2u32..40, session: u32, by_pods: bool,
     ) {

@@ -109,7 +109,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
 
 /// An agent that settings do not name has gone, and a path is planned for it still: no other one gets its number.
 #[test]
-fn a_number_that_is_in_use_is_nobody_elses() {
+fn a_number_that_is_in_use_is_given_to_no_other() {
     let mut first = with_three_agents(manager(1, false));
     ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
     apply(&mut first, Time(2), Input::Died { agent: agent(2, 1) });
@@ -288,7 +288,7 @@ fn one_agent_has_so_many_paths_at_most() {
 
 /// A path that has ended because its holder was away can be taken up again, by its holder and by no other.
 #[test]
-fn who_was_away_goes_on_with_its_path_if_nobody_else_has_it() {
+fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     let mut manager = with_three_agents(manager(1, false));
     let late = Time(0) + LEASE + LEASE;
     (0..3).for_each(|number| drop(apply(&mut manager, late, join(number, 1))));

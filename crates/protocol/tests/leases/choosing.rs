@@ -184,7 +184,7 @@ fn those_who_wait_before_count() {
 }
 
 #[test]
-fn where_nobody_is_to_wait_the_fastest_that_is_free_has_it() {
+fn where_no_request_is_to_wait_the_fastest_that_is_free_has_it() {
     let mut manager =
         manager_of(|fabrics| fabrics.choosing_by_time(false), Box::new(GreedyMatching::default()));
     assert_eq!(ask(&mut manager, millis(0), 0, LARGE).plan.fabric, Ocs::NAME);

@@ -234,7 +234,7 @@ fn coded_patches_cost_little() {
 }
 
 #[test]
-fn nobody_is_drowned_by_a_faster_sender() {
+fn no_receiver_is_drowned_by_a_faster_sender() {
     let mut world = World::new(5, 3, config(geometry(20_000)), Faults::default());
     for peer in 0..3 {
         world.service.insert(peer, Duration::from_micros(20 + u64::from(peer)));
@@ -297,7 +297,7 @@ fn a_window_that_was_lost_as_a_whole_does_not_cost_the_path() {
 }
 
 #[test]
-fn a_stuck_receiver_is_named_and_holds_nobody() {
+fn a_stuck_receiver_is_named_and_delays_no_other() {
     // Whichever comes first, the policy for slow receivers or the time-out of paths: those that live are not
     // taken for unreachable because the sender waits for the one that is stuck.
     for path_ms in [200, 1_000] {

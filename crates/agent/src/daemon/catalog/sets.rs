@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_pinned_or_brought_goes_with_no_set() {
+    fn what_a_user_pinned_or_brought_goes_with_no_set() {
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
         let list = set(app(1), &[("a", b"a"), ("b", b"b"), ("c", b"c")]);
         let [a, b, c] = [0, 1, 2].map(|at| list.parts()[at].id);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stand_for_the_same_ids_for_ever() {
+    fn keys_always_stand_for_the_same_ids() {
         // blake3("polycast:name\0model"), by another implementation.
         let key = Key::parse("name:model").unwrap();
         let hash = blake3::hash(b"polycast:name\0model");

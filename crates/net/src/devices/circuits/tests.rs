@@ -305,7 +305,7 @@ async fn many_commands_are_under_way_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_switch_is_not_waited_for_for_ever() {
+async fn waiting_for_a_silent_switch_ends() {
     let (listener, address) = listen().await;
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();

@@ -203,7 +203,7 @@ fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_take
 
 /// Only one that knows the hashes, and has not said yet what it has, checks anything: nothing else is waited for longer.
 #[test]
-fn whoever_checks_nothing_is_not_given_the_time_of_a_check() {
+fn a_receiver_that_checks_nothing_is_not_given_the_time_of_a_check() {
     type Prepare = fn(&mut Roster);
     let cases: [(&str, Prepare); 3] = [
         ("the other one has not come", |_| {}),
@@ -465,7 +465,7 @@ fn receivers_that_are_done_before_the_start_end_the_transfer() {
 
 /// A roster for which nothing is awaited and no receiver is here is not called again.
 #[test]
-fn one_that_waits_for_nobody_has_no_deadline() {
+fn a_roster_that_waits_for_no_receiver_has_no_deadline() {
     let mut roster = Roster::new(ms(0), config(named(&[]), Verdicts::Sender));
     outputs(&mut roster, ms(1));
     assert_eq!(roster.deadline(), None);
