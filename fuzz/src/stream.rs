@@ -1,4 +1,4 @@
-//! Streams: the order of messages at a receiver, and the manager's table of who sends and who hears.
+//! Streams: the order of messages at a receiver, and the manager's table of sources and receivers.
 
 use crate::leases::{channel, plan};
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain};

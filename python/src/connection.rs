@@ -350,7 +350,7 @@ impl Connection {
         Ok(values::status(&status.map_err(|error| values::error(py, &error))?).to_string())
     }
 
-    /// Removes an object at other agents (`None`: all), and gives who still has it and why.
+    /// Removes an object at other agents (`None`: all), and gives the agents that still have it, and why.
     fn remove(&self, py: Python<'_>, data: u64, at: Option<Vec<String>>) -> PyResult<Vec<(String, String)>> {
         let at = at.map_or(Receivers::All, Receivers::Named);
         let removed = self.call(py, |session: Session| async move {

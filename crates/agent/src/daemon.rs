@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     pub name: String,
     pub interface: Ipv4Addr,
     pub control: SocketAddr,
-    /// Passes on who comes to the control port for a transfer.
+    /// Passes on what comes to the control port for a transfer.
     pub door: Door,
     /// How connections and packets between agents are sealed.
     pub sealing: Sealing,
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// How an agent shows who it is, and where it has that from if a manager's authority gave it.
+/// How an agent proves its name, and where it has that from if a manager's authority gave it.
 async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
     let name = config.resolved_name();
     let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {

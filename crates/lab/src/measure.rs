@@ -32,7 +32,7 @@ const QUIET: Duration = Duration::from_millis(400);
 const WATCHED: Duration = Duration::from_millis(500);
 /// How long packets of agents are counted to see which one is active.
 const COUNTED: Duration = Duration::from_millis(30);
-/// Messages that are late by less than this are not lost: who takes over may overtake the one before.
+/// Messages that are late by less than this are not lost: the agent that takes over may overtake the one before.
 const HOLD: Span = Span::from_millis(2);
 /// After an agent has begun anew: time to get its labels.
 const SETTLES: Duration = Duration::from_millis(400);
@@ -40,7 +40,7 @@ const SETTLES: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Kills beyond four times those asked for that may cost nothing.
 const IDLE_MAX: u32 = 10;
-/// Between two who join.
+/// Between two receivers that join.
 const BETWEEN: Duration = Duration::from_millis(20);
 
 /// What is to be measured.
@@ -147,7 +147,7 @@ pub struct Gap {
     pub quiet_lost: u64,
 }
 
-/// What one who joined saw.
+/// What a receiver that joined saw.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Joining {
     /// The host.

@@ -34,7 +34,7 @@ pub struct SoakOptions {
     pub groups: u32,
     /// How many at the same time.
     pub parallel: u32,
-    /// How many hosts receive in each group; who that is, and who sends, is drawn.
+    /// How many hosts receive in each group; which ones, and which one sends, is drawn.
     pub receivers: u32,
     /// From which it is drawn.
     pub seed: u64,

@@ -406,7 +406,7 @@ mod tests {
         visitor.read(&mut [0]).await.unwrap_err()
     }
 
-    /// Those who do not seal, or dawdle, are let go, and who comes after them is let in.
+    /// Those who do not seal, or dawdle, are let go, and those that come after them are let in.
     #[tokio::test]
     async fn who_does_not_show_the_key_is_let_go_and_the_next_one_comes_in() {
         let (mut door, address) = door(4, 4).await;

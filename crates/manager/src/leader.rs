@@ -52,7 +52,7 @@ pub async fn compete<E: Etcd>(
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot see who leads");
+                tracing::warn!(%error, "cannot see which manager leads");
                 role.send_replace(Role::Follower(None));
                 tokio::time::sleep(LOOK).await;
                 continue;

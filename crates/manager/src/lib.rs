@@ -78,7 +78,7 @@ pub enum ManagerError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
-    /// It cannot show who it is.
+    /// It cannot prove its name.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Its authority cannot be used.

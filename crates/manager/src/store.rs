@@ -1,4 +1,4 @@
-//! etcd, as far as the managers use it: who leads, and the leader's state.
+//! etcd, as far as the managers use it: which manager leads, and the leader's state.
 //!
 //! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written only if
 //! that key is still its own, in the same transaction: one that has been superseded without noticing changes nothing.

@@ -350,7 +350,7 @@ fn lease(granted: &Granted) -> Lease {
     }
 }
 
-/// What follows from a join and is for the one who joins gets to it in the session that begins.
+/// What follows from a join and is for the agent that joins gets to it in the session that begins.
 #[tokio::test]
 async fn who_joins_hears_what_follows_from_it() {
     let (manager, client, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;

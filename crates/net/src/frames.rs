@@ -95,7 +95,7 @@ impl FrameStream {
     }
 
     /// The system takes little more than what it can send now: what a slow path does not take waits where [`FrameStream::queued`]
-    /// counts it, so that who sends much can hold back and a later frame does not wait behind megabytes.
+    /// counts it, so that a sender of much can hold back and a later frame does not wait behind megabytes.
     pub fn keep_queue_short(&self) {
         // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes nothing.
         #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]

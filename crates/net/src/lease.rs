@@ -1,6 +1,6 @@
 //! Whether another process has a file open or mapped.
 //!
-//! Linux gives a write lease on a file only to the one who alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
+//! Linux gives a write lease on a file only to the process that alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
 //! held, a process that opens the file waits until it is given back.
 
 use rustix::fs::{Mode, OFlags};

@@ -114,7 +114,7 @@ impl Answerer {
     }
 }
 
-/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives who asked.
+/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its sender.
 ///
 /// # Errors
 /// It takes root.

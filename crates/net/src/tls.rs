@@ -1,4 +1,4 @@
-//! Sealed connections: TLS 1.3 in which both ends show who they are.
+//! Sealed connections: TLS 1.3 in which both ends show a key or a certificate.
 //!
 //! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of keys of it, and
 //! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes

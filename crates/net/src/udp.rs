@@ -367,7 +367,7 @@ impl Beacon {
         self.socket.send_to(datagram, self.group).map(drop)
     }
 
-    /// Takes the next datagram, if there is one, and who has sent it.
+    /// Takes the next datagram, if there is one, and its sender.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<(&'a [u8], SocketAddr)> {
         let (len, from) = self.socket.recv_from(buffer).ok()?;
         Some((&buffer[..len], from))

@@ -301,7 +301,7 @@ impl NetworkState {
         self.reserved.clear();
     }
 
-    /// Takes a resource or part out of use; who holds it keeps it until that is released.
+    /// Takes a resource or part out of use; a plan that holds it keeps it until that is released.
     pub fn take_out(&mut self, what: Failure, cause: Cause) {
         self.out.insert((what, cause));
     }

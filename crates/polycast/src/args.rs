@@ -119,7 +119,7 @@ pub enum Command {
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
-    /// Get an object by its key, address or id from wherever it is; many who ask are served together
+    /// Get an object by its key, address or id from wherever it is; many that ask are served together
     #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
     Fetch(FetchArgs),
     /// Give all subscribers of a topic a new version
@@ -357,7 +357,7 @@ pub struct ManagerArgs {
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// etcd, where several managers agree on who leads and keep their state
+    /// etcd, where several managers agree on which one leads, and keep their state
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     pub etcd: Vec<String>,
     /// Address that agents have for this manager, where there are several [default: that of --listen]
@@ -371,11 +371,11 @@ pub struct ManagerArgs {
     pub ca: Option<PathBuf>,
 }
 
-/// How a daemon shows who it is.
+/// How a daemon proves its name.
 #[derive(Arguments, Debug)]
 pub struct IdentityArgs {
     /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each other is sealed with it,
-    /// and who has it not takes part in nothing
+    /// and a machine without it takes part in nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
     pub key_file: Option<PathBuf>,
     /// In place of a key: certificates (PEM) of the authorities whose members take part

@@ -58,7 +58,7 @@ pub fn kind_name(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// Prints the report of a delivery, says who failed and why, and gives the exit status.
+/// Prints the report of a delivery, says which receivers failed and why, and gives the exit status.
 pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     output::result(format, delivery, &text(delivery, &Copies::new()))?;
     Ok(complain(&delivery.report))
@@ -85,7 +85,7 @@ pub fn conclude_without(
     Ok(complain(&delivery.report))
 }
 
-/// Says what happened to the path, who failed and why, and gives the exit status.
+/// Says what happened to the path, which receivers failed and why, and gives the exit status.
 pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));

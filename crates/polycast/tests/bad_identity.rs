@@ -1,4 +1,4 @@
-//! What shows who one is, and is wrong: one sentence that says what is wrong and what would be right, and nothing half-started.
+//! Keys, certificates and tokens that are wrong: one sentence that says what is wrong and what would be right, and nothing half-started.
 
 mod common;
 

@@ -937,7 +937,7 @@ fn seen_in(spec: &str) -> usize {
     seen.len()
 }
 
-/// Source, caches and receivers: who listens there, and is no agent, sees nothing of the object.
+/// Source, caches and receivers: a listener there that is no agent sees nothing of the object.
 #[test]
 fn who_listens_in_a_lab_reads_nothing() {
     if !can(&["ip", "tc", "python3"]) {

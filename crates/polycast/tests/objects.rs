@@ -19,7 +19,7 @@ const GATHERING: &str = "[objects]\nwindow-ms = 1500\nsettle-ms = 300\n";
 const QUICK: &str = "[objects]\nsettle-ms = 300\n";
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// An HTTP server with one file, which counts who asks.
+/// An HTTP server with one file, which counts requests.
 struct Origin {
     address: String,
     asked: Arc<AtomicUsize>,

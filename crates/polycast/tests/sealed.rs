@@ -94,7 +94,7 @@ fn who_listens_reads_nothing() {
     assert_eq!(seen, (0, false));
 }
 
-/// One who knows handle, group and port, and sends in the source's name.
+/// A host that knows handle, group and port, and sends in the source's name.
 #[test]
 fn forged_packets_change_nothing_and_are_counted() {
     let Some(lan) = Lan::new().filter(|_| needs(&[Need::Tool("python3")])) else { return };

@@ -152,7 +152,7 @@ impl Lease {
         self.ends_at.map_or(self.expires_at, |ends_at| ends_at.min(self.expires_at))
     }
 
-    /// When others can count on it: estimates are coarse, and who has waited for a path gives up when it is not back by then.
+    /// When others can count on it: estimates are coarse, and a request that has waited for a path gives up when it is not back by then.
     fn back_at(&self) -> Option<Time> {
         let takes = self.grant.estimate.or(self.grant.service);
         let back = takes.map(|takes| self.granted_at + takes + takes / LATE);
@@ -192,7 +192,7 @@ pub struct Leases {
     look_again: Option<Time>,
     claims: Claims,
     claimed: claims::Claimed,
-    /// Requests for receivers who may yet come.
+    /// Requests for receivers that may yet come.
     early: early::Early,
     /// What is suspected to be dead, and what is taken out.
     parts: parts::Parts,

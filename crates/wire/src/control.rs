@@ -162,7 +162,7 @@ pub fn proven_group(salt: &Salt, groups: u64) -> u64 {
 /// A frame of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// Receiver: who it is.
+    /// Receiver: its name and place.
     Hello(Hello<'a>),
     /// Source: what it sends and how.
     Welcome(Welcome<'a>),
@@ -259,9 +259,9 @@ pub enum Control<'a> {
         pulled: bool,
         /// The object's length in bytes.
         object_len: u64,
-        /// Its root hash, where the source knows it already: one who has that object need not get it again.
+        /// Its root hash, where the source knows it already: a receiver that has that object need not get it again.
         root: Option<Hash>,
-        /// That the manager allows it, where agents show who they are.
+        /// That the manager allows it, where agents show certificates.
         permit: Option<ShownPermit<'a>>,
     },
     /// Receiver's agent: it joins.
@@ -315,7 +315,7 @@ pub enum Control<'a> {
         /// TCP port.
         port: u16,
     },
-    /// Receiver to its rack's speaker, as the first frame: who it is.
+    /// Receiver to its rack's speaker, as the first frame: which receiver it is.
     Member {
         /// The transfer.
         handle: Handle,

@@ -4,7 +4,7 @@
 //! message | run 8 | number 8 | tag 12
 //! ```
 //!
-//! The tag covers 13 bytes that say who speaks to whom ([`Way::covered`]), and all before it. No cipher is here.
+//! The tag covers 13 bytes that say which machine speaks to which ([`Way::covered`]), and all before it. No cipher is here.
 
 use crate::data::TAG_LEN;
 

@@ -202,7 +202,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// How the agent shows who it is.
+    /// How the agent proves its name.
     #[must_use]
     pub fn identity_files(&self) -> IdentityFiles {
         IdentityFiles {
@@ -214,7 +214,7 @@ impl AgentConfig {
         }
     }
 
-    /// Sets how the agent shows who it is, where that is said.
+    /// Sets how the agent proves its name, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
         let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity_files());
         (self.key_file, self.tls_crl) = (key_file, tls_crl);

@@ -16,7 +16,7 @@ pub enum AgentError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
-    /// It cannot show who it is.
+    /// It cannot prove its name.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// It gets no certificate.

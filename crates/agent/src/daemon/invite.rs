@@ -231,7 +231,7 @@ fn join(
 }
 
 /// Whether the manager allows what a source calls for: the permit that it shows is of our manager, holds, is for this agent, and
-/// for this very transfer. Gives the name that the object has to have; none where agents do not show who they are.
+/// for this very transfer. Gives the name that the object has to have; none where agents do not show certificates.
 fn allowed(
     shared: &Shared,
     caller: &PeerNames,

@@ -457,8 +457,8 @@ async fn tell_files(
     }
 }
 
-/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: who has the set
-/// says so, and who has given it up while others got their files takes it in now.
+/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: a receiver that has the set
+/// says so, and one that has given it up while others got their files takes it in now.
 pub async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,

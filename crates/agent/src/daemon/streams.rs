@@ -110,7 +110,7 @@ impl Streams {
         self.shared.sealing.security().is_some_and(|security| security.members_secret(STREAMS).is_none())
     }
 
-    /// What a stream is sealed with where agents show who they are: with what they share, or what the manager has told of the
+    /// What a stream is sealed with where agents show a key or a certificate: with what they share, or what the manager has told of the
     /// stream.
     fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };

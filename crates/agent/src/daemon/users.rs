@@ -1,6 +1,6 @@
-//! Users of this machine: who calls over the socket, and whose an object is.
+//! Users of this machine: which one calls over the socket, and whose an object is.
 //!
-//! The kernel says who has opened a connection. The agent's own user and root may do everything; any other user has what it has
+//! The kernel says which user has opened a connection. The agent's own user and root may do everything; any other user has what it has
 //! brought, and may read what is for all. The agent opens no path that such a user names: it might open what the user cannot.
 
 use polycast_api::error::{Kind, Refusal};

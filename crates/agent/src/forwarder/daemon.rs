@@ -184,7 +184,7 @@ fn say(stream: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     stream.write_all(format!("{}\n", serde_json::to_string(value)?).as_bytes())
 }
 
-/// Answers one who came over TCP: a member, where there is `security`.
+/// Answers one that came over TCP: a member, where there is `security`.
 fn admit(mut stream: TcpStream, security: Option<&Security>, nodes: Arc<Nodes>) -> io::Result<()> {
     let Some(security) = security else {
         stream.set_read_timeout(Some(FIRST_WITHIN))?;
@@ -213,7 +213,7 @@ fn serve(mut stream: impl Connection, nodes: Arc<Nodes>) -> io::Result<()> {
 /// Tells links until the other end or the nodes are gone.
 fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
     let (sender, events) = mpsc::channel();
-    // First who listens, then what there is: so nothing is missed in between.
+    // First the listener is entered, then it is told what there is: so nothing is missed in between.
     nodes.by_name.values().for_each(|node| node.watch(sender.clone()));
     drop(sender);
     say(stream, &nodes.links())?;
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 
-    /// The first line that one hears who asks over TCP.
+    /// The first line that one hears that asks over TCP.
     fn asked(address: SocketAddr, security: Option<&Security>) -> String {
         let order = "{\"do\":\"status\"}\n";
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
     }
 
-    /// A stranger who takes the neighbour's address does not take the link down; nor is what this end has said heard as the
+    /// A stranger that takes the neighbour's address does not take the link down; nor is what this end has said heard as the
     /// neighbour's.
     #[test]
     fn in_a_cluster_with_a_key_only_the_neighbour_greets() {

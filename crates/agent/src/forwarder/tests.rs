@@ -450,7 +450,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     assert_eq!(answers.next().0.sn, 4);
     answers.send(&[&wire::Header { sn: 4, ..header(DATA, &[0], 1, digest) }.emit()[..], right].concat());
     until(&node, |status| status.poisoned == 2);
-    // The next who asks gets it from the store; one who asks for the poison does not.
+    // The next that asks gets it from the store; one that asks for the poison does not.
     asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
     assert_eq!(asks.next().1, right);
     asks.send(&header(INTEREST, &[0, 1], 1, digest_of(wrong)).emit());

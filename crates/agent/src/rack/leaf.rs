@@ -31,7 +31,7 @@ pub struct LeafOptions {
     pub listen: SocketAddrV4,
     /// The central controller.
     pub central: SocketAddrV4,
-    /// The addresses of the servers at the leaf's ports: who sends is known by it, whatever a message claims.
+    /// The addresses of the servers at the leaf's ports: the sender is known by it, whatever a message claims.
     pub servers: Vec<Ipv4Addr>,
     /// What words are sealed with.
     pub key: WordsKey,
@@ -222,7 +222,7 @@ impl LeafController {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says in the log who has been lost: at most once in a while, as late agents are lost again and again.
+    /// Says in the log which agents have been lost: at most once in a while, as late agents are lost again and again.
     fn name_losses(&mut self) {
         let (losses, now) = (*self.lock_losses(), self.clock.now());
         if losses != self.named.0 && now >= self.named.1 {

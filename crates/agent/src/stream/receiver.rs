@@ -1,4 +1,4 @@
-//! The receiving end: a thread that hears a stream's group and gives its messages in order to all who listen.
+//! The receiving end: a thread that hears a stream's group and gives its messages in order to all that listen.
 
 use super::StreamError;
 use super::sender::seal_piece;
@@ -300,7 +300,7 @@ impl Task {
         }
     }
 
-    /// Takes in who listens now and where; gives whether to go on.
+    /// Takes in which processes listen now, and where the stream comes; gives whether to go on.
     fn take_orders(&mut self) -> bool {
         let mut bytes = [0; 64];
         if !matches!(self.woken.read(&mut bytes), Ok(len) if len > 0) {

@@ -150,7 +150,7 @@ impl Sender {
     pub fn flush(&mut self) -> bool {
         while !self.queue.is_empty() {
             let Some(open) = &mut self.path else {
-                // The last one who listened has gone meanwhile.
+                // The last receiver that listened has gone meanwhile.
                 self.drop_messages(|sent| &mut sent.unheard);
                 return true;
             };

@@ -62,7 +62,7 @@ pub(super) enum Event {
 pub(super) type Fetcher = (FrameStream, Control<'static>);
 
 impl Receivers {
-    /// Whom the roster expects, and where the agents of those are called who are named.
+    /// Whom the roster expects, and where the agents of named receivers are called.
     pub(super) fn expected(&self) -> (Expected, BTreeMap<String, SocketAddr>) {
         match self {
             Receivers::Count(count) | Receivers::Told(count) => {
@@ -331,7 +331,7 @@ impl Session {
         while self.poll().is_some() {}
     }
 
-    /// What to wait on: the bell, every connection, and those who have not said who they are.
+    /// What to wait on: the bell, every connection, and those on which no name has been said.
     pub(super) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(self.bell.descriptor());
         for stream in self.streams.values() {
@@ -370,7 +370,7 @@ impl Session {
                     let hello = Hello { name: &name, ..words };
                     if let Err(error) = stream.peer_names().check(hello.name) {
                         let why = error.to_string();
-                        tracing::warn!(peer = ?stream.peer(), %why, "is not who it says to be");
+                        tracing::warn!(peer = ?stream.peer(), %why, "is not the receiver that it says to be");
                         // There are only so many receivers.
                         if self.roster.named(hello.name).is_some() {
                             self.misnamed.insert(hello.name.to_string(), why.clone());

@@ -34,7 +34,7 @@ const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What was found so far is said after this, and then now and then.
 const NEWS_INTERVAL: Duration = Duration::from_secs(3);
-/// An offer that was named and has no place is given up after this: who lost a place comes back before.
+/// An offer that was named and has no place is given up after this: a receiver that lost a place comes back before.
 const FULL_FOR: Duration = Duration::from_secs(3);
 /// How long a source may take to connect, and to say what it offers.
 const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
@@ -202,7 +202,7 @@ pub fn accept(
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
         let (handle, pairing) = (found.handle, found.pairing.clone());
         spec.rendezvous = Rendezvous::Announced(found.clone());
-        // What is offered is told to those only who know the code.
+        // What is offered is told only to those that know the code.
         let found = match spec.security()? {
             Some(security) => match ask(found.address, handle, Some(&security), &spec.cancel) {
                 Ok(known) => Announced { sign: found.sign, pairing, ..known },
@@ -254,7 +254,7 @@ struct Seeker<'a> {
     /// Offers that were none, since the first of them.
     rejected: BTreeSet<(Handle, SocketAddr)>,
     rejected_since: Option<Time>,
-    /// Announcements whose signs were looked at in this second, by who has sent them.
+    /// Announcements whose signs were looked at in this second, by sender.
     signs: BTreeMap<IpAddr, u32>,
     signs_since: Time,
 }

@@ -1,4 +1,4 @@
-//! Where those come in who connect to a transfer: at a port of the transfer's own, or at the one port of an agent, which all
+//! Where connections to a transfer come in: at a port of the transfer's own, or at the one port of an agent, which all
 //! its transfers share.
 
 use super::bell::Bell;
@@ -26,7 +26,7 @@ pub enum Listen {
     At(u16),
     /// At this port, or at one that the system chooses where another program has it.
     Rather(u16),
-    /// At the port of the agent, which passes on who comes for the transfer.
+    /// At the port of the agent, which passes on what comes for the transfer.
     Shared(Door),
 }
 

@@ -1,4 +1,4 @@
-//! The code of an offer: who knows it may take the offer, and sees that it is this one.
+//! The code of an offer: a host that knows it may take the offer, and sees that it is this one.
 //!
 //! A key is made of the code and of the offer's salt, slowly, so that trying codes is slow as well. What it gives for the
 //! handle stands in the announcement; ASK and OFFERED, and then JOIN, prove on the connection that either end has it. The
@@ -23,7 +23,7 @@ const WORDS: usize = 3;
 const CHARS_MIN: usize = 6;
 /// and at most so many.
 const CHARS_MAX: usize = 64;
-/// Hashes between a code and its key: a few milliseconds for one who knows the code, centuries for one who tries all of them.
+/// Hashes between a code and its key: a few milliseconds for a host that knows the code, centuries for one that tries all of them.
 const ROUNDS: usize = 1 << 16;
 
 /// The code of an offer.

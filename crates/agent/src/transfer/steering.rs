@@ -103,7 +103,7 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
-    /// What the manager allows, or why nothing; not known where agents do not show who they are.
+    /// What the manager allows, or why nothing; not known where agents do not show certificates.
     permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
     /// Whether the transfer has ended so that another one with other keys takes its place.
     rekeyed: AtomicBool,

@@ -19,7 +19,7 @@ const PEER_PORT: u16 = 6_881;
 /// Pieces of a small object, in bytes; larger ones have larger pieces, so that there are at most `PIECES_MAX`.
 const PIECE_LEN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 2_048;
-/// How often it is looked who has everything.
+/// How often it is looked which clients have everything.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long clients may take until all have asked the tracker.
 const GATHERED_WITHIN: Duration = Duration::from_secs(20);

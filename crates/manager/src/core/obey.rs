@@ -179,7 +179,7 @@ impl Inner {
         }
     }
 
-    /// A request will have no path. Of a stream's the table of streams tells those who wanted to join.
+    /// A request will have no path. Of a stream's the table of streams tells the receivers that were to join.
     fn deny(&mut self, request: &RequestKey, denial: &Denial) {
         if request.is_stream() {
             return;

@@ -1,4 +1,4 @@
-//! The forwarders of a Datacast fabric, who say which links change (Datacast, sections 3.1 and 4.2).
+//! The forwarders of a Datacast fabric, which say which links change (Datacast, sections 3.1 and 4.2).
 //!
 //! Each process of forwarders is heard over a connection of its own, which is made again when it ends. Links that fail
 //! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are

@@ -602,7 +602,7 @@ impl World {
         self.granted += 1;
     }
 
-    /// Only one who was away for so long that it may have been dead can lose a path; or one whose path leads to a host that
+    /// Only an agent that was away for so long that it may have been dead can lose a path; or one whose path leads to a host that
     /// the settings do not name any more, if its record cannot be read either: then there is nothing that says the way.
     fn lose(&mut self, at: usize, response: u64, silent: Duration, why: &str) {
         let (seed, agent) = (self.seed, &mut self.agents[at]);

@@ -37,7 +37,7 @@ fn issue(folder: &std::path::Path, authority: &str, names: &[&str]) {
     }
 }
 
-/// What managers say to etcd goes over TLS, with certificates of both; who comes without is told what is missing. Managers that
+/// What managers say to etcd goes over TLS, with certificates of both; a manager that comes without is told what is missing. Managers that
 /// lead one after the other sign permits with one key.
 #[tokio::test]
 async fn etcd_is_reached_over_tls_with_certificates() {

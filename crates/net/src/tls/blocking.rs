@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub struct Blocking(StreamOwned<ServerConnection, TcpStream>);
 
 impl Blocking {
-    /// Seals a connection; the other end has so long to show who it is. One that begins in plain is given back.
+    /// Seals a connection; the other end has so long to prove its name or show its key. One that begins in plain is given back.
     ///
     /// # Errors
     /// It has another key, is too slow, or goes away.

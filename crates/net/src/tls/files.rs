@@ -245,7 +245,7 @@ impl Verifiers {
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
-    /// Whether others who trust the same authorities accept this chain, of a client and of a server.
+    /// Whether others that trust the same authorities accept this chain, of a client and of a server.
     fn accept(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let Some((own, between)) = chain.split_first() else { return Err(Error::NoCertificatesPresented) };
         self.of_clients.verify_client_cert(own, between, UnixTime::now())?;

@@ -243,7 +243,7 @@ fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<N
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Whatever fails, those who can be reached are in every tree and the others are named.
+    /// Whatever fails, those that can be reached are in every tree and the others are named.
     #[test]
     fn everybody_connected_is_served(
         which in 0usize..6,

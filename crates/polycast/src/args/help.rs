@@ -89,8 +89,8 @@ goes on from what was verified. Of several offers on the network none is taken u
 pub const FETCH: &str = "\
 Get an object by its key, address or id.
 
-The local agent asks the manager who has it, and gets it from there. Those who ask for the same object at nearly the same time \
-get it together, every byte sent once. If no agent has it, exactly one of those who ask gets it from its address, and the \
+The local agent asks the manager which agent has it, and gets it from there. Agents that ask for the same object at nearly the same time \
+get it together, every byte sent once. If no agent has it, exactly one of those that ask gets it from its address, and the \
 others from that one; when it dies, the next one does. A key sha256:HEX is checked against the bytes that come from there.";
 
 pub const FETCH_MORE: &str = "\
@@ -245,7 +245,7 @@ Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast offer model.bin --receivers 2 --key-file cluster.key
 
-A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: who has it is a member, \
+A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: a machine that has it is a member, \
 can read all that members send each other, and can speak as any of them.";
 
 pub const TOKEN_MORE: &str = "\

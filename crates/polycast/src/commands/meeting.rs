@@ -58,7 +58,7 @@ fn group() -> String {
     format!("UDP port {} (group {})", discovery::PORT, Ipv4Addr::from(discovery::GROUP))
 }
 
-/// The source's side: who has come, and for whom it waits.
+/// The source's side: the receivers that have come, and those that it waits for.
 pub struct Gathering {
     expected: usize,
     format: Format,

@@ -22,7 +22,7 @@ pub fn interface(args: &NetworkArgs) -> Result<Interface, Failure> {
     interface::resolve(args.interface.as_deref()).map_err(|error| Failure::input(error.to_string()))
 }
 
-/// The connections of those who have the key in this file.
+/// The connections of those that have the key in this file.
 pub fn security(path: &Path) -> Result<Security, Failure> {
     let key = Secret::read(path).map_err(|error| Failure::input(error.to_string()))?;
     Ok(Security::shared(&key))

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub look_at: Option<Time>,
     /// The agent that gets it from its origin.
     pub filling: Option<AgentKey>,
-    /// Why the last one who tried to could not.
+    /// Why the last one that tried to could not.
     pub fill_failure: Option<String>,
 }
 
@@ -340,7 +340,7 @@ impl Directory {
         self.fill(now, object, wanting);
     }
 
-    /// Has one who has the object send it to these: one who sends nothing of it yet, or one who does and adds them.
+    /// Has one that has the object send it to these: one that sends nothing of it yet, or one that does and adds them.
     fn serve(&mut self, object: ObjectId, receivers: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let running = |holder: &AgentKey| {
@@ -370,7 +370,7 @@ impl Directory {
         self.outputs.push_back(DirectoryOutput::Serve { holder, serve, object, receivers });
     }
 
-    /// Has the first who can get the object from its origin; where none can, those who do not wait are told.
+    /// Has the first that can get the object from its origin; where none can, those who do not wait are told.
     fn fill(&mut self, now: Time, object: ObjectId, wanting: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let can = |agent: &&AgentKey| {

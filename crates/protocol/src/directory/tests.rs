@@ -1,4 +1,4 @@
-//! Many who ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
+//! Many agents that ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
 
 use super::*;
 use alloc::format;

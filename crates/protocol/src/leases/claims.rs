@@ -103,7 +103,7 @@ impl Leases {
         }
     }
 
-    /// Whether a path that is not lent as far as is known here can be lent to the one who names it.
+    /// Whether a path that is not lent as far as is known here can be lent to the agent that names it.
     fn can_be_lent(&self, now: Time, key: &RequestKey, held: &HeldLease) -> bool {
         let learns = self.claimed.learns_until.is_none_or(|until| now < until);
         let ended = self.claimed.ended.get(&held.plan);

@@ -409,7 +409,7 @@ pub enum Output {
         /// The decision.
         response: Result<Grant, Denial>,
     },
-    /// Tell who asked how a request stands that waits: at first, and when its place has changed.
+    /// Tell the agent that asked how a request stands that waits: at first, and when its place has changed.
     Waiting {
         /// Which.
         request: RequestKey,
@@ -439,7 +439,7 @@ pub enum Output {
         /// The path.
         plan: Plan,
     },
-    /// Tell the one who asked how the path stands.
+    /// Tell the agent that asked how the path stands.
     Path {
         /// Its number.
         plan_id: PlanId,

@@ -134,7 +134,7 @@ impl PendingTable {
         Verdict::Forward
     }
 
-    /// The packet has come: takes its entry out and gives the first who waits for it.
+    /// The packet has come: takes its entry out and gives the first face that waits for it.
     #[inline]
     pub(super) fn satisfy(&mut self, name: Name) -> Option<Waiters> {
         let slot = self.entries.find(name)?;
@@ -142,7 +142,7 @@ impl PendingTable {
         Some(Waiters(entry.waiters))
     }
 
-    /// The next who waits; his place is free then.
+    /// The next face that waits; its place is free then.
     #[inline]
     pub(super) fn next_waiter(&mut self, waiters: &mut Waiters) -> Option<Waiter> {
         if waiters.0 == NONE {

@@ -1,4 +1,4 @@
-//! The order of the TCP chain: who fetches from whom.
+//! The order of the TCP chain: which receiver fetches from which.
 //!
 //! The source feeds the first member, each member the next. A member that fails or stops making progress
 //! is taken out of the middle, so that those behind it get a new upstream, and a member that only

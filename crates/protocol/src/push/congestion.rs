@@ -31,7 +31,7 @@ const QUEUE_TARGET: Duration = Duration::from_millis(4);
 const QUEUE_TARGET_MIN: Duration = Duration::from_millis(1);
 /// For so long it is remembered where queues overflow.
 const OVERFLOW_SPAN: Duration = Duration::from_secs(10);
-/// Others who were seen on a path count as present for so long: they need time to take what they are given.
+/// Other flows that were seen on a path count as present for so long: they need time to take what they are given.
 pub(super) const OTHERS_SPAN: Duration = Duration::from_secs(5);
 /// What a batch may add on slow paths.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ const CALM: Duration = Duration::from_secs(5);
 
 /// What a cut leaves of the window, in percent: as much as CUBIC keeps ..
 const KEPT: u64 = 70;
-/// .. and more for who has less than a share beside others: he does not grow as fast as they do.
+/// .. and more for a flow with less than a share beside others: it does not grow as fast as they do.
 const KEPT_OF_LESS: u64 = 85;
 
 /// A flow with more than a share gives up one part in so many a round.
@@ -319,7 +319,7 @@ impl Congestion {
         let competing = self.follows_loss() || now < self.others_until;
         let longest = path.longest();
         let quiet = path.take_quiet();
-        // Others who are known to fill the queue take every loss for congestion; who has more than a share, too.
+        // Others that are known to fill the queue take every loss for congestion; so does a flow with more than a share.
         let strict = competing && self.has_share && !quiet;
         let congested = history.is_burst(counted, if strict { 1.0 } else { 3.0 });
         if congested && longest > Duration::ZERO {

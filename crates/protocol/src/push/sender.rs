@@ -91,7 +91,7 @@ pub struct Sender {
     /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
     stream_at: Option<Time>,
     next_check: Time,
-    /// When it was last looked at who gets anything done.
+    /// When it was last looked at which receivers get anything done.
     progress_at: Time,
     /// When a path that may have to settle is asked for a report again.
     next_look: Time,

@@ -215,7 +215,7 @@ impl Feedback {
         }
     }
 
-    /// Finds out who lacks what others have.
+    /// Finds out which members lack what others have.
     fn compare(&mut self, now: Time) {
         let best = self.best();
         for member in self.members.values_mut() {

@@ -200,7 +200,7 @@ impl Member {
 #[derive(Debug)]
 struct Gone {
     incarnation: u64,
-    /// Its stream and the last number that it can have of it, so that one who was only late goes on where it was; `None` if
+    /// Its stream and the last number that it can have of it, so that one that was only late goes on where it was; `None` if
     /// that is over.
     stream: Option<(u64, u64)>,
     /// Until when it may name hosts; `None` when that is over.

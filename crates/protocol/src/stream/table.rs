@@ -643,7 +643,7 @@ impl Streams {
         self.reconcile(now, &name);
     }
 
-    /// Those who wanted to join cannot, or have to be asked for one by one to see who.
+    /// The receivers that were to join cannot, or have to be asked for one by one to see which.
     fn turn_down(&mut self, name: &str, add: Vec<String>, denial: Denial) {
         let Some(stream) = self.streams.get_mut(name) else { return };
         let one = if stream.singly {

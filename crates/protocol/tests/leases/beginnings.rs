@@ -399,7 +399,7 @@ fn who_comes_back_with_trees_hears_where_they_go_now() {
     assert_eq!(next.leases().next().unwrap().grant.plan, *plan);
 }
 
-/// Numbers of hosts begin anew after the largest one that may be given; those in use stay who they are.
+/// Numbers of hosts begin anew after the largest one that may be given; those in use stay as they are.
 #[test]
 fn after_the_largest_number_the_free_ones_are_given() {
     let mut manager = manager(1, false);

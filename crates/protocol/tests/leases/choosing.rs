@@ -248,7 +248,7 @@ fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
     }
 }
 
-/// What a fabric turns out to be changes who gets it.
+/// What a fabric turns out to be changes which request gets it.
 #[test]
 fn a_fabric_that_turns_out_fast_is_chosen_next() {
     let mut manager = by_time();

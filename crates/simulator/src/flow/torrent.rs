@@ -123,10 +123,10 @@ struct Swarm {
     /// How many peers have a piece.
     owners: Vec<u32>,
     fetching: Vec<Vec<bool>>,
-    /// By who serves, then whom.
+    /// By the peer that serves, then by the one that is served.
     serves: Vec<Vec<bool>>,
     optimistic: Vec<Option<usize>>,
-    /// Bytes since the last decision, by who gave, then to whom.
+    /// Bytes since the last decision, by the peer that gave, then by the one that got.
     given: Vec<Vec<u64>>,
     flows: BTreeMap<FlowId, (usize, usize, usize)>,
     busy: Vec<Vec<bool>>,
@@ -197,7 +197,7 @@ impl Swarm {
         self.given.iter_mut().for_each(|given| given.fill(0));
     }
 
-    /// Every peer asks all who serve it, and from whom nothing is on the way, for a piece.
+    /// Every peer asks all that serve it, and from whom nothing is on the way, for a piece.
     fn request(&mut self) -> Result<(), FlowError> {
         for from in 0..self.held.len() {
             for to in 0..self.held.len() {

@@ -99,7 +99,7 @@ pub enum Plant {
     DearForgeries,
     /// A node takes what a packet carries for what its name says.
     SkipDigest,
-    /// A node forgets who waits for packets when one comes with other bytes.
+    /// A node forgets which faces wait for packets when one comes with other bytes.
     ForgetWaiters,
     /// An agent whose session begins anew does not say what it has.
     ForgetHave,

@@ -158,7 +158,7 @@ impl Streams {
 }
 
 impl ManagerLink {
-    /// Makes a stream. The secret is told to those who join, where there is one.
+    /// Makes a stream. The secret is told to those that join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.

@@ -161,7 +161,7 @@ impl Objects {
         Refusal::new(Kind::TimedOut, format!("object {object} did not come in time: {how}"))
     }
 
-    /// A place for one more who waits.
+    /// A place for one more that waits.
     fn enter(
         self: &Arc<Self>,
         object: ObjectId,

@@ -129,7 +129,7 @@ async fn take_in(
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    // What a key names is for all, and counts for who has brought it.
+    // What a key names is for all, and counts for the user who has brought it.
     let receive = match user.is_other() {
         true => shared.catalog.begin_bring(key.object, user, false)?,
         false => shared.catalog.begin_receive(key.object)?,

@@ -1,4 +1,4 @@
-//! Topics: what is published here, and who here has subscribed.
+//! Topics: what is published here, and which processes here have subscribed.
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
@@ -44,7 +44,7 @@ struct TopicStanding {
     refused: Option<Refusal>,
 }
 
-/// One who has subscribed.
+/// A process that has subscribed.
 struct Subscription {
     objects: Arc<Objects>,
     topic: String,

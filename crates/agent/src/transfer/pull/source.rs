@@ -39,7 +39,7 @@ const PROGRESS_MS_MOST: u64 = 2_000;
 const PROGRESS_RECEIVERS: u64 = 8;
 /// A packet is lost that so many have overtaken, as with TCP: trees keep the order.
 const OVERTAKEN: u32 = 3;
-/// Receivers whose ways are known, those included who are named later.
+/// Receivers whose ways are known, those included that are named later.
 const ROUTES_MAX: usize = 1 << 16;
 /// Interests that may wait at the source for tokens, a tree and port.
 const WAITING_MAX: u32 = 1 << 14;

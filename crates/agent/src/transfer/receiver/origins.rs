@@ -33,7 +33,7 @@ impl Origins {
         }
     }
 
-    /// A group came with wrong bytes: says so, and who may have sent them, at most once a second.
+    /// A group came with wrong bytes: says so, and which hosts may have sent them, at most once a second.
     pub(super) fn spoiled(&mut self, now: Time, group: u64) {
         self.unlogged += 1;
         if self.logged_at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {

@@ -64,7 +64,7 @@ impl Run {
         self.rack = Rack::Speaker(Box::new(Speaker { own, expected, feedback, members: BTreeMap::new() }));
     }
 
-    /// The source says who speaks for this receiver.
+    /// The source says which receiver speaks for this one.
     pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
         self.rack = Rack::Alone;
         let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref());

@@ -219,7 +219,7 @@ pub enum Message {
     EchoRequest(Vec<u8>),
     /// It does.
     EchoReply(Vec<u8>),
-    /// Asks who the switch is.
+    /// Asks what the switch is.
     FeaturesRequest,
     /// What the switch is.
     FeaturesReply {

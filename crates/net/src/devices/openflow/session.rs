@@ -103,7 +103,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// A fresh connection: our greeting and our question who the switch is go out first.
+    /// A fresh connection: our greeting and our question what the switch is go out first.
     #[must_use]
     pub fn new() -> Self {
         let outgoing = Message::Hello { versions: Some(OUR_VERSION) }.emit(1);

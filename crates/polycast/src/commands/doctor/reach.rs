@@ -51,7 +51,7 @@ pub fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
 
 const NO_MULTICAST: &str = "everything goes over the chain of TCP connections, and `accept` needs --from";
 
-/// Asks all, and says who answered to short and to long questions; gives the addresses of those who did.
+/// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that did.
 fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {
     let own = Answerer::open(used.address, &network::machine_name());
     let ends = AtomicBool::new(false);

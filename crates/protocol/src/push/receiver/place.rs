@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use core::ops::Range;
 use polycast_types::{Duration, Time};
 
-/// Places that are looked at: a stranger who makes up more hides the stream's for a while, and the source's words tell.
+/// Places that are looked at: a stranger that makes up more hides the stream's for a while, and the source's words tell.
 pub(super) const CLAIMS_MAX: usize = 4;
 /// How long nothing may have come from where the stream was.
 pub(super) const QUIET: Duration = Duration::from_millis(5);

@@ -183,7 +183,7 @@ impl Scenario {
             if let (None, Some(_)) = (plan.crash, plan.restart) {
                 return Err(Problem::new(
                     key("restart"),
-                    "who comes back has crashed before: write `crash` too",
+                    "a receiver that comes back has crashed before: write `crash` too",
                 ));
             }
             if plan.restart.is_some_and(|restart| Some(restart) <= plan.crash) {

@@ -222,7 +222,7 @@ fn a_receiver_by_pull_crashes_and_comes_back_with_what_it_had() {
     assert!(run.run(3).unwrap().finished_at.is_some());
 }
 
-/// Without new labels and rules a spine or a relay that fails cuts receivers off, who are then served over TCP.
+/// Without new labels and rules a spine or a relay that fails cuts receivers off, which are then served over TCP.
 #[test]
 fn labels_and_relays_are_planned_around_failures() {
     let fabric = polycast_topology::Shufflecast::new(2, 2).unwrap();

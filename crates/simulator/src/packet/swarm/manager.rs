@@ -613,7 +613,7 @@ impl World {
         }
     }
 
-    /// A path was taken back: from one who uses it only for a reason.
+    /// A path was taken back: from an agent that uses it only for a reason.
     fn released(
         &mut self,
         now: Time,
@@ -790,7 +790,7 @@ impl World {
     fn check_claims(&self, now: Time) -> Result<(), String> {
         let mut claims: BTreeMap<Resource, (usize, PlanId)> = BTreeMap::new();
         for (at, agent) in self.agents.iter().enumerate() {
-            // One who was not answered for so long may have been taken for dead.
+            // An agent that was not answered for so long may have been taken for dead.
             if now < agent.down_until || now.since(agent.contact) >= RECONNECT {
                 continue;
             }

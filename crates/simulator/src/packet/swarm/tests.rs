@@ -18,7 +18,7 @@ fn seeds_run_without_a_failure() {
     (0..200).for_each(|seed| drop(sound(seed)));
 }
 
-/// Seeds that have failed once. A path was kept ready and lent again to the one who had held it; a path of a stream kept
+/// Seeds that have failed once. A path was kept ready and lent again to the agent that had held it; a path of a stream kept
 /// receivers that had not come back to a manager without records, or was named again by a source that had not heard of its
 /// end; a path was named without the receiver that its manager did not see. The checks were wrong where a manager without
 /// records had lent an address to another one in the same step, which is a reason for a loss, and where an agent was

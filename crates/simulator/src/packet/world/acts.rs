@@ -81,7 +81,7 @@ impl Cluster {
         self.take_in(net, (0, to), fragment);
     }
 
-    /// One who has the keys sends a fragment with another content, or with its own content far ahead.
+    /// A member with the keys sends a fragment with another content, or with its own content far ahead.
     fn forge_as_member(&mut self, net: &mut Network<Datagram>, to: u32) {
         let (fragments, object) = {
             let push = self.push(0);
@@ -106,7 +106,7 @@ impl Cluster {
         self.take_in(net, (0, to), fragment);
     }
 
-    /// One who has the keys sends a coded patch of something else.
+    /// A member with the keys sends a coded patch of something else.
     fn forge_patch(&mut self, net: &mut Network<Datagram>, to: u32) {
         let push = self.push(0);
         let fragments = push.config.geometry(push.object_len).fragments();

@@ -125,7 +125,7 @@ impl Manager {
             .is_ok_and(|permit| permit.source == caller && permit.covers(call))
     }
 
-    /// Whether a receiver takes part in what an attacker calls it for, who has seen the permit of an honest source.
+    /// Whether a receiver takes part in what an attacker calls it for that has seen the permit of an honest source.
     pub(in crate::packet) fn lets_attacker(
         &self,
         random: &mut Random,

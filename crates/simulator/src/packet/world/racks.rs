@@ -64,7 +64,7 @@ impl Cluster {
         *self.rack_mut(transfer, receiver) = Rack::Speaker(Box::new(speaker));
     }
 
-    /// The source says who speaks for this receiver.
+    /// The source says which receiver speaks for this one.
     pub(super) fn follow(
         &mut self,
         net: &mut Network<Datagram>,

@@ -391,7 +391,7 @@ impl PushReceiver {
         opened.is_some()
     }
 
-    /// A sealed packet as it says to be, if one who has the keys says so.
+    /// A sealed packet as it says to be, if a member with the keys says so.
     fn opened(&mut self, fragment: &Fragment) -> Option<Fragment> {
         let mut bytes = fragment.datagram.as_deref()?.to_vec();
         let (header, len) = Header::parse(&bytes).ok()?;

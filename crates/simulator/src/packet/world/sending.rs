@@ -31,7 +31,7 @@ const PATCH_FRAGMENTS: u64 = 16;
 const CALLED_AFTER: Duration = Duration::from_millis(1);
 
 impl Cluster {
-    /// A source begins a transfer, for all who lack the object and are to have it.
+    /// A source begins a transfer, for all that lack the object and are to have it.
     pub(super) fn begin_push(&mut self, net: &mut Network<Datagram>, transfer: u32) {
         if self.run_mut(transfer).is_some() {
             self.break_all(net, transfer, None);
@@ -105,7 +105,7 @@ impl Cluster {
         let now = net.now();
         loop {
             let Some(run) = self.run_mut(transfer) else { return };
-            // What the session says comes first: who joins, who has left, whether more will come.
+            // What the session says comes first: which receivers join, which have left, whether more will come.
             if let Some(output) = run.roster.poll(now) {
                 self.roster_output(net, transfer, output);
                 continue;

@@ -187,7 +187,7 @@ impl World {
         Some(packet)
     }
 
-    /// Whether one who was taken out can read what is sent for the first time since.
+    /// Whether one that was taken out can read what is sent for the first time since.
     fn read_along(&mut self, bytes: &[u8]) {
         let Some(before) = &self.attacker.sent_before else { return };
         let Ok(Packet::Transfer(header, payload)) = Packet::parse(bytes) else { return };
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// One who has the keys seals other bytes, of the object or of a list, and names them as they are. It asks for them, so that
+    /// A member with the keys seals other bytes, of the object or of a list, and names them as they are. It asks for them, so that
     /// nodes keep them.
     fn forge_as_member(&mut self, net: &mut Network<Datagram>) {
         let Some((node, link, seen)) = self.attacker.seen() else { return };

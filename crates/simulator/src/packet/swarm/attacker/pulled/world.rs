@@ -66,7 +66,7 @@ pub(super) enum Later {
     One,
 }
 
-/// The keys of a transfer, of one who was told its secret.
+/// The keys of a transfer, of a member that was told its secret.
 pub(super) fn keyring(secret: Secret, handle: Handle) -> Keyring {
     let mut keys = Keyring::default();
     keys.learn(Arc::new(core::iter::once(0..u64::MAX).collect()), Secret(keys::mix(secret.0, handle.0)));
@@ -223,7 +223,7 @@ impl World {
         self.call(net);
     }
 
-    /// The source's calls, each with the permit; who takes part is told.
+    /// The source's calls, each with the permit; those that take part are told.
     fn call(&mut self, net: &mut Network<Datagram>) {
         let (run, now) = (self.runs.len() - 1, net.now());
         for at in 0..self.hosts.len() {
