@@ -62,8 +62,13 @@ fn main() -> ExitCode {
         "tidy" => {
             let workspace = workspace::load();
             let sources = &workspace.sources;
-            let documents = prose::check(&workspace.documents);
-            report(&[tidy::check(sources), tidy::check_list(sources), documents].concat())
+            let style = [tidy::check(sources), tidy::check_list(sources)];
+            let prose = [
+                prose::check(&workspace.documents),
+                prose::check_sources(sources),
+                prose::check_list(sources),
+            ];
+            report(&[style.concat(), prose.concat()].concat())
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
