@@ -864,6 +864,34 @@ fn a_group_over_trees_can_grow_and_shrink_while_it_is_served() {
     assert!(!Channel::Chain { order: vec![] }.is_heard_like(&old.channel));
 }
 
+/// The last way up of a leaf fails: the hosts there are left out, and the others go on under the same label's address.
+#[test]
+fn hosts_that_are_cut_off_cost_the_others_nothing() {
+    let fabrics = Fabrics::new(vec![Box::new(orca(Encoding::Filter, 100))]);
+    let mut network = NetworkState::default();
+    // Nine hosts a pod, three a leaf: leaf 1 of pod 1 has the second receiver.
+    let wanted = group(36, 0, &[5, 13, 30]);
+    let plan = fabrics.plan(&network, &wanted).unwrap();
+    assert!(network.hold(PlanId(1), wanted.clone(), plan));
+    let clos = clos();
+    let leaf = clos.leaf(clos.leaf_index_of(13));
+    for port in clos.hosts_per_leaf()..clos.port_count(leaf) {
+        let part = Orca::link(leaf, clos.neighbor(leaf, port));
+        network.fail_part(part);
+        for replan in fabrics.replan(&network, &Failure::Part(part)) {
+            let ReplanOutcome::Replaced(plan) = replan.outcome else { panic!("{:?}", replan.outcome) };
+            let old = network.release(replan.id).unwrap();
+            assert!(plan.channel.is_heard_like(&old.plan.channel));
+            assert!(network.hold(replan.id, old.group, plan));
+        }
+    }
+    let plan = &network.running().next().unwrap().1.plan;
+    let expected: BTreeSet<HostId> = [5, 30].map(|server| host_at(36, server)).into();
+    assert_eq!(reached(&fabrics, &network, &wanted, plan), expected);
+    // One that begins has to reach all.
+    assert!(matches!(fabrics.plan(&network, &group(36, 1, &[13, 30])), Err(Refusal::Impossible(_))));
+}
+
 #[test]
 fn content_centric_networking_has_one_tree_and_caches_at_every_node() {
     let config = DatacastConfig { single_tree: true, ..DatacastConfig::default() };
@@ -880,6 +908,13 @@ fn routes_longer_than_packets_can_carry_are_refused() {
     let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
     let why = refusal(&fabric, &NetworkState::default(), &group(16, 0, &[2, 4, 9, 11, 13, 15]));
     assert!(why.1.contains("6 hops") && why.1.contains("at most 3"), "{}", why.1);
+    // No route of a whole network is longer than this, and some are as long.
+    let fabric = Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap();
+    let all: Vec<u32> = (1..16).collect();
+    let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &all)).unwrap();
+    let trees = tree_numbers(&plan);
+    let hops = trees.values().flat_map(|tree| &tree.routes).map(|(_, way)| way.len() as u32);
+    assert_eq!((hops.max(), fabric.whole_depth()), (Some(6), 6));
     let limits = DatacastConfig { trees_max: 1, ..DatacastConfig::default() };
     let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
     let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &[2, 4])).unwrap();

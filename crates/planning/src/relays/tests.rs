@@ -212,7 +212,8 @@ fn tors_out_of_range_are_named() {
     use alloc::string::ToString;
     let network = Shufflecast::new(2, 2).unwrap();
     assert_eq!(checked_tor(&network, 7), Ok(7));
-    assert!(checked_tor(&network, 8).unwrap_err().to_string().contains("ToR 8 is out of range"));
+    let why = checked_tor(&network, 8).unwrap_err().to_string();
+    assert_eq!(why, "ToR 8 is out of range: this Shufflecast has ToRs 0 to 7");
 }
 
 proptest! {

@@ -452,7 +452,9 @@ impl TreePlanner {
             for entry in nodes[start..].iter_mut().rev() {
                 depth += 1;
                 entry.depth = depth.into();
-                work.level[entry.node as usize] = depth;
+                let level = &mut work.level[entry.node as usize];
+                debug_assert_eq!(*level, depth, "branches are attached by the depth of what they hang on");
+                *level = depth;
             }
         }
         nodes

@@ -92,6 +92,8 @@ pub(super) struct Peer {
     pub(super) watched: (u64, u64),
     /// Packets that came in a row, as far as reports tell, since the path began to settle.
     pub(super) clean: u64,
+    /// When it joined.
+    pub(super) joined_at: Time,
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
@@ -240,6 +242,7 @@ impl Peer {
             asked_until: 0,
             watched: (0, 0),
             clean: 0,
+            joined_at: now,
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),

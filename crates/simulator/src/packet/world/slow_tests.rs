@@ -123,6 +123,21 @@ fn a_narrow_path_delays_no_other_at_a_granted_rate() {
     delay_no_other(&[hardly], &granted, false, 115.0);
 }
 
+/// A queue that holds the rest of a short transfer shows nothing until the others are done. A second later its receiver is named, if it
+/// has got less than half of what they have.
+#[test]
+fn a_narrow_path_behind_a_long_queue_is_named_after_the_others() {
+    let behind = |rate_mbps| Special { queue_bytes: Some(64 << 20), ..narrow(rate_mbps) };
+    let granted = |rate_mbps: u64| {
+        let rate = Some(Rate(rate_mbps * 1_000_000));
+        PushConfig { rate, window_bytes: 128 << 20, ..PushConfig::default() }
+    };
+    let times = hold_nobody(&[behind(50)], &granted(900), true, 115.0);
+    assert!(times[0] < 1.4 * OBJECT_LEN as f64 * 8.0 / 50e6, "{times:?}");
+    let times = hold_nobody(&[behind(70)], &granted(100), false, 115.0);
+    assert!(times[0] > OBJECT_LEN as f64 * 8.0 / 100e6 + 1.2, "{times:?}: too quick to tell");
+}
+
 #[test]
 fn several_narrow_paths_hold_neither_the_others_nor_each_other() {
     let times = delay_no_other(&[narrow(50), narrow(200)], &PushConfig::default(), true, 120.0);
