@@ -687,7 +687,7 @@ pub fn parse() -> Result<Args, Exit> {
     let typed: Vec<OsString> = std::env::args_os().collect();
     Args::try_parse_from(&typed).map_err(|error| {
         let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        // Fails only if standard error is closed.
+        // Fails only if its output is closed.
         let _ = error.print();
         if wanted {
             return Exit::Done;

@@ -154,7 +154,7 @@ pub const MANAGER_MORE: &str = "\
 Examples:
   polycast manager --key-file cluster.key
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
-  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network of your own)
+  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that only the cluster reaches)
   polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
   polycast manager --check --probe --config manager.toml (and where the fibres at the circuit switch lead)
 
@@ -236,7 +236,7 @@ pub const AGENT_MORE: &str = "\
 Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400 --key-file cluster.key
-  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network of your own)
+  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that only the cluster reaches)
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key --name rack1-host7 --interface eth1 --store /data/polycast";
 
 pub const KEY_MORE: &str = "\
