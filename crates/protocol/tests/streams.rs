@@ -475,6 +475,8 @@ enum Deed {
     /// Its session breaks, and it says again what it asks for.
     Again(u32),
     Die(u32),
+    /// The address of a stream's path fails, and works again when another one has taken its place.
+    Fail(u8),
     Pass(u16),
 }
 
@@ -488,6 +490,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => host.clone().prop_map(Deed::Restart),
         1 => host.clone().prop_map(Deed::Again),
         1 => host.prop_map(Deed::Die),
+        2 => (0u8..3).prop_map(Deed::Fail),
         1 => (0u16..3_000).prop_map(Deed::Pass),
     ];
     proptest::collection::vec(deed, 1..80)
@@ -557,6 +560,18 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
             gone(model, hears, host);
             *world.incarnations.get_mut(&host).unwrap() += 1;
             world.arrive(host, Vec::new());
+        }
+        Deed::Fail(stream) => {
+            let Some((source, _)) = model.get(&title(stream)) else { return };
+            let lent = world.lent.get(&(name(*source), STREAMS_FROM + 7)).cloned();
+            let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else {
+                return;
+            };
+            let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
+            world.leases.handle(world.now, Input::Failed { failures: vec![address] });
+            world.drain();
+            world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
+            world.drain();
         }
         Deed::Pass(millis) => world.pass(Duration::from_millis(millis.into())),
     }

@@ -321,6 +321,18 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn greetings_are_told_from_packets() {
+        for heard in [false, true] {
+            let bytes = greeting(heard);
+            assert!(is_greeting(&bytes) && is_greeting(&bytes[..2]) && !is_greeting(&bytes[..1]));
+        }
+        for kind in 0..=u8::MAX {
+            assert_eq!(is_greeting(&[VERSION, kind, 0]), kind == KIND_GREETING);
+        }
+        assert!(!is_greeting(&[]));
+    }
+
     /// What is kept or answered is looked into, what only passes is not.
     #[test]
     fn data_at_the_end_of_its_route_fits_its_digest() {

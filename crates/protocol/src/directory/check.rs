@@ -48,6 +48,8 @@ impl Directory {
             if let Some(staging) = &topic.staging {
                 assert!(staging.awaited.is_subset(&topic.subscribers));
                 assert!(topic.committed.as_ref().is_none_or(|known| known.number < staging.version.number));
+                let is_held = self.holders(staging.version.object).next().is_some();
+                assert!(is_held, "a version that is to be committed is somewhere");
             }
         }
     }

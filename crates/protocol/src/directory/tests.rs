@@ -83,6 +83,56 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
 }
 
+/// What nobody has any more is no version, and its publisher hears so at once.
+#[test]
+fn a_version_that_its_only_holder_loses_is_given_up() {
+    let mut directory = settled(2);
+    directory.handle(ms(20_000), have(0, 1));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: agent(1), app, topic: topic.clone() });
+    let version = Version { number: 4, object: object(1) };
+    let publish =
+        DirectoryInput::Publish { agent: agent(0), app, topic: topic.clone(), version, patience: None };
+    directory.handle(ms(20_000), publish);
+    outputs(&mut directory, ms(20_000));
+    directory.handle(ms(20_100), DirectoryInput::Lost { agent: agent(0), object: object(1) });
+    let said = outputs(&mut directory, ms(20_100));
+    let why = TopicRefusal::Vanished { topic: topic.clone(), number: 4 };
+    let refused = DirectoryOutput::TopicRefused { agent: agent(0), topic, number: Some(4), why };
+    assert!(said.contains(&refused), "{said:?}");
+    assert_eq!(directory.committed("t"), None);
+}
+
+/// A directory that has begun lately does not know all subscribers: it commits nothing before they have had time to come.
+#[test]
+fn nothing_is_committed_before_subscribers_have_had_time_to_come() {
+    let mut directory = Directory::new(DirectoryConfig::default(), ms(20_000), 0);
+    for number in 0..2 {
+        directory.handle(ms(20_000), DirectoryInput::Arrived { agent: agent(number) });
+        directory.handle(ms(20_000), DirectoryInput::Told { agent: agent(number) });
+    }
+    directory.handle(ms(20_001), have(0, 1));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    let version = Version { number: 1, object: object(1) };
+    let publish = DirectoryInput::Publish {
+        agent: agent(0),
+        app,
+        topic: topic.clone(),
+        version: version.clone(),
+        patience: None,
+    };
+    directory.handle(ms(20_001), publish);
+    outputs(&mut directory, ms(20_002));
+    assert_eq!(directory.committed("t"), None, "who subscribes may not have said so yet");
+    // One does, and is waited for.
+    directory.handle(ms(20_010), DirectoryInput::Subscribe { agent: agent(1), app, topic });
+    outputs(&mut directory, ms(40_000));
+    assert_eq!(directory.committed("t"), None, "it does not have it");
+    directory.handle(ms(40_001), have(1, 1));
+    outputs(&mut directory, ms(40_001));
+    assert_eq!(directory.committed("t"), Some(&version));
+}
+
 #[test]
 fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
     let mut directory = settled(3);

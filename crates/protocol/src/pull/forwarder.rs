@@ -329,7 +329,11 @@ mod tests {
         assert_eq!(sent.route.way_back(3).bytes(), [3, 2], "over this node by the port it came by");
         let way = sent.route.way_back(3).stepped();
         let out = take(&mut node, 1, Face::Port(1), Packet::Data(data(5, way)));
-        assert!(matches!(out[..], [Output::Send { port: 2, payload: Payload::Arrived, .. }]), "{out:?}");
+        let [Output::Send { port: 2, packet: Packet::Data(sent), payload: Payload::Arrived }] = out[..]
+        else {
+            panic!("{out:?}");
+        };
+        assert_eq!(sent, data(5, way.stepped()), "the next node finds its own hop");
         assert_eq!((node.kept(), node.pending(), node.counters().passed), (0, 0, 2));
     }
 
