@@ -83,7 +83,7 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
 }
 
-/// What nobody has any more is no version, and its publisher hears so at once.
+/// What no agent has any more is no version, and its publisher hears so at once.
 #[test]
 fn a_version_that_its_only_holder_loses_is_given_up() {
     let mut directory = settled(2);
