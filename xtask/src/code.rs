@@ -19,6 +19,76 @@ pub fn without_comments_and_strings(text: &str) -> String {
     code
 }
 
+/// The comments of `text`, without the marks that make them comments. What else is on a line becomes `|`, so that words on its
+/// two sides do not meet; a line without a comment is empty. Every line keeps its number.
+pub fn comments_alone(text: &str) -> String {
+    let (mut comments, chars): (String, Vec<char>) = (String::new(), text.chars().collect());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = skipped_from(&chars, at);
+        if end == at {
+            comments.push(if chars[at].is_whitespace() { chars[at] } else { '|' });
+        } else if chars[at] == '/' {
+            comments.push_str(&words_of_comment(&chars[at..end]));
+        } else {
+            comments.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { '|' }));
+        }
+        at = end.max(at + 1);
+    }
+    let is_code = |line: &str| line.chars().all(|c| c == '|' || c.is_whitespace());
+    comments.split('\n').map(|line| if is_code(line) { "" } else { line }).collect::<Vec<_>>().join("\n")
+}
+
+/// A comment without the marks at the beginning of its lines.
+fn words_of_comment(comment: &[char]) -> String {
+    let text: String = comment.iter().collect();
+    let lines = text.split('\n').map(|line| {
+        let words = line.trim_start().trim_start_matches(['/', '!', '*']);
+        " ".repeat(line.chars().count() - words.chars().count()) + words
+    });
+    lines.collect::<Vec<_>>().join("\n").replace("*/", "  ")
+}
+
+/// The contents of the string literals in `text`, each with the number of the line that it begins on. Escapes, and names in braces,
+/// become spaces, but for ends of lines.
+pub fn strings(text: &str) -> Vec<(usize, String)> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
+    while at < chars.len() {
+        let end = skipped_from(&chars, at).max(at + 1);
+        let skipped = &chars[at..end];
+        if skipped.len() > 1 && matches!(skipped[0], '"' | 'r') {
+            let content: String = skipped.iter().collect();
+            let content = without_escapes(content.trim_start_matches('r').trim_matches(['#', '"']));
+            found.push((line, without_names_in_braces(&content)));
+        }
+        line += skipped.iter().filter(|c| **c == '\n').count();
+        at = end;
+    }
+    found
+}
+
+fn without_escapes(content: &str) -> String {
+    let (mut plain, mut escaped) = (String::with_capacity(content.len()), false);
+    for c in content.chars() {
+        plain.push(if (escaped || c == '\\') && c != '\n' { ' ' } else { c });
+        escaped = !escaped && c == '\\';
+    }
+    plain
+}
+
+fn without_names_in_braces(content: &str) -> String {
+    let mut pieces = content.split('{');
+    let mut plain = pieces.next().unwrap_or_default().to_string();
+    for piece in pieces {
+        let end = piece.find(['}', ':']).unwrap_or_default();
+        let is_name = piece[..end].chars().all(|c| c.is_alphanumeric() || c == '_');
+        let name = if is_name { " ".repeat(end) } else { piece[..end].to_string() };
+        plain.extend(["{", &name, &piece[end..]]);
+    }
+    plain
+}
+
 /// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
 fn skipped_from(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();

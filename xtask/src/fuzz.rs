@@ -38,7 +38,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// What a target may take beside its time: to read its corpus, or to shrink it.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// What a person wants.
+/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seconds: u64,

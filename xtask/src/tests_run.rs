@@ -24,7 +24,7 @@ pub const REQUIRE: &str = "POLYCAST_REQUIRE";
 /// Its value where every test has to run.
 pub const ALL: &str = "all";
 
-/// Whether every test has to run: as root, unless somebody says otherwise.
+/// Whether every test has to run: as root, unless the variable says otherwise.
 pub fn all_required() -> bool {
     let wish = std::env::var(REQUIRE).ok();
     wish.as_deref().map_or_else(|| rustix::process::geteuid().is_root(), |wish| wish == ALL)

@@ -49,7 +49,7 @@ pub struct Report {
     /// What the source counted in each tree, where receivers pulled over trees.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<TreeStatus>,
-    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     #[serde(default)]
     pub sealed: bool,
     /// Packets that reached receivers for this transfer and were not its source's.

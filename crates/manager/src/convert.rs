@@ -162,7 +162,7 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
-        // Forwarders keep nothing of it: the trees are planned anew, and whoever's way is another one is told.
+        // Forwarders keep nothing of it: the trees are planned anew, and receivers whose way is another one are told.
         Some(api::channel::Channel::SourceRoutes(routes)) => Ok(Channel::SourceRoutes {
             tree_count: routes.trees,
             pulling: Pulling {
@@ -361,7 +361,7 @@ pub fn stream_news(
 ) -> api::StreamNews {
     use api::stream_news::News;
     let joined = move |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
-        // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
+        // Messages go over channels that name no hosts: no receiver answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
             racks.clear();

@@ -1,9 +1,9 @@
 //! The manager's machine behind one lock, and the sessions that it answers.
 //!
-//! A session's own task hands its messages in; what the machine wants said goes into the sessions' bounded queues at
+//! A session's own task hands its messages in; what the machine says goes into the sessions' bounded queues at
 //! once. A task of its own looks after deadlines and after agents whose sessions have ended.
 //!
-//! `seats` has the agents' sessions and what they say, `obey` does what the machine wants done, one function for each of
+//! `seats` has the agents' sessions and what they say, `obey` carries out the machine's orders, one function for each of
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
 mod around;
@@ -48,7 +48,7 @@ use tokio::time::Instant;
 /// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Whoever is later than this was stopped, and has not only been busy.
+/// A manager that is later than this was stopped, and has not only been busy.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The machine and those whom it answers.
@@ -271,8 +271,8 @@ impl Inner {
         self.clock.now()
     }
 
-    /// A manager that was stopped for a while, or ran on a machine that was, has heard nobody meanwhile: it blames nobody
-    /// for that.
+    /// A manager that was stopped for a while, or ran on a machine that was, has heard no agent meanwhile: it does not take any
+    /// for dead because of that.
     fn notice_pause(&mut self) {
         let now = self.now();
         let deadline = self.machine.deadline().into_iter().chain(self.seats.deadline()).min();

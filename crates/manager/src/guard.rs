@@ -8,9 +8,9 @@ use serde_json::Value;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// It is shared by all who let somebody in or allow something.
+/// It is shared by all parts that let an agent in or allow something.
 pub struct Guard {
-    /// Whether agents show who they are: only then a permit says anything.
+    /// Whether agents show their certificates: only then a permit says anything.
     permits: bool,
     /// How long a permit holds, in seconds.
     permit_s: u64,

@@ -1,6 +1,6 @@
-//! Who may send what to whom, and how much at a time: a file that the manager reads again when it changes.
+//! Which agents may send what to which, and how much at a time: a file that the manager reads again when it changes.
 //!
-//! Without a rule everybody may send everything to everybody. With one, only what a rule allows may be sent.
+//! Without a rule every agent may send everything to all others. With one, only what a rule allows may be sent.
 
 use polycast_api::settings::{self, SettingsError};
 use polycast_types::{Printable, Rate};
@@ -118,7 +118,7 @@ pub enum Ban {
     /// No rule allows to send it there.
     #[error("the manager's policy does not let '{source_name}' send '{}' to '{receiver}'", Printable(object))]
     Send {
-        /// Who.
+        /// The source.
         source_name: String,
         /// What.
         object: String,
@@ -128,7 +128,7 @@ pub enum Ban {
     /// No rule allows to remove it there.
     #[error("the manager's policy does not let '{source_name}' remove {} at '{receiver}'", object_of(object))]
     Remove {
-        /// Who.
+        /// The agent that asks for it.
         source_name: String,
         /// What; empty where it is named by its number.
         object: String,
@@ -143,7 +143,7 @@ pub enum Ban {
         "the manager's policy lets '{source_name}' have {most} transfers at a time, and it has {has}: wait until one has ended"
     )]
     Transfers {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may have.
         most: usize,
@@ -153,11 +153,11 @@ pub enum Ban {
     /// So many bytes are too many at any time.
     #[error("the manager's policy lets '{source_name}' send {most} bytes at a time, and these are {bytes}")]
     TooLong {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may send.
         most: u64,
-        /// How many it wants to.
+        /// How many it asks for.
         bytes: u64,
     },
     /// So many bytes are too many now.
@@ -165,7 +165,7 @@ pub enum Ban {
         "the manager's policy lets '{source_name}' send {most} bytes at a time, and {has} are on their way: wait until they are there"
     )]
     Bytes {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may send.
         most: u64,
@@ -177,7 +177,7 @@ pub enum Ban {
         "the manager's policy lends '{source_name}' paths of {most} together at a time, and with this one it would have {has}"
     )]
     Rate {
-        /// Who.
+        /// The source.
         source_name: String,
         /// What it may have.
         most: Rate,
@@ -223,7 +223,7 @@ impl Policy {
         let of_quota = policy.quota.iter().map(|rule| ("source", &rule.source));
         for (key, patterns) in of_allow.chain(of_quota) {
             if patterns.is_empty() || patterns.iter().any(|pattern| pattern.0.is_empty()) {
-                return Err(wrong(format!("'{key}' names nobody: write [\"*\"] for all, or leave it out")));
+                return Err(wrong(format!("'{key}' names no agent: write [\"*\"] for all, or leave it out")));
             }
             if patterns.len() > PATTERNS_MAX {
                 return Err(wrong(format!("'{key}' has more than {PATTERNS_MAX} names: use * in them")));
@@ -441,7 +441,7 @@ mod tests {
             ),
             ("[[alow]]", "unknown field `alow`, expected `allow` or `quota`"),
             ("[[allow]]\nsource = 'a'", "line 2"),
-            ("[[allow]]\nsource = []", "'source' names nobody"),
+            ("[[allow]]\nsource = []", "'source' names no agent"),
             ("[[quota]]\nsource = ['a']", "needs bytes-max, transfers-max or rate-max"),
             ("[[quota]]\ntransfers-max = 0", "a quota of 0"),
             ("[[quota]]\nbytes-max = 'much'", "'much'"),

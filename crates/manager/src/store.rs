@@ -1,10 +1,10 @@
-//! etcd, as far as the managers use it: who leads, and the leader's state.
+//! etcd, as far as the managers use it: which manager leads, and the leader's state.
 //!
 //! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written only if
 //! that key is still its own, in the same transaction: one that has been superseded without noticing changes nothing.
 //!
 //! Changes that belong together are written as one. Where they are more than a transaction takes, they are written into a
-//! journal first, part by part, and counted there in one transaction; from then on they hold, and whoever leads next makes
+//! journal first, part by part, and counted there in one transaction; from then on they hold, and the next leader makes
 //! those that were not made.
 //!
 //! A record that is longer than a transaction takes is written in pieces beside the state; under its own key there is then how
@@ -193,7 +193,7 @@ impl<E: Etcd> Store<E> {
         Ok(self.etcd.range(request).await?.kvs.into_iter().next().map(|kv| kv.value))
     }
 
-    /// Who leads, by the address that it is reached at.
+    /// The leader, by the address that it is reached at.
     pub async fn leader(&self) -> Result<Option<String>, StoreError> {
         let found = self.get(self.leader_key()).await?;
         Ok(found.map(|value| String::from_utf8_lossy(&value).into_owned()))
@@ -274,7 +274,7 @@ impl<E: Etcd> Store<E> {
     pub async fn load(&self, mandate: Mandate) -> Result<Loaded, StoreError> {
         let mut loaded = Loaded::default();
         if let Err(reason) = self.recover(mandate).await? {
-            // Nobody knows what it would have changed.
+            // It cannot be read what it would have changed.
             loaded.unread.insert("journal".into(), reason);
         }
         let prefix = self.state_prefix().into_bytes();

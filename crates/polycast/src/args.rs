@@ -119,7 +119,7 @@ pub enum Command {
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
-    /// Get an object by its key, address or id from wherever it is; many who ask are served together
+    /// Get an object by its key, address or id from wherever it is; many that ask are served together
     #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
     Fetch(FetchArgs),
     /// Give all subscribers of a topic a new version
@@ -252,25 +252,25 @@ pub struct OfferArgs {
     pub door: OfferDoor,
 }
 
-/// Who may take an offer, and where it is found.
+/// Which machines may take an offer, and where it is found.
 #[derive(Arguments, Debug)]
 pub struct OfferDoor {
-    /// Anybody on the network may take it, and read along: nothing is sealed; without this, who says its code: polycast accept CODE
+    /// Any machine on the network may take it, and read along: nothing is sealed; without this, those with its code: polycast accept CODE
     #[arg(long)]
     pub open: bool,
-    /// Seal nothing, although there is a code: whoever is on the network can read along; receivers need --insecure too
+    /// Seal nothing, although there is a code: every machine on the network can read along; receivers need --insecure too
     #[arg(long)]
     pub insecure: bool,
     /// In place of a code the key of a cluster, as `polycast key new FILE` writes it; receivers need it too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["open", "insecure", "code"])]
     pub key_file: Option<PathBuf>,
-    /// Stay until Ctrl-C and serve whoever comes later; the beginning waits for --receivers
+    /// Stay until Ctrl-C and serve machines that come later; the beginning waits for --receivers
     #[arg(long)]
     pub serve: bool,
     /// The code, six letters or more [default: three words that are drawn]
     #[arg(long, value_name = "CODE", conflicts_with = "open")]
     pub code: Option<Code>,
-    /// TCP port for everything that receivers want of this machine [default: 18067, or where that is taken another one]
+    /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// UDP port of the data, which the source sends to a group address
@@ -312,7 +312,7 @@ pub struct AcceptArgs {
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
 pub struct SearchArgs {
-    /// The code that `offer` prints; without one, an offer is taken that anybody may take (`offer --open`)
+    /// The code that `offer` prints; without one, an offer is taken that any machine may take (`offer --open`)
     #[arg(value_name = "CODE")]
     pub code: Option<Code>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
@@ -357,7 +357,7 @@ pub struct ManagerArgs {
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// etcd, where several managers agree on who leads and keep their state
+    /// etcd, where several managers agree on which one leads, and keep their state
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     pub etcd: Vec<String>,
     /// Address that agents have for this manager, where there are several [default: that of --listen]
@@ -371,11 +371,11 @@ pub struct ManagerArgs {
     pub ca: Option<PathBuf>,
 }
 
-/// How a daemon shows who it is.
+/// How a daemon proves its name.
 #[derive(Arguments, Debug)]
 pub struct IdentityArgs {
     /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each other is sealed with it,
-    /// and who has it not takes part in nothing
+    /// and a machine without it takes part in nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
     pub key_file: Option<PathBuf>,
     /// In place of a key: certificates (PEM) of the authorities whose members take part
@@ -390,7 +390,7 @@ pub struct IdentityArgs {
     /// Lists of certificates that the authorities have revoked (PEM); it is read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_crl: Option<PathBuf>,
-    /// Listen to other machines with neither key nor certificate: whoever reaches this one takes part, and nothing is sealed
+    /// Listen to other machines with neither key nor certificate: every machine that reaches this one takes part, and nothing is sealed
     #[arg(long, conflicts_with_all = ["key_file", "tls_ca", "tls_cert", "tls_key"])]
     pub insecure: bool,
 }
@@ -409,7 +409,7 @@ pub struct AgentArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// TCP port for everything that other agents want of this one [default: 7401, or where that is taken another one]
+    /// TCP port for everything that other agents ask of this one [default: 7401, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     #[command(flatten)]
@@ -424,11 +424,11 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Bytes that the store may hold: objects nobody asked for lately make room for new ones (8GiB) [default: half of the memory for
+    /// Bytes that the store may hold: objects that were not asked for lately make room for new ones (8GiB) [default: half of the memory for
     /// a store in memory]
     #[arg(long, value_name = "SIZE")]
     pub store_max: Option<String>,
-    /// How long a received object stays (12h, 7d) [default: until somebody removes it]
+    /// How long a received object stays (12h, 7d) [default: until a user removes it]
     #[arg(long, value_name = "T")]
     pub store_ttl: Option<String>,
     #[command(flatten)]
@@ -687,7 +687,7 @@ pub fn parse() -> Result<Args, Exit> {
     let typed: Vec<OsString> = std::env::args_os().collect();
     Args::try_parse_from(&typed).map_err(|error| {
         let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        // Fails only if nobody listens.
+        // Fails only if its output is closed.
         let _ = error.print();
         if wanted {
             return Exit::Done;

@@ -12,7 +12,7 @@ pub enum Exit {
     Done = 0,
     /// The user's input was wrong, or a receiver failed.
     Failed = 1,
-    /// Something that nobody expected.
+    /// Something unexpected.
     Unexpected = 2,
 }
 
@@ -39,7 +39,7 @@ impl Failure {
         Failure { exit: Exit::Failed, message: without_numbers(message.into()), hint: None }
     }
 
-    /// Nobody expected it.
+    /// A failure that was not expected.
     pub fn unexpected(message: impl Into<String>) -> Self {
         Failure { exit: Exit::Unexpected, message: without_numbers(message.into()), hint: None }
     }

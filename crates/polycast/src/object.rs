@@ -103,7 +103,7 @@ fn name_of_all(paths: &[PathBuf]) -> String {
     name.filter(|name| check_name(name).is_ok()).unwrap_or_else(|| SEVERAL_NAME.into())
 }
 
-/// What lies at `path`: looked at before it is opened, as opening a named pipe would wait for ever.
+/// What lies at `path`: looked at before it is opened, as opening a named pipe would block without an end.
 pub fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::path("read", path, &error))?;
     let file_type = metadata.file_type();

@@ -55,7 +55,7 @@ pub fn beside(text: &str) {
 pub fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
     match format {
         Format::Json if object_there => {
-            let failure = Failure::input("--json and --out - both want standard output");
+            let failure = Failure::input("--json and --out - both write to standard output");
             Err(failure.hint("say with --out a path for the object"))
         }
         _ => Ok(()),
@@ -74,17 +74,17 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether the user wants to hear of errors only; and whether progress is told as lines of JSON.
+/// Whether the user asks for errors only; and whether progress is told as lines of JSON.
 static QUIET: AtomicBool = AtomicBool::new(false);
 static EVENTS: AtomicBool = AtomicBool::new(false);
 
-/// Notes what the user wants to hear.
+/// Notes what the user asks to hear.
 pub fn begin(format: Format, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
     EVENTS.store(format == Format::Json, Ordering::Relaxed);
 }
 
-/// Whether the user wants to hear of errors only.
+/// Whether the user asks for errors only.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
@@ -109,7 +109,7 @@ pub fn say(message: &str) {
 
 /// Says what has to be known in any case.
 pub fn tell(message: &str) {
-    // There is nobody to tell if this fails.
+    // If this fails, the user cannot be told.
     let mut lines = message.lines().map(|line| Printable(line).to_string());
     let text = lines.next().unwrap_or_default();
     let _ = writeln!(io::stderr(), "{}", lines.fold(text, |text, line| text + "\n" + &line));
@@ -119,7 +119,7 @@ pub fn tell(message: &str) {
 /// people what `text` says.
 pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
-        // There is nobody to tell if this fails.
+        // If this fails, the user cannot be told.
         Format::Json => {
             reference::check_event(value);
             drop(writeln!(io::stderr(), "{}", event_line(value)));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The spinner moves so often, also while nothing happens.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
-/// Who sees no bar gets a line so often.
+/// A user who sees no bar gets a line so often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Up to so many receivers are shown one by one.
 const NAMED_RECEIVERS_MAX: usize = 8;
@@ -38,7 +38,7 @@ impl Progress {
         Progress { bar, line: Cell::new(None) }
     }
 
-    /// Shows how a request for a path stands; who sees no bar gets a line.
+    /// Shows how a request for a path stands; a user who sees no bar gets a line.
     pub fn waiting(&self, text: &str) {
         if self.bar.is_hidden() {
             output::say(text);
@@ -64,7 +64,7 @@ impl Progress {
         self.bar.set_message(states(&report.receivers, report.bytes));
     }
 
-    /// Shows who has come while others are waited for.
+    /// Shows which receivers have come while others are waited for.
     pub fn gathering(&self, text: &str) {
         if self.bar.message() != text {
             self.bar.set_message(text.to_string());

@@ -210,7 +210,7 @@ mod tests {
         paths(&Args::command(), "polycast", &mut commands);
         let titles: Vec<&String> = sections().keys().filter(|title| title.starts_with("polycast ")).collect();
         let is_within = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer} "));
-        // What another program prints, or what nobody calls.
+        // What another program prints, or what users do not call.
         let silent = ["polycast lab exec", "polycast lab supervise"];
         for command in commands.iter().filter(|command| !silent.contains(&command.as_str())) {
             assert!(titles.iter().any(|title| is_within(command, title)), "{command} has no section");

@@ -35,9 +35,9 @@ pub struct Acceptance {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
-    /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
+    /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel, or a cable is bad.
     pub corrupt_groups: u64,
-    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,
@@ -58,7 +58,7 @@ pub fn kind_name(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// Prints the report of a delivery, says who failed and why, and gives the exit status.
+/// Prints the report of a delivery, says which receivers failed and why, and gives the exit status.
 pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     output::result(format, delivery, &text(delivery, &Copies::new()))?;
     Ok(complain(&delivery.report))
@@ -85,7 +85,7 @@ pub fn conclude_without(
     Ok(complain(&delivery.report))
 }
 
-/// Says what happened to the path, who failed and why, and gives the exit status.
+/// Says what happened to the path, which receivers failed and why, and gives the exit status.
 pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));

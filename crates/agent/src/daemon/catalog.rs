@@ -38,7 +38,7 @@ pub struct Available {
     pub mode: u16,
     /// The state of what was added; all zero in the store, where nothing changes.
     pub stamp: Stamp,
-    /// Empty while nobody has computed it.
+    /// Empty while it has not been computed.
     pub root: String,
     /// Where its bytes are; `None`: in the store.
     pub added_from: Option<PathBuf>,
@@ -46,9 +46,9 @@ pub struct Available {
     pub choice: Arc<Choice>,
     /// Since when it is here.
     pub since: SystemTime,
-    /// Who on this host has brought it; `None`: it has come from elsewhere.
+    /// The user of this host who has brought it; `None`: it has come from elsewhere.
     pub holder: Option<Holder>,
-    /// When somebody has asked for it last.
+    /// When it was asked for last.
     pub used: SystemTime,
     /// It stays, whatever else needs its room.
     pub pinned: bool,
@@ -56,7 +56,7 @@ pub struct Available {
     pub superseded: bool,
 }
 
-/// A received object that nobody is being sent.
+/// A received object that is not being sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idle {
     pub id: ObjectId,
@@ -79,7 +79,7 @@ pub struct Progress {
     pub arrivals: Arc<Arrivals>,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
-    /// Who on this host brings it; `None`: it comes from elsewhere.
+    /// The user of this host who brings it; `None`: it comes from elsewhere.
     pub holder: Option<Holder>,
 }
 
@@ -127,7 +127,7 @@ impl Snapshot {
         }
     }
 
-    /// Who on this host has brought it.
+    /// The user of this host who has brought it.
     pub fn holder(&self) -> Option<Holder> {
         match self {
             Snapshot::Available(object) => object.holder,
@@ -160,11 +160,11 @@ struct Inner {
     receiving: usize,
     /// Sets whose files are waited for, by the source of each list.
     gathering: BTreeMap<Option<IpAddr>, usize>,
-    /// Objects that have come or gone since somebody looked.
+    /// Objects that have come or gone since the last look.
     journal: BTreeSet<ObjectId>,
     /// What sets are made of that are here, or whose files are on their way.
     sets: BTreeMap<ObjectId, Arc<Set>>,
-    /// Files that are here because a set was added, and that nobody has added by themselves.
+    /// Files that are here because a set was added, and that no user has added by themselves.
     entered: BTreeSet<ObjectId>,
     /// The last tries to receive that failed, oldest first.
     failures: VecDeque<(ObjectId, Refusal)>,
@@ -312,7 +312,7 @@ impl Catalog {
     }
 
     /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
-    /// whether there was anything. Nobody can put another one of this id in its place meanwhile. A user who must not see an
+    /// whether there was anything. No other one of this id can take its place meanwhile. A user who must not see an
     /// object learns of none.
     pub fn delete(
         &self,
@@ -457,7 +457,7 @@ impl Catalog {
     }
 
     /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has taken come first, then
-    /// those that nobody has asked for for the longest time.
+    /// those that have not been asked for for the longest time.
     pub fn idle(&self) -> Vec<Idle> {
         let inner = self.lock();
         let bound = inner.bound();
@@ -481,7 +481,7 @@ impl Catalog {
         idle
     }
 
-    /// Somebody has asked for an object; gives whether that is worth a note on the disk.
+    /// An object was asked for; gives whether that is worth a note on the disk.
     pub fn touch(&self, id: ObjectId) -> bool {
         let now = SystemTime::now();
         let mut inner = self.lock();

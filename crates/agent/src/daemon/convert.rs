@@ -22,7 +22,7 @@ fn invalid(message: impl Into<String>) -> Refusal {
 
 /// The application and the process that call.
 pub fn caller(caller: Option<&api::Caller>) -> Result<(AppId, u64), Refusal> {
-    let caller = caller.ok_or_else(|| invalid("the call does not say who calls"))?;
+    let caller = caller.ok_or_else(|| invalid("the call names no caller"))?;
     Ok((app_id(&caller.app_id)?, caller.process_id))
 }
 

@@ -84,7 +84,7 @@ impl Enrolment {
         Ok(security.expect("all files are named"))
     }
 
-    /// Renews the certificate when its time has come, for ever.
+    /// Renews the certificate each time when that is due, as long as the agent runs.
     pub async fn renew(&self, security: &Security) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -157,7 +157,7 @@ enum Asking<'a> {
 
 /// Why a manager has not given a certificate.
 enum Silence {
-    /// It does not want to.
+    /// It refuses.
     Refused(String),
     /// Another one may.
     Away(String),

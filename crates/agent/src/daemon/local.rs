@@ -1,4 +1,4 @@
-//! The Unix socket for applications: one agent listens on it. Nobody but its user may use it, unless settings say who else.
+//! The Unix socket for applications: one agent listens on it. Only the agent's user may use it, unless settings name others.
 
 use super::error::AgentError;
 use std::fs;
@@ -16,7 +16,7 @@ const GROUP_GOES: u32 = 0o010;
 /// What a folder gets that is made for a socket of several users.
 const SHARED_FOLDER: u32 = 0o711;
 
-/// Who may use the socket.
+/// Which users may use the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     /// The socket's mode: 600, 660 or 666.
@@ -118,7 +118,7 @@ impl Listener {
         }
         let listener = UnixListener::bind(path).map_err(wrong)?;
         let file = SocketFile(path.to_path_buf());
-        // Nobody but our user until it has its group.
+        // Only our user may use it until it has its group.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(wrong)?;
         if let Some(group) = access.group {
             std::os::unix::fs::chown(path, None, Some(group)).map_err(|error| {
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Listener::bind(&path, PRIVATE).err().unwrap().to_string();
         assert!(error.ends_with("another agent listens on it"), "{error}");
-        // As if killed: nobody listens, but the file is there.
+        // As if killed: no process listens, but the file is there.
         let Listener { listener, file } = first;
         drop(listener);
         std::mem::forget(file);

@@ -54,7 +54,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Messages that may wait for the connection.
 const MESSAGES_MAX: usize = 4_096;
 
-/// Who we are to the others.
+/// What this agent is to the others.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub name: String,
@@ -134,7 +134,7 @@ impl ManagerLink {
         if self.0.managers.len() > 1 { PATIENCE_FOR_OTHERS } else { PATIENCE }
     }
 
-    /// Keeps this agent a member until told to end; gives why if the manager does not want it.
+    /// Keeps this agent a member until told to end; gives why if the manager refuses it.
     pub async fn run(self, mut ending: watch::Receiver<bool>) -> Result<(), AgentError> {
         tokio::select! {
             wrong = self.stay_joined() => Err(wrong),
@@ -168,7 +168,7 @@ impl ManagerLink {
                 Fault::Seal(error) if !was_joined && begun.elapsed() >= NAME_PATIENCE => {
                     return AgentError::Seal { manager: self.manager(), error };
                 }
-                // A name that was ours once stays ours: whoever has taken it may be a mistake, or a stranger.
+                // A name that was ours once stays ours: an agent that has taken it may be a mistake, or a stranger.
                 Fault::Refused(refusal)
                     if refusal.kind == Kind::NameTaken && !was_joined && begun.elapsed() >= NAME_PATIENCE =>
                 {

@@ -1,6 +1,6 @@
 //! Objects that are asked for, and topics: this agent's part of the manager's directory.
 //!
-//! The manager is told what is here, and what somebody here wants; it says whom to send to, who gets an object from its
+//! The manager is told what is here, and what users here ask for; it says which agents to send to, which one gets an object from its
 //! origin, and which version of a topic is committed. `fetch` looks after those who ask, `fill` takes in what one of them
 //! gets from elsewhere, `serve` sends to others, `topics` publishes and subscribes.
 
@@ -95,7 +95,7 @@ impl Objects {
             }
             News::Topic(topic) => self.topic_news(topic),
             News::Refused(refused) => self.topic_refused(refused),
-            // The link itself passes it to whoever has published.
+            // The link itself passes it to the publisher.
             News::Published(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! The processes that have registered (Table I: `register`, `unregister`).
 //!
-//! Registrations say who uses the agent; objects belong to the application, not to a process, so nothing
+//! Registrations say which processes use the agent; objects belong to the application, not to a process, so nothing
 //! is removed when the last process of an application unregisters. A process that dies without
 //! unregistering is forgotten when the next one registers.
 

@@ -67,7 +67,7 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     removed
 }
 
-/// Whether another agent may have an object removed: not what a user of this host has brought who is not the agent's, since the
+/// Whether another agent may have an object removed. It may not if a user of this host other than the agent's has brought it, since the
 /// other agent does not say for whom it asks.
 fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
     let holder = shared.catalog.get(id).and_then(|there| there.holder());

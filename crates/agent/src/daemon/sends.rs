@@ -55,7 +55,7 @@ pub struct Granted {
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take, as the manager thinks.
+    /// How long the transfer will take, as the manager estimates it.
     pub estimate: Option<Duration>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
@@ -72,7 +72,7 @@ pub struct Wish {
     /// Which fabric is to carry it.
     pub fabric: FabricWish,
     pub detached: bool,
-    /// Who wishes it.
+    /// The user who wishes it.
     pub user: User,
 }
 
@@ -91,7 +91,7 @@ struct Sending {
     cancel: Cancel,
     watchers: usize,
     detached: bool,
-    /// Who has begun it.
+    /// The user who has begun it.
     user: User,
 }
 
@@ -116,7 +116,7 @@ impl Cancel {
         self.early.send_replace(true);
     }
 
-    /// Ends a transfer because somebody has withdrawn it.
+    /// Ends a transfer because a user has withdrawn it.
     fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Relaxed);
         self.set();
@@ -144,7 +144,7 @@ struct Table {
     next_number: u64,
 }
 
-/// Somebody who watches a transfer; it is cancelled when the last one goes.
+/// A caller that watches a transfer; it is cancelled when the last one goes.
 pub struct Watcher {
     sends: Arc<Sends>,
     key: Key,
@@ -192,7 +192,7 @@ impl Sends {
             if let Err(refusal) = &outcome {
                 tracing::warn!(%object, %refusal, "not sent");
             }
-            // Out of the table first: whoever sends again from now on gets a transfer of its own.
+            // Out of the table first: a caller that sends again from now on gets a transfer of its own.
             sends.remove(&key, number);
             sender.send_modify(|standing| standing.outcome = Some(outcome));
             sends.lock().running -= 1;
@@ -265,7 +265,7 @@ impl Sends {
             self.deliver(&send, first, lease, until(&options), &mut lent_for, cancel, standing).await?;
         let mut paths = 0;
         loop {
-            // Whoever is taken out is so once: that ends by itself.
+            // A receiver is taken out only once, so that this comes to an end.
             paths += usize::from(!steering.is_rekeyed());
             if report.left.is_empty() || lent_for == Some(Duration::ZERO) || paths > PATHS_MAX {
                 break;
@@ -511,7 +511,7 @@ impl Sends {
             return Err(not_sent(object));
         }
         for key in keys {
-            // Nobody who comes now is to join a transfer that is being withdrawn.
+            // A caller that comes now must not join a transfer that is being withdrawn.
             if let Some(sending) = table.sendings.remove(&key) {
                 sending.cancel.withdraw();
             }
@@ -547,7 +547,7 @@ impl Sends {
         sending.watchers -= 1;
         if sending.watchers == 0 && !sending.detached {
             sending.cancel.set();
-            // Nobody who comes now is to join a transfer that is being cancelled.
+            // A caller that comes now must not join a transfer that is being cancelled.
             table.sendings.remove(key);
         }
     }

@@ -514,7 +514,7 @@ impl Agent for Service {
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let user = User::of(&request)?;
-        // Nobody else can open a file that is not whole.
+        // Other users cannot open a file that is not whole.
         user.check_trusted("use parts of objects")?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
@@ -566,7 +566,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
                 Ok(report) => event(Event::Finished(report.as_ref().into())),
                 Err(refusal) => Err(refusal.clone().into()),
             };
-            // Nobody is there to hear it if this fails.
+            // If this fails, the caller has gone.
             let _ = events.send(last).await;
             return;
         }
@@ -597,7 +597,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     if !path.is_absolute() {
         return Err(wrong("the path is not absolute".into()));
     }
-    // Looked at before it is opened: opening a named pipe would wait for ever.
+    // Looked at before it is opened: opening a named pipe would block without an end.
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
     let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() || choice.is_several() {
         let tree = choice.open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;

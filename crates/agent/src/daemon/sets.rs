@@ -217,7 +217,7 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     let here = Arc::clone(shared);
     let reading = tokio::task::spawn_blocking(move || read(&here.store, id)).await;
     let set = Arc::new(reading.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??);
-    // What is here already is somebody else's, whatever this list says of it.
+    // What is here already belongs to other users or sets, whatever this list says of it.
     let before_it = shared.catalog.present(&set);
     shared.catalog.list_files(id, Arc::clone(&set));
     let cancelled =
@@ -247,7 +247,7 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
         if moved.elapsed() > IDLE_MAX {
             let (lacking, all) = (lacking.len(), set.parts().len());
             let why =
-                format!("{lacking} of the {all} files of set {id} have not come, and nobody sends them");
+                format!("{lacking} of the {all} files of set {id} have not come, and no source sends them");
             return Err(Refusal::new(Kind::TransferFailed, why));
         }
         let _ = tokio::time::timeout(LOOK_INTERVAL, changes.changed()).await;
@@ -286,7 +286,7 @@ pub fn delete(
     Ok(())
 }
 
-/// Removes the files of a set that has gone which no other set needs, and that nobody has pinned or brought by themselves; one that is in
+/// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought by themselves; one that is in
 /// use goes when others need its room.
 fn forget_files(shared: &Shared, set: &Set, user: User) {
     for part in shared.catalog.unlisted(set) {
@@ -457,8 +457,8 @@ async fn tell_files(
     }
 }
 
-/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: who has the set
-/// says so, and who has given it up while others got their files takes it in now.
+/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: a receiver that has the set
+/// says so, and one that has given it up while others got their files takes it in now.
 pub async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,
@@ -501,12 +501,12 @@ fn named_file(part: &Part, why: &str) -> String {
     format!("the file '{}' did not get there: {why}", printable(&part.name))
 }
 
-/// Sends a set as somebody wishes, and tells how it goes.
+/// Sends a set as its caller wishes, and tells how it goes.
 pub async fn send(sends: Arc<Sends>, set: Arc<Set>, wish: Wish, list: Watcher, events: Events<SendEvent>) {
     let detached = wish.detached;
     let sending = send_all(sends, set, wish, list, events.clone());
     if detached {
-        // It goes on when nobody listens any more.
+        // It goes on when no caller listens any more.
         tokio::spawn(sending);
         return;
     }
@@ -551,7 +551,7 @@ async fn send_all(
             if let Some(report) = report.filter(|_| object != list) {
                 let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
                 sums.add(&report);
-                // Who does not listen is told the next time, and holds nobody up.
+                // A caller that does not read is told the next time, and delays nothing.
                 if let Ok(place) = events.try_reserve() {
                     let so_far = sums.report(began.elapsed(), None);
                     place.send(Ok(SendEvent { event: Some(Event::Progress((&so_far).into())) }));
@@ -644,7 +644,7 @@ impl Sums {
             } else if let Some(Err(why)) = ended.get(receiver.name.as_str()) {
                 (receiver.verified, receiver.error) = (false, Some(why.clone()));
             }
-            // Who did not get the list has its reason already.
+            // A receiver that did not get the list has its reason already.
         }
         report
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
 
-/// What a try to receive has left is removed when nobody has gone on with it for so long.
+/// What a try to receive has left is removed when no other try has gone on with it for so long.
 const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What the bytes of a received object are.
@@ -36,7 +36,7 @@ pub struct Description {
     pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Who on this host has brought it.
+    /// The user of this host who has brought it.
     pub holder: Option<Holder>,
     /// It stays, whatever else needs its room.
     pub pinned: bool,
@@ -49,7 +49,7 @@ pub struct Found {
     pub description: Description,
     /// When it was received.
     pub since: SystemTime,
-    /// When somebody has asked for it last, as far as that was noted.
+    /// When it was asked for last, as far as that was noted.
     pub used: SystemTime,
 }
 
@@ -146,7 +146,7 @@ impl Store {
         sync_folder(&self.folder)
     }
 
-    /// Notes when somebody has asked for an object, for a later run. It is no more than a note.
+    /// Notes when an object was asked for, for a later run. It is no more than a note.
     pub fn note_use(&self, object: ObjectId, used: SystemTime) {
         let noted = File::open(self.file(object, DESCRIPTION))
             .and_then(|file| file.set_times(FileTimes::new().set_accessed(used)));
@@ -155,7 +155,7 @@ impl Store {
         }
     }
 
-    /// The object's bytes, if nobody has them open or mapped; who wants to open them waits while this lives. `Err` where that cannot be
+    /// The object's bytes, if no process has them open or mapped; a process that opens them waits while this lives. `Err` where that cannot be
     /// known.
     pub fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
         Alone::with(&self.path(object))
@@ -167,7 +167,7 @@ impl Store {
         is_single && fs::symlink_metadata(part_path(&self.path(coming))).is_err()
     }
 
-    /// Lets an object that comes take the pages of one that nobody uses any more; gives whether it does. The other one is
+    /// Lets an object that comes take the pages of one that is not used any more; gives whether it does. The other one is
     /// gone in any case.
     pub fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
@@ -219,12 +219,12 @@ impl Store {
         is_in_memory(&self.lock)
     }
 
-    /// Removes what tries to receive have left that nobody has gone on with for long.
+    /// Removes what tries to receive have left, where no other try has gone on with it for long.
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             if is_part_name(&entry.file_name()) && remove_stale_part(&entry.path(), PART_AGE_MAX)? {
-                tracing::info!(path = %entry.path().display(), "removed from the store: nobody went on with it");
+                tracing::info!(path = %entry.path().display(), "removed from the store: no try to receive went on with it");
             }
         }
         Ok(())
@@ -303,8 +303,8 @@ fn part_of(name: &str) -> Option<ObjectId> {
 
 /// Makes a folder, and those above it, for this user; gives why it cannot be trusted.
 ///
-/// In shared memory and temporary folders everybody can make folders: one that another user has made, or
-/// that everybody can write to, could be changed under us.
+/// In shared memory and temporary folders every user can make folders: one that another user has made, or
+/// that every user can write to, could be changed under us.
 pub fn trusted_folder(folder: &Path) -> Result<(), String> {
     if folder.as_os_str().is_empty() {
         return Ok(());

@@ -47,7 +47,7 @@ struct Ear {
     hold: Span,
     /// Begins when the manager has said where the stream comes.
     receiver: Mutex<Option<(u64, Receiver)>>,
-    /// Becomes true when somebody on this host leaves the stream for all.
+    /// Becomes true when a user of this host leaves the stream for all.
     left: watch::Sender<bool>,
 }
 
@@ -98,7 +98,7 @@ impl Streams {
 
     /// Ends a stream of this application.
     pub fn end(&self, caller: (AppId, User), name: &str) -> Result<(), Refusal> {
-        // Whoever is sending is told with the next message.
+        // A process that is sending is told with the next message.
         self.source(caller, name)?.published().take();
         self.lock().sources.remove(name);
         tracing::info!(stream = name, "ended");
@@ -110,13 +110,13 @@ impl Streams {
         self.shared.sealing.security().is_some_and(|security| security.members_secret(STREAMS).is_none())
     }
 
-    /// What a stream is sealed with where agents show who they are: with what they share, or what the manager has told of the
+    /// What a stream is sealed with where agents show a key or a certificate: with what they share, or what the manager has told of the
     /// stream.
     fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };
         let shared = security.members_secret(STREAMS);
         let Some(secret) = shared.as_ref().or(told) else {
-            let message = "nobody has told what this stream is sealed with: its agent and the manager must be of this version";
+            let message = "this agent was not told what this stream is sealed with: its agent and the manager must be of this version";
             return Err(Refusal::new(Kind::Invalid, message));
         };
         Ok(Some(Seal::new(secret, Handle(handle))))
@@ -188,7 +188,7 @@ impl Streams {
     /// Leaves a stream for all who hear it here.
     pub fn leave(&self, name: &str) -> Result<(), Refusal> {
         let Some(ear) = self.lock().ears.remove(name) else {
-            let message = format!("nobody on this host hears the stream '{name}'");
+            let message = format!("no process on this host hears the stream '{name}'");
             return Err(Refusal::new(Kind::StreamUnknown, message));
         };
         ear.left.send_replace(true);
@@ -199,7 +199,7 @@ impl Streams {
     fn forget(&self, name: &str, ear: Arc<Ear>) {
         let mut table = self.lock();
         let is_ours = table.ears.get(name).is_some_and(|other| Arc::ptr_eq(other, &ear));
-        // The table's and ours: nobody else listens.
+        // The table's and ours: no other process listens.
         if is_ours && Arc::strong_count(&ear) <= 2 {
             table.ears.remove(name);
         }
@@ -242,7 +242,7 @@ impl Streams {
                 },
                 () = responses.closed() => return Ok(()),
                 _ = left.wait_for(|left| *left) => {
-                    return Err(Refusal::new(Kind::Cancelled, "somebody on this host has left the stream"));
+                    return Err(Refusal::new(Kind::Cancelled, "a user of this host has left the stream"));
                 }
             };
             if responses.send(Ok(response)).await.is_err() {
@@ -354,7 +354,7 @@ fn batch(first: Message, inbox: &mut Inbox) -> ReceiveMessagesResponse {
     response
 }
 
-/// Somebody who sends to a stream.
+/// A process that sends to a stream.
 pub struct Pen {
     source: Arc<Source>,
     audience: watch::Receiver<Audience>,

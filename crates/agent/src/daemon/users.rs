@@ -1,6 +1,6 @@
-//! Users of this machine: who calls over the socket, and whose an object is.
+//! Users of this machine: which one calls over the socket, and whose an object is.
 //!
-//! The kernel says who has opened a connection. The agent's own user and root may do everything; any other user has what it has
+//! The kernel says which user has opened a connection. The agent's own user and root may do everything; any other user has what it has
 //! brought, and may read what is for all. The agent opens no path that such a user names: it might open what the user cannot.
 
 use polycast_api::error::{Kind, Refusal};
@@ -11,7 +11,7 @@ use tonic::transport::server::UdsConnectInfo;
 /// Of each limit of the agent one other user gets at most this part.
 const PART: usize = 4;
 
-/// Who has brought an object.
+/// The user who has brought an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The user's number.
@@ -20,7 +20,7 @@ pub struct Holder {
     pub private: bool,
 }
 
-/// Somebody who calls.
+/// The user who calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct User {
     uid: u32,
@@ -38,7 +38,7 @@ enum Rank {
 }
 
 impl User {
-    /// Who is at the other end of the socket.
+    /// The user at the other end of the socket.
     ///
     /// # Errors
     /// The kernel does not say it.
@@ -97,7 +97,7 @@ impl User {
     /// Whether it may remove or replace an object.
     ///
     /// # Errors
-    /// It is somebody else's.
+    /// It is another user's.
     pub fn check_change(self, object: ObjectId, holder: Option<Holder>) -> Result<(), Refusal> {
         if self.may_end(holder.map(|holder| holder.uid)) {
             return Ok(());

@@ -313,7 +313,8 @@ impl Supply {
                 same = groups.into_iter().all(|group| sealed.knows(group, geometry, tags));
             }
             if !same {
-                let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
+                let what =
+                    "its bytes were changed while it was being sent: send it when no program writes to it";
                 return Err(io::Error::other(what));
             }
         }

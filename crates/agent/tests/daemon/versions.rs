@@ -86,7 +86,7 @@ async fn of_a_version_only_what_has_changed_is_sent() {
             if at == 0 {
                 let file = File::open(&object.path).unwrap();
                 files.push(file.metadata().unwrap().ino());
-                // Somebody goes on reading the second version.
+                // A process goes on reading the second version.
                 reader = if number == 2 { Some((file, bytes.clone())) } else { reader };
             }
         }

@@ -140,7 +140,7 @@ impl Bed {
         self.net.run(&mut self.cluster, time)
     }
 
-    /// Runs until everybody has everything, and gives the seconds until the last receiver had it.
+    /// Runs until every receiver has everything, and gives the seconds until the last one had it.
     ///
     /// # Errors
     /// If that takes a minute.

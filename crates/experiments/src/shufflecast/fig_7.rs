@@ -234,7 +234,7 @@ pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
     Ok(Outcome::from(rows).figure(figure).note(
         "Throughput is one over the number of active sources at the busiest relay, as the paper defines it. \
         Algorithm 2 gives all work of the failed relay to one mirror and halves its sources; ours spreads it over \
-        the p - 1 mirrors, so that nobody loses much. By this definition the mean at full activity is the same, \
+        the p - 1 mirrors, so that no source loses much. By this definition the mean at full activity is the same, \
         1/p: more sources lose, each less. Algorithm 2 also moves k - 1 rules to another relay, which the \
         paper's bound leaves out.",
     ))

@@ -59,7 +59,7 @@ impl Around {
         Around { guard: Arc::clone(guard), ..self }
     }
 
-    /// How this manager shows who it is, and whom it takes for a member.
+    /// How this manager proves its name, and which ends it takes for members.
     pub fn security(&self) -> Option<&Security> {
         self.security.as_ref()
     }

@@ -255,7 +255,7 @@ mod tests {
         assert!(core.with(|inner| inner.seats.deadline().is_none()), "the second session is there");
     }
 
-    /// Who was a member of the manager before and does not come to this one is dead.
+    /// An agent that was a member of the manager before and does not come to this one is dead.
     #[tokio::test(start_paused = true)]
     async fn members_of_the_leader_before_are_waited_for() {
         let config = ManagerConfig::default();
@@ -266,9 +266,9 @@ mod tests {
         assert!(restored.core.with(|inner| inner.seats.deadline().is_some()));
     }
 
-    /// A process that was stopped has heard nobody, and says that of nobody.
+    /// A process that was stopped has heard no agent, and takes none for dead because of that.
     #[tokio::test(start_paused = true)]
-    async fn a_manager_that_was_stopped_blames_nobody() {
+    async fn a_manager_that_was_stopped_takes_no_agent_for_dead() {
         let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
         let core = Arc::new(core);
         let (_seat, _messages) = join(&core, "a").unwrap();

@@ -74,7 +74,7 @@ impl Seats {
         }
     }
 
-    /// Whether an agent may come from there: nobody takes the name of one that lives, or that may come back to its own
+    /// Whether an agent may come from there: it may not take the name of one that lives, or that may come back to its own
     /// address, and no address has all the places.
     fn admit(
         &self,
@@ -117,7 +117,7 @@ impl Seats {
         Ok(())
     }
 
-    /// Nobody could be heard until now.
+    /// No agent could be heard until now.
     pub(super) fn excuse(&mut self, now: Time) {
         for missing in self.missing.values_mut() {
             missing.until = missing.until.max(now + self.reconnect);
@@ -246,7 +246,7 @@ impl Seat {
             inner.take_in(&self.agent, message, came_at)
         });
         if may_wait {
-            // Those who want an object are gathered for less time than a heartbeat takes.
+            // Agents that ask for an object are gathered for less time than a heartbeat takes.
             self.core.changed.notify_one();
         }
         handled

@@ -23,7 +23,7 @@ pub fn start(folder: &str) -> Option<(Etcd, String)> {
     start_with(folder, "http", &[])
 }
 
-/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it wants to see a certificate.
+/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it asks to see a certificate.
 #[allow(dead_code, reason = "not each test needs it")]
 pub fn start_sealed(folder: &str) -> Option<(Etcd, String)> {
     let [ca, cert, key] = ["ca.pem", "etcd.pem", "etcd.key"].map(|name| format!("{folder}/{name}"));

@@ -10,7 +10,7 @@ Deliver one object (a file or a directory) to many machines.
 
 Every byte is sent once and reaches all receivers, over whatever the network has: IP multicast where \
 it gets through, a chain of TCP connections where it does not. Each receiver verifies every byte; \
-nothing half-written is ever seen. A dead or slow receiver holds nobody up, and the report names it.
+nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
 There are three ways to use it:
 
@@ -49,7 +49,7 @@ Deliver a file or directory to other machines, without daemons.
 
 Prints a code, waits until as many machines as asked for have run `polycast accept CODE`, delivers to all of \
 them at once, and prints a report. They find each other by multicast; where the network carries none, `polycast \
-accept CODE --from HOST` goes to this machine, and the object comes over TCP. Who does not know the code can \
+accept CODE --from HOST` goes to this machine, and the object comes over TCP. A machine without the code can \
 neither read nor change what is sent. With --open there is no code, and nothing is sealed: the next \
 machines that run `polycast accept` get it, also those that run it already.";
 
@@ -68,7 +68,7 @@ A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP po
 pub const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
-Waits for the offer with this code, or without one for an offer that anybody may take, says what it is, receives, verifies \
+Waits for the offer with this code, or without one for an offer that any machine may take, says what it is, receives, verifies \
 every byte and exits. Nothing is at PATH before all of it is there and verified, and what is there already stays unless \
 --force or --update says otherwise.";
 
@@ -89,8 +89,8 @@ goes on from what was verified. Of several offers on the network none is taken u
 pub const FETCH: &str = "\
 Get an object by its key, address or id.
 
-The local agent asks the manager who has it, and gets it from there. Those who ask for the same object at nearly the same time \
-get it together, every byte sent once. If no agent has it, exactly one of those who ask gets it from its address, and the \
+The local agent asks the manager which agent has it, and gets it from there. Agents that ask for the same object at nearly the same time \
+get it together, every byte sent once. If no agent has it, exactly one of those that ask gets it from its address, and the \
 others from that one; when it dies, the next one does. A key sha256:HEX is checked against the bytes that come from there.";
 
 pub const FETCH_MORE: &str = "\
@@ -98,12 +98,12 @@ Examples:
   polycast fetch https://example.org/model.bin --out model.bin       (on as many machines as need it)
   polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
   polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
-  polycast fetch 42 --out copy --timeout 1m                          (waits for somebody to have it)";
+  polycast fetch 42 --out copy --timeout 1m                          (waits until an agent has it)";
 
 pub const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
 
-When a new object needs room (store-max), received objects go, first those that nobody has asked for for the longest time. A \
+When a new object needs room (store-max), received objects go, first those that have not been asked for for the longest time. A \
 pinned one stays, also over a restart of the agent, until `polycast unpin` or `polycast rm`. So do those that are being sent or \
 received, and those that a process has open or mapped.";
 
@@ -122,8 +122,8 @@ pub const PUBLISH: &str = "\
 Give all subscribers of a topic a new version.
 
 Every subscriber gets the file or directory at the same time. The version is committed when all have verified it; only then \
-does any of them see it. A subscriber that dies or fails is named and not waited for. Who subscribes later gets the last \
-committed version from whoever has it.";
+does any of them see it. A subscriber that dies or fails is named and not waited for. A later subscriber gets the last \
+committed version from a host that has it.";
 
 pub const PUBLISH_MORE: &str = "\
 Examples:
@@ -154,7 +154,7 @@ pub const MANAGER_MORE: &str = "\
 Examples:
   polycast manager --key-file cluster.key
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
-  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that nobody else reaches)
+  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that only the cluster reaches)
   polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
   polycast manager --check --probe --config manager.toml (and where the fibres at the circuit switch lead)
 
@@ -236,7 +236,7 @@ pub const AGENT_MORE: &str = "\
 Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400 --key-file cluster.key
-  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that nobody else reaches)
+  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that only the cluster reaches)
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key --name rack1-host7 --interface eth1 --store /data/polycast";
 
 pub const KEY_MORE: &str = "\
@@ -245,7 +245,7 @@ Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast offer model.bin --receivers 2 --key-file cluster.key
 
-A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: who has it is a member, \
+A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: a machine that has it is a member, \
 can read all that members send each other, and can speak as any of them.";
 
 pub const TOKEN_MORE: &str = "\
@@ -264,7 +264,7 @@ Examples:
 
 A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
 each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
-named, and the exit status is 1. Who can write the file can write all of it anew: keep the hash that is printed, of the last \
+named, and the exit status is 1. A user who can write the file can write all of it anew: keep the hash that is printed, of the last \
 line, somewhere else.";
 
 pub const SEND: &str = "\

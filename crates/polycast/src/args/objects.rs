@@ -51,10 +51,10 @@ pub struct FetchArgs {
     /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of http, https or a file; or an object's id
     #[arg(value_name = "KEY|URL|ID")]
     pub what: FetchWhat,
-    /// Where to get it if no agent has it [default: the URL]; one of those who ask does
+    /// Where to get it if no agent has it [default: the URL]; one of the agents that ask does
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// Wait for so long, also for somebody to have it (500ms, 30s) [default: fail at once where nobody can have it]
+    /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have it]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]

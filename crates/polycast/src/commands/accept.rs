@@ -34,7 +34,7 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     };
     let spec = ReceiverSpec {
         name: args.name.clone().unwrap_or_else(network::machine_name),
-        // Nobody yet: whoever offers something.
+        // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         interface: interface.address,
         sink: sink.clone(),

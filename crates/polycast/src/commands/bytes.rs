@@ -24,7 +24,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Brings them to the agent. An id that nobody has `chosen` is that of these very bytes: where this user has brought them
+    /// Brings them to the agent. An id that was not `chosen` is that of these very bytes: where this user has brought them
     /// before, they are there.
     pub async fn put(
         &self,
@@ -44,7 +44,7 @@ impl Bytes {
         let source = Arc::clone(&self.source);
         let reading = tokio::task::spawn_blocking(move || read(&*source, &sender));
         let put = session.put(data, what, pieces).await;
-        // It ends where nobody takes what it reads.
+        // It ends where the agent takes no more of what it reads.
         let _ = reading.await;
         match put {
             Err(error) if error.kind() == Some(Kind::ObjectTaken) && !chosen => {

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Room that the receivers leave to others on a file system in memory, in bytes.
 const SPARE_ROOM: u64 = 64 << 20;
-/// Begins and ends the names of folders with copies that nobody keeps.
+/// Begins and ends the names of folders with copies that are not kept.
 const STAGE_PREFIX: &str = "polycast-cast-";
 const STAGE_SUFFIX: &str = ".stage";
 

@@ -90,12 +90,13 @@ impl IdentityArgs {
     }
 }
 
-/// Daemons listen to other machines only if these show who they are, or somebody has said that they need not.
+/// Daemons listen to other machines only if these show a key or certificate, or the user has said that they need not.
 fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool) -> Result<(), Failure> {
     if address.is_loopback() || insecure || has_identity {
         return Ok(());
     }
-    let message = format!("the {daemon} would take part with whoever reaches {address}, and seal nothing");
+    let message =
+        format!("the {daemon} would take part with every machine that reaches {address}, and seal nothing");
     Err(Failure::input(message).hint(
         "give it the cluster's key: polycast key new cluster.key, and on each machine --key-file cluster.key; or certificates with \
          --tls-ca, --tls-cert and --tls-key; or start the manager with --ca and agents with --token; \
@@ -320,7 +321,7 @@ fn send_options(args: &SendArgs) -> SendOptions {
     }
 }
 
-/// Who was not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
+/// The agents that were not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
 async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(String, u64)>, Failure> {
     let status = connect(local).await?.status().await?;
     let reached = |name: &String| name == own || report.receivers.iter().any(|one| one.name == *name);
@@ -351,7 +352,7 @@ fn taken(error: ClientError) -> Failure {
     if taken { failure.hint("take another --id, or say --replace") } else { failure }
 }
 
-/// What could not be sent is not left behind under an id that the user may want again. A transfer that was
+/// What could not be sent is not left behind under an id that the user may use again. A transfer that was
 /// cancelled takes a moment to end.
 async fn forget(session: &Session, data: DataId) {
     let begun = Instant::now();
@@ -554,7 +555,7 @@ fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Res
     place_file(taken, object.length, target, replace, object.mode)
 }
 
-/// Gives an object's bytes to whoever reads standard output: those of a directory are a tar stream.
+/// Gives an object's bytes to the program that reads standard output: those of a directory are a tar stream.
 fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
     if object.form() == PathForm::Directory {
         return spool::to_stdout(Stream { source: &TreeSource::open(from)?, at: 0 });

@@ -114,7 +114,7 @@ impl Findings {
     }
 }
 
-/// Looks at everything, or answers those who do.
+/// Looks at everything, or answers hosts that do.
 pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     let devices = interface::survey()
         .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;

@@ -14,7 +14,7 @@ pub fn run(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
         .map_err(|error| Failure::input(format!("the nodes cannot run: {error}")))?;
     let (count, control) = (nodes.count(), nodes.control().map(|address| address.to_string()));
     let document = json!({ "nodes": count, "socket": config.socket, "control": control });
-    // Whoever started the nodes may not read it.
+    // The program that started the nodes may not read it.
     let _ = output::result(format, &document, &format!("{count} nodes run"));
     loop {
         std::thread::park();

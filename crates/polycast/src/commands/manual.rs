@@ -1,4 +1,4 @@
-//! `polycast completions` and `polycast man`: what shells and `man` want to know, written from the command line's own
+//! `polycast completions` and `polycast man`: what shells and `man` need, written from the command line's own
 //! definition.
 
 use crate::args::{Args, CompletionsArgs, ManArgs};

@@ -1,4 +1,4 @@
-//! What `offer` and `accept` say while they look for each other: who is here, what is heard, and what is probably wrong where
+//! What `offer` and `accept` say while they look for each other: which machines are here, what is heard, and what is probably wrong where
 //! nothing is.
 
 use crate::output::{self, Format};
@@ -18,7 +18,7 @@ const HINT_AFTER: std::time::Duration = std::time::Duration::from_secs(3);
 /// Receivers and hosts that are named in a line.
 const NAMED_MAX: usize = 16;
 
-/// What is probably wrong with this machine's network where nobody hears anybody.
+/// What is probably wrong with this machine's network where no machine hears another.
 fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &own.name;
@@ -58,7 +58,7 @@ fn group() -> String {
     format!("UDP port {} (group {})", discovery::PORT, Ipv4Addr::from(discovery::GROUP))
 }
 
-/// The source's side: who has come, and for whom it waits.
+/// The source's side: the receivers that have come, and those that it waits for.
 pub struct Gathering {
     expected: usize,
     format: Format,
@@ -106,7 +106,7 @@ impl Gathering {
 
     /// Says what has changed, until the transfer runs.
     pub fn turn(&mut self, report: &Report, progress: &Progress) {
-        // Nobody's clock runs before the start.
+        // No receiver's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
             progress.delivery(report);
             self.name_served(report, progress);
@@ -139,10 +139,10 @@ impl Gathering {
         let interface = &self.interface;
         let mut lines = vec![match seekers.is_empty() {
             true => {
-                format!("nobody has asked for an offer on {} ({}) yet", interface.name, interface.address)
+                format!("no machine has asked for an offer on {} ({}) yet", interface.name, interface.address)
             }
             false => format!(
-                "{} asks for offers and has not come: it wants another one (a code, --open), or it cannot \
+                "{} asks for offers and has not come: it asks for another one (a code, --open), or it cannot \
                 connect to TCP port {} here",
                 seekers.join(", "),
                 self.address.port()

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Ids that nobody has chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
+/// Ids that the user has not chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
 const ID_BITS: u32 = 48;
 /// Ids that are named where a name has several.
 const NAMED_MAX: usize = 8;
@@ -120,11 +120,11 @@ pub fn stamp_of(mut stamp: [u8; 32], files: bool) -> [u8; 32] {
     stamp
 }
 
-/// The id of a file or directory for which nobody has chosen one: the same one as long as it does not change, so that the
+/// The id of a file or directory for which the user has chosen none: the same one as long as it does not change, so that the
 /// same command goes on from what an earlier one has sent.
 pub fn id_of(whose: &Whose, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
     let mut words = Vec::new();
-    // A path that cannot be resolved is refused by whoever opens it.
+    // A path that cannot be resolved is refused where it is opened.
     let paths = paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let paths: Vec<Vec<u8>> = paths.map(|path| path.into_os_string().into_encoded_bytes()).collect();
     let known = [whose.machine.as_bytes(), name.as_bytes(), &stamp];

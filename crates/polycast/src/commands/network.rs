@@ -1,4 +1,4 @@
-//! Names and addresses that nobody has to choose, and those that somebody has chosen.
+//! Names and addresses that users need not choose, and those that they have chosen.
 
 use crate::args::NetworkArgs;
 use crate::exit::Failure;
@@ -11,9 +11,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::str::FromStr;
 
-/// TCP port of an offer, unless somebody says another one.
+/// TCP port of an offer, unless the user names another one.
 pub const OFFER_PORT: u16 = discovery::PORT;
-/// TCP port where a receiver serves others of a chain, unless somebody says another one. Another one than an offer's: both may
+/// TCP port where a receiver serves others of a chain, unless the user names another one. Another one than an offer's: both may
 /// run on one machine.
 pub const ACCEPT_PORT: u16 = OFFER_PORT + 1;
 
@@ -22,7 +22,7 @@ pub fn interface(args: &NetworkArgs) -> Result<Interface, Failure> {
     interface::resolve(args.interface.as_deref()).map_err(|error| Failure::input(error.to_string()))
 }
 
-/// The connections of those who have the key in this file.
+/// The connections of those that have the key in this file.
 pub fn security(path: &Path) -> Result<Security, Failure> {
     let key = Secret::read(path).map_err(|error| Failure::input(error.to_string()))?;
     Ok(Security::shared(&key))
@@ -63,7 +63,7 @@ pub fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
     Ok(all)
 }
 
-/// A number for an object that nobody named: no two transfers are likely to get the same.
+/// A number for an object that the user has not named: no two transfers are likely to get the same.
 pub fn fresh_object() -> ObjectId {
     let (_, number) = uuid::Uuid::new_v4().as_u64_pair();
     // Kept short enough for programs that read JSON numbers as floating-point ones.

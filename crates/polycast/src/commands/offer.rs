@@ -120,7 +120,7 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
         }
         if is_open || flags.insecure {
             output::say(
-                "nothing is sealed: whoever is on the network can read along, and put in what they like",
+                "nothing is sealed: every machine on the network can read along, and put in what it likes",
             );
         }
     });

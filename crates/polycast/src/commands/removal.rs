@@ -140,7 +140,7 @@ pub(super) async fn add_instead(
         }
         added => added?,
     };
-    // One that was sent already has its hash; a set has it from the beginning. An id that nobody has chosen belongs to this file alone.
+    // One that was sent already has its hash; a set has it from the beginning. An id that was not chosen belongs to this file alone.
     if chosen && (object.root.is_empty() || object.kind() == ObjectKind::Set) {
         let answer = session.make_way(at, data).await?;
         if let Some(one) = answer.removed.iter().find(|one| !one.error.is_empty()) {

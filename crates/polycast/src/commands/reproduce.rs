@@ -103,7 +103,7 @@ fn documents(done: &[Done]) -> Vec<Judged<'_>> {
     outcomes.flat_map(|outcome| &outcome.rows).map(|row| Judged { row, within: row.is_within() }).collect()
 }
 
-/// By what the numbers were made. The machine has no name here: the page may be shown to anybody.
+/// By what the numbers were made. The machine has no name here, so that the page can be shown to others.
 fn about() -> Vec<(&'static str, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

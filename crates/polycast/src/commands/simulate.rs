@@ -123,7 +123,7 @@ fn run_sweep(args: &SimulateArgs, text: &str, format: Format) -> Result<Exit, Fa
     let mut runs = Vec::with_capacity(choices.len());
     for (number, choice) in (1..).zip(&choices) {
         let named = |why: String| Failure::input(format!("{path} with {}: {why}", sweep::describe(choice)));
-        // The lines of what was put together are nobody's.
+        // Lines are counted in the text that was put together, and are no lines of a file.
         let plain = |error: ScenarioError| match error {
             ScenarioError::Line { message, .. } => named(message),
             other => named(other.to_string()),

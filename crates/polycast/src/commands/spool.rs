@@ -42,7 +42,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Gives the file to whoever reads standard output.
+    /// Gives the file to the program that reads standard output.
     pub fn to_stdout(&self) -> Result<(), Failure> {
         let path = self.path();
         let file = File::open(&path).map_err(|error| Failure::path("read", &path, &error))?;

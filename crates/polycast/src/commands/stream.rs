@@ -36,7 +36,7 @@ enum StreamCommand {
     Send(NameArgs),
     /// Join a stream, and print its messages as lines
     Recv(RecvArgs),
-    /// Leave a stream: whoever receives it on this machine ends
+    /// Leave a stream: all who receive it on this machine end
     Leave(NameArgs),
     /// End a stream that was made here
     End(NameArgs),
@@ -157,7 +157,7 @@ async fn send(session: &Session, name: &str, format: Format) -> Result<Exit, Fai
     });
     let mut text = format!("{} messages sent, {}", sent.messages, format_bytes(sent.bytes));
     if sent.unheard > 0 {
-        let _ = write!(text, "; {} went out while nobody listened", sent.unheard);
+        let _ = write!(text, "; {} went out while no receiver listened", sent.unheard);
     }
     if sent.failed > 0 {
         let _ = write!(text, "; the network would not take {}", sent.failed);
@@ -220,7 +220,7 @@ async fn recv(session: &Session, args: &RecvArgs, format: Format) -> Result<Exit
     Ok(Exit::Done)
 }
 
-/// Prints messages, or keeps them for the document; gives whether anybody reads them.
+/// Prints messages, or keeps them for the document; gives whether a program still reads them.
 fn print(seen: &mut Seen, messages: impl Iterator<Item = Message>, format: Format) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     for message in messages {

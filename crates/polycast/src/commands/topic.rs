@@ -1,4 +1,4 @@
-//! `polycast publish` and `polycast subscribe`: versions of something, to all who want each.
+//! `polycast publish` and `polycast subscribe`: versions of something, to all that subscribe.
 
 use super::bytes::{self, Bytes};
 use super::cluster::{Ending, in_session, place_at, runtime};

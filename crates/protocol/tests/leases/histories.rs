@@ -1,4 +1,4 @@
-//! Histories of a manager: whatever agents do, devices do, and whoever leads, what the outside has seen is true.
+//! Histories of a manager: whatever agents and devices do, and whichever manager leads, what the outside has seen is true.
 
 use super::{LEASE, agent, apply, ask, config, drain, held_lease, join, object, request, with_config};
 use polycast_planning::{Channel, Failure, Fcfs, PlanId, Resource};
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// Who takes over goes on where the one before has ended, and finds what has failed by itself.
+    /// A manager that takes over goes on where the one before has ended, and finds what has failed by itself.
     fn take_over(&mut self) {
         let restored = self.restored();
         assert_eq!(restored.records(), self.manager.records());
@@ -409,7 +409,7 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 
-    /// Records that were changed by somebody else, or are of several managers: those that do not fit are named, and the
+    /// Records that another program has changed, or that are of several managers: those that do not fit are named, and the
     /// others make a state that agrees with itself.
     #[test]
     fn records_that_contradict_each_other_are_set_aside(

@@ -1,4 +1,4 @@
-//! Somebody who sends to the data channel of a transfer that is not his: what he makes up may cost a little time, never bytes,
+//! A host that sends to the data channel of a transfer that is not its own: what it makes up may cost a little time, never bytes,
 //! and never much.
 
 use crate::geometry;
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// What somebody sends again, as it was, is no news.
+/// A packet that is sent again, as it was, is no news.
 #[test]
 fn replays_cost_nothing_to_speak_of() {
     let honest = took_of(&beside(1, Faults::default(), None));
@@ -186,7 +186,7 @@ fn outputs(machine: &mut Receiver, now: Time) -> Vec<ReceiverOutput> {
     std::iter::from_fn(|| machine.poll(now)).collect()
 }
 
-/// A group that was spoiled twice comes from the source alone, whoever goes on spoiling it; what the source itself has sent
+/// A group that was spoiled twice comes from the source alone, however it is spoiled after that; what the source itself has sent
 /// stays, and is not asked for again.
 #[test]
 fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
@@ -229,7 +229,7 @@ fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
     assert_eq!(machine.corrupt_groups(), 2);
 }
 
-/// Whoever asks for what was not offered to it yet has been led astray: it comes with the stream, and not twice.
+/// A receiver that asks for what was not offered to it yet has been led astray: it comes with the stream, and not twice.
 #[test]
 fn what_is_still_to_come_is_not_patched() {
     let mut sender = Sender::new(config(geometry(4_000)));

@@ -69,7 +69,7 @@ pub struct Node {
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
-    /// Who speaks for it.
+    /// The receiver that speaks for it.
     pub speaker: Option<u32>,
     /// What it has to speak for others.
     pub feedback: Option<Feedback>,
@@ -96,7 +96,7 @@ pub struct World {
     pub window_packets: u64,
     joined: usize,
     events: BTreeMap<(Time, u64), Event>,
-    /// When each machine wants to be polled again; the sender is `None`.
+    /// When each machine asks to be polled again; the sender is `None`.
     wakes: BTreeMap<Option<u32>, Time>,
     sequence: u64,
     rng: Pcg64Mcg,
@@ -121,16 +121,16 @@ pub struct World {
     pub group_time: BTreeMap<u32, Duration>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
-    /// Who says anything instead of the truth.
+    /// Receivers that say anything instead of the truth.
     liars: BTreeMap<u32, Liar>,
     pub watch: Watch,
-    /// Who sends to the data channel without being asked.
+    /// The host that sends to the data channel without being asked.
     stranger: Option<Stranger>,
 }
 
 const DELAY: Duration = Duration::from_micros(50);
 /// Stands for receivers that may still come.
-const NOBODY: &str = "nobody";
+const ABSENT: &str = "absent";
 
 fn bytes(control: &Control<'_>) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -220,7 +220,7 @@ impl World {
         self.schedule(self.now + DELAY, Event::ToReceiver { peer, frame: bytes(control) });
     }
 
-    /// Does what the source's end of the session wants done.
+    /// Does what the source's end of the session orders.
     fn drain_roster(&mut self) {
         while let Some(output) = self.roster.poll(self.now) {
             let now = self.now;
@@ -277,7 +277,7 @@ impl World {
         self.roster.handle(self.now, RosterInput::Frame { guest: GuestId(peer), control: &have });
     }
 
-    /// A receiver's end of the session hears a frame, and what it wants done is done.
+    /// A receiver's end of the session hears a frame, and what it orders is done.
     fn hear(&mut self, peer: u32, control: &Control<'_>) {
         let now = self.now;
         let Some(guest) = self.nodes.get_mut(&peer).and_then(|node| node.guest.as_mut()) else { return };
@@ -386,13 +386,13 @@ impl World {
         self.liars.clear();
     }
 
-    /// From now on somebody sends to the data channel whatever `stranger` makes up.
+    /// From now on a host sends to the data channel whatever `stranger` makes up.
     pub fn disturb(&mut self, stranger: Stranger) {
         self.schedule(stranger.begins_at, Event::Strange);
         self.stranger = Some(stranger);
     }
 
-    /// A packet of nobody's, to all: it takes no room that the stream's packets need.
+    /// A packet of the stranger's, to all: it takes no room that the stream's packets need.
     fn send_something_strange(&mut self) {
         let fragments = self.geometry.fragments();
         let Some((strange, next)) = self.stranger.as_mut().and_then(|s| s.next(self.now, fragments)) else {
@@ -651,14 +651,14 @@ impl World {
             self.apply(event);
             self.drain_roster();
         }
-        // Nobody is called so: the transfer is open until it is taken out.
-        self.roster.handle(self.now, RosterInput::Add(NOBODY));
+        // No receiver is called so: the transfer is open until it is taken out.
+        self.roster.handle(self.now, RosterInput::Add(ABSENT));
         self.drain_roster();
         self.wakes.insert(None, self.now);
     }
 
     pub fn close(&mut self) {
-        self.roster.handle(self.now, RosterInput::Remove(NOBODY));
+        self.roster.handle(self.now, RosterInput::Remove(ABSENT));
         self.drain_roster();
         self.wakes.insert(None, self.now);
     }

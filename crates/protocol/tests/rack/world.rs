@@ -91,7 +91,7 @@ pub struct World {
     heard: BTreeMap<u32, u64>,
     pub leafs: BTreeMap<u32, Leaf>,
     pub agents: BTreeMap<(u32, u32), AgentNode>,
-    /// Which agents the leaf switches hand packets to, and who is next.
+    /// Which agents the leaf switches hand packets to, and which is next.
     pub switches: BTreeMap<u32, (Vec<u32>, usize)>,
     /// What every rack should have in the end: the version of each label, 0 for none.
     pub wanted: BTreeMap<(u32, u32), u64>,
@@ -104,7 +104,7 @@ pub struct World {
     pub through: BTreeMap<u32, Vec<Time>>,
     /// When the agents at ports of racks relabelled a packet last.
     relabelled: BTreeMap<(u32, u32), Time>,
-    /// Agents that speak to nobody until then.
+    /// Agents that say nothing until then.
     pub mute: BTreeMap<(u32, u32), Time>,
     /// What agents have said.
     pub beats: u64,
@@ -235,7 +235,7 @@ impl World {
             Who::Central => {
                 self.central_lives = false;
                 self.heard.clear();
-                // Those who wait are told by nobody; what they wanted is told to the next run.
+                // Those that wait are not told; what they asked for is told to the next run.
                 let confirmed = &self.confirmed;
                 self.tickets.retain(|ticket, _| confirmed.contains_key(ticket));
                 self.steady.clear();

@@ -128,7 +128,7 @@ pub(super) struct LinkState {
     pub(super) classes: u32,
     pub(super) up: bool,
     pub(super) faulty: bool,
-    /// The world wants to be told when the link has nothing more to send.
+    /// The world asks to be told when the link has nothing more to send.
     pub(super) watched: bool,
     /// The time that the most bytes that ever waited take at the rate; used with one priority.
     pub(super) queue_peak: Duration,

@@ -95,7 +95,7 @@ impl Inner {
         }
     }
 
-    /// Refuses to remove for a set what somebody has pinned or brought; what was entered with a set is the set's.
+    /// Refuses to remove for a set what a user has pinned or brought; what was entered with a set is the set's.
     fn check_unclaimed(&self, id: ObjectId) -> Result<(), Refusal> {
         let claimed = |why: &str| Err(Refusal::new(Kind::ObjectBusy, format!("object {id} {why}")));
         match self.objects.get(&id) {
@@ -170,7 +170,7 @@ impl Catalog {
     /// Removes a file that no set needs any more, or that is not what its set names; see [`Catalog::delete`].
     ///
     /// # Errors
-    /// Somebody has pinned it, or has brought it by itself.
+    /// A user has pinned it, or has brought it by itself.
     pub fn delete_part(
         &self,
         id: ObjectId,
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_pinned_or_brought_goes_with_no_set() {
+    fn what_a_user_pinned_or_brought_goes_with_no_set() {
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
         let list = set(app(1), &[("a", b"a"), ("b", b"b"), ("c", b"c")]);
         let [a, b, c] = [0, 1, 2].map(|at| list.parts()[at].id);

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Objects that one message names.
 const BATCH_MAX: usize = 1_024;
-/// News that nobody has looked at.
+/// News that were not read yet.
 const NEWS_MAX: usize = 4_096;
 
 /// An object that is here: its length, and its root hash where that is known.
@@ -105,7 +105,7 @@ impl Directory {
             News::Published(published) => {
                 if let Some(publishing) = self.publishing.remove(&published.topic) {
                     self.know(&published.topic, &publishing.word.app_id, publishing.word.version);
-                    // Whoever published it may have gone.
+                    // The publisher may have gone.
                     let _ = publishing.answer.send(Ok(published));
                 }
                 true
@@ -195,7 +195,7 @@ impl ManagerLink {
         }
     }
 
-    /// Wants an object, in this way from now on.
+    /// Asks for an object, in this way from now on.
     pub fn want(&self, object: ObjectId, wish: Wish) {
         let mut table = self.table();
         let is_new = table.directory.wants.insert(object, wish) != Some(wish);
@@ -212,7 +212,7 @@ impl ManagerLink {
         }
     }
 
-    /// The manager has denied a wish: it is nobody's any more.
+    /// The manager has denied a wish: it is over.
     pub fn forget_want(&self, object: ObjectId) {
         self.table().directory.wants.remove(&object);
     }
@@ -284,7 +284,7 @@ impl ManagerLink {
         Ok(published)
     }
 
-    /// Nobody waits for the answer any more.
+    /// The publisher does not wait for the answer any more.
     pub fn forget_publishing(&self, topic: &str) {
         let mut table = self.table();
         let is_over = table.directory.publishing.get(topic).is_some_and(|one| one.answer.is_closed());

@@ -62,7 +62,7 @@ pub struct Lease {
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take from now on, as the manager thinks.
+    /// How long the transfer will take from now on, as the manager estimates it.
     pub estimate: Option<Span>,
     pub granted_at: Instant,
     /// Which fabric was wished for.
@@ -220,7 +220,7 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut table = self.link.table();
         let waited = table.asked.remove(&self.request).is_some();
-        // Granted, but nobody has taken it.
+        // Granted, but no transfer has taken it.
         let held = table.held.iter().find(|(_, held)| held.lease.request_id == self.request);
         let response = held.map(|(response, _)| *response);
         if let Some(response) = response {

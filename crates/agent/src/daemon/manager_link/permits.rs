@@ -19,7 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// What permits are checked with.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Permits {
-    /// Whether agents show who they are: without that a permit says nothing.
+    /// Whether agents show certificates: without that a permit says nothing.
     pub wanted: bool,
     /// The newest first.
     keys: Vec<[u8; PUBLIC_LEN]>,

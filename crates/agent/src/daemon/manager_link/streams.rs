@@ -18,7 +18,7 @@ use tokio::sync::watch;
 pub struct Audience {
     /// What the manager has said about it; nothing yet.
     pub made: Option<Result<(), Refusal>>,
-    /// The way to those who listen; none while nobody does.
+    /// The way to the stream's receivers; none while there are none.
     pub path: Option<(String, Path)>,
 }
 
@@ -158,7 +158,7 @@ impl Streams {
 }
 
 impl ManagerLink {
-    /// Makes a stream. The secret is told to those who join, where there is one.
+    /// Makes a stream. The secret is told to those that join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.

@@ -117,7 +117,7 @@ impl Table {
     pub fn hang_up(&mut self) {
         (self.outbox, self.client) = (None, None);
         self.extending.clear();
-        // Nobody tells when a path is there any more: from here on it has to reach everyone.
+        // The manager cannot tell any more when a path is there: from here on it has to reach everyone.
         for held in self.held.values() {
             held.steering.tell(PathNews { waits: Some(false), ..PathNews::default() });
         }
@@ -234,7 +234,7 @@ impl Table {
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
-                    // Nobody listens any more; or a new path follows.
+                    // No receiver listens any more; or a new path follows.
                     self.held.remove(&ended.response_id);
                 } else if let Some(held) = self.held.remove(&ended.response_id) {
                     tracing::warn!(response = ended.response_id, reason = %ended.reason, "the path has ended");
@@ -341,7 +341,7 @@ impl Table {
         for lost in answer.lost_leases {
             // The transfer goes on: at worst it shares its group address, and packets tell whose they are.
             if self.held.remove(&lost).is_some() {
-                tracing::warn!(response = lost, "the manager has lent a path in use to somebody else");
+                tracing::warn!(response = lost, "the manager has lent a path in use to another transfer");
             }
         }
     }
@@ -363,7 +363,7 @@ impl Table {
         let Some(asked) = self.asked.remove(&granted.request_id) else {
             let known = self.held.contains_key(&granted.response_id);
             if !known && !self.owed.contains_key(&granted.request_id) {
-                // Nobody wants it any more.
+                // No transfer needs it any more.
                 self.give_back(granted.request_id, Some(granted.response_id), Fared::default());
             }
             return;
@@ -391,7 +391,7 @@ impl Table {
             self.ask_permit(granted.response_id);
         }
         let Some(answer) = self.extending.remove(&extended.request_id) else { return };
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = answer.send(match extended.denied {
             Some(denied) => Err(refusal(denied)),
             None => Ok(extended.granted),

@@ -28,7 +28,7 @@ use tonic::Streaming;
 const PIECES_MAX: usize = 8;
 /// The longest piece, in bytes.
 const PIECE_LEN_MAX: usize = 1 << 20;
-/// So much more room is taken at a time where nobody knows how long the object is.
+/// So much more room is taken at a time where the object's length is not known.
 const ROOM_STEP: u64 = 64 << 20;
 /// Bytes that are read at a time to compute a digest.
 const READ_LEN: usize = 1 << 20;
@@ -66,7 +66,7 @@ static ROOM: Mutex<()> = Mutex::new(());
 pub struct Expected {
     pub length: Option<u64>,
     pub digest: Digest,
-    /// Who brings them.
+    /// The user who brings them.
     pub user: User,
 }
 
@@ -76,7 +76,7 @@ pub struct Written {
     root: String,
 }
 
-/// A fill that has begun; whoever lets go of it without an end has failed.
+/// A fill that has begun; if it is dropped without an end it has failed.
 struct Begun {
     objects: Arc<Objects>,
     object: ObjectId,
@@ -129,7 +129,7 @@ async fn take_in(
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    // What a key names is for all, and counts for who has brought it.
+    // What a key names is for all, and counts for the user who has brought it.
     let receive = match user.is_other() {
         true => shared.catalog.begin_bring(key.object, user, false)?,
         false => shared.catalog.begin_receive(key.object)?,
@@ -235,7 +235,7 @@ fn write(
     let target = shared.store.path(id);
     let path = part_path(&target);
     let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
-    // Whoever has mapped what an earlier try has left keeps that.
+    // A process that has mapped what an earlier try has left keeps that.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

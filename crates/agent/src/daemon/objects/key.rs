@@ -63,7 +63,7 @@ impl Key {
         Ok(Key { text: text.to_string(), object: derive(kind, &name), digest })
     }
 
-    /// The name that a copy of the object gets where nobody says another: the end of the key.
+    /// The name that a copy of the object gets where no other is chosen: the end of the key.
     pub fn name(&self) -> String {
         let end = self.text.rsplit(['/', ':']).find(|part| !part.is_empty()).unwrap_or("object");
         let end = end.split(['?', '#']).next().unwrap_or_default();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stand_for_the_same_ids_for_ever() {
+    fn keys_always_stand_for_the_same_ids() {
         // blake3("polycast:name\0model"), by another implementation.
         let key = Key::parse("name:model").unwrap();
         let hash = blake3::hash(b"polycast:name\0model");

@@ -18,7 +18,7 @@ const RANGES_MAX: usize = 65_536;
 
 type Events = mpsc::Sender<Result<WatchEvent, Status>>;
 
-/// What a caller wants of an object, and what it has been told.
+/// What a caller asks for of an object, and what it has been told.
 pub struct Watching {
     id: ObjectId,
     /// Empty for all of it.
@@ -115,7 +115,7 @@ impl Watching {
                     return Ok(false);
                 }
                 more = news.changed() => {
-                    more.map_err(|_| Refusal::new(Kind::Internal, "nobody receives it any more"))?;
+                    more.map_err(|_| Refusal::new(Kind::Internal, "it is not being received any more"))?;
                 }
                 () = self.events.closed() => return Ok(true),
             }

@@ -25,7 +25,7 @@ impl Objects {
     /// went.
     pub(super) async fn serve(self: &Arc<Self>, serve: u64, object: ObjectId, receivers: Vec<String>) {
         tracing::info!(%object, serve, receivers = receivers.len(), "sends to those who asked");
-        // Nobody was told of it: the manager cannot know that it is here.
+        // Other users were not told of it: the manager cannot know that it is here.
         if self.shared.catalog.get(object).is_some_and(|there| there.holder().is_some_and(|one| one.private))
         {
             let refusal =

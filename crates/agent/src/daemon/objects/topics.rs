@@ -1,4 +1,4 @@
-//! Topics: what is published here, and who here has subscribed.
+//! Topics: what is published here, and which processes here have subscribed.
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Reports of a version's transfers come within this, or are not waited for.
 const REPORTS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The topics that somebody here has subscribed to.
+/// The topics that processes here have subscribed to.
 #[derive(Default)]
 pub struct Topics {
     topics: BTreeMap<String, Topic>,
@@ -44,7 +44,7 @@ struct TopicStanding {
     refused: Option<Refusal>,
 }
 
-/// One who has subscribed.
+/// A process that has subscribed.
 struct Subscription {
     objects: Arc<Objects>,
     topic: String,
@@ -62,7 +62,7 @@ impl Drop for Subscription {
     }
 }
 
-/// A version that is being published; nobody waits for it when this is dropped.
+/// A version that is being published; when this is dropped, the caller has stopped waiting for it.
 struct Publication<'a> {
     objects: &'a Objects,
     topic: &'a str,

@@ -157,7 +157,7 @@ pub fn joins(args: &BenchJoinArgs, format: Format) -> Result<Exit, Failure> {
     let Measured::Joins { joins, flow } = measured else {
         return Err(Failure::unexpected("the lab has measured something else"));
     };
-    let nothing = || Failure::unexpected("nobody has joined");
+    let nothing = || Failure::unexpected("no receiver has joined");
     let spread = |of: &dyn Fn(&Joining) -> f64| Spread::of(joins.iter().map(of)).ok_or_else(nothing);
     let heard = spread(&|join| millis(join.heard_ns))?;
     let arrived = spread(&|join| millis(join.arrived_ns))?;

@@ -28,7 +28,7 @@ groups.json:
 
 docs/planning.md has all of its fields.";
 
-/// How long the exact scheduler may think.
+/// How long the exact scheduler may compute.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The most ports of a circuit switch whose circuits are listed.
