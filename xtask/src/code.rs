@@ -2,7 +2,7 @@
 
 /// `text` with comments and the contents of string and character literals turned into spaces;
 /// every line keeps its number.
-pub fn without_comments_and_strings(text: &str) -> String {
+pub(crate) fn without_comments_and_strings(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
     let mut at = 0;
@@ -21,7 +21,7 @@ pub fn without_comments_and_strings(text: &str) -> String {
 
 /// The comments of `text`, without the marks that make them comments. What else is on a line becomes `|`, so that words on its
 /// two sides do not meet; a line without a comment is empty. Every line keeps its number.
-pub fn comments_alone(text: &str) -> String {
+pub(crate) fn comments_alone(text: &str) -> String {
     let (mut comments, chars): (String, Vec<char>) = (String::new(), text.chars().collect());
     let mut at = 0;
     while at < chars.len() {
@@ -51,7 +51,7 @@ fn words_of_comment(comment: &[char]) -> String {
 
 /// The contents of the string literals in `text`, each with the number of the line that it begins on. Escapes, and names in braces,
 /// become spaces, but for ends of lines.
-pub fn strings(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn strings(text: &str) -> Vec<(usize, String)> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
     while at < chars.len() {
@@ -170,7 +170,7 @@ fn character_end(chars: &[char], at: usize) -> usize {
 ///
 /// Relies on the layout that rustfmt makes: an item ends at the first line that is indented as much
 /// as its first one and closes it.
-pub fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
+pub(crate) fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut kept = Vec::new();
     let mut i = 0;
@@ -204,7 +204,7 @@ fn item_end(lines: &[&str], attribute: usize) -> usize {
 }
 
 /// Every function with a body: its name, its first line from 1, and how many lines it has. Relies on rustfmt's layout.
-pub fn functions(code: &str) -> Vec<(&str, usize, usize)> {
+pub(crate) fn functions(code: &str) -> Vec<(&str, usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();
     for (i, line) in lines.iter().enumerate() {
@@ -226,7 +226,7 @@ pub fn functions(code: &str) -> Vec<(&str, usize, usize)> {
 }
 
 /// Whether `word` stands in `line`, not as a part of a longer word.
-pub fn has_word(line: &str, word: &str) -> bool {
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-pub const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 Looks for bytes that break a promise of decoders, machines and records
 
 Usage: cargo xtask fuzz [OPTION].. [TARGET]..
@@ -79,7 +79,7 @@ impl Options {
 }
 
 /// Builds all targets, runs those that are asked for, and says what was found.
-pub fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
         println!("{USAGE}");
         return ExitCode::SUCCESS;

@@ -29,7 +29,7 @@ const SAY_WHAT_IT_DOES: &str = "say what the machine does";
 const SUBJECT: &str = "Who";
 
 /// Every breach in documents, one sentence each.
-pub fn check(documents: &[Source]) -> Vec<String> {
+pub(crate) fn check(documents: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     for Source { path, text } in documents {
         check_prose(path, 1, &without_code_and_quotes(text), &mut problems);
@@ -38,7 +38,7 @@ pub fn check(documents: &[Source]) -> Vec<String> {
 }
 
 /// Every breach in comments, and in the strings of Rust, one sentence each.
-pub fn check_sources(sources: &[Source]) -> Vec<String> {
+pub(crate) fn check_sources(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     for Source { path, text } in sources.iter().filter(|source| !NOT_YET.contains(&source.path.as_str())) {
         check_source(path, text, &mut problems);
@@ -47,7 +47,7 @@ pub fn check_sources(sources: &[Source]) -> Vec<String> {
 }
 
 /// Files on the list of those that are not free of these words, and that are.
-pub fn check_list(sources: &[Source]) -> Vec<String> {
+pub(crate) fn check_list(sources: &[Source]) -> Vec<String> {
     let is_free = |path: &&&str| {
         let mut problems = Vec::new();
         sources.iter().filter(|source| source.path == **path).for_each(|source| {

@@ -16,7 +16,7 @@ const NO_STD: [&str; 3] = ["libm", "rand_core", "rand_pcg"];
 const NO_STD_WITHOUT_DEFAULTS: [&str; 3] = ["hashbrown", "serde", "thiserror"];
 
 /// Every breach of purity, one sentence each.
-pub fn check(workspace: &Workspace) -> Vec<String> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<String> {
     let pure = workspace.members.iter().filter(|member| PURE.contains(&member.folder.as_str()));
     pure.flat_map(|member| {
         let mut problems = check_dependencies(member, &workspace.manifest);

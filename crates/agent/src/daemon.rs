@@ -99,14 +99,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A user here has asked for an object, and is told where it is.
-    pub fn used(&self, id: ObjectId) {
+    pub(crate) fn used(&self, id: ObjectId) {
         if self.catalog.touch(id) {
             self.store.note_use(id, SystemTime::now());
         }
     }
 
     /// Settings of a transfer that its caller has not chosen.
-    pub fn default_options(&self) -> Options {
+    pub(crate) fn default_options(&self) -> Options {
         Options {
             // Agents that are there answer at once; those that are not must not keep the others waiting.
             join_timeout: Span::from_secs(10),

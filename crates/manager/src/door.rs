@@ -91,7 +91,7 @@ impl Drop for Place {
 
 /// Connections as they come in.
 #[derive(Debug)]
-pub struct Door {
+pub(crate) struct Door {
     listener: TcpListener,
     house: Arc<Mutex<House>>,
     security: Option<Security>,
@@ -119,7 +119,7 @@ impl Log {
 }
 
 /// Takes connections at this listener; with `security` only from those that have the same.
-pub fn open(
+pub(crate) fn open(
     listener: TcpListener,
     config: &ManagerConfig,
     security: Option<Security>,
@@ -182,7 +182,7 @@ enum Stage {
 
 /// The other end of a connection: requests have it as an extension.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     /// Its address.
     pub from: Option<SocketAddr>,
     /// Its names, and what it has shown for them; known when the connection is sealed.
@@ -191,19 +191,19 @@ pub struct Guest {
 
 impl Guest {
     /// What it may call itself.
-    pub fn names(&self) -> PeerNames {
+    pub(crate) fn names(&self) -> PeerNames {
         self.known.get().map_or(PeerNames::Any, |(names, _)| names.clone())
     }
 
     /// What it has shown.
-    pub fn shown(&self) -> Option<Shown> {
+    pub(crate) fn shown(&self) -> Option<Shown> {
         self.known.get().map(|(_, shown)| shown.clone())
     }
 }
 
 /// A connection that was let in.
 #[derive(Debug)]
-pub struct Visitor {
+pub(crate) struct Visitor {
     stage: Stage,
     guest: Guest,
     /// Ends the wait for its key, then for the first word, until there was one.

@@ -27,7 +27,7 @@ const NAMED_MAX: usize = 20;
 
 /// Whether this manager leads.
 #[derive(Clone, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     /// It does.
     Leader(Arc<Core>),
     /// It does not; the leader's address where it is known.
@@ -35,7 +35,7 @@ pub enum Role {
 }
 
 /// Competes and leads, and does not end.
-pub async fn compete<E: Etcd>(
+pub(crate) async fn compete<E: Etcd>(
     config: &ManagerConfig,
     store: &Store<E>,
     address: &str,

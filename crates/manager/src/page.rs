@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 /// The manager's page.
-pub struct Page {
+pub(crate) struct Page {
     pub role: watch::Receiver<Role>,
     pub started: Instant,
 }

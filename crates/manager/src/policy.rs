@@ -16,7 +16,7 @@ const PATTERNS_MAX: usize = 4_096;
 /// A policy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Policy {
+pub(crate) struct Policy {
     /// What may be done; without one, everything.
     allow: Vec<Allow>,
     /// How much at a time; the first that a source fits holds for it.
@@ -103,7 +103,7 @@ fn any(patterns: &[Pattern], name: &str) -> bool {
 
 /// What a source has at this time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Transfers that wait or run,
     pub transfers: usize,
     /// their bytes,
@@ -195,7 +195,7 @@ impl Policy {
     ///
     /// # Errors
     /// It cannot be read, or makes no sense.
-    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+    pub(crate) fn load(path: &Path) -> Result<Self, SettingsError> {
         let wrong = |error: SettingsError| SettingsError::Value {
             setting: "policy",
             reason: format!("{}: {}", path.display(), error.to_string().replace(" of the settings", "")),
@@ -211,7 +211,7 @@ impl Policy {
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
+    pub(crate) fn from_toml(text: &str) -> Result<Self, SettingsError> {
         let policy: Policy = settings::parse(text)?;
         let wrong = |reason: String| SettingsError::Value { setting: "policy", reason };
         if policy.allow.len().max(policy.quota.len()) > RULES_MAX {
@@ -256,7 +256,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn send(&self, source: &str, object: &str, receiver: &str) -> Result<(), Ban> {
+    pub(crate) fn send(&self, source: &str, object: &str, receiver: &str) -> Result<(), Ban> {
         if let Some(name) = [source, receiver].into_iter().find(|name| self.revoked.contains(*name)) {
             return Err(Ban::Revoked(name.to_string()));
         }
@@ -272,7 +272,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn remove(&self, source: &str, object: Option<&str>, receiver: &str) -> Result<(), Ban> {
+    pub(crate) fn remove(&self, source: &str, object: Option<&str>, receiver: &str) -> Result<(), Ban> {
         let name = object.unwrap_or_default();
         let is_any = |rule: &Allow| object.is_some() || rule.objects.iter().any(|pattern| pattern.0 == "*");
         let allowed = match object {
@@ -302,7 +302,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn begin(&self, source: &str, has: Usage, bytes: u64) -> Result<(), Ban> {
+    pub(crate) fn begin(&self, source: &str, has: Usage, bytes: u64) -> Result<(), Ban> {
         let Some(quota) = self.quota(source) else { return Ok(()) };
         let source_name = || source.to_string();
         if let Some(most) = quota.transfers_max.filter(|most| has.transfers >= *most) {
@@ -319,13 +319,13 @@ impl Policy {
 
     /// The same policy for others, of which nothing allows these agents anything.
     #[must_use]
-    pub fn without(self, revoked: BTreeSet<String>) -> Self {
+    pub(crate) fn without(self, revoked: BTreeSet<String>) -> Self {
         Policy { revoked, ..self }
     }
 
     /// The agents whose certificates have been revoked.
     #[must_use]
-    pub fn revoked(&self) -> &BTreeSet<String> {
+    pub(crate) fn revoked(&self) -> &BTreeSet<String> {
         &self.revoked
     }
 
@@ -333,7 +333,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn rate(&self, source: &str, has_bps: u64) -> Result<(), Ban> {
+    pub(crate) fn rate(&self, source: &str, has_bps: u64) -> Result<(), Ban> {
         match self.quota(source).and_then(|quota| quota.rate_max) {
             Some(most) if has_bps > most.0 => {
                 Err(Ban::Rate { source_name: source.to_string(), most, has: Rate(has_bps) })

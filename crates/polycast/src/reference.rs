@@ -6,17 +6,17 @@
 use serde_json::Value;
 
 /// The version of the page: what is printed says it.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// Holds a document against the page.
-pub fn check_document(value: &Value) {
+pub(crate) fn check_document(value: &Value) {
     if cfg!(debug_assertions) {
         page::check(value, false);
     }
 }
 
 /// Holds an event against the page.
-pub fn check_event(value: &Value) {
+pub(crate) fn check_event(value: &Value) {
     if cfg!(debug_assertions) {
         page::check(value, true);
     }

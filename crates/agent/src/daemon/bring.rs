@@ -25,7 +25,7 @@ const MODE_MAX: u32 = 0o777;
 ///
 /// # Errors
 /// The request makes no sense, the id is taken, or there is no room.
-pub async fn put(
+pub(super) async fn put(
     shared: &Arc<Shared>,
     (id, user): (ObjectId, User),
     first: PutRequest,
@@ -64,7 +64,7 @@ fn shape(first: &PutRequest) -> Result<Shape, Refusal> {
 ///
 /// # Errors
 /// It is not here, not for this user, or cannot be read.
-pub async fn take(
+pub(super) async fn take(
     shared: &Arc<Shared>,
     (id, user): (ObjectId, User),
 ) -> Result<ReceiverStream<Result<TakeResponse, Status>>, Refusal> {

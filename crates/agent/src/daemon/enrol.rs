@@ -70,7 +70,7 @@ impl Enrolment {
     }
 
     /// The agent's certificate: the one that is there, where it holds, or one for the token.
-    pub async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
+    pub(super) async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
         let wrong = match self.files().security_of(&self.name) {
             Ok(Some(security)) => return Ok(security),
             Ok(None) => String::new(),
@@ -85,7 +85,7 @@ impl Enrolment {
     }
 
     /// Renews the certificate each time when that is due, as long as the agent runs.
-    pub async fn renew(&self, security: &Security) {
+    pub(super) async fn renew(&self, security: &Security) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
             let due =

@@ -42,7 +42,7 @@ const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The agent's control listener.
-pub struct Invitations {
+pub(super) struct Invitations {
     shared: Arc<Shared>,
     strangers: Strangers,
     decisions: Arc<Semaphore>,
@@ -62,7 +62,11 @@ impl Drop for Ends {
 impl Invitations {
     /// # Errors
     /// The listener cannot be used.
-    pub fn new(shared: Arc<Shared>, listener: TcpListener, receives_max: usize) -> std::io::Result<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        listener: TcpListener,
+        receives_max: usize,
+    ) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Invitations {
             strangers: Strangers::new(listener, shared.sealing.security()),
@@ -76,7 +80,7 @@ impl Invitations {
     }
 
     /// Takes invitations until told to end.
-    pub async fn run(mut self, mut ending: watch::Receiver<bool>) {
+    pub(super) async fn run(mut self, mut ending: watch::Receiver<bool>) {
         let ends = Ends(Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&ends.0);
         // One thread for all connections on which no wish has been said yet.

@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the store may hold.
 #[derive(Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Bytes; `None`: as much as its file system.
     most: Option<u64>,
     /// How long an object stays; `None`: until a user removes it.
@@ -36,23 +36,23 @@ pub struct Limits {
 
 impl Limits {
     /// Those of the settings, or what suits a store of this kind.
-    pub fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
+    pub(crate) fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
         let most = most
             .or_else(|| store.is_in_memory().then(|| memory_bytes()?.checked_div(PART_OF_MEMORY)).flatten());
         Limits { most, ttl, making: Mutex::default(), aside: Mutex::default() }
     }
 
-    pub fn most(&self) -> Option<u64> {
+    pub(crate) fn most(&self) -> Option<u64> {
         self.most
     }
 
     /// How often to look for what is too old; `None` where nothing ever is.
-    pub fn look_interval(&self) -> Option<Duration> {
+    pub(crate) fn look_interval(&self) -> Option<Duration> {
         self.ttl.map(|ttl| (ttl / 4).clamp(Duration::from_millis(100), LOOK_INTERVAL))
     }
 
     /// Removes what has been here for too long and is not in use.
-    pub fn expire(&self, catalog: &Catalog, store: &Store) {
+    pub(crate) fn expire(&self, catalog: &Catalog, store: &Store) {
         let Some(ttl) = self.ttl else { return };
         let now = SystemTime::now();
         for idle in catalog.idle() {
@@ -65,7 +65,7 @@ impl Limits {
     /// Makes room for an object of so many bytes that is about to come: the ones go whose place a newer version has taken, then those
     /// that have not been asked for for the longest time, and then what interrupted transfers have left. Nothing goes where that
     /// would not be enough.
-    pub fn make_room(
+    pub(crate) fn make_room(
         &self,
         catalog: &Catalog,
         store: &Store,
@@ -76,7 +76,7 @@ impl Limits {
     }
 
     /// The same, but the object may take the pages of one of the same length that goes; gives whether it does.
-    pub fn make_room_or_recycle(
+    pub(crate) fn make_room_or_recycle(
         &self,
         catalog: &Catalog,
         store: &Store,
@@ -92,7 +92,7 @@ impl Limits {
 
     /// Removes an object in whose place another one of its number is about to come: its pages are kept for that one, if no process has
     /// them open. Gives whether there was anything.
-    pub fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
+    pub(crate) fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
         let Ok(Some(alone)) = store.alone(id) else { return store.remove(id) };
         if store.recycle(id, alone, id)? {
             let mut aside = self.aside();

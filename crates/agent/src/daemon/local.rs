@@ -18,7 +18,7 @@ const SHARED_FOLDER: u32 = 0o711;
 
 /// Which users may use the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
+pub(super) struct Access {
     /// The socket's mode: 600, 660 or 666.
     mode: u32,
     /// The socket's group, by its number.
@@ -30,7 +30,7 @@ impl Access {
     ///
     /// # Errors
     /// There is no such mode or group, or one without the other means nothing; with the setting's name.
-    pub fn of(mode: Option<&str>, group: Option<&str>) -> Result<Self, (&'static str, String)> {
+    pub(super) fn of(mode: Option<&str>, group: Option<&str>) -> Result<Self, (&'static str, String)> {
         let number = match group {
             Some(group) => Some(group_number(group).map_err(|why| ("socket-group", why))?),
             None => None,
@@ -85,17 +85,17 @@ fn group_number(group: &str) -> Result<u32, String> {
 }
 
 /// A socket that listens; its file is removed with it.
-pub struct Listener {
+pub(super) struct Listener {
     listener: UnixListener,
     file: SocketFile,
 }
 
 /// The file of a socket.
-pub struct SocketFile(PathBuf);
+pub(super) struct SocketFile(PathBuf);
 
 impl Listener {
     /// Listens, in place of an agent that has died without removing its socket.
-    pub fn bind(path: &Path, access: Access) -> Result<Self, AgentError> {
+    pub(super) fn bind(path: &Path, access: Access) -> Result<Self, AgentError> {
         let wrong = |error: io::Error| AgentError::socket(path, error);
         if let Some(folder) = path.parent() {
             let is_new = !folder.as_os_str().is_empty() && !folder.exists();
@@ -132,12 +132,12 @@ impl Listener {
         Ok(Listener { listener, file })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.file.0
     }
 
     /// The connections that come, and the file to keep meanwhile.
-    pub fn into_incoming(self) -> (UnixListenerStream, SocketFile) {
+    pub(super) fn into_incoming(self) -> (UnixListenerStream, SocketFile) {
         (UnixListenerStream::new(self.listener), self.file)
     }
 }

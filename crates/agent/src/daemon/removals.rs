@@ -15,7 +15,7 @@ use tokio::sync::watch;
 const CHOICES_MAX: usize = 1_024;
 
 /// Does what other agents wish, until told to end.
-pub async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
+pub(super) async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
     let mut wishes = shared.link.removals();
     loop {
         let wish = tokio::select! {
@@ -84,7 +84,11 @@ fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The call makes no sense, or the manager cannot be reached.
-pub async fn ask(shared: &Shared, app: AppId, request: RemoveRequest) -> Result<RemoveResponse, Refusal> {
+pub(super) async fn ask(
+    shared: &Shared,
+    app: AppId,
+    request: RemoveRequest,
+) -> Result<RemoveResponse, Refusal> {
     let RemoveRequest { data_ids, names, except_data_id, agents, all, replaced, .. } = request;
     let invalid = |why: &str| Refusal::new(Kind::Invalid, why);
     if data_ids.is_empty() && names.is_empty() {

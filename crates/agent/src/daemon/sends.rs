@@ -28,7 +28,7 @@ const PATHS_MAX: usize = 3;
 
 /// How a transfer stands; what is known only grows.
 #[derive(Clone, Default, Debug)]
-pub struct Standing {
+pub(super) struct Standing {
     /// The request's number at the manager, once it has one.
     pub request: Option<u64>,
     /// How the request stands, while it waits.
@@ -40,14 +40,14 @@ pub struct Standing {
 
 /// How a request for a path stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub(super) struct Waiting {
     pub before: u32,
     pub estimate_ms: Option<u64>,
 }
 
 /// The path of a transfer.
 #[derive(Clone, Debug)]
-pub struct Granted {
+pub(super) struct Granted {
     pub fabric: String,
     pub response_id: u64,
     pub receivers: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Granted {
 
 /// Someone's wish to send.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub(super) struct Wish {
     pub object: ObjectId,
     pub receivers: Receivers,
     pub options: Options,
@@ -129,7 +129,7 @@ impl Cancel {
 }
 
 /// The table of transfers that run.
-pub struct Sends {
+pub(super) struct Sends {
     shared: Arc<Shared>,
     table: Mutex<Table>,
     most: usize,
@@ -145,7 +145,7 @@ struct Table {
 }
 
 /// A caller that watches a transfer; it is cancelled when the last one goes.
-pub struct Watcher {
+pub(super) struct Watcher {
     sends: Arc<Sends>,
     key: Key,
     number: u64,
@@ -153,12 +153,12 @@ pub struct Watcher {
 }
 
 impl Sends {
-    pub fn new(shared: Arc<Shared>, most: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, most: usize) -> Self {
         Sends { shared, table: Mutex::new(Table::default()), most, ended: watch::Sender::new(0) }
     }
 
     /// Begins to send an object, or joins those who watch it being sent.
-    pub fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
+    pub(super) fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
         let Wish { object, ref receivers, detached, user, .. } = wish;
         let key = Key { object, receivers: sorted(receivers) };
         let mut table = self.lock();
@@ -431,14 +431,14 @@ impl Sends {
     }
 
     /// The transfers that wait or run.
-    pub fn list(&self) -> Vec<(ObjectId, Standing)> {
+    pub(super) fn list(&self) -> Vec<(ObjectId, Standing)> {
         let table = self.lock();
         let sendings = table.sendings.iter();
         sendings.map(|(key, sending)| (key.object, sending.standing.borrow().clone())).collect()
     }
 
     /// Changes the time or the receivers of the transfer of an object; gives its path, `None` while it waits.
-    pub async fn extend(
+    pub(super) async fn extend(
         &self,
         (object, user): (ObjectId, User),
         time: Option<u64>,
@@ -491,7 +491,7 @@ impl Sends {
     }
 
     /// Watches the transfer of an object, if there is just one.
-    pub fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
+    pub(super) fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
         let mut table = self.lock();
         let mut sendings = table.sendings.iter_mut().filter(|(key, _)| key.object == object);
         let (key, sending) = sendings.next()?;
@@ -503,7 +503,7 @@ impl Sends {
     }
 
     /// Ends the transfers of an object.
-    pub fn withdraw(&self, object: ObjectId, user: User) -> Result<(), Refusal> {
+    pub(super) fn withdraw(&self, object: ObjectId, user: User) -> Result<(), Refusal> {
         let mut table = self.lock();
         let own = table.sendings.iter().filter(|(key, sending)| sending.is_for(key, object, user));
         let keys: Vec<Key> = own.map(|(key, _)| key.clone()).collect();
@@ -520,12 +520,12 @@ impl Sends {
     }
 
     /// Ends all transfers.
-    pub fn cancel_all(&self) {
+    pub(super) fn cancel_all(&self) {
         self.lock().sendings.values().for_each(|sending| sending.cancel.set());
     }
 
     /// Waits until no transfer runs.
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         let mut ended = self.ended.subscribe();
         while self.lock().running > 0 && ended.changed().await.is_ok() {}
     }
@@ -616,7 +616,7 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
 
 impl Watcher {
     /// Which of this agent's transfers it is.
-    pub fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 }
@@ -643,7 +643,7 @@ fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
 }
 
 /// Opens an object's bytes, which must not have changed since it was added.
-pub fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
+pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
     let in_place = object.added_from.is_some();
     let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
     let source: Arc<dyn ObjectSource> = match object.kind {

@@ -49,7 +49,7 @@ use tonic::{Request, Response, Status, Streaming};
 const EVENTS_MAX: usize = 4;
 
 /// The service.
-pub struct Service {
+pub(super) struct Service {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
@@ -57,7 +57,12 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>, streams: Arc<Streams>, objects: Arc<Objects>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        sends: Arc<Sends>,
+        streams: Arc<Streams>,
+        objects: Arc<Objects>,
+    ) -> Self {
         Service { shared, sends, streams, objects }
     }
 

@@ -39,7 +39,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const FILES_AN_EVENT: usize = 256;
 
 /// A directory that becomes a set.
-pub struct ToAdd {
+pub(super) struct ToAdd {
     pub id: ObjectId,
     pub path: PathBuf,
     pub choice: Choice,
@@ -52,7 +52,7 @@ pub struct ToAdd {
 ///
 /// # Errors
 /// It is no directory, a file cannot be read, or there are too many.
-pub async fn add(shared: &Arc<Shared>, to_add: ToAdd) -> Result<Available, Refusal> {
+pub(super) async fn add(shared: &Arc<Shared>, to_add: ToAdd) -> Result<Available, Refusal> {
     let (here, id, user) = (Arc::clone(shared), to_add.id, to_add.user);
     let added = tokio::task::spawn_blocking(move || add_here(&here, to_add));
     added.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
@@ -152,7 +152,7 @@ fn name_of(part: &Part) -> String {
 }
 
 /// The sets among what an earlier run has left, with what they are made of; those that are not whole any more are removed.
-pub fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
+pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
     let mut sets = BTreeMap::new();
     let files: BTreeMap<ObjectId, (u64, String)> = found
         .iter()
@@ -194,7 +194,7 @@ fn read(store: &Store, id: ObjectId) -> Result<Set, Refusal> {
 }
 
 /// Takes in a set whose list is here: waits for its files, and enters it when all are.
-pub async fn gather(shared: Arc<Shared>, receive: Receive, description: Description) {
+pub(super) async fn gather(shared: Arc<Shared>, receive: Receive, description: Description) {
     let id = receive.id();
     match await_files(&shared, &receive, id).await {
         Ok(set) => {
@@ -272,7 +272,7 @@ fn forget_part(shared: &Shared, part: ObjectId, set: ObjectId) {
 ///
 /// # Errors
 /// It is in use, or not this user's.
-pub fn delete(
+pub(super) fn delete(
     shared: &Shared,
     id: ObjectId,
     user: User,
@@ -299,7 +299,7 @@ fn forget_files(shared: &Shared, set: &Set, user: User) {
 }
 
 /// The bytes of a set as the stream of its directory; it stays while they are read.
-pub struct Whole {
+pub(super) struct Whole {
     tree: TreeSource,
     _guard: catalog::Send,
 }
@@ -307,7 +307,7 @@ pub struct Whole {
 impl Whole {
     /// # Errors
     /// It is no set.
-    pub fn of(shared: &Shared, guard: catalog::Send) -> Result<Self, Refusal> {
+    pub(super) fn of(shared: &Shared, guard: catalog::Send) -> Result<Self, Refusal> {
         let app = guard.id().app;
         let (set, files) = shared.catalog.files_of(guard.id())?;
         check_unchanged(&files)?;
@@ -332,7 +332,7 @@ impl ObjectSource for Whole {
 type Events<T> = mpsc::Sender<Result<T, Status>>;
 
 /// Tells of the files of a set as they come.
-pub async fn files(
+pub(super) async fn files(
     shared: Arc<Shared>,
     (id, user): (ObjectId, User),
     timeout: Option<Duration>,
@@ -459,7 +459,7 @@ async fn tell_files(
 
 /// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: a receiver that has the set
 /// says so, and one that has given it up while others got their files takes it in now.
-pub async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
+pub(super) async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,
     R: Future<Output = Outcomes> + Send + 'static,
@@ -502,7 +502,13 @@ fn named_file(part: &Part, why: &str) -> String {
 }
 
 /// Sends a set as its caller wishes, and tells how it goes.
-pub async fn send(sends: Arc<Sends>, set: Arc<Set>, wish: Wish, list: Watcher, events: Events<SendEvent>) {
+pub(super) async fn send(
+    sends: Arc<Sends>,
+    set: Arc<Set>,
+    wish: Wish,
+    list: Watcher,
+    events: Events<SendEvent>,
+) {
     let detached = wish.detached;
     let sending = send_all(sends, set, wish, list, events.clone());
     if detached {
@@ -650,12 +656,15 @@ impl Sums {
     }
 }
 
-pub fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
+pub(super) fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
     receivers.into_iter().map(|name| (name, Err(refusal.message.clone()))).collect()
 }
 
 /// Waits for the end of a transfer, and gives what has become of these.
-pub async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> (Outcomes, Option<Arc<Report>>) {
+pub(super) async fn outcomes(
+    mut watcher: Watcher,
+    receivers: Vec<String>,
+) -> (Outcomes, Option<Arc<Report>>) {
     let ended = watcher.standing.wait_for(|standing| standing.outcome.is_some()).await;
     let outcome = ended.ok().and_then(|standing| standing.outcome.clone());
     let report = match outcome {

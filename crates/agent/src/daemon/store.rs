@@ -25,7 +25,7 @@ const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What the bytes of a received object are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Description {
+pub(crate) struct Description {
     /// The name that it had at the source.
     pub name: String,
     /// File, directory or set.
@@ -44,7 +44,7 @@ pub struct Description {
 
 /// An object that an earlier run has received.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     pub id: ObjectId,
     pub description: Description,
     /// When it was received.
@@ -78,14 +78,14 @@ fn usual_mode() -> u16 {
 }
 
 /// The folder; no other agent uses it while this value lives.
-pub struct Store {
+pub(crate) struct Store {
     folder: PathBuf,
     lock: File,
 }
 
 impl Store {
     /// Opens or makes the store, and gives what an earlier run has left in it.
-    pub fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {
+    pub(crate) fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {
         let wrong = |reason: String| AgentError::store(folder, reason);
         let folder = std::path::absolute(folder).map_err(|error| wrong(error.to_string()))?;
         trusted_folder(&folder).map_err(wrong)?;
@@ -101,12 +101,12 @@ impl Store {
         Ok((store, found))
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Where an object's bytes are.
-    pub fn path(&self, object: ObjectId) -> PathBuf {
+    pub(crate) fn path(&self, object: ObjectId) -> PathBuf {
         self.file(object, BYTES)
     }
 
@@ -115,13 +115,13 @@ impl Store {
     }
 
     /// Bytes that can still be written.
-    pub fn free_bytes(&self) -> io::Result<u64> {
+    pub(crate) fn free_bytes(&self) -> io::Result<u64> {
         let space = statvfs(&self.folder)?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     /// Writes down what the bytes of an object are, which are on the disk by now: so is the description after this.
-    pub fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
+    pub(crate) fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// Notes when an object was asked for, for a later run. It is no more than a note.
-    pub fn note_use(&self, object: ObjectId, used: SystemTime) {
+    pub(crate) fn note_use(&self, object: ObjectId, used: SystemTime) {
         let noted = File::open(self.file(object, DESCRIPTION))
             .and_then(|file| file.set_times(FileTimes::new().set_accessed(used)));
         if let Err(error) = noted {
@@ -157,19 +157,19 @@ impl Store {
 
     /// The object's bytes, if no process has them open or mapped; a process that opens them waits while this lives. `Err` where that cannot be
     /// known.
-    pub fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
+    pub(crate) fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
         Alone::with(&self.path(object))
     }
 
     /// Whether an object that comes could take the pages of one that is here: it has no part file, and the other one no second name.
-    pub fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
+    pub(crate) fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
         let is_single = fs::symlink_metadata(self.path(old)).is_ok_and(|old| old.nlink() == 1);
         is_single && fs::symlink_metadata(part_path(&self.path(coming))).is_err()
     }
 
     /// Lets an object that comes take the pages of one that is not used any more; gives whether it does. The other one is
     /// gone in any case.
-    pub fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
+    pub(crate) fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
         remove_file(&self.file(old, DESCRIPTION))?;
         let recycled = recycle(&self.path(old), alone, &self.path(coming)).unwrap_or_else(|error| {
@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
-    pub fn remove(&self, object: ObjectId) -> io::Result<bool> {
+    pub(crate) fn remove(&self, object: ObjectId) -> io::Result<bool> {
         let bytes = self.path(object);
         // The description first: bytes without one are not taken for an object.
         let files = [self.file(object, DESCRIPTION), part_path(&bytes), bytes];
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// What tries to receive have left: whose it is, how long, and since when it waits; the oldest first.
-    pub fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
+    pub(crate) fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -215,12 +215,12 @@ impl Store {
     }
 
     /// Whether what is here takes the machine's memory.
-    pub fn is_in_memory(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         is_in_memory(&self.lock)
     }
 
     /// Removes what tries to receive have left, where no other try has gone on with it for long.
-    pub fn sweep(&self) -> io::Result<()> {
+    pub(crate) fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             if is_part_name(&entry.file_name()) && remove_stale_part(&entry.path(), PART_AGE_MAX)? {
@@ -305,7 +305,7 @@ fn part_of(name: &str) -> Option<ObjectId> {
 ///
 /// In shared memory and temporary folders every user can make folders: one that another user has made, or
 /// that every user can write to, could be changed under us.
-pub fn trusted_folder(folder: &Path) -> Result<(), String> {
+pub(super) fn trusted_folder(folder: &Path) -> Result<(), String> {
     if folder.as_os_str().is_empty() {
         return Ok(());
     }

@@ -122,7 +122,7 @@ const WAYS: [(&str, Way, Option<f64>, &str); 5] = [
 ///
 /// # Errors
 /// If a transfer does not end.
-pub fn fig_6a(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6a(options: &Options) -> Result<Outcome, ItemError> {
     let megabytes: &[u64] = if options.quick { &[50, 200] } else { &[200, 600, 1000, 1400] };
     let mut rows = Vec::new();
     let mut series = Vec::new();
@@ -187,7 +187,7 @@ fn fair_gbps(groups: u32) -> f64 {
 ///
 /// # Errors
 /// None.
-pub fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
     let counts: &[u32] = if options.quick { &[1, 4, 16] } else { &[1, 2, 4, 8, 12, 16] };
     let mut rows = Vec::new();
     let mut points = Vec::new();
@@ -255,7 +255,7 @@ fn parallel_groups(p: u32, k: u32) -> Vec<Row> {
 ///
 /// # Errors
 /// If a flow does not end.
-pub fn fig_6e(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6e(options: &Options) -> Result<Outcome, ItemError> {
     // Sizes and times in proportion; times are given for the whole.
     let scale = if options.quick { 80.0 } else { 8.0 };
     let (bytes, stagger_s) = ((4e9 / scale) as u64, 1.5 / scale);

@@ -39,7 +39,7 @@ fn steps(distribution: &[(u32, u32)], scale: f64) -> Vec<(f64, f64)> {
 ///
 /// # Errors
 /// None.
-pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
     let mut rows = Vec::new();
     let mut series = Vec::new();
     for (p, paper, _) in INSTANCES {
@@ -81,7 +81,7 @@ const PAPERS_COLUMNS: u32 = 3;
 ///
 /// # Errors
 /// None.
-pub fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
     let mut rows = Vec::new();
     let mut series = Vec::new();
     let mut shares = Vec::new();
@@ -184,7 +184,7 @@ const BOUND_NOTE: &str = "the paper's number is an upper bound, which leaves out
 ///
 /// # Errors
 /// None.
-pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
     let samples = if options.quick { 10 } else { 40 };
     let fractions = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
     let mut rows = Vec::new();

@@ -19,7 +19,7 @@ const DROPPED_NAMED_MAX: usize = 20;
 
 /// Something that another manager must not learn of before the change of state behind it is written.
 #[derive(Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// A message to an agent, in its session of this number.
     Say { agent: AgentKey, session: u64, message: Box<ManagerMessage> },
     /// Devices go from what they hold to something else.
@@ -28,27 +28,27 @@ pub enum Act {
 
 /// Changes of the state that are to be written, and what is to be done then.
 #[derive(Debug)]
-pub struct Commit {
+pub(crate) struct Commit {
     changes: BTreeMap<RecordKey, Option<Record>>,
     pub acts: Vec<Act>,
 }
 
 impl Commit {
     /// Adds a later one.
-    pub fn add(&mut self, later: Commit) {
+    pub(crate) fn add(&mut self, later: Commit) {
         self.changes.extend(later.changes);
         self.acts.extend(later.acts);
     }
 
     /// The changes, in the order of their keys.
-    pub fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
+    pub(crate) fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
         self.changes.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 }
 
 /// A core that goes on where an earlier leader has ended.
 #[derive(Debug)]
-pub struct Restored {
+pub(crate) struct Restored {
     pub core: Core,
     /// What its devices say, for [`Core::keep_time`].
     pub news: mpsc::Receiver<News>,
@@ -81,7 +81,7 @@ pub(super) struct Outgoing {
 impl Core {
     /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
     /// is said by [`Core::perform`] only. With `in_doubt` there may be paths of which nothing could be read.
-    pub fn restored(
+    pub(crate) fn restored(
         config: &ManagerConfig,
         around: &Around,
         records: Vec<Record>,
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// Does what had to wait until a change was written.
-    pub fn perform(&self, acts: Vec<Act>) {
+    pub(crate) fn perform(&self, acts: Vec<Act>) {
         self.with(|inner| {
             // One that leads no more says nothing.
             if inner.stopped {

@@ -4,7 +4,7 @@ use super::{Inner, readiness, streams};
 use crate::convert;
 use crate::devices::{self, Step};
 use polycast_api::error::Refusal;
-pub use polycast_api::manager::manager_message::Message;
+pub(super) use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, path_news};
 use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FetchWhat {
+pub(crate) enum FetchWhat {
     /// By what it is.
     Key(String),
     /// By where it is from.
@@ -47,7 +47,7 @@ impl fmt::Display for FetchWhat {
 
 /// `polycast fetch`
 #[derive(Arguments, Debug)]
-pub struct FetchArgs {
+pub(crate) struct FetchArgs {
     /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of http, https or a file; or an object's id
     #[arg(value_name = "KEY|URL|ID")]
     pub what: FetchWhat,
@@ -65,7 +65,7 @@ pub struct FetchArgs {
 
 /// `polycast pin` and `polycast unpin`
 #[derive(Arguments, Debug)]
-pub struct PinArgs {
+pub(crate) struct PinArgs {
     /// The objects' ids, or their names; all of a name
     #[arg(value_name = "NAME|ID", required = true)]
     pub which: Vec<Which>,
@@ -75,7 +75,7 @@ pub struct PinArgs {
 
 /// `polycast publish`
 #[derive(Arguments, Debug)]
-pub struct PublishArgs {
+pub(crate) struct PublishArgs {
     /// The topic's name
     #[arg(value_name = "TOPIC")]
     pub topic: String,
@@ -97,7 +97,7 @@ pub struct PublishArgs {
 
 /// `polycast subscribe`
 #[derive(Arguments, Debug)]
-pub struct SubscribeArgs {
+pub(crate) struct SubscribeArgs {
     /// The topic's name
     #[arg(value_name = "TOPIC")]
     pub topic: String,

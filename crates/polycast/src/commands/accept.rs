@@ -18,7 +18,7 @@ use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Waits for an offer and receives it.
-pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);

@@ -34,7 +34,7 @@ const STAGE_PREFIX: &str = "polycast-cast-";
 const STAGE_SUFFIX: &str = ".stage";
 
 /// Delivers to receivers of our own.
-pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     let name = object.name.clone();
     let stage = Stage::new(args, object.source.len())?;

@@ -105,7 +105,7 @@ fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool)
 }
 
 /// `polycast manager`
-pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => ManagerConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => ManagerConfig::default(),
@@ -148,7 +148,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast agent`
-pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => AgentConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => AgentConfig::default(),
@@ -233,7 +233,7 @@ pub(super) async fn in_session<T>(
 }
 
 /// `polycast send`
-pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     // Looked at here, because the agent may run as another user and elsewhere.
     let object = object::open_chosen(&args.choice)?;
     let paths = match &object.spool {
@@ -435,7 +435,7 @@ fn describe_path(granted: &Granted) -> Value {
 }
 
 /// `polycast extend`
-pub fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     let change = Extension { time: args.time, add: args.add.clone(), remove: args.remove.clone() };
     let granted = runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.extend(args.id.data, &change).await?)
@@ -456,7 +456,7 @@ pub fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast withdraw`
-pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.withdraw(args.id.data).await?)
     }))?;
@@ -471,7 +471,7 @@ fn is_untrusted(session: &Session) -> bool {
 }
 
 /// `polycast get`
-pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
@@ -643,7 +643,7 @@ fn describe(object: &Object) -> Value {
 }
 
 /// `polycast ls`
-pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let objects: Vec<Object> = runtime()?.block_on(async {
         let listed: Result<_, Failure> = Ok(connect(local).await?.list(None).await?);
         listed
@@ -662,7 +662,7 @@ pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast status`
-pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let status: StatusResponse = runtime()?.block_on(async {
         let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
         asked

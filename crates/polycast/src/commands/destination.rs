@@ -22,7 +22,7 @@ const SHARED_STICKY: u32 = 0o1002;
 
 /// A place that can be written to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Destination {
+pub(super) enum Destination {
     /// This path becomes the object.
     Out(PathBuf),
     /// This directory gets the object under its own name.
@@ -33,7 +33,7 @@ pub enum Destination {
 
 /// What becomes of something that is there already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Present {
+pub(super) enum Present {
     /// It stays, and the command fails.
     Stays,
     /// It is replaced.
@@ -44,7 +44,7 @@ pub enum Present {
 
 impl Present {
     /// What the user has said.
-    pub fn of(args: &PlaceArgs) -> Self {
+    pub(super) fn of(args: &PlaceArgs) -> Self {
         match (args.force, args.update) {
             (_, true) => Present::Updated,
             (true, false) => Present::Replaced,
@@ -53,14 +53,14 @@ impl Present {
     }
 
     /// Whether it may be replaced.
-    pub fn goes(self) -> bool {
+    pub(super) fn goes(self) -> bool {
         self != Present::Stays
     }
 }
 
 impl Destination {
     /// Says at once what would otherwise be said when all bytes have come: that the object cannot be put there.
-    pub fn check(args: &PlaceArgs) -> Result<Self, Failure> {
+    pub(super) fn check(args: &PlaceArgs) -> Result<Self, Failure> {
         let present = Present::of(args);
         match (&args.out, &args.into) {
             (Some(out), _) if out.as_os_str() == "-" => {
@@ -78,7 +78,7 @@ impl Destination {
     }
 
     /// The path that an object of this name gets; nothing where it goes to standard output.
-    pub fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+    pub(super) fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
         match self {
             Destination::Stdout => Ok(None),
             Destination::Out(path) => Ok(Some(path.clone())),

@@ -115,7 +115,7 @@ impl Findings {
 }
 
 /// Looks at everything, or answers hosts that do.
-pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     let devices = interface::survey()
         .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;
     let mut checks = Vec::new();

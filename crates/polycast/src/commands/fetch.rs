@@ -25,7 +25,7 @@ const PIECES_MAX: usize = 8;
 const SERVER_WITHIN: Duration = Duration::from_secs(30);
 
 /// `polycast fetch`
-pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     let destination = Destination::check(&args.place)?;
     output::check_alone(format, destination == Destination::Stdout)?;
     let origin = match (&args.from, &args.what) {

@@ -7,7 +7,7 @@ use polycast_agent::forwarder::{ForwarderConfig, daemon};
 use serde_json::json;
 
 /// Runs the nodes until the process is ended.
-pub fn run(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = ForwarderConfig::read(&args.config).map_err(|error| Failure::input(error.to_string()))?;
     let security = args.identity.files().security().map_err(|error| Failure::input(error.to_string()))?;
     let nodes = daemon::Nodes::start(&config, security.as_ref())

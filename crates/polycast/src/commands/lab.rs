@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// `polycast lab`
 #[derive(Arguments, Debug)]
-pub struct LabArgs {
+pub(crate) struct LabArgs {
     #[command(subcommand)]
     command: LabCommand,
 }
@@ -220,7 +220,7 @@ struct LabDelivery {
 }
 
 /// Runs a command of the lab.
-pub fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
     match &args.command {
         LabCommand::Cast(args) => cast(args, format),
         LabCommand::Compare(args) => compare::run(args, format),

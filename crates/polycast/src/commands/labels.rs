@@ -21,7 +21,7 @@ fn words_key(args: &ForwarderArgs) -> Result<WordsKey, Failure> {
 }
 
 /// Runs the switches until the process is ended.
-pub fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = LabelSwitchConfig::read(&args.config).map_err(|error| Failure::input(error.to_string()))?;
     let switches = LabelSwitches::start(&config, &words_key(args)?)
         .map_err(|error| Failure::input(error.to_string()))?;
@@ -35,7 +35,7 @@ pub fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// Runs the agent of a rack until the process is ended.
-pub fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = AgentConfig::load(&args.config).map_err(|error| Failure::input(error.to_string()))?;
     let config = config.rack_agent.ok_or_else(|| {
         Failure::input(format!("{} has no section [rack-agent]: add one", args.config.display()))

@@ -59,7 +59,7 @@ fn group() -> String {
 }
 
 /// The source's side: the receivers that have come, and those that it waits for.
-pub struct Gathering {
+pub(super) struct Gathering {
     expected: usize,
     format: Format,
     interface: Interface,
@@ -75,7 +75,7 @@ pub struct Gathering {
 
 impl Gathering {
     /// It begins.
-    pub fn new(
+    pub(super) fn new(
         expected: usize,
         format: Format,
         interface: Interface,
@@ -88,7 +88,7 @@ impl Gathering {
 
     /// It goes on, and says of each that it has the object.
     #[must_use]
-    pub fn serving(mut self, serves: bool) -> Self {
+    pub(super) fn serving(mut self, serves: bool) -> Self {
         self.served = serves.then(BTreeSet::new);
         self
     }
@@ -105,7 +105,7 @@ impl Gathering {
     }
 
     /// Says what has changed, until the transfer runs.
-    pub fn turn(&mut self, report: &Report, progress: &Progress) {
+    pub(super) fn turn(&mut self, report: &Report, progress: &Progress) {
         // No receiver's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
             progress.delivery(report);
@@ -178,7 +178,7 @@ fn who_is_here(here: &[String], expected: usize) -> String {
 }
 
 /// Says what a receiver notices while it looks for an offer.
-pub fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
+pub(super) fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
     match news {
         News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
         News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
@@ -218,7 +218,7 @@ fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> 
 }
 
 /// What to look at where multicast was to carry the object, and TCP had to.
-pub fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
+pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
     let chained: Vec<String> = report
         .receivers
         .iter()

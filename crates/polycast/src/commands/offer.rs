@@ -15,7 +15,7 @@ use polycast_types::Printable;
 use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
-pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open_chosen(&args.choice)?;
     let interface = network::interface(&args.network)?;
     let (name, _spool) = (object.name.clone(), object.spool);

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// `polycast rm`
-pub fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(to) = &args.to {
         return rm_elsewhere(args, &receivers(to), format);
     }

@@ -28,7 +28,7 @@ const LINKS_SHOWN: usize = 8;
 
 /// `polycast simulate`
 #[derive(Args, Clone, Debug)]
-pub struct SimulateArgs {
+pub(crate) struct SimulateArgs {
     /// The scenario
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
@@ -65,7 +65,7 @@ struct Run {
 }
 
 /// Reads the scenario, runs it and prints what it has shown.
-pub fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
     let path = &args.scenario;
     let text = settings::read_text(path).map_err(|error| Failure::path("read", path, &error))?;
     if !args.sweep.is_empty() {

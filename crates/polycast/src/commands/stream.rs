@@ -23,7 +23,7 @@ const KEPT_MAX: u64 = 1 << 20;
 
 /// `polycast stream`
 #[derive(Arguments, Debug)]
-pub struct StreamArgs {
+pub(crate) struct StreamArgs {
     #[command(subcommand)]
     command: StreamCommand,
 }
@@ -70,7 +70,7 @@ struct RecvArgs {
 }
 
 /// Runs a command of streams.
-pub fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {
     let app = AppId::default();
     runtime()?.block_on(async {
         match &args.command {

@@ -24,9 +24,9 @@ pub struct OrderConfig {
 }
 
 /// A number that is further ahead than this is a claim.
-pub const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
+pub(super) const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
 /// How long nothing may have come from where the stream was before such a claim is believed.
-pub const QUIET: Duration = Duration::from_millis(50);
+pub(super) const QUIET: Duration = Duration::from_millis(50);
 
 /// What keeping a piece takes beside its payload, in bytes.
 pub const PIECE_COST: usize = 96;

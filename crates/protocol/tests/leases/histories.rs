@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEASES_MAX: usize = 6;
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Join(u8),
     Restart(u8),
     Leave(u8),
@@ -37,7 +37,7 @@ pub enum Step {
     Pass(u64),
 }
 
-pub fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     let number = 0u8..5;
     prop_oneof![
         3 => number.clone().prop_map(Step::Join),
@@ -72,7 +72,7 @@ struct Held {
 }
 
 /// A manager, and what the outside has seen of it.
-pub struct World {
+pub(crate) struct World {
     addresses: u32,
     chain: bool,
     pub manager: Leases,
@@ -89,7 +89,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(addresses: u32, chain: bool) -> Self {
+    pub(crate) fn new(addresses: u32, chain: bool) -> Self {
         World {
             addresses,
             chain,
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Does one step, and looks at everything.
-    pub fn perform(&mut self, step: &Step) {
+    pub(crate) fn perform(&mut self, step: &Step) {
         match step {
             Step::Pass(millis) => {
                 self.now += Duration::from_millis(*millis);
@@ -222,7 +222,7 @@ impl World {
         restored
     }
 
-    pub fn records(&self) -> Vec<Record> {
+    pub(crate) fn records(&self) -> Vec<Record> {
         self.written.values().map(|text| serde_json::from_str::<Record>(text).unwrap()).collect()
     }
 

@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 
 /// What he sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// The last positions that there are, one after the other.
     Last,
     /// Any fragment, in a round that may be the stream's.
@@ -31,7 +31,7 @@ pub enum Manner {
 
 /// One of his packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Strange {
+pub(crate) struct Strange {
     pub round: u32,
     pub sn: u64,
     pub flags: u8,
@@ -40,7 +40,7 @@ pub struct Strange {
 }
 
 /// The stranger.
-pub struct Stranger {
+pub(crate) struct Stranger {
     manner: Manner,
     pub begins_at: Time,
     interval: Duration,
@@ -61,7 +61,7 @@ impl Stranger {
     }
 
     /// He hears a packet of the source.
-    pub fn hear(&mut self, now: Time, packet: (u32, u64, u8)) {
+    pub(crate) fn hear(&mut self, now: Time, packet: (u32, u64, u8)) {
         if self.heard.len() < HEARD_MAX {
             self.heard.push((now, packet));
         } else {
@@ -71,7 +71,7 @@ impl Stranger {
     }
 
     /// His next packet, and when the one after it follows.
-    pub fn next(&mut self, now: Time, fragments: u64) -> Option<(Strange, Option<Time>)> {
+    pub(crate) fn next(&mut self, now: Time, fragments: u64) -> Option<(Strange, Option<Time>)> {
         self.packets = self.packets.checked_sub(1)?;
         let mut below = |most: u64| self.rng.next_u64() % most;
         let forged = |round, sn, flags| Strange { round, sn, flags, forged: true };

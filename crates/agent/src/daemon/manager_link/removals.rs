@@ -42,7 +42,7 @@ impl Removals {
 
 /// What has become of a wish.
 #[derive(Debug, Default)]
-pub struct Removal {
+pub(crate) struct Removal {
     /// One answer an agent.
     pub answers: Vec<api::Removed>,
     /// Agents that are not at the manager.
@@ -53,14 +53,14 @@ pub struct Removal {
 
 impl ManagerLink {
     /// The wishes of other agents, from now on.
-    pub fn removals(&self) -> mpsc::Receiver<api::Remove> {
+    pub(crate) fn removals(&self) -> mpsc::Receiver<api::Remove> {
         let (others, wishes) = mpsc::channel(OTHERS_MAX);
         self.table().removals.others = Some(others);
         wishes
     }
 
     /// Answers a wish of another agent.
-    pub fn removed(&self, answer: api::Removed) {
+    pub(crate) fn removed(&self, answer: api::Removed) {
         self.table().say(Said::Removed(answer));
     }
 
@@ -68,7 +68,7 @@ impl ManagerLink {
     ///
     /// # Errors
     /// The manager cannot be reached.
-    pub async fn remove(
+    pub(crate) async fn remove(
         &self,
         agents: Vec<String>,
         all: bool,

@@ -26,11 +26,11 @@ const PROGRESS: Duration = Duration::from_millis(100);
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process.
-pub type Process = (AppId, u64);
+pub(super) type Process = (AppId, u64);
 
 /// Which processes wait for which objects.
 #[derive(Default)]
-pub struct Fetches {
+pub(super) struct Fetches {
     objects: BTreeMap<ObjectId, Fetch>,
     waiters: usize,
     last_number: u64,
@@ -67,7 +67,7 @@ enum Word {
 
 /// How a process asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Asks {
+pub(crate) struct Asks {
     pub process: Process,
     pub user: User,
     pub can_fill: bool,
@@ -91,7 +91,7 @@ type Events = mpsc::Sender<Result<FetchEvent, Status>>;
 
 impl Objects {
     /// Waits for an object, and tells the caller how it goes.
-    pub async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
+    pub(crate) async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
         if let Err(refusal) = Arc::clone(&self).follow(object, asks, &events).await {
             // A caller that has gone need not hear it.
             let _ = events.send(Err(refusal.into())).await;

@@ -34,7 +34,7 @@ const ROOM_STEP: u64 = 64 << 20;
 const READ_LEN: usize = 1 << 20;
 
 /// The next bytes that a caller brings, and whether they are the last.
-pub struct Piece {
+pub(crate) struct Piece {
     bytes: Vec<u8>,
     error: String,
     done: bool,
@@ -53,7 +53,7 @@ impl From<PutRequest> for Piece {
 }
 
 /// What an object is called and unpacks to.
-pub struct Shape {
+pub(crate) struct Shape {
     pub name: String,
     pub kind: ObjectKind,
     pub mode: u16,
@@ -63,7 +63,7 @@ pub struct Shape {
 static ROOM: Mutex<()> = Mutex::new(());
 
 /// What has to be true of the bytes that are brought.
-pub struct Expected {
+pub(crate) struct Expected {
     pub length: Option<u64>,
     pub digest: Digest,
     /// The user who brings them.
@@ -71,7 +71,7 @@ pub struct Expected {
 }
 
 /// What the file came to.
-pub struct Written {
+pub(super) struct Written {
     length: u64,
     root: String,
 }
@@ -98,7 +98,7 @@ impl Drop for Begun {
 }
 
 /// Takes in an object from a process that was told to get it.
-pub async fn fill(
+pub(crate) async fn fill(
     objects: &Arc<Objects>,
     (process, user): (Process, User),
     first: FillRequest,
@@ -140,7 +140,7 @@ async fn take_in(
 }
 
 /// Writes what a caller brings into the store.
-pub async fn store<R: Into<Piece> + Send>(
+pub(crate) async fn store<R: Into<Piece> + Send>(
     shared: &Arc<Shared>,
     receive: Receive,
     shape: Shape,
@@ -167,7 +167,7 @@ pub async fn store<R: Into<Piece> + Send>(
 }
 
 /// Writes bytes that are at hand into the store, for this user.
-pub fn store_bytes(
+pub(crate) fn store_bytes(
     shared: &Arc<Shared>,
     receive: Receive,
     shape: Shape,

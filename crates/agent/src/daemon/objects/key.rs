@@ -10,7 +10,7 @@ const KIND_LEN_MAX: usize = 32;
 
 /// What the bytes of an object have to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Digest {
+pub(crate) enum Digest {
     /// Whatever they are.
     None,
     /// Their SHA-256.
@@ -21,7 +21,7 @@ pub enum Digest {
 
 /// A key by which an object is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     pub text: String,
     pub object: ObjectId,
     pub digest: Digest,
@@ -29,7 +29,7 @@ pub struct Key {
 
 impl Key {
     /// Reads a key: KIND:TEXT.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let shown = Printable(text);
         let invalid = |why: String| Refusal::new(Kind::Invalid, why);
         if text.len() > KEY_LEN_MAX {
@@ -64,7 +64,7 @@ impl Key {
     }
 
     /// The name that a copy of the object gets where no other is chosen: the end of the key.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let end = self.text.rsplit(['/', ':']).find(|part| !part.is_empty()).unwrap_or("object");
         let end = end.split(['?', '#']).next().unwrap_or_default();
         if polycast_net::store::check_name(end).is_ok() { end.to_string() } else { "object".into() }

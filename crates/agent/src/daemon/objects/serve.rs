@@ -18,7 +18,7 @@ const ADD_WITHIN: Duration = Duration::from_millis(500);
 const ADD_AGAIN: Duration = Duration::from_millis(25);
 
 /// What has become of receivers, by their names.
-pub type Outcomes = Vec<(String, Result<(), String>)>;
+pub(crate) type Outcomes = Vec<(String, Result<(), String>)>;
 
 impl Objects {
     /// Sends an object to these: they are added to the transfer that runs, or get one of their own. The manager hears how it

@@ -24,7 +24,7 @@ const REPORTS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The topics that processes here have subscribed to.
 #[derive(Default)]
-pub struct Topics {
+pub(super) struct Topics {
     topics: BTreeMap<String, Topic>,
 }
 
@@ -78,7 +78,7 @@ impl Drop for Publication<'_> {
 
 impl Objects {
     /// Publishes a version, and waits until it is committed.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         (app, user): (AppId, User),
         request: PublishRequest,
@@ -154,7 +154,7 @@ impl Objects {
     }
 
     /// Tells a caller of every version from the last one on, until it goes.
-    pub async fn subscribe(
+    pub(crate) async fn subscribe(
         self: Arc<Self>,
         caller: (AppId, User),
         topic: String,

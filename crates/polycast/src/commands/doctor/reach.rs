@@ -24,7 +24,7 @@ const HEADERS_LEN: usize = 28;
 const USUAL_MTU: u32 = 1_500;
 
 /// Looks at how far packets get.
-pub fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
+pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
     let asker = match Asker::open(used.address) {
         Ok(asker) => asker,
         Err(error) => {

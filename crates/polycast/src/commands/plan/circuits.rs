@@ -43,7 +43,7 @@ const UNLIMITED_POWER: PowerBudget =
 
 /// Arguments of `plan circuits`.
 #[derive(Args, Clone, Debug)]
-pub struct CircuitsArgs {
+pub(crate) struct CircuitsArgs {
     /// The network and the groups, as JSON
     #[arg(value_name = "FILE.json")]
     pub file: PathBuf,

@@ -21,7 +21,7 @@ const LISTED_MAX: usize = 64;
 
 /// Arguments of `plan trees`.
 #[derive(Args, Clone, Debug)]
-pub struct TreesArgs {
+pub(crate) struct TreesArgs {
     /// bcube:n,k or torus:n,k or fat-tree:n,k
     #[arg(long)]
     pub topology: String,

@@ -132,9 +132,9 @@ fn a_narrow_path_behind_a_long_queue_is_named_after_the_others() {
         let rate = Some(Rate(rate_mbps * 1_000_000));
         PushConfig { rate, window_bytes: 128 << 20, ..PushConfig::default() }
     };
-    let times = (&[behind(50)], &granted(900), true, 115.0);
+    let times = delay_no_other(&[behind(50)], &granted(900), true, 115.0);
     assert!(times[0] < 1.4 * OBJECT_LEN as f64 * 8.0 / 50e6, "{times:?}");
-    let times = (&[behind(70)], &granted(100), false, 115.0);
+    let times = delay_no_other(&[behind(70)], &granted(100), false, 115.0);
     assert!(times[0] > OBJECT_LEN as f64 * 8.0 / 100e6 + 1.2, "{times:?}: too quick to tell");
 }
 
