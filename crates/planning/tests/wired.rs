@@ -207,6 +207,24 @@ fn a_dark_fibre_costs_no_rack_that_has_another_one() {
     }
 }
 
+/// A word of a splitter that there is not changes nothing.
+#[test]
+fn failures_outside_the_network_are_none() {
+    for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15)] {
+        let wiring = wiring(p, k, tors);
+        let fabric = fabric(wiring);
+        let (whole, last) = (NetworkState::default(), wiring.logical().tors() - 1);
+        let receivers = (1..tors).map(HostId).collect();
+        let group = Group { source: HostId(0), receivers };
+        for outside in [last + 1, last + 2, u32::MAX] {
+            let mut network = NetworkState::default();
+            network.fail_part(Shufflecast::part(outside));
+            assert_eq!(fabric.plan(&network, &group), fabric.plan(&whole, &group), "{outside} of {last}");
+            assert_eq!(fabric.standing_commands(&network), fabric.standing_commands(&whole));
+        }
+    }
+}
+
 /// 15 ToRs are wired as a 2,3-Shufflecast, and nine of them have two splitters (section III-A1). Those have a rule for each
 /// other rack, and those with one splitter at most k p^(k-1), as in a network without doubles.
 #[test]

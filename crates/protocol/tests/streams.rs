@@ -312,6 +312,11 @@ fn mistakes_are_said_in_a_sentence() {
     world.end(3, "a");
     assert_eq!(world.streams.streams().count(), 1, "only its source ends it");
     world.join(2, "a");
+    for bad in ["", "a b", "a\tb", "\u{7}", "a,b", "/a", &"x".repeat(256)] {
+        world.create(6, bad);
+        let word = world.word(6, bad);
+        assert!(matches!(word, Some(StreamWord::Refused(StreamRefusal::BadName(_)))), "{bad:?}: {word:?}");
+    }
     // The only address is taken: the receiver is told, and may try again when it is free.
     world.create(4, "c");
     world.join(5, "c");

@@ -107,7 +107,7 @@ fn a_version_that_its_only_holder_loses_is_given_up() {
 #[test]
 fn nothing_is_committed_before_subscribers_have_had_time_to_come() {
     let mut directory = Directory::new(DirectoryConfig::default(), ms(20_000), 0);
-    for number in 0..2 {
+    for number in 0..3 {
         directory.handle(ms(20_000), DirectoryInput::Arrived { agent: agent(number) });
         directory.handle(ms(20_000), DirectoryInput::Told { agent: agent(number) });
     }
@@ -124,11 +124,16 @@ fn nothing_is_committed_before_subscribers_have_had_time_to_come() {
     directory.handle(ms(20_001), publish);
     outputs(&mut directory, ms(20_002));
     assert_eq!(directory.committed("t"), None, "who subscribes may not have said so yet");
-    // One does, and is waited for.
-    directory.handle(ms(20_010), DirectoryInput::Subscribe { agent: agent(1), app, topic });
+    // One does and gets it, and then another one does that is waited for.
+    let subscribe = |number| DirectoryInput::Subscribe { agent: agent(number), app, topic: topic.clone() };
+    directory.handle(ms(20_010), subscribe(1));
+    directory.handle(ms(20_020), have(1, 1));
+    outputs(&mut directory, ms(20_020));
+    assert_eq!(directory.committed("t"), None, "it may not be the only one");
+    directory.handle(ms(20_030), subscribe(2));
     outputs(&mut directory, ms(40_000));
-    assert_eq!(directory.committed("t"), None, "it does not have it");
-    directory.handle(ms(40_001), have(1, 1));
+    assert_eq!(directory.committed("t"), None, "the other one does not have it");
+    directory.handle(ms(40_001), have(2, 1));
     outputs(&mut directory, ms(40_001));
     assert_eq!(directory.committed("t"), Some(&version));
 }

@@ -452,6 +452,17 @@ mod tests {
         assert!(control.window() >= 400, "what was given away is taken back: {}", control.window());
     }
 
+    /// A quarter more than the 4 ms that are worth having is near enough; twice as much is not.
+    #[test]
+    fn a_queue_that_is_nearly_short_enough_is_no_reason_to_follow_loss() {
+        let mut control = grown(12);
+        queues(&mut control, 4, 10, 100, true);
+        assert!(!control.follows_loss(), "a window of {}", control.window());
+        let mut control = grown(12);
+        queues(&mut control, 8, 10, 100, true);
+        assert!(control.follows_loss(), "a window of {}", control.window());
+    }
+
     #[test]
     fn the_window_for_a_long_queue_starts_at_a_share_of_it() {
         let mut control = grown(40);

@@ -269,8 +269,11 @@ mod tests {
                 log.set(number, *session, if *is_member { &[0x80] } else { &[] });
                 log.check();
             }
+            let has = replayed(&changes).len();
+            prop_assert_eq!((log.labelled(), log.label_bytes()), (has, has));
             log.forget_removed(forgotten);
             log.check();
+            prop_assert_eq!((log.labelled(), log.label_bytes()), (has, has));
             let to = Name { rack: 1, agent: None };
             let config = FeedConfig::default();
             for reached in 0..=log.head() {

@@ -172,6 +172,7 @@ fn a_leaf_takes_as_many_sessions_as_it_may_have() {
     take(standing(to, 3, 9));
     assert_eq!(take(updates(to, 3, 1, &[4, 5, 6])), (3, 0));
     leaf.check();
+    assert_eq!(leaf.held(), (3, 3), "labels of one byte each");
 }
 
 /// An agent that was away and says that it has what it never was sent is brought up to date from the beginning.
