@@ -567,19 +567,23 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
             world.arrive(host, Vec::new());
         }
         Deed::Fail(stream) => {
-            let Some((source, _)) = model.get(&title(stream)) else { return };
-            let lent = world.lent.get(&(name(*source), STREAMS_FROM + 7)).cloned();
-            let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else {
-                return;
-            };
-            let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
-            world.leases.handle(world.now, Input::Failed { failures: vec![address] });
-            world.drain();
-            world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
-            world.drain();
+            if let Some((source, _)) = model.get(&title(stream)) {
+                fail_for_a_while(world, *source);
+            }
         }
         Deed::Pass(millis) => world.pass(Duration::from_millis(millis.into())),
     }
+}
+
+/// The address of a source's stream fails, and is repaired.
+fn fail_for_a_while(world: &mut World, source: u32) {
+    let lent = world.lent.get(&(name(source), STREAMS_FROM + 7)).cloned();
+    let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else { return };
+    let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
+    world.leases.handle(world.now, Input::Failed { failures: vec![address] });
+    world.drain();
+    world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
+    world.drain();
 }
 
 fn gone(model: &mut Model, hears: &mut Wants, host: u32) {

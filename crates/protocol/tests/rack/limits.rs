@@ -255,6 +255,38 @@ fn an_agent_speaks_when_it_is_due() {
     }
 }
 
+/// Changes of a row as a packet to one agent: which session gets a label, or loses it.
+fn changes(
+    (to, stream): (Name, u64),
+    row: &[(u32, bool)],
+    numbers: std::ops::Range<usize>,
+    labels: &[[u8; 2]],
+) -> Vec<u8> {
+    let mut updates = Updates::new(to, stream, numbers.start as u64);
+    for number in numbers.start + 1..=numbers.end {
+        let (session, is_member) = row[number - 1];
+        let label = if is_member { &labels[number][..] } else { &[] };
+        // Datagrams have room for so few.
+        assert!(updates.push(Update { number: number as u64, session, label }));
+    }
+    let mut datagram = Vec::new();
+    Rack::Updates(updates).emit(&mut datagram);
+    datagram
+}
+
+/// The labels that are there after a row of changes.
+fn members(row: &[(u32, bool)], labels: &[[u8; 2]]) -> BTreeMap<u32, Vec<u8>> {
+    let mut there = BTreeMap::new();
+    for (number, (session, is_member)) in (1..).zip(row) {
+        if *is_member {
+            there.insert(*session, labels[number].into());
+        } else {
+            there.remove(session);
+        }
+    }
+    there
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     /// Parts of one row of changes come in any order, some twice, and words for others between them: an agent has what the row says
@@ -274,18 +306,7 @@ proptest! {
         for (after, count, kind) in words {
             let after = after % row.len();
             let end = row.len().min(after + count);
-            let part = |to, stream| {
-                let mut updates = Updates::new(to, stream, after as u64);
-                for number in after + 1..=end {
-                    let (session, is_member) = row[number - 1];
-                    let label = if is_member { &all[number][..] } else { &[] };
-                    // Datagrams have room for so few.
-                    assert!(updates.push(Update { number: number as u64, session, label }));
-                }
-                let mut datagram = Vec::new();
-                Rack::Updates(updates).emit(&mut datagram);
-                datagram
-            };
+            let part = |to, stream| changes((to, stream), &row, after..end, &all);
             let mut word = |message: Rack<'_>| agent.handle(ms(1), AgentInput::Message(message));
             match kind {
                 0 => {
@@ -328,14 +349,7 @@ proptest! {
                     AgentOutput::Active(_) | AgentOutput::Send(_) => {}
                 }
             }
-            let mut expected: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-            for (number, (session, is_member)) in (1..).zip(&row[..applied]) {
-                if *is_member {
-                    expected.insert(*session, all[number].into());
-                } else {
-                    expected.remove(session);
-                }
-            }
+            let expected = members(&row[..applied], &all);
             prop_assert_eq!(&labels, &expected);
             prop_assert_eq!((agent.applied(), agent.labels()), (applied as u64, expected.len()));
             prop_assert_eq!(agent.counts(), counts);
