@@ -441,10 +441,10 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
         assert_eq!(sorted, (first..first + 5).collect::<Vec<_>>());
         assert_eq!(lent[0], first + (turn % 5) as u32);
     }
-    let nobody = Group { source: HostId(1), receivers: [].into() };
+    let empty = Group { source: HostId(1), receivers: [].into() };
     assert!(
-        fabric.plan(&NetworkState::default(), &nobody).is_err()
-            && TcpChain.plan(&NetworkState::default(), &nobody).is_err()
+        fabric.plan(&NetworkState::default(), &empty).is_err()
+            && TcpChain.plan(&NetworkState::default(), &empty).is_err()
     );
     let adopted =
         fabric.adopt(&NetworkState::default(), &group(1, &[2]), &Channel::Chain { order: Vec::new() });
@@ -453,7 +453,7 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
 
 #[test]
 fn a_host_has_one_place_and_a_place_one_host() {
-    // Who is named again has moved; where it was is free for another one.
+    // A host that is named again has moved; where it was is free for another one.
     let places = Places::new(4, [(HostId(7), 0), (HostId(7), 3), (HostId(8), 0), (HostId(8), 0)]).unwrap();
     assert_eq!([7, 8, 9].map(|host| places.get(HostId(host))), [Some(3), Some(0), None]);
     assert!(Places::new(4, [(HostId(7), 0), (HostId(8), 1), (HostId(7), 1)]).is_err());
@@ -483,7 +483,7 @@ fn waits(decisions: &[Decision]) -> Vec<u64> {
 
 /// First come, first served: with some addresses left, the oldest requests get them, and the others wait.
 #[test]
-fn nobody_overtakes_the_oldest() {
+fn no_request_overtakes_the_oldest() {
     let fabrics =
         Fabrics::new(vec![Box::new(IpMulticast::new(AddressPool::new([239, 1, 1, 0], 2, 9).unwrap()))]);
     let requests: Vec<Pending> = (0..5).map(|id| pending(id, group(id as u32, &[50]), 9)).collect();

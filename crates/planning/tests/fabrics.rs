@@ -1,4 +1,4 @@
-//! The fabrics of the four papers behind the one planning interface: nothing is held twice, everybody is reached by
+//! The fabrics of the four papers behind the one planning interface: nothing is held twice, every receiver is reached by
 //! what devices are told, and refusals say what is in the way. Reach is found by following the light, the relays,
 //! the labels and the routes, not by asking the planners.
 
@@ -216,7 +216,7 @@ fn walk_one_label(group: &Group, plan: &Plan, label: &[u8]) -> BTreeSet<HostId> 
             }
             _ => None,
         });
-        let label = found.expect("no leaf gets packets that nobody there wants");
+        let label = found.expect("no leaf gets packets without a receiver there");
         let LeafAction::ToHosts(ports) = switches::leaf(format, &label, Ingress::Below) else {
             panic!("a leaf label")
         };
@@ -282,9 +282,9 @@ fn walk_pods(group: &Group, plan: &Plan, label: &[u8], network: &NetworkState) -
         if let Some(asked) = action.asks {
             let leaf = clos.neighbor(spine, asked);
             assert!(!failed.contains(&Orca::link(spine, leaf)), "the spine {spine} cannot ask {leaf}");
-            let (_, spine_label) = kept(leaf).expect("who is asked has a label");
+            let (_, spine_label) = kept(leaf).expect("a leaf that is asked has a label");
             let mut spine_label = spine_label.to_vec();
-            assert!(!spine_label.is_empty(), "who is asked has a spine label");
+            assert!(!spine_label.is_empty(), "a leaf that is asked has a spine label");
             spine_label.resize(format.bytes() as usize, 0);
             let spine_label = (LabelKind::Spine, &Label(spine_label));
             let back = switches::guarded_leaf(format, spine_label, Ingress::Below, true);
@@ -293,7 +293,7 @@ fn walk_pods(group: &Group, plan: &Plan, label: &[u8], network: &NetworkState) -
         }
         for port in (0..clos.leafs_per_pod()).filter(|port| action.down >> port & 1 == 1) {
             let leaf = clos.neighbor(spine, port);
-            let (leaf_label, _) = kept(leaf).expect("no leaf gets packets that nobody there wants");
+            let (leaf_label, _) = kept(leaf).expect("no leaf gets packets without a receiver there");
             let leaf_label = Label(leaf_label.to_vec());
             let LeafAction::ToHosts(ports) = switches::leaf(format, &leaf_label, Ingress::Below) else {
                 panic!("a leaf label")
@@ -335,8 +335,8 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
     got
 }
 
-/// Checks that whoever is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
-/// runs go on without him.
+/// Checks that a receiver that is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
+/// runs go on without it.
 fn only_who_was_cut_off_is_left_out(
     running: &Running,
     got: &BTreeSet<HostId>,
@@ -699,7 +699,7 @@ fn a_leaf_that_is_asked_is_part_of_the_plan() {
     assert_eq!(walk_label(&group, &again, &network), everybody);
 }
 
-/// A failure had another leaf asked; whoever takes the path over when it is repaired knows nothing of it.
+/// A failure had another leaf asked; a manager that takes the path over when it is repaired knows nothing of it.
 #[test]
 fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
     let fabric = orca(Encoding::Pods, 0);
@@ -769,7 +769,7 @@ fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize
     pods.len()
 }
 
-/// Whoever asks for more trees than there are ways gets one a way.
+/// A session that asks for more trees than there are ways gets one a way.
 #[test]
 fn a_session_may_have_a_tree_for_every_way_up() {
     let group = group(36, 0, &[4, 17, 33]);
@@ -922,7 +922,7 @@ fn routes_longer_than_packets_can_carry_are_refused() {
 }
 
 proptest! {
-    /// Whoever joins and leaves a path over labels: its session stays, and its labels reach exactly the group that it has.
+    /// Receivers join and leave a path over labels: its session stays, and its labels reach exactly the group that it has.
     #[test]
     fn groups_of_labels_change_while_they_run(
         source in 0u32..36, steps in proptest::collection::vec(proptest::collection::btree_set(0u32..36, 1..12), 1..12),

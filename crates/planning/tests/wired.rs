@@ -81,7 +81,7 @@ fn spread(
                     assert_eq!(from.is_some(), several, "rack {rack} tells fibres apart where it has copies");
                     to
                 }
-                // One copy, for whoever wants it; of several none is taken that was not chosen.
+                // One copy, for all that ask for it; of several none is taken that was not chosen.
                 None if several => continue,
                 None => Vec::new(),
             };

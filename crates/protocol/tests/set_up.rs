@@ -23,7 +23,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     manager
 }
 
-/// The same before anybody has joined.
+/// The same before an agent has joined.
 fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
@@ -128,7 +128,7 @@ fn where_devices_fail_another_fabric_takes_over() {
     // What the circuits held is free for others.
     let (second, _) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);
     assert_eq!(second.plan.fabric, "ocs");
-    // A word about a path that has been given back is nobody's.
+    // A word about a path that has been given back changes nothing.
     release(&mut manager, Time(3), 0, 2, &second);
     assert_eq!(apply(&mut manager, Time(4), failed(&second)), []);
 }
@@ -225,7 +225,7 @@ fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Gr
     apply(manager, now, Input::Join(join))
 }
 
-/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on nobody takes it down.
+/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on it is not taken down.
 #[test]
 fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
     let mut manager = manager(OnDeviceFailure::Fallback, 1);
@@ -275,7 +275,7 @@ fn a_path_that_its_holder_comes_back_for_displaces_what_is_kept_ready() {
     assert_eq!(manager.kept_commands().count(), 0);
 }
 
-/// Who takes over from a leader knows what its devices hold ready.
+/// A manager that takes over from a leader knows what its devices hold ready.
 #[test]
 fn a_path_is_kept_ready_by_the_next_leader_too() {
     let mut first = manager(OnDeviceFailure::Fallback, 4);

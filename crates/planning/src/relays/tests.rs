@@ -171,9 +171,9 @@ fn reachable(network: &Shufflecast, source: u32, failed: &BTreeSet<u32>) -> Vec<
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Even for p failures and more, whoever can be reached at all is reached.
+    /// Even for p failures and more, every ToR that can be reached at all is reached.
     #[test]
-    fn nobody_is_left_out_without_need(
+    fn no_tor_is_left_out_without_need(
         which in 0usize..4,
         failed in proptest::collection::btree_set(0u32..18, 0..9),
     ) {

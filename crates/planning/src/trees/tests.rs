@@ -247,7 +247,7 @@ fn mended_trees_fit_into_source_routes_where_a_search_finds_shorter_ones() {
     assert!(without > 50 && 2 * with < without, "{without} trees too deep, {with} with a limit");
 }
 
-/// Who can be reached at all, by the plainest search.
+/// The nodes that can be reached at all, by the plainest search.
 fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<Node> {
     use polycast_topology::Graph;
     let mut seen = BTreeSet::from([source]);
@@ -264,7 +264,7 @@ fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<N
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Whatever fails, those who can be reached are in every tree and the others are named.
+    /// Whatever fails, those that can be reached are in every tree and the others are named.
     #[test]
     fn everybody_connected_is_served(
         which in 0usize..6,

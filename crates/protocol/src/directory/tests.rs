@@ -1,4 +1,4 @@
-//! Many who ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
+//! Many agents that ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
 
 use super::*;
 use alloc::format;
@@ -83,7 +83,7 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
 }
 
-/// What nobody has any more is no version, and its publisher hears so at once.
+/// What no agent has any more is no version, and its publisher hears so at once.
 #[test]
 fn a_version_that_its_only_holder_loses_is_given_up() {
     let mut directory = settled(2);
@@ -282,8 +282,8 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
 }
 
 proptest! {
-    /// Whatever agents say in whatever order: nobody is told to get what somebody has, one at a time is told so, nobody is sent what it
-    /// has, a topic's versions rise, and what is committed somebody has.
+    /// Whatever agents say in whatever order: no agent is told to get what another has, one at a time is told so, none is sent what it
+    /// has, a topic's versions rise, and what is committed an agent has.
     #[test]
     fn any_sequence_of_words_keeps_the_rules(
         words in proptest::collection::vec((word(), 0u64..400), 1..120),
@@ -291,7 +291,7 @@ proptest! {
         let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
         let mut now = 0;
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
-        // Who could get an object from its origin by its own last word.
+        // Agents that could get an object from its origin by their own last word.
         let mut able: BTreeMap<(AgentKey, ObjectId), bool> = BTreeMap::new();
         for (word, wait) in words {
             now += wait;
@@ -313,7 +313,7 @@ proptest! {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
                         prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
-                        prop_assert_eq!(directory.holders(object).count(), 0, "somebody has it");
+                        prop_assert_eq!(directory.holders(object).count(), 0, "an agent has it");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {
                         prop_assert!(directory.holders(object).any(|one| *one == holder));

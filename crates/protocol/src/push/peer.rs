@@ -14,7 +14,7 @@ pub(super) enum Service {
     Listening { since: Time },
     /// It takes the data channel and holds the sender's window.
     Streaming,
-    /// Too slow: it takes what it can, and patches by unicast for the rest; it holds nobody.
+    /// Too slow: it takes what it can, and patches by unicast for the rest; it does not delay the others.
     Patching,
     /// Multicast does not reach it: it fetches over the TCP chain.
     Chained,
@@ -92,6 +92,8 @@ pub(super) struct Peer {
     pub(super) watched: (u64, u64),
     /// Packets that came in a row, as far as reports tell, since the path began to settle.
     pub(super) clean: u64,
+    /// When it joined.
+    pub(super) joined_at: Time,
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
@@ -123,7 +125,7 @@ pub(super) struct Peer {
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
     pub(super) held: Duration,
-    /// What was seen of its path since the last look at who is slow.
+    /// What was seen of its path since slow receivers were last looked for.
     pub(super) look: Look,
     /// How often the others were tried without it in vain, and when they may be again.
     pub(super) tried: u32,
@@ -143,7 +145,7 @@ pub(super) struct Peer {
     pub(super) moves: u32,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
-    /// Who reports for it, if it does not do so itself.
+    /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// Its next report tells its own totals, which were not known meanwhile.
     pub(super) totals_unknown: bool,
@@ -177,7 +179,7 @@ impl Peer {
         }
     }
 
-    /// Nobody reports for it any more.
+    /// No other receiver reports for it any more.
     pub(super) fn speak_for_itself(&mut self) {
         (self.spoken_by, self.totals_unknown) = (None, true);
     }
@@ -240,6 +242,7 @@ impl Peer {
             asked_until: 0,
             watched: (0, 0),
             clean: 0,
+            joined_at: now,
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),

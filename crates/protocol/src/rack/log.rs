@@ -27,7 +27,7 @@ pub(super) struct Log {
     /// Bytes of all labels.
     label_bytes: usize,
     head: u64,
-    /// The last number of those that were forgotten: whoever is not so far cannot go on from where it is.
+    /// The last number of those that were forgotten: a receiver that is not so far cannot go on from where it is.
     floor: u64,
 }
 
@@ -55,7 +55,7 @@ impl Log {
         self.head
     }
 
-    /// The number of the last change that is kept: whoever has it has everything.
+    /// The number of the last change that is kept: a receiver that has it has everything.
     pub(super) fn last(&self) -> u64 {
         self.entries.last_key_value().map_or(0, |(number, _)| *number)
     }

@@ -1,4 +1,4 @@
-//! A receiver by itself: when it speaks, what it still waits for, and whom it believes; and a sender whom somebody joins.
+//! A receiver by itself: when it speaks, what it still waits for, and whom it believes; and a sender that is joined late.
 
 use crate::geometry;
 use crate::settings::{config, receiver};
@@ -88,7 +88,7 @@ fn a_receiver_goes_back_only_if_it_is_further_than_what_can_be_on_its_way() {
     }
 }
 
-/// Who comes while packets flow takes them too, and fetches over the chain only where there is no data channel.
+/// A receiver that joins while packets flow takes them too, and fetches over the chain only where there is no data channel.
 #[test]
 fn who_joins_late_takes_the_data_channel_if_there_is_one() {
     for multicast in [true, false] {

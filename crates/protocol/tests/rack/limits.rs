@@ -11,7 +11,6 @@ use polycast_wire::rack::LABELS_LEN_MAX;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// A world whose machines are too small for what is asked of them: each keeps to its bound.
 #[test]
@@ -256,19 +255,18 @@ fn an_agent_speaks_when_it_is_due() {
     }
 }
 
-/// The label that a session has from this change on.
-fn label(number: usize) -> [u8; 2] {
-    [number as u8, 0x80]
-}
-
-/// The datagram with these changes of a row of sessions that get a label or lose it.
-fn part_of(row: &[(u32, bool)], changes: Range<usize>, to: Name, stream: u64) -> Vec<u8> {
-    let labels: Vec<[u8; 2]> = (0..=row.len()).map(label).collect();
-    let mut updates = Updates::new(to, stream, changes.start as u64);
-    for number in changes.start + 1..=changes.end {
+/// Changes of a row as a packet to one agent: which session gets a label, or loses it.
+fn changes(
+    (to, stream): (Name, u64),
+    row: &[(u32, bool)],
+    numbers: std::ops::Range<usize>,
+    labels: &[[u8; 2]],
+) -> Vec<u8> {
+    let mut updates = Updates::new(to, stream, numbers.start as u64);
+    for number in numbers.start + 1..=numbers.end {
         let (session, is_member) = row[number - 1];
         let label = if is_member { &labels[number][..] } else { &[] };
-        // A datagram has room for so few.
+        // Datagrams have room for so few.
         assert!(updates.push(Update { number: number as u64, session, label }));
     }
     let mut datagram = Vec::new();
@@ -276,17 +274,17 @@ fn part_of(row: &[(u32, bool)], changes: Range<usize>, to: Name, stream: u64) ->
     datagram
 }
 
-/// What there is after these changes.
-fn replayed(row: &[(u32, bool)]) -> BTreeMap<u32, Vec<u8>> {
-    let mut labels = BTreeMap::new();
+/// The labels that are there after a row of changes.
+fn members(row: &[(u32, bool)], labels: &[[u8; 2]]) -> BTreeMap<u32, Vec<u8>> {
+    let mut there = BTreeMap::new();
     for (number, (session, is_member)) in (1..).zip(row) {
         if *is_member {
-            labels.insert(*session, label(number).into());
+            there.insert(*session, labels[number].into());
         } else {
-            labels.remove(session);
+            there.remove(session);
         }
     }
-    labels
+    there
 }
 
 proptest! {
@@ -301,13 +299,14 @@ proptest! {
         let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 4 };
         let mut agent = Agent::new(config, ms(0));
         let (to, other) = (Name { rack: 3, agent: Some(1) }, Name { rack: 3, agent: Some(2) });
+        let all: Vec<[u8; 2]> = (0..=row.len()).map(|number| [number as u8, 0x80]).collect();
         agent.handle(ms(1), AgentInput::Message(standing(to, 1, row.len() as u64)));
         let mut labels: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         let (mut applied, mut counts) = (0, AgentCounts::default());
         for (after, count, kind) in words {
             let after = after % row.len();
             let end = row.len().min(after + count);
-            let part = |to, stream| part_of(&row, after..end, to, stream);
+            let part = |to, stream| changes((to, stream), &row, after..end, &all);
             let mut word = |message: Rack<'_>| agent.handle(ms(1), AgentInput::Message(message));
             match kind {
                 0 => {
@@ -350,7 +349,7 @@ proptest! {
                     AgentOutput::Active(_) | AgentOutput::Send(_) => {}
                 }
             }
-            let expected = replayed(&row[..applied]);
+            let expected = members(&row[..applied], &all);
             prop_assert_eq!(&labels, &expected);
             prop_assert_eq!((agent.applied(), agent.labels()), (applied as u64, expected.len()));
             prop_assert_eq!(agent.counts(), counts);

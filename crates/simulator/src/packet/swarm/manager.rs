@@ -37,7 +37,7 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(4);
 /// An agent whose heartbeat has no answer by then looks for a manager.
 const ANSWER: Duration = Duration::from_secs(3);
-/// After healing everybody has been answered within this time: leases that nobody names have expired by then.
+/// After healing every agent has been answered within this time: leases that no agent names have expired by then.
 const LIVENESS: Duration = Duration::from_secs(120);
 /// What an agent hears may be so old.
 const LATELY: Duration = Duration::from_secs(60);
@@ -255,7 +255,7 @@ impl World {
         if !self.office.failed.contains(&failure) {
             self.coverage.hit(coverage::RESOURCE_FAILS);
             self.office.failed.push(failure);
-            // Whoever has it may miss where its path goes now.
+            // The holder may miss where its path goes now.
             let has =
                 |agent: &&mut Agent| agent.held.values().any(|held| held.plan.resources.contains(&resource));
             if let Some(holder) = self.agents.iter_mut().find(has).filter(|_| random.one_in(2)) {
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// Everybody does what it is time for.
+    /// Every agent and manager does what it is time for.
     fn step(&mut self, random: &mut Random, now: Time, new_requests: bool) -> Result<(), String> {
         self.office.advance(random, now);
         if let Some(wire) = &mut self.wire {
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Some transfers have not reached everybody, and some have.
+    /// Some transfers have not reached all receivers, and some have.
     fn say_how_it_fared(&mut self, at: usize, lease: &HeldLease, plan: PlanId) {
         let unreached: Vec<String> = match plan.0 % 4 {
             0 => lease.receivers.clone(),
@@ -430,7 +430,7 @@ impl World {
         }
     }
 
-    /// Wants a path, or something else of what it has.
+    /// Asks for a path, or for something else of what it has.
     fn wish(&mut self, random: &mut Random, now: Time, at: usize) {
         if self.agents[at].ask.is_none() {
             if random.one_in(6) {
@@ -449,7 +449,7 @@ impl World {
                 self.agents[at].ask = Some(ask);
             }
         } else if self.wire.is_none() && random.one_in(40) {
-            // Nobody waits for it any more.
+            // The agent does not wait for it any more.
             if let Some(ask) = self.agents[at].ask.take().filter(|ask| ask.asked_at.is_some()) {
                 self.owe(now, at, ask.number, None);
             }
@@ -487,7 +487,7 @@ impl World {
         self.call(at, Input::Extend { request, time, add, remove });
     }
 
-    /// What somebody did not get is sent again.
+    /// What receivers did not get is sent again.
     fn ask_for_the_rest(&mut self, now: Time, at: usize) {
         let Some(wire) = self.wire.as_mut().filter(|_| self.agents[at].ask.is_none()) else { return };
         if let Some(lacking) = wire.resume(at, self.next_request + 1) {
@@ -562,7 +562,7 @@ impl World {
         self.office.breach.take().map_or(Ok(()), Err)
     }
 
-    /// Does what a manager wants done.
+    /// Carries out what a manager orders.
     fn perform(&mut self, random: &mut Random, now: Time, act: Act) -> Result<(), String> {
         self.devices(random, now, &act);
         match &act.output {
@@ -576,7 +576,7 @@ impl World {
                 }
             }
             Output::Granted { plan_id, plan, .. } => {
-                // It may have come back before anybody looks what is lent.
+                // It may have come back before it is looked at what is lent.
                 for resource in &plan.resources {
                     self.lent.entry(*resource).or_default().insert(*plan_id, now);
                 }
@@ -596,7 +596,7 @@ impl World {
         let Some((session, listener)) = act.session.zip(office::listener(&act.output)) else { return Ok(()) };
         let at = index(&listener.name);
         let Some(agent) = self.agents.get_mut(at) else {
-            return Err(format!("nobody is called {listener:?}"));
+            return Err(format!("no agent is called {listener:?}"));
         };
         let is_ours = agent.session.is_some_and(|own| (own.manager, own.number) == (act.by.0, session));
         if is_ours && agent.incarnation == listener.incarnation && self.office.is_run(agent.session, act.by) {
@@ -613,7 +613,7 @@ impl World {
         }
     }
 
-    /// A path was taken back: from one who uses it only for a reason.
+    /// A path was taken back: from an agent that uses it only for a reason.
     fn released(
         &mut self,
         now: Time,
@@ -741,7 +741,7 @@ impl World {
         if ended || over || explained || silent >= LEASE || unread && silent >= PATIENCE {
             return Ok(());
         }
-        Err(format!("{} lost {plan:?} though nobody else was lent its address", name(at)))
+        Err(format!("{} lost {plan:?} though no other was lent its address", name(at)))
     }
 
     /// An agent hears what becomes of its request.
@@ -756,7 +756,7 @@ impl World {
         let Some(ask) = self.agents[at].ask.clone().filter(|ask| ask.number == number) else { return Ok(()) };
         let grant = match response {
             Ok(grant) => grant,
-            // Who is not known asks again when it has joined, and so does one whose receivers are away.
+            // An agent that is not known asks again when it has joined, and so does one whose receivers are away.
             Err(Denial::NotMember(_) | Denial::UnknownReceiver(_) | Denial::NobodyElse) => {
                 if let Some(ask) = &mut self.agents[at].ask {
                     (ask.said, ask.not_before) = (None, now + Duration::from_secs(2));
@@ -790,7 +790,7 @@ impl World {
     fn check_claims(&self, now: Time) -> Result<(), String> {
         let mut claims: BTreeMap<Resource, (usize, PlanId)> = BTreeMap::new();
         for (at, agent) in self.agents.iter().enumerate() {
-            // One who was not answered for so long may have been taken for dead.
+            // An agent that was not answered for so long may have been taken for dead.
             if now < agent.down_until || now.since(agent.contact) >= RECONNECT {
                 continue;
             }
@@ -812,7 +812,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever was answered since its path was led another way has heard of that, or that the path is lost.
+    /// An agent that was answered since its path was led another way has heard of that, or that the path is lost.
     fn check_ways(&mut self, now: Time) -> Result<(), String> {
         let Some(core) = self.office.leading(now) else { return Ok(()) };
         for lease in core.leases.leases() {
@@ -831,7 +831,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether nobody else may have this, and its holder could know if that were not so.
+    /// Whether no other may have this, and its holder could know if that were not so.
     fn can_claim(&self, now: Time, at: usize, id: PlanId, resource: Resource) -> bool {
         let revoked = self.revoked.get(&(id, resource)).is_some_and(|when| *when >= self.agents[at].contact);
         if is_of_circuits(&resource) {
@@ -848,7 +848,7 @@ impl World {
         lease.is_some_and(|lease| !lease.grant.plan.resources.contains(resource))
     }
 
-    /// No manager lends anything twice by what it knows itself, and no lease was made up by anybody.
+    /// No manager lends anything twice by what it knows itself, and no lease was made up.
     fn check(&mut self, now: Time) -> Result<(), String> {
         self.note_lent(now);
         for core in self.office.cores() {
@@ -860,7 +860,7 @@ impl World {
                     }
                 }
                 if !self.office.granted.contains_key(&lease.grant.plan_id) {
-                    return Err(format!("nobody ever granted {:?}", lease.grant.plan_id));
+                    return Err(format!("no manager ever granted {:?}", lease.grant.plan_id));
                 }
             }
         }
@@ -883,11 +883,11 @@ impl World {
         };
         let left: Vec<PlanId> = core.leases.leases().map(|lease| lease.grant.plan_id).collect();
         if !left.is_empty() {
-            return Err(format!("{left:?} are lent to nobody {LEASE} after the last release"));
+            return Err(format!("{left:?} are still lent {LEASE} after the last release"));
         }
         let waiting = core.leases.pending().len();
         if waiting > 0 {
-            return Err(format!("{waiting} requests wait that nobody has made"));
+            return Err(format!("{waiting} requests wait that no agent has made"));
         }
         Ok(())
     }
@@ -903,7 +903,7 @@ fn is_of_circuits(resource: &Resource) -> bool {
     matches!(resource, Resource::CircuitPort { .. } | Resource::Splitter { .. })
 }
 
-/// Whether one of the addresses of a lease has lately been lent to somebody else; a lease that holds none
+/// Whether one of the addresses of a lease has lately been lent to another agent; a lease that holds none
 /// needs no other reason than a manager that does not know it.
 fn is_explained(lent: &BTreeMap<Resource, BTreeMap<PlanId, Time>>, plan: PlanId, now: Time) -> bool {
     let mut own = lent.values().filter(|plans| plans.contains_key(&plan)).peekable();

@@ -45,7 +45,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// A core that knows nobody. Settings name the hosts in another order each time, and others beside them.
+    /// A core that knows no agent. Settings name the hosts in another order each time, and others beside them.
     fn core(&self, run: u64, plant: Option<Plant>, records: &[Record]) -> Leases {
         let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7410).expect("these are addresses");
         let names: Vec<String> = (0..self.agents).map(super::name).collect();
@@ -148,7 +148,7 @@ pub(super) struct Core {
     term: u64,
     /// When the store was asked last that has said that we lead.
     kept_at: Time,
-    /// When it takes what it cannot read for nobody's.
+    /// When it takes paths that it cannot read for free.
     sure_at: Option<Time>,
     next_session: u64,
     sessions: BTreeMap<AgentKey, u64>,
@@ -307,7 +307,7 @@ impl Office {
             if now < manager.down_until || now < manager.paused_until {
                 continue;
             }
-            // Whoever goes on after a pause may look first whether it still leads, or only later.
+            // A manager that goes on after a pause may look first whether it still leads, or only later.
             let looks_first = random.one_in(2);
             if looks_first {
                 self.look(now, at);
@@ -522,7 +522,7 @@ impl Office {
         self.drain(now, at);
     }
 
-    /// What the core wants done waits for its record, or is done at once where there are none.
+    /// What the core orders waits for its record, or is done at once where there are none.
     fn drain(&mut self, now: Time, at: usize) {
         self.drain_after(now, at, Vec::new());
     }

@@ -12,7 +12,7 @@ use polycast_types::{Duration, Time};
 /// Changes that go into one transaction, by the key of each record.
 pub(super) type Changes = BTreeMap<RecordKey, Option<Record>>;
 
-/// Who leads.
+/// The leader.
 #[derive(Debug)]
 struct Leader {
     term: u64,
@@ -37,11 +37,11 @@ pub(super) struct Store {
     in_flight: Vec<Write>,
     /// Whether the last write of a term was made.
     outcomes: BTreeMap<u64, bool>,
-    /// It answers nobody until then.
+    /// It answers no manager until then.
     pub(super) silent_until: Time,
     /// Every lease that was ever written.
     written: BTreeSet<PlanId>,
-    /// Records that nobody can read.
+    /// Records that no manager can read.
     spoilt: BTreeSet<RecordKey>,
     /// Leases whose records could not be read at some time.
     pub(super) lost: BTreeSet<PlanId>,
@@ -54,7 +54,7 @@ impl Store {
         self.leader.as_ref().is_some_and(|leader| leader.term == term && leader.expires_at > now)
     }
 
-    /// Who leads.
+    /// The manager that leads.
     pub(super) fn leader(&self, now: Time) -> Option<usize> {
         self.leader.as_ref().filter(|leader| leader.expires_at > now).map(|leader| leader.manager)
     }
@@ -108,7 +108,7 @@ impl Store {
         for (key, record) in changes {
             self.spoilt.remove(&key);
             if let RecordKey::Lease(plan) = key {
-                // One that is gone again before it was written was written as far as anybody can tell.
+                // One that is gone again before it was written was written, as far as can be seen.
                 self.written.insert(plan);
             }
             match record {
@@ -134,7 +134,7 @@ impl Store {
             return;
         }
         let at = random.below(self.records.len() as u64) as usize;
-        // Whoever waits or is a member comes again by itself; of a path only its holder knows.
+        // An agent that waits or is a member comes again by itself; of a path only its holder knows.
         if let Some(RecordKey::Lease(plan)) = self.records.keys().nth(at).cloned() {
             self.lost.insert(plan);
             self.spoilt.insert(RecordKey::Lease(plan));
@@ -146,7 +146,7 @@ impl Store {
         !self.spoilt.is_empty()
     }
 
-    /// A leader sets aside what nobody can read.
+    /// A leader sets aside what it cannot read.
     pub(super) fn forget_spoilt(&mut self, now: Time, term: u64) {
         if self.leads(now, term) {
             for key in core::mem::take(&mut self.spoilt) {
