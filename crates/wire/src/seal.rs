@@ -113,7 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// A fragment whose header was changed anywhere is nobody's, and one whose payload was changed brings nothing.
+        /// A fragment whose header was changed anywhere is not its source's, and one whose payload was changed is not opened.
         #[test]
         fn what_was_changed_on_the_way_is_not_its_sources(
             sn in 1u64..1_000, round: u32, at: proptest::sample::Index, bit in 0u8..8,
