@@ -27,7 +27,9 @@ const FIGURES: &[Figure] = &[
     (
         "blast",
         "Table II",
-        Nothing("needs switches: `lab cast blast:... --json` has the same parts as `control`"),
+        Nothing(
+            "needs switches: `polycast bench control` measures its parts in a lab, the paper's figures beside",
+        ),
     ),
     ("blast", "Fig. 4", Of("fig-4", "HDFS, non-blocking, heavy, in proportion to Blast")),
     (

@@ -240,7 +240,7 @@ pub fn figure_14(options: &Options) -> Result<Outcome, ItemError> {
             outcome.rows.push(Row::new(format!("{title}, {label}: median"), None, median, "us").note(note));
             series.push(distribution(&label, &counts));
         }
-        let y = Axis::linear("fraction", "").range(0.0, 1.0);
+        let y = Axis::linear("part of the packets", "").range(0.0, 1.0);
         let title = format!("Round trips {title}");
         outcome.figures.push(Figure::lines(name, &title, Axis::linear("round trip", "us"), y, series));
     }
@@ -272,7 +272,8 @@ fn distribution(label: &str, counts: &[(f64, f64)]) -> Series {
         }
         below += count / total;
         if below - drawn >= 0.002 || below > 0.999_999 {
-            points.push((value, below));
+            // A step: between two values there is none.
+            points.extend([(value, drawn), (value, below)]);
             drawn = below;
         }
     }
@@ -282,6 +283,15 @@ fn distribution(label: &str, counts: &[(f64, f64)]) -> Series {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distribution_rises_only_at_its_values() {
+        let series = distribution("x", &[(1.0, 1.0), (5.0, 1e6), (9.0, 1e6)]);
+        let heights: Vec<f64> =
+            series.points.iter().filter(|point| point.0 == 5.0).map(|point| point.1).collect();
+        assert!(heights[0] < 0.001 && (heights[1] - 0.5).abs() < 0.001, "{:?}", series.points);
+        assert!(series.points.windows(2).all(|pair| pair[0].0 == pair[1].0 || pair[0].1 == pair[1].1));
+    }
 
     #[test]
     fn a_slow_receiver_keeps_its_link_busy_at_little_cost() {

@@ -129,11 +129,12 @@ pub(super) fn figure_5b(options: &Options) -> Outcome {
         points.push((cores as f64, a_second / 1e6));
         cores *= 2;
     }
+    let most = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let figure = Figure::lines(
         "fig-5b",
         "Packets that an agent relabels a second",
-        Axis::linear("cores", "").range(0.0, options.threads.max(1) as f64 + 1.0),
-        Axis::linear("packets", "M/s"),
+        Axis::linear("cores", "").whole(),
+        Axis::linear("packets", "M/s").range(0.0, 1.1 * most),
         vec![Series::ours("agent", points)],
     );
     Outcome::from(rows).figure(figure)

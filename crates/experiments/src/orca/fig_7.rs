@@ -87,6 +87,7 @@ pub(super) fn figure_7(sessions: u32, options: &Options) -> Outcome {
         "fig-7a",
         &cdf_title(sessions, elmo_sessions),
         Axis::log("entries of a switch", ""),
+        "part of the switches",
         state,
     );
     if let crate::report::Plot::Lines(lines) = &mut cdf.plot {

@@ -6,6 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::strokes::{self, Pixel};
 use super::ticks::Ticks;
 use super::{BarSeries, Figure, Mark, Plot, Scale, Series, Whose};
 
@@ -114,44 +115,60 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
         .draw()
         .map_err(say)?;
     let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
-    let figure_series = series;
-    for (at, series) in series.iter().enumerate() {
-        let colour = colour_of(&names, at);
-        // A line that comes from zero begins where a logarithmic axis does; a mark has no place there.
-        let from_zero = |a: f64| (series.mark == Mark::Line && a <= 0.0).then_some(x.from);
-        let place = |&(a, b): &(f64, f64)| Some((x.inside(a).or_else(|| from_zero(a))?, y.inside(b)?));
-        let points: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
-        let above = hidden_by(figure_series, at);
-        if series.mark != Mark::Points {
-            match series.whose {
-                Whose::Ours => {
-                    let style = colour.stroke_width(2 + 3 * above);
-                    chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(say)?;
-                }
-                Whose::Paper => {
-                    let line = DashedLineSeries::new(points.iter().copied(), 7, 5, colour.stroke_width(2));
-                    chart.draw_series(line).map_err(say)?;
-                }
-            }
+    let place = |&(a, b): &(f64, f64)| Some((x.inside(a)?, y.inside(b)?));
+    let points: Vec<Vec<(f64, f64)>> =
+        series.iter().map(|series| series.points.iter().filter_map(place).collect()).collect();
+    let size = chart.plotting_area().dim_in_pixel();
+    let pixels = Pixels { x: &x, y: &y, size };
+    let ours = |series: &Series| series.whose == Whose::Ours && series.mark != Mark::Points;
+    let lines: Vec<Vec<Pixel>> = (series.iter().zip(&points))
+        .map(|(series, points)| if ours(series) { pixels.of(points) } else { Vec::new() })
+        .collect();
+    for (at, parts) in strokes::in_turn(&lines, size).into_iter().enumerate() {
+        let style = colour_of(&names, at).stroke_width(2);
+        if series[at].whose == Whose::Paper && series[at].mark != Mark::Points {
+            chart.draw_series(DashedLineSeries::new(points[at].iter().copied(), 7, 5, style)).map_err(say)?;
         }
-        if series.mark != Mark::Line {
-            let style = mark_style(series.whose, colour);
-            let size = if series.whose == Whose::Paper { 6 } else { 4 + 2 * above as i32 };
-            chart.draw_series(points.iter().map(|&point| Circle::new(point, size, style))).map_err(say)?;
+        for part in parts {
+            let line = part.into_iter().map(|pixel| pixels.back(pixel));
+            chart.draw_series(LineSeries::new(line, style)).map_err(say)?;
+        }
+    }
+    // Marks lie on all lines; one that others cover is larger.
+    for (at, one) in series.iter().enumerate().filter(|(_, series)| series.mark != Mark::Line) {
+        let style = mark_style(one.whose, colour_of(&names, at));
+        let covered = |point: &(f64, f64)| {
+            let later = series[at + 1..].iter().zip(&points[at + 1..]);
+            let marked = later.filter(|(series, _)| series.whose == Whose::Ours && series.mark != Mark::Line);
+            marked.filter(|(_, points)| points.contains(point)).count().min(3) as i32
+        };
+        for point in &points[at] {
+            let size = if one.whose == Whose::Paper { 6 } else { 4 + 2 * covered(point) };
+            chart.draw_series([Circle::new(*point, size, style)]).map_err(say)?;
         }
     }
     Ok(())
 }
 
-/// How many later lines of ours lie on this one for the most part, three at most: it is drawn wider, so that its
-/// edges are seen.
-fn hidden_by(series: &[Series], at: usize) -> u32 {
-    let points = &series[at].points;
-    let lies_on = |other: &&Series| {
-        let same = points.iter().zip(&other.points).filter(|(one, other)| one == other).count();
-        other.whose == Whose::Ours && 2 * same > points.len()
-    };
-    series[at + 1..].iter().filter(lies_on).count().min(3) as u32
+/// Where places of the axes are on the plot.
+struct Pixels<'a> {
+    x: &'a Ticks,
+    y: &'a Ticks,
+    size: (u32, u32),
+}
+
+impl Pixels<'_> {
+    fn of(&self, points: &[(f64, f64)]) -> Vec<Pixel> {
+        let part =
+            |axis: &Ticks, at: f64, size: u32| (at - axis.from) / (axis.to - axis.from) * f64::from(size);
+        points.iter().map(|&(x, y)| (part(self.x, x, self.size.0), part(self.y, y, self.size.1))).collect()
+    }
+
+    fn back(&self, (right, up): Pixel) -> (f64, f64) {
+        let place =
+            |axis: &Ticks, at: f64, size: u32| axis.from + at / f64::from(size) * (axis.to - axis.from);
+        (place(self.x, right, self.size.0), place(self.y, up, self.size.1))
+    }
 }
 
 fn mark_style(whose: Whose, colour: RGBColor) -> ShapeStyle {
@@ -168,7 +185,8 @@ fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_
         Scale::Linear => 0.0,
         Scale::Log => values().filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min) / 2.0,
     };
-    let y = Ticks::new(&figure.y, values(), Some(floor));
+    let tall = values().filter(|&value| figure.y.scale == Scale::Linear || value > 0.0);
+    let y = Ticks::new(&figure.y, tall, Some(floor));
     let mut chart = ChartBuilder::on(area)
         .x_label_area_size(64)
         .y_label_area_size(74)
@@ -376,17 +394,23 @@ mod tests {
     }
 
     #[test]
-    fn a_line_under_another_is_wider() {
+    fn lines_on_each_other_are_all_seen_and_their_marks_are_rings() {
         let points = || vec![(1.0, 2.0), (2.0, 3.0)];
         let series =
             vec![Series::ours("a", points()), Series::ours("b", points()), Series::paper("b", points())];
-        assert_eq!([0, 1, 2].map(|at| hidden_by(&series, at)), [1, 0, 0]);
         let figure = Figure::lines("f", "", Axis::linear("x", ""), Axis::linear("y", ""), series);
-        assert!(svg(&figure).unwrap().contains("stroke-width=\"5\""));
+        let text = svg(&figure).unwrap();
+        let strokes = |colour: &str| {
+            text.lines().filter(|line| line.contains("<polyline") && line.contains(colour)).count()
+        };
+        // Dashes in turn, and a line in the legend.
+        assert!(strokes("#0072B2") > 10 && strokes("#D55E00") > 10, "{text}");
+        let radius = |size: &str| text.matches(&format!("r=\"{size}\"")).count();
+        assert_eq!([radius("6"), radius("4")], [2 + 2 + 1, 2 + 2]);
     }
 
     #[test]
-    fn a_line_from_zero_begins_at_the_end_of_a_logarithmic_axis() {
+    fn zero_has_a_place_on_a_logarithmic_axis() {
         let series = vec![Series::cdf("state", vec![0.0, 0.0, 100.0, 1_000.0])];
         let figure =
             Figure::lines("f", "", Axis::log("x", ""), Axis::linear("y", "").range(0.0, 1.0), series);
@@ -394,6 +418,7 @@ mod tests {
         let line = text.lines().find(|line| line.contains("<polyline") && line.contains("#0072B2")).unwrap();
         let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
         assert_eq!(points.split_whitespace().count(), 6, "{points}");
+        assert!(text.lines().any(|line| line == "0"), "{text}");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub enum Scale {
     /// Equal steps are equal differences.
     Linear,
-    /// Equal steps are equal ratios; values of zero or less are left out, but a line without marks comes from there.
+    /// Equal steps are equal ratios. Zero has a place of its own at the beginning, where there is one; less is left out.
     Log,
 }
 
@@ -20,13 +20,15 @@ pub struct Axis {
     pub scale: Scale,
     /// From where to where, instead of what the values span.
     pub range: Option<(f64, f64)>,
+    /// Whether it counts things that are whole, so that a part of one has no mark.
+    pub whole: bool,
 }
 
 impl Axis {
     /// An axis with equal steps.
     #[must_use]
     pub fn linear(label: &str, unit: &str) -> Self {
-        Axis { label: label.into(), unit: unit.into(), scale: Scale::Linear, range: None }
+        Axis { label: label.into(), unit: unit.into(), scale: Scale::Linear, range: None, whole: false }
     }
 
     /// An axis with equal ratios.
@@ -42,10 +44,22 @@ impl Axis {
         self
     }
 
-    /// The label with the unit.
+    /// The same axis, of things that are whole.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
+        self
+    }
+
+    /// The label with the unit, as people write it.
     #[must_use]
     pub fn text(&self) -> String {
-        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
+        match self.unit.as_str() {
+            "" => self.label.clone(),
+            "us" => format!("{} (µs)", self.label),
+            "x" => format!("{} (×)", self.label),
+            unit => format!("{} ({unit})", self.label),
+        }
     }
 }
 
@@ -183,11 +197,11 @@ impl Figure {
         Figure { name: name.into(), title: title.into(), x, y, plot: Plot::Lines(series) }
     }
 
-    /// Cumulative distributions of our samples.
+    /// Cumulative distributions of our samples; `y` says of what each curve is a part.
     #[must_use]
-    pub fn cdf(name: &str, title: &str, x: Axis, samples: Vec<(String, Vec<f64>)>) -> Self {
+    pub fn cdf(name: &str, title: &str, x: Axis, y: &str, samples: Vec<(String, Vec<f64>)>) -> Self {
         let series = samples.into_iter().map(|(name, samples)| Series::cdf(&name, samples)).collect();
-        Figure::lines(name, title, x, Axis::linear("fraction", "").range(0.0, 1.0), series)
+        Figure::lines(name, title, x, Axis::linear(y, "").range(0.0, 1.0), series)
     }
 
     /// Groups of bars.

@@ -7,6 +7,7 @@ pub mod csv;
 pub mod draw;
 mod figure;
 pub mod page;
+mod strokes;
 mod ticks;
 
 pub use figure::{Axis, BarSeries, Figure, Mark, Plot, Scale, Series, Whose};

@@ -136,7 +136,13 @@ pub(super) fn fig_6(options: &Options) -> Result<Outcome, ItemError> {
             }
             let title = format!("{}: reading times on {readers} executors, core 1:1", workload.name);
             let axis = Axis::log("reading time", "s");
-            outcome.figures.push(Figure::cdf(workload.figures[at], &title, axis, samples));
+            outcome.figures.push(Figure::cdf(
+                workload.figures[at],
+                &title,
+                axis,
+                "part of the readings",
+                samples,
+            ));
         }
     }
     let quick = if options.quick {

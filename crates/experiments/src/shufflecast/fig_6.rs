@@ -213,7 +213,7 @@ pub(super) fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
     let figure = Figure::lines(
         "fig-6d",
         "Concurrent groups of 16 servers on a 2,2-Shufflecast",
-        Axis::linear("groups", "").range(0.0, 17.0),
+        Axis::linear("groups", "").range(0.0, 17.0).whole(),
         Axis::linear("mean throughput of a group", "Gbit/s").range(0.0, 11.0),
         vec![Series::ours("simulated", points), Series::ours("what links allow", fair).mark(Mark::Line)],
     );
@@ -314,7 +314,7 @@ pub(super) fn fig_6e(options: &Options) -> Result<Outcome, ItemError> {
         "fig-6e",
         "Four flows of 4 GB, 1.5 s apart",
         Axis::linear("time", "s"),
-        Axis::linear("throughput", "Gbit/s").range(0.0, 11.0),
+        Axis::linear("throughput", "Gbit/s"),
         series,
     );
     Ok(Outcome::from(rows).figure(figure).note(format!(

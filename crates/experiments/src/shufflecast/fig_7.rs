@@ -124,7 +124,7 @@ pub(super) fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
     let figure = Figure::lines(
         "fig-7b",
         "Excess hops after recovery, over all sources",
-        Axis::linear("hops more to the farthest ToR", "").range(0.0, f64::from(columns(options))),
+        Axis::linear("hops more to the farthest ToR", "").range(0.0, f64::from(columns(options))).whole(),
         Axis::linear("part of the sources", "").range(0.8, 1.0),
         series,
     );

@@ -402,13 +402,13 @@ fn unused() -> Outcome {
     let cdf = |name: &str, title: &str, axis: Axis, paper: (f64, f64), of: &dyn Fn(&Unused) -> u32| {
         let samples = |unused: &[Unused]| unused.iter().map(|unused| of(unused).into()).collect();
         let both = vec![("all configurations".into(), samples(&all)), ("1:1".into(), samples(&equal))];
-        let mut figure = Figure::cdf(name, title, axis, both);
+        let mut figure = Figure::cdf(name, title, axis, "part of the cases", both);
         if let Plot::Lines(series) = &mut figure.plot {
             series.push(Series::paper("all configurations", vec![paper]));
         }
         figure
     };
-    let axis = Axis::linear("unused ports", "");
+    let axis = Axis::linear("unused ports", "").whole();
     let ports = cdf("fig-10-ports", "Unused ports of ToR switches", axis, (2.0, 0.21), &|u| u.ports);
     let bandwidth = cdf(
         "fig-10-bandwidth",
