@@ -7,6 +7,7 @@
 //! healing every request is answered and everything comes back.
 
 mod agent;
+mod choice;
 mod office;
 mod store;
 
@@ -20,6 +21,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use choice::Choose;
 use core::fmt::Write;
 use office::{Act, Call, Office, Settings};
 use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId, Resource};
@@ -37,7 +39,7 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(4);
 /// An agent whose heartbeat has no answer by then looks for a manager.
 const ANSWER: Duration = Duration::from_secs(3);
-/// After healing everybody has been answered within this time: leases that nobody names have expired by then.
+/// After healing every agent has been answered within this time: leases that no agent names have expired by then.
 const LIVENESS: Duration = Duration::from_secs(120);
 /// What an agent hears may be so old.
 const LATELY: Duration = Duration::from_secs(60);
@@ -45,6 +47,8 @@ const STEP: Duration = Duration::from_millis(250);
 
 struct World {
     office: Office,
+    /// Whether managers choose fabrics by time.
+    by_time: bool,
     agents: Vec<Agent>,
     next_request: u64,
     /// When each address was seen to be lent last, and for which lease.
@@ -83,12 +87,13 @@ fn index(name: &str) -> usize {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
 }
 
-fn settings(random: &mut Random) -> Settings {
+fn settings(seed: u64, random: &mut Random) -> Settings {
     let recorded = random.one_in(2);
     Settings {
         agents: random.within(2..=6) as usize,
         addresses: random.within(1..=4) as u32,
         chain: random.one_in(3),
+        choose: Choose::draw(seed),
         circuits: random.one_in(3),
         kept_max: random.below(3) as usize,
         grant_bytes_max: if random.one_in(2) { 400 } else { u64::MAX },
@@ -99,11 +104,11 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
-    let settings = settings(random);
+    let settings = settings(seed, random);
     let count = settings.agents;
     let wire = random.one_in(3).then(|| Wire::new(random, count, seed, plant));
     let case = format!(
-        "manager of {count} agents{}, {} addresses{}{}{}",
+        "manager of {count} agents{}, {} addresses{}{}{}{}",
         if settings.recorded {
             format!(", one of {} with records", settings.managers)
         } else {
@@ -112,9 +117,11 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         settings.addresses,
         if settings.chain { ", a chain behind them" } else { "" },
         if settings.circuits { ", circuits" } else { "" },
+        if settings.choose.is_by_time() { ", chosen by time" } else { "" },
         if wire.is_some() { ", transfers over the paths" } else { "" }
     );
     let mut world = World {
+        by_time: settings.choose.is_by_time(),
         office: Office::new(settings, plant),
         agents: (0..count).map(|_| Agent::new()).collect(),
         next_request: 0,
@@ -187,7 +194,7 @@ impl World {
         let until = now + Duration(random.magnitude(100_000_000..=40_000_000_000));
         let until = until.min(heal_at);
         let at = random.below(self.agents.len() as u64) as usize;
-        match random.below(8) {
+        match random.below(9) {
             0 => self.office.fail(random, now, until),
             1 => {
                 self.coverage.hit(coverage::AGENT_CRASHES);
@@ -209,7 +216,7 @@ impl World {
                 }
             }
             6 if random.one_in(3) => self.office.doubt(random, now),
-            6 => self.fail_resource(random, now),
+            6 | 7 => self.fail_resource(random, now),
             _ => {
                 if self.agents[at].session.is_some() && now >= self.agents[at].down_until {
                     self.coverage.hit(coverage::AGENT_LEAVES);
@@ -243,29 +250,50 @@ impl World {
             }
             return;
         }
-        let resource = match random.below(3) {
-            0 => Resource::CircuitPort { port: random.below(self.agents.len() as u64) as u32 },
-            1 => Resource::Splitter { splitter: random.below(2) as u32 },
-            _ => {
-                let address = [239, 255, 64, random.below(4) as u8];
-                Resource::MulticastAddress { address, port: 7410 }
-            }
-        };
+        let used = self.used_longest(now).filter(|_| random.one_in(2));
+        let resource =
+            used.map(|resources| *random.pick(&resources)).unwrap_or_else(|| match random.below(3) {
+                0 => Resource::CircuitPort { port: random.below(self.agents.len() as u64) as u32 },
+                1 => Resource::Splitter { splitter: random.below(2) as u32 },
+                _ => {
+                    let address = [239, 255, 64, random.below(4) as u8];
+                    Resource::MulticastAddress { address, port: 7410 }
+                }
+            });
         let failure = Failure::Resource(resource);
         if !self.office.failed.contains(&failure) {
             self.coverage.hit(coverage::RESOURCE_FAILS);
             self.office.failed.push(failure);
-            // Whoever has it may miss where its path goes now.
-            let has =
-                |agent: &&mut Agent| agent.held.values().any(|held| held.plan.resources.contains(&resource));
-            if let Some(holder) = self.agents.iter_mut().find(has).filter(|_| random.one_in(2)) {
-                self.coverage.hit(coverage::ANSWERS_CUT);
-                holder.answers_cut = now + Duration(random.magnitude(1_000_000_000..=8_000_000_000));
-            }
+            self.miss_where_it_goes(random, now, resource);
         }
     }
 
-    /// Everybody does what it is time for.
+    /// What the path needs whose transfer takes longest yet. A failure of what is not lent asks little of a manager.
+    fn used_longest(&self, now: Time) -> Option<Vec<Resource>> {
+        let lives = self.agents.iter().filter(|agent| now >= agent.down_until);
+        let held = lives.flat_map(|agent| agent.held.iter().map(|(plan, held)| (agent.ends.get(plan), held)));
+        let needs = held.filter(|(_, held)| !held.plan.resources.is_empty());
+        needs.max_by_key(|(end, _)| *end).map(|(_, held)| held.plan.resources.iter().copied().collect())
+    }
+
+    /// The holder of a path may miss where it goes now, and may lose its session over that while its transfer goes on.
+    fn miss_where_it_goes(&mut self, random: &mut Random, now: Time, resource: Resource) {
+        let has = |held: &agent::Held| held.plan.resources.contains(&resource);
+        let mut agents = self.agents.iter_mut();
+        let holder = agents.find_map(|agent| {
+            let plan = agent.held.iter().find(|(_, held)| has(held)).map(|(plan, _)| *plan);
+            plan.map(|plan| (agent, plan))
+        });
+        let Some((agent, plan)) = holder.filter(|_| random.one_in(2)) else { return };
+        self.coverage.hit(coverage::ANSWERS_CUT);
+        let cut = Duration(random.magnitude(1_000_000_000..=8_000_000_000));
+        agent.answers_cut = now + if random.one_in(2) { cut } else { ANSWER + cut };
+        let more = Duration(random.magnitude(1_000_000_000..=8_000_000_000));
+        let until = agent.answers_cut + more;
+        agent.ends.entry(plan).and_modify(|end| *end = until.max(*end));
+    }
+
+    /// All agents and managers do what it is time for.
     fn step(&mut self, random: &mut Random, now: Time, new_requests: bool) -> Result<(), String> {
         self.office.advance(random, now);
         if let Some(wire) = &mut self.wire {
@@ -406,7 +434,7 @@ impl World {
         }
     }
 
-    /// Some transfers have not reached everybody, and some have.
+    /// Some transfers have not reached all receivers, and some have.
     fn say_how_it_fared(&mut self, at: usize, lease: &HeldLease, plan: PlanId) {
         let unreached: Vec<String> = match plan.0 % 4 {
             0 => lease.receivers.clone(),
@@ -414,13 +442,22 @@ impl World {
             _ => Vec::new(),
         };
         let (request, reached_all) = (self.key(at).request(lease.request), plan.0 % 4 == 2);
-        self.call(at, Input::Fared { request, plan, unreached, reached_all, took: None });
+        // Some have looked at no clock, and some lie.
+        let took = match plan.0 / 4 % 4 {
+            _ if !self.by_time => None,
+            0 => None,
+            1 => Some(Duration::ZERO),
+            2 => Some(Duration(u64::MAX)),
+            _ => Some(Duration::from_millis(plan.0 % 1_000)),
+        };
+        self.call(at, Input::Fared { request, plan, unreached, reached_all, took });
     }
 
     fn new_ask(&self, now: Time, receivers: Receivers) -> Ask {
         Ask {
             number: self.next_request,
             receivers,
+            object_bytes: 1_000,
             bytes: 1_000,
             divisible: false,
             lease: None,
@@ -444,12 +481,16 @@ impl World {
                 let receivers = if all { Receivers::All } else { Receivers::Named(receivers) };
                 let mut ask = self.new_ask(now, receivers);
                 ask.divisible = self.wire.is_none() && random.one_in(2);
+                if self.by_time {
+                    ask.object_bytes = *random.pick(&[1_000, 1_000_000, 100_000_000]);
+                    ask.bytes = if ask.divisible { 1_000 } else { ask.object_bytes };
+                }
                 ask.lease =
                     random.one_in(6).then(|| Duration(random.magnitude(500_000_000..=20_000_000_000)));
                 self.agents[at].ask = Some(ask);
             }
         } else if self.wire.is_none() && random.one_in(40) {
-            // Nobody waits for it any more.
+            // The agent does not wait for it any more.
             if let Some(ask) = self.agents[at].ask.take().filter(|ask| ask.asked_at.is_some()) {
                 self.owe(now, at, ask.number, None);
             }
@@ -487,7 +528,7 @@ impl World {
         self.call(at, Input::Extend { request, time, add, remove });
     }
 
-    /// What somebody did not get is sent again.
+    /// What a receiver did not get is sent again.
     fn ask_for_the_rest(&mut self, now: Time, at: usize) {
         let Some(wire) = self.wire.as_mut().filter(|_| self.agents[at].ask.is_none()) else { return };
         if let Some(lacking) = wire.resume(at, self.next_request + 1) {
@@ -534,7 +575,7 @@ impl World {
             agent,
             request: ask.number,
             object: object(ask.number),
-            object_bytes: 1_000,
+            object_bytes: ask.object_bytes,
             remaining_bytes: ask.bytes,
             receivers: ask.receivers.clone(),
             divisible: ask.divisible,
@@ -576,7 +617,7 @@ impl World {
                 }
             }
             Output::Granted { plan_id, plan, .. } => {
-                // It may have come back before anybody looks what is lent.
+                // It may have come back before a check looks what is lent.
                 for resource in &plan.resources {
                     self.lent.entry(*resource).or_default().insert(*plan_id, now);
                 }
@@ -596,7 +637,7 @@ impl World {
         let Some((session, listener)) = act.session.zip(office::listener(&act.output)) else { return Ok(()) };
         let at = index(&listener.name);
         let Some(agent) = self.agents.get_mut(at) else {
-            return Err(format!("nobody is called {listener:?}"));
+            return Err(format!("no agent is called {listener:?}"));
         };
         let is_ours = agent.session.is_some_and(|own| (own.manager, own.number) == (act.by.0, session));
         if is_ours && agent.incarnation == listener.incarnation && self.office.is_run(agent.session, act.by) {
@@ -732,16 +773,17 @@ impl World {
             self.office.failed.contains(&Failure::Resource(*resource))
                 || self.failed_at.get(resource).is_some_and(lately)
         };
-        // Without records another one may have been quicker, or what the path needs has failed.
+        // Without records another one may have been quicker.
         let alone = self.office.store.is_none();
-        let explained =
-            alone && (is_explained(&self.lent, plan, now) || lost.plan.resources.iter().any(failed));
+        let explained = alone && is_explained(&self.lent, plan, now);
         // Of a path whose record is lost its holder has to come in time.
         let unread = self.office.store.as_ref().is_some_and(|store| store.lost.contains(&plan));
-        if ended || over || explained || silent >= LEASE || unread && silent >= PATIENCE {
+        // A manager that does not know a path cannot lead it around what has failed.
+        let broken = (alone || unread) && lost.plan.resources.iter().any(failed);
+        if ended || over || explained || broken || silent >= LEASE || unread && silent >= PATIENCE {
             return Ok(());
         }
-        Err(format!("{} lost {plan:?} though nobody else was lent its address", name(at)))
+        Err(format!("{} lost {plan:?} though its address was lent to no other agent", name(at)))
     }
 
     /// An agent hears what becomes of its request.
@@ -812,7 +854,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever was answered since its path was led another way has heard of that, or that the path is lost.
+    /// An agent that was answered since its path was led another way has heard of that, or that the path is lost.
     fn check_ways(&mut self, now: Time) -> Result<(), String> {
         let Some(core) = self.office.leading(now) else { return Ok(()) };
         for lease in core.leases.leases() {
@@ -831,7 +873,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether nobody else may have this, and its holder could know if that were not so.
+    /// Whether no other agent may have this, and its holder could know if that were not so.
     fn can_claim(&self, now: Time, at: usize, id: PlanId, resource: Resource) -> bool {
         let revoked = self.revoked.get(&(id, resource)).is_some_and(|when| *when >= self.agents[at].contact);
         if is_of_circuits(&resource) {
@@ -848,10 +890,11 @@ impl World {
         lease.is_some_and(|lease| !lease.grant.plan.resources.contains(resource))
     }
 
-    /// No manager lends anything twice by what it knows itself, and no lease was made up by anybody.
+    /// No manager lends anything twice by what it knows itself, and no lease is there that was never granted.
     fn check(&mut self, now: Time) -> Result<(), String> {
         self.note_lent(now);
         for core in self.office.cores() {
+            choice::check_factors(&core.leases)?;
             let mut lent: BTreeSet<Resource> = BTreeSet::new();
             for lease in core.leases.leases() {
                 for resource in &lease.grant.plan.resources {
@@ -860,7 +903,7 @@ impl World {
                     }
                 }
                 if !self.office.granted.contains_key(&lease.grant.plan_id) {
-                    return Err(format!("nobody ever granted {:?}", lease.grant.plan_id));
+                    return Err(format!("no manager ever granted {:?}", lease.grant.plan_id));
                 }
             }
         }
@@ -883,11 +926,13 @@ impl World {
         };
         let left: Vec<PlanId> = core.leases.leases().map(|lease| lease.grant.plan_id).collect();
         if !left.is_empty() {
-            return Err(format!("{left:?} are lent to nobody {LEASE} after the last release"));
+            return Err(format!(
+                "{left:?} are still lent {LEASE} after the last release, and no agent holds them"
+            ));
         }
         let waiting = core.leases.pending().len();
         if waiting > 0 {
-            return Err(format!("{waiting} requests wait that nobody has made"));
+            return Err(format!("{waiting} requests wait that no agent has made"));
         }
         Ok(())
     }
@@ -903,7 +948,7 @@ fn is_of_circuits(resource: &Resource) -> bool {
     matches!(resource, Resource::CircuitPort { .. } | Resource::Splitter { .. })
 }
 
-/// Whether one of the addresses of a lease has lately been lent to somebody else; a lease that holds none
+/// Whether one of the addresses of a lease has lately been lent to another agent; a lease that holds none
 /// needs no other reason than a manager that does not know it.
 fn is_explained(lent: &BTreeMap<Resource, BTreeMap<PlanId, Time>>, plan: PlanId, now: Time) -> bool {
     let mut own = lent.values().filter(|plans| plans.contains_key(&plan)).peekable();

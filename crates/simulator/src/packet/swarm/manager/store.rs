@@ -37,11 +37,11 @@ pub(super) struct Store {
     in_flight: Vec<Write>,
     /// Whether the last write of a term was made.
     outcomes: BTreeMap<u64, bool>,
-    /// It answers nobody until then.
+    /// It answers no manager until then.
     pub(super) silent_until: Time,
     /// Every lease that was ever written.
     written: BTreeSet<PlanId>,
-    /// Records that nobody can read.
+    /// Records that no manager can read.
     spoilt: BTreeSet<RecordKey>,
     /// Leases whose records could not be read at some time.
     pub(super) lost: BTreeSet<PlanId>,
@@ -108,7 +108,7 @@ impl Store {
         for (key, record) in changes {
             self.spoilt.remove(&key);
             if let RecordKey::Lease(plan) = key {
-                // One that is gone again before it was written was written as far as anybody can tell.
+                // One that is gone again before it was written was written as far as a manager can tell.
                 self.written.insert(plan);
             }
             match record {
@@ -130,15 +130,18 @@ impl Store {
 
     /// A record is lost: there is something in its place that no manager can read.
     pub(super) fn spoil(&mut self, random: &mut Random) {
-        if self.records.is_empty() || !random.one_in(3) {
+        // An agent that waits or is a member comes again by itself; of a path only its holder knows.
+        let leases = self.records.keys().filter_map(|key| match key {
+            RecordKey::Lease(plan) => Some(*plan),
+            _ => None,
+        });
+        let leases: Vec<PlanId> = leases.collect();
+        if leases.is_empty() || !random.one_in(3) {
             return;
         }
-        let at = random.below(self.records.len() as u64) as usize;
-        // Whoever waits or is a member comes again by itself; of a path only its holder knows.
-        if let Some(RecordKey::Lease(plan)) = self.records.keys().nth(at).cloned() {
-            self.lost.insert(plan);
-            self.spoilt.insert(RecordKey::Lease(plan));
-        }
+        let plan = *random.pick(&leases);
+        self.lost.insert(plan);
+        self.spoilt.insert(RecordKey::Lease(plan));
     }
 
     /// Whether there are paths of which nothing can be read.
@@ -146,7 +149,7 @@ impl Store {
         !self.spoilt.is_empty()
     }
 
-    /// A leader sets aside what nobody can read.
+    /// A leader sets aside what no manager can read.
     pub(super) fn forget_spoilt(&mut self, now: Time, term: u64) {
         if self.leads(now, term) {
             for key in core::mem::take(&mut self.spoilt) {
