@@ -2,7 +2,7 @@
 //
 // From above, a packet goes to the next active agent of the rack. From below, a source label goes up by the port that
 // it names, and a leaf label goes to the hosts that it names if it comes from a port with an agent of the rack, active or
-// not: nobody else may name hosts. So it is with a spine label, which names the leafs of a pod and goes up; a label that asks
+// not: no other host may name hosts. So it is with a spine label, which names the leafs of a pod and goes up; a label that asks
 // for one does not come from below. A packet with no port to go to is dropped: `out_valid` without a port. The controller
 // of the leaf writes which ports have agents, and which of them are active.
 //

@@ -260,7 +260,7 @@ pub fn leases(bytes: &[u8]) {
     let mut restored = self::manager(on_device_failure);
     assert_eq!(restored.restore(now, records.clone()), [], "our own records");
     assert_eq!(restored.records(), records);
-    // Somebody has written into the store.
+    // Another program has changed values in the store.
     let mut values = serde_json::to_value(&records).expect("records are data");
     for (at, number) in damages {
         damage(&mut values, &mut (at as usize), number);

@@ -266,7 +266,7 @@ impl Told {
         if !self.begun {
             self.machine.handle(now, ReceiverInput::Begin);
         }
-        // At the source itself: a group that was spoiled twice is taken from nobody else.
+        // At the source itself: a group that was spoiled twice is taken from no other member.
         for sn in 0..self.fragments {
             self.machine.handle(now, ReceiverInput::Sent { sn, count: 1 });
         }

@@ -94,7 +94,7 @@ impl Reception {
     }
 }
 
-/// A source's list survives whatever comes over connections; what it wants said can be said, and it comes to rest.
+/// A source's list survives whatever comes over connections; each message that it asks for can be written, and it comes to rest.
 pub fn roster(bytes: &[u8]) {
     let mut words = Words::new(bytes);
     let mut now = Time(1);
@@ -195,7 +195,7 @@ fn answer(guest: &mut Guest, now: Time, asked: Option<GuestOutput>, words: &mut 
     }
 }
 
-/// What it wants said can be said.
+/// Each message that the machine asks for can be written.
 fn write(guest: &Guest, output: &GuestOutput) {
     match output {
         GuestOutput::Hello => drop(emitted(&guest.hello())),

@@ -1,4 +1,4 @@
-//! Streams: the order of messages at a receiver, and the manager's table of who sends and who hears.
+//! Streams: the order of messages at a receiver, and the manager's table of sources and receivers.
 
 use crate::leases::{channel, plan};
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain};
@@ -50,7 +50,7 @@ pub fn stream_order(bytes: &[u8]) {
                 OrderOutput::Deliver { number, lost } => {
                     assert!(kept.remove(&number).is_some(), "message {number} has no piece");
                     let rises = last.is_none_or(|last| number > last && number - last > lost);
-                    // The first message of all may have been anybody's.
+                    // The first message of all may be of any sender.
                     assert!(rises || delivered == 1, "{number} after {last:?}");
                     (last, delivered) = (Some(number), delivered + 1);
                 }
@@ -140,7 +140,7 @@ fn streams_input(words: &mut Words<'_>, asked: &Asked) -> StreamsInput {
     }
 }
 
-/// Whatever agents want of streams, and whatever the leases answer, the table agrees with itself.
+/// Whatever agents ask of streams, and whatever the leases answer, the table agrees with itself.
 pub fn stream_table(bytes: &[u8]) {
     let mut words = Words::new(bytes);
     let mut now = Time(1);

@@ -220,7 +220,7 @@ impl Connection {
         wait(py, work.run(session))?.map_err(|error| values::error(py, &error))
     }
 
-    /// The same, until somebody cancels it.
+    /// The same, until the caller cancels it.
     fn call_until<T: Send>(
         &self,
         py: Python<'_>,
@@ -350,7 +350,7 @@ impl Connection {
         Ok(values::status(&status.map_err(|error| values::error(py, &error))?).to_string())
     }
 
-    /// Removes an object at other agents (`None`: all), and gives who still has it and why.
+    /// Removes an object at other agents (`None`: all), and gives the agents that still have it, and why.
     fn remove(&self, py: Python<'_>, data: u64, at: Option<Vec<String>>) -> PyResult<Vec<(String, String)>> {
         let at = at.map_or(Receivers::All, Receivers::Named);
         let removed = self.call(py, |session: Session| async move {
@@ -543,7 +543,7 @@ impl Files {
 
 #[pymethods]
 impl Filling {
-    /// Brings the next bytes, at most 1 MiB; gives false when the agent wants no more: `finish` says why.
+    /// Brings the next bytes, at most 1 MiB; gives false when the agent takes no more: `finish` says why.
     fn write(&self, py: Python<'_>, bytes: Vec<u8>) -> PyResult<bool> {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(pieces) = pieces else { return Ok(false) };

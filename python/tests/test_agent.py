@@ -77,8 +77,8 @@ def test_a_folder_travels(cluster: Cluster, number: int, tmp_path: Path) -> None
 
 def test_a_receiver_that_is_not_there_is_named(cluster: Cluster, number: int) -> None:
     cluster[0].add_buffer(number, b"abc")
-    with pytest.raises(errors.ReceiverUnknown, match="nobody-here"):
-        cluster[0].send(number, ["nobody-here"]).result(10)
+    with pytest.raises(errors.ReceiverUnknown, match="not-here"):
+        cluster[0].send(number, ["not-here"]).result(10)
 
 
 def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path) -> None:

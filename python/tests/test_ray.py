@@ -119,6 +119,6 @@ def test_what_actors_return_goes_over_the_agents(nodes: dict[str, str], cluster:
     # Two objects to four actors of one node: each byte left the source's host once.
     sent = sent_bytes(cluster[1]) - before
     assert 2 * megabytes * 1_000_000 <= sent < 2.5 * megabytes * 1_000_000, sent
-    # When nobody has the references any more, the objects are nowhere.
+    # When no process has the references any more, the objects are nowhere.
     for agent in cluster[1:3]:
         assert not [one for one in agent.list(all_applications=True) if one.name.startswith("ray-")]

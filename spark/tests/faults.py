@@ -1,4 +1,4 @@
-"""Broadcasts and reads values one after another; somebody else breaks things meanwhile. Knows nothing of Polycast.
+"""Broadcasts and reads values one after another; the test breaks things meanwhile. Knows nothing of Polycast.
 
 For each name on the command line: prints `NEXT name`, waits for a file `go-name` in its folder, broadcasts a value, reads it in
 four tasks, and prints `DONE name seconds`. A task that reads wrong bytes fails the job.

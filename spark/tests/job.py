@@ -56,7 +56,7 @@ def texts(spark, sentences):
 
 
 def word2vec(spark):
-    """Two models are broadcast in each iteration. With two partitions no sum depends on who is first."""
+    """Two models are broadcast in each iteration. With two partitions no sum depends on which is first."""
     sentences = texts(spark, words(1_000, 2))
     learns = Word2Vec(vectorSize=50, numPartitions=2, maxIter=2, minCount=1, seed=7, inputCol="words", outputCol="vector")
     vectors = learns.fit(sentences).getVectors().orderBy("word").collect()

@@ -59,7 +59,7 @@ fn closure(folder: &str) -> BTreeSet<&'static str> {
 }
 
 /// Names of the packages that a manifest's code uses: what only its tests use is left out.
-pub fn dependencies(manifest: &Table) -> BTreeSet<String> {
+pub(crate) fn dependencies(manifest: &Table) -> BTreeSet<String> {
     let mut tables: Vec<&Table> = vec![manifest];
     if let Some(targets) = manifest.get("target").and_then(Value::as_table) {
         tables.extend(targets.values().filter_map(Value::as_table));
@@ -74,7 +74,7 @@ pub fn dependencies(manifest: &Table) -> BTreeSet<String> {
 }
 
 /// Every breach of the arrows, one sentence each.
-pub fn check(members: &[Member]) -> Vec<String> {
+pub(crate) fn check(members: &[Member]) -> Vec<String> {
     let mut problems = Vec::new();
     for member in members {
         let folder = &member.folder;
@@ -100,7 +100,7 @@ pub fn check(members: &[Member]) -> Vec<String> {
 }
 
 /// The members by floor, each with the ones that it uses.
-pub fn picture(members: &[Member]) -> String {
+pub(crate) fn picture(members: &[Member]) -> String {
     let mut lines = Vec::new();
     for place in HOUSE.iter().rev() {
         if let Some(member) = members.iter().find(|member| member.folder == place.folder) {

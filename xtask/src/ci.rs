@@ -91,7 +91,7 @@ const STEPS: &[Step] = &[
 ];
 
 /// Runs the steps named, or all of them; each runs even if one before it failed.
-pub fn run(names: &[String]) -> ExitCode {
+pub(crate) fn run(names: &[String]) -> ExitCode {
     if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != name.as_str())) {
         let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         eprintln!("there is no step '{unknown}': choose from {}", known.join(", "));
@@ -180,7 +180,7 @@ fn report_skips(skips: &str, all_required: bool) -> bool {
 }
 
 /// Runs seeds of the swarm, optimised: the arguments are those of its program, which uses all cores.
-pub fn swarm(arguments: &[String]) -> ExitCode {
+pub(crate) fn swarm(arguments: &[String]) -> ExitCode {
     let mut cargo = cargo();
     cargo.args([
         "run",
@@ -197,7 +197,7 @@ pub fn swarm(arguments: &[String]) -> ExitCode {
 }
 
 /// Kills leaders among managers with a real etcd, and stops them for a while, so many times.
-pub fn leaders(arguments: &[String]) -> ExitCode {
+pub(crate) fn leaders(arguments: &[String]) -> ExitCode {
     let rounds = match arguments {
         [] => 100,
         [rounds] => match rounds.parse::<u32>() {
@@ -218,7 +218,7 @@ pub fn leaders(arguments: &[String]) -> ExitCode {
 }
 
 /// Four agents ask for five times what their stores have room for: for so many seconds, with stores of so many MiB.
-pub fn eviction(arguments: &[String]) -> ExitCode {
+pub(crate) fn eviction(arguments: &[String]) -> ExitCode {
     let numbers: Result<Vec<u64>, _> = arguments.iter().map(|argument| argument.parse::<u64>()).collect();
     let (seconds, store) = match numbers.as_deref() {
         Ok([]) => (300, 1_024),

@@ -2,7 +2,7 @@
 
 /// `text` with comments and the contents of string and character literals turned into spaces;
 /// every line keeps its number.
-pub fn without_comments_and_strings(text: &str) -> String {
+pub(crate) fn without_comments_and_strings(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
     let mut at = 0;
@@ -17,6 +17,76 @@ pub fn without_comments_and_strings(text: &str) -> String {
         }
     }
     code
+}
+
+/// The comments of `text`, without the marks that make them comments. What else is on a line becomes `|`, so that words on its
+/// two sides do not meet; a line without a comment is empty. Every line keeps its number.
+pub(crate) fn comments_alone(text: &str) -> String {
+    let (mut comments, chars): (String, Vec<char>) = (String::new(), text.chars().collect());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = skipped_from(&chars, at);
+        if end == at {
+            comments.push(if chars[at].is_whitespace() { chars[at] } else { '|' });
+        } else if chars[at] == '/' {
+            comments.push_str(&words_of_comment(&chars[at..end]));
+        } else {
+            comments.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { '|' }));
+        }
+        at = end.max(at + 1);
+    }
+    let is_code = |line: &str| line.chars().all(|c| c == '|' || c.is_whitespace());
+    comments.split('\n').map(|line| if is_code(line) { "" } else { line }).collect::<Vec<_>>().join("\n")
+}
+
+/// A comment without the marks at the beginning of its lines.
+fn words_of_comment(comment: &[char]) -> String {
+    let text: String = comment.iter().collect();
+    let lines = text.split('\n').map(|line| {
+        let words = line.trim_start().trim_start_matches(['/', '!', '*']);
+        " ".repeat(line.chars().count() - words.chars().count()) + words
+    });
+    lines.collect::<Vec<_>>().join("\n").replace("*/", "  ")
+}
+
+/// The contents of the string literals in `text`, each with the number of the line that it begins on. Escapes, and names in braces,
+/// become spaces, but for ends of lines.
+pub(crate) fn strings(text: &str) -> Vec<(usize, String)> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
+    while at < chars.len() {
+        let end = skipped_from(&chars, at).max(at + 1);
+        let skipped = &chars[at..end];
+        if skipped.len() > 1 && matches!(skipped[0], '"' | 'r') {
+            let content: String = skipped.iter().collect();
+            let content = without_escapes(content.trim_start_matches('r').trim_matches(['#', '"']));
+            found.push((line, without_names_in_braces(&content)));
+        }
+        line += skipped.iter().filter(|c| **c == '\n').count();
+        at = end;
+    }
+    found
+}
+
+fn without_escapes(content: &str) -> String {
+    let (mut plain, mut escaped) = (String::with_capacity(content.len()), false);
+    for c in content.chars() {
+        plain.push(if (escaped || c == '\\') && c != '\n' { ' ' } else { c });
+        escaped = !escaped && c == '\\';
+    }
+    plain
+}
+
+fn without_names_in_braces(content: &str) -> String {
+    let mut pieces = content.split('{');
+    let mut plain = pieces.next().unwrap_or_default().to_string();
+    for piece in pieces {
+        let end = piece.find(['}', ':']).unwrap_or_default();
+        let is_name = piece[..end].chars().all(|c| c.is_alphanumeric() || c == '_');
+        let name = if is_name { " ".repeat(end) } else { piece[..end].to_string() };
+        plain.extend(["{", &name, &piece[end..]]);
+    }
+    plain
 }
 
 /// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
@@ -100,7 +170,7 @@ fn character_end(chars: &[char], at: usize) -> usize {
 ///
 /// Relies on the layout that rustfmt makes: an item ends at the first line that is indented as much
 /// as its first one and closes it.
-pub fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
+pub(crate) fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut kept = Vec::new();
     let mut i = 0;
@@ -134,7 +204,7 @@ fn item_end(lines: &[&str], attribute: usize) -> usize {
 }
 
 /// Every function with a body: its name, its first line from 1, and how many lines it has. Relies on rustfmt's layout.
-pub fn functions(code: &str) -> Vec<(&str, usize, usize)> {
+pub(crate) fn functions(code: &str) -> Vec<(&str, usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();
     for (i, line) in lines.iter().enumerate() {
@@ -156,7 +226,7 @@ pub fn functions(code: &str) -> Vec<(&str, usize, usize)> {
 }
 
 /// Whether `word` stands in `line`, not as a part of a longer word.
-pub fn has_word(line: &str, word: &str) -> bool {
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -42,7 +42,7 @@ const FILES: [(&str, &str); 12] = [
 ];
 
 /// Runs the task.
-pub fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let (fixed, arguments) = match arguments {
         [first, rest @ ..] if first == "--static" => (true, rest),
         all => (false, all),

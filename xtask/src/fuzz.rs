@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-pub const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 Looks for bytes that break a promise of decoders, machines and records
 
 Usage: cargo xtask fuzz [OPTION].. [TARGET]..
@@ -38,7 +38,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// What a target may take beside its time: to read its corpus, or to shrink it.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// What a person wants.
+/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seconds: u64,
@@ -79,7 +79,7 @@ impl Options {
 }
 
 /// Builds all targets, runs those that are asked for, and says what was found.
-pub fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
         println!("{USAGE}");
         return ExitCode::SUCCESS;

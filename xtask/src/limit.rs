@@ -14,7 +14,7 @@ const ROUNDS_MAX: u32 = 50;
 
 /// How a command ended.
 #[derive(Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// By itself.
     Exited(ExitStatus),
     /// It took too long and was killed. What ran below it, one line each.
@@ -23,7 +23,7 @@ pub enum Ended {
 
 impl Ended {
     /// Whether all is well.
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         matches!(self, Ended::Exited(status) if status.success())
     }
 }
@@ -32,7 +32,7 @@ impl Ended {
 ///
 /// # Errors
 /// It cannot be started.
-pub fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
+pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
     let begun = Instant::now();
     let mut child = command.spawn()?;
     loop {
@@ -47,7 +47,7 @@ pub fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
 }
 
 /// What a person allows: all limits are multiplied by `POLYCAST_PATIENCE`, for machines that are slow or busy.
-pub fn patience() -> f64 {
+pub(crate) fn patience() -> f64 {
     let said = std::env::var("POLYCAST_PATIENCE").ok().and_then(|text| text.parse::<f64>().ok());
     said.filter(|factor| (0.001..=1_000.0).contains(factor)).unwrap_or(1.0)
 }

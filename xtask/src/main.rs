@@ -25,7 +25,7 @@ Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
                 python, spark, fuzz
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
-                with --attacker sealed transfers that somebody attacks
+                with --attacker sealed transfers and an attacker
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
   eviction [S] [MIB]
                 Four agents ask for S seconds (300) for five times what their stores of MIB MiB (1024) have room for: nothing that is
@@ -62,8 +62,13 @@ fn main() -> ExitCode {
         "tidy" => {
             let workspace = workspace::load();
             let sources = &workspace.sources;
-            let documents = prose::check(&workspace.documents);
-            report(&[tidy::check(sources), tidy::check_list(sources), documents].concat())
+            let style = [tidy::check(sources), tidy::check_list(sources)];
+            let prose = [
+                prose::check(&workspace.documents),
+                prose::check_sources(sources),
+                prose::check_list(sources),
+            ];
+            report(&[style.concat(), prose.concat()].concat())
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

@@ -12,11 +12,11 @@ const PURE: [&str; 6] = ["types", "topology", "planning", "wire", "protocol", "s
 /// Packages that never use the standard library by default.
 const NO_STD: [&str; 3] = ["libm", "rand_core", "rand_pcg"];
 /// Packages that do without the standard library if their default features are off. Hash tables are looked up by
-/// name only: whoever goes through one in its own order is not deterministic.
+/// name only: code that goes through one in the table's own order is not deterministic.
 const NO_STD_WITHOUT_DEFAULTS: [&str; 3] = ["hashbrown", "serde", "thiserror"];
 
 /// Every breach of purity, one sentence each.
-pub fn check(workspace: &Workspace) -> Vec<String> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<String> {
     let pure = workspace.members.iter().filter(|member| PURE.contains(&member.folder.as_str()));
     pure.flat_map(|member| {
         let mut problems = check_dependencies(member, &workspace.manifest);

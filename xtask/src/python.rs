@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Set where the program is built already.
-pub const BUILT: &str = "POLYCAST_BUILT";
+pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// What the tests need beside the package.
 const TOOLS: [&str; 10] = [
     "distributed",
@@ -26,7 +26,7 @@ const TOOLS: [&str; 10] = [
 const WITH_TORCH: &str = "--torch";
 
 /// Runs the task.
-pub fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != WITH_TORCH) {
         eprintln!(
             "error: '{unknown}' is nothing that `cargo xtask python` knows: it takes {WITH_TORCH} or nothing"
@@ -85,7 +85,7 @@ fn test(torch: bool) -> Result<(), String> {
 }
 
 /// Cargo, in the workspace.
-pub fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace::root());
     command
@@ -102,7 +102,7 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// Runs a command to its good end.
-pub fn must(command: &mut Command) -> Result<(), String> {
+pub(crate) fn must(command: &mut Command) -> Result<(), String> {
     let line = format!("{command:?}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -11,7 +11,7 @@ const VERSIONS: [&str; 2] = ["4", "3.5"];
 const TOOLS: [&str; 3] = ["numpy", "pytest", "setuptools"];
 
 /// Runs the task, for the versions of Spark that are named.
-pub fn run(versions: &[String]) -> ExitCode {
+pub(crate) fn run(versions: &[String]) -> ExitCode {
     if let Some(unknown) = versions.iter().find(|named| !VERSIONS.contains(&named.as_str())) {
         eprintln!("error: there is no test for Spark '{unknown}': choose from {}", VERSIONS.join(", "));
         return ExitCode::FAILURE;

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// The task that runs one test program.
-pub const TASK: &str = "run-test";
+pub(crate) const TASK: &str = "run-test";
 /// How long one test program may run: the slowest takes 80 s on a machine of two cores.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(600);
 /// Names the file to which the runner appends `seconds<TAB>program`.
@@ -20,24 +20,24 @@ const TIMES: &str = "POLYCAST_TIMES";
 /// The variables of `polycast-testing`. A person may set the second one to something else than `all`, and skip tests as
 /// root too.
 const SKIPS: &str = "POLYCAST_SKIPS";
-pub const REQUIRE: &str = "POLYCAST_REQUIRE";
+pub(crate) const REQUIRE: &str = "POLYCAST_REQUIRE";
 /// Its value where every test has to run.
-pub const ALL: &str = "all";
+pub(crate) const ALL: &str = "all";
 
-/// Whether every test has to run: as root, unless somebody says otherwise.
-pub fn all_required() -> bool {
+/// Whether every test has to run: as root, unless the variable says otherwise.
+pub(crate) fn all_required() -> bool {
     let wish = std::env::var(REQUIRE).ok();
     wish.as_deref().map_or_else(|| rustix::process::geteuid().is_root(), |wish| wish == ALL)
 }
 
 /// What a run of `cargo test` leaves.
-pub struct Records {
+pub(crate) struct Records {
     folder: tempfile::TempDir,
 }
 
 impl Records {
     /// Room for one run.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Records { folder: tempfile::tempdir().expect("the folder of temporary files can be written") }
     }
 
@@ -46,7 +46,7 @@ impl Records {
     }
 
     /// Makes a `cargo test` write them. Gives whether every test has to run.
-    pub fn ask(&self, cargo: &mut Command) -> bool {
+    pub(crate) fn ask(&self, cargo: &mut Command) -> bool {
         let runner = std::env::current_exe().unwrap_or_default();
         // For whatever kind of machine this is.
         let setting =
@@ -59,7 +59,7 @@ impl Records {
     }
 
     /// The test programs with their seconds.
-    pub fn times(&self) -> Vec<(f64, String)> {
+    pub(crate) fn times(&self) -> Vec<(f64, String)> {
         let parse = |line: &str| {
             let (seconds, program) = line.split_once('\t')?;
             Some((seconds.parse().ok()?, program.to_string()))
@@ -68,7 +68,7 @@ impl Records {
     }
 
     /// What was skipped.
-    pub fn skips(&self) -> String {
+    pub(crate) fn skips(&self) -> String {
         read(&self.file("skips"))
     }
 }
@@ -78,7 +78,7 @@ fn read(path: &Path) -> String {
 }
 
 /// Lines that say how many tests were skipped and why, from lines of `test<TAB>reason`.
-pub fn describe_skips(skips: &str) -> Vec<String> {
+pub(crate) fn describe_skips(skips: &str) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (test, reason) in skips.lines().filter_map(|line| line.split_once('\t')) {
         by_reason.entry(reason).or_default().push(test);
@@ -93,7 +93,7 @@ pub fn describe_skips(skips: &str) -> Vec<String> {
 }
 
 /// Runs one test program, as cargo asks: its path and arguments.
-pub fn run(arguments: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let Some((program, rest)) = arguments.split_first() else {
         eprintln!("{TASK} needs a program");
         return ExitCode::FAILURE;

@@ -26,7 +26,7 @@ const UNSAFE_FOLDER: &str = "crates/net/";
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
 /// Every breach, one sentence each.
-pub fn check(sources: &[Source]) -> Vec<String> {
+pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
     for Source { path, text } in sources {
         let lines = text.lines().count();
@@ -41,7 +41,7 @@ pub fn check(sources: &[Source]) -> Vec<String> {
 }
 
 /// Functions on the list of long ones that are not long any more.
-pub fn check_list(sources: &[Source]) -> Vec<String> {
+pub(crate) fn check_list(sources: &[Source]) -> Vec<String> {
     let is_long = |path: &str, name: &str| {
         let source = sources.iter().find(|source| source.path == path);
         let code = source.map(|source| without_comments_and_strings(&source.text)).unwrap_or_default();

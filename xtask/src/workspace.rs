@@ -18,7 +18,7 @@ const DOCUMENT_FOLDERS: [&str; 11] =
 const DOCUMENT_ENDINGS: [&str; 1] = ["md"];
 
 /// All that the checks look at.
-pub struct Workspace {
+pub(crate) struct Workspace {
     /// The root manifest.
     pub manifest: Table,
     /// One for each folder of `crates/`.
@@ -30,7 +30,7 @@ pub struct Workspace {
 }
 
 /// A crate of the workspace.
-pub struct Member {
+pub(crate) struct Member {
     /// Its folder's name in `crates/`.
     pub folder: String,
     /// Its manifest.
@@ -38,7 +38,7 @@ pub struct Member {
 }
 
 /// A source file, or a document.
-pub struct Source {
+pub(crate) struct Source {
     /// Path below the workspace's root.
     pub path: String,
     /// Its text.
@@ -46,13 +46,13 @@ pub struct Source {
 }
 
 /// The workspace's root folder.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
 /// Reads the workspace; panics with the path where it cannot, as there is nothing to check then.
-pub fn load() -> Workspace {
+pub(crate) fn load() -> Workspace {
     let root = root();
     let mut members = Vec::new();
     for folder in folders(&root.join("crates")) {

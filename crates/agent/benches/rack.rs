@@ -28,7 +28,7 @@ const MEASURED: Span = Span::from_secs(5);
 const WITHIN: Span = Span::from_secs(20);
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// A port that nobody listens at now.
+/// A port at which no process listens now.
 fn free(ip: Ipv4Addr) -> std::io::Result<SocketAddrV4> {
     match UdpSocket::bind((ip, 0))?.local_addr()? {
         SocketAddr::V4(address) => Ok(address),
@@ -43,7 +43,7 @@ fn start_rack(
     central: SocketAddrV4,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<JoinHandle<()>>, RackError> {
-    // Who sends is known by its address.
+    // The sender is known by its address.
     let server = |port: u8| Ipv4Addr::new(127, 78, rack + 1, port + 1);
     let options = LeafOptions {
         config: LeafConfig {

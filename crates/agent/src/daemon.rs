@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     pub name: String,
     pub interface: Ipv4Addr,
     pub control: SocketAddr,
-    /// Passes on who comes to the control port for a transfer.
+    /// Passes on what comes to the control port for a transfer.
     pub door: Door,
     /// How connections and packets between agents are sealed.
     pub sealing: Sealing,
@@ -98,15 +98,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Somebody here has asked for an object, and is told where it is.
-    pub fn used(&self, id: ObjectId) {
+    /// A user here has asked for an object, and is told where it is.
+    pub(crate) fn used(&self, id: ObjectId) {
         if self.catalog.touch(id) {
             self.store.note_use(id, SystemTime::now());
         }
     }
 
-    /// Settings of a transfer that nobody has said anything about.
-    pub fn default_options(&self) -> Options {
+    /// Settings of a transfer that its caller has not chosen.
+    pub(crate) fn default_options(&self) -> Options {
         Options {
             // Agents that are there answer at once; those that are not must not keep the others waiting.
             join_timeout: Span::from_secs(10),
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// How an agent shows who it is, and where it has that from if a manager's authority gave it.
+/// How an agent proves its name, and where it has that from if a manager's authority gave it.
 async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
     let name = config.resolved_name();
     let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
@@ -284,7 +284,7 @@ impl Agent {
     /// Serves until `shutdown` is ready. Transfers that run then are cancelled, paths are released.
     ///
     /// # Errors
-    /// The service broke down, or the manager does not want this agent: another one has its name, or the
+    /// The service broke down, or the manager refuses this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
         let Agent { shared, sends, streams, objects, enrolment, local, http, invitations, shutdown: ending } =
@@ -357,7 +357,7 @@ fn show(
     tokio::spawn(polycast_api::http::serve(listener, page, ended));
 }
 
-/// Keeps the agent's certificate fresh, for ever.
+/// Keeps the agent's certificate fresh, as long as the agent runs.
 async fn renew(enrolment: Option<&Enrolment>, shared: &Shared) {
     match (enrolment, shared.sealing.security()) {
         (Some(enrolment), Some(security)) => enrolment.renew(&security).await,

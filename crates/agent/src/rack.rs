@@ -104,7 +104,7 @@ impl RackAgent {
         Ok((agent, SlowPath { state, slow, buffer: vec![0; FRAME_LEN_MAX] }))
     }
 
-    /// Whether it relabels what it is given. One that stands by does so too: the leaf switch alone decides who gets packets.
+    /// Whether it relabels what it is given. One that stands by does so too: the leaf switch alone decides which agent gets packets.
     ///
     /// # Errors
     /// The kernel refuses it.

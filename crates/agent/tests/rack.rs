@@ -53,7 +53,7 @@ impl LeafSwitch for Active {
     }
 }
 
-/// A port that nobody listens at now.
+/// A port at which no process listens now.
 fn free(ip: Ipv4Addr) -> SocketAddrV4 {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("an IPv4 address") };
@@ -73,7 +73,7 @@ fn key() -> WordsKey {
 }
 
 fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4, key: &WordsKey) -> RackOf {
-    // Every server has an address of its own; who sends is known by it.
+    // Every server has an address of its own; the sender is known by it.
     let server = |port: u32| Ipv4Addr::new(127, 77, rack as u8 + 1, port as u8 + 1);
     let options = LeafOptions {
         config: LeafConfig {
@@ -271,7 +271,7 @@ fn a_leaf_controller_knows_who_speaks() {
     }
 }
 
-/// In a cluster with a key a word counts once, and only from one who has the key: who takes an agent's address says nothing.
+/// In a cluster with a key a word counts once, and only from one that has the key: a host that takes an agent's address says nothing.
 #[test]
 fn a_leaf_controller_believes_members_only() {
     let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));

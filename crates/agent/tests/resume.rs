@@ -21,7 +21,7 @@ const AGAIN_MAX: u64 = LEN as u64 * 45 / 100;
 /// What the source reads in a second, so that there is time to end it.
 const READ_RATE: f64 = 25e6;
 
-/// Who ends the first transfer.
+/// What ends the first transfer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Ends {
     Source,
@@ -109,10 +109,10 @@ fn again_after(path: fn() -> Path, ends: Ends) -> u64 {
     let target = dir.path().join("object");
     let (unused, cancel) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (slow, deadline) = match ends {
-        // The deadline is over before the last third can have been read, which takes 4.6 s. The source reads 2 MiB at a time, and has to
-        // answer a receiver within 2 s.
+        // The deadline is over before the last third can have been read, which takes 7 s. A receiver waits 2 s for an answer, and the
+        // source gives it between two reads.
         Ends::Deadline => {
-            let slow = Slow { bytes: Arc::clone(&bytes), from: ENDED_AT + (1 << 20), rate: 1.5e6 };
+            let slow = Slow { bytes: Arc::clone(&bytes), from: ENDED_AT + (1 << 20), rate: 1e6 };
             (slow, Some(Duration::from_secs(3)))
         }
         _ => (Slow { bytes: Arc::clone(&bytes), from: 0, rate: READ_RATE }, None),

@@ -172,7 +172,7 @@ pub struct SendOptions {
 /// How long a read waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Until the object is there, at most this long (`None`: for ever), whether or not anybody has begun to
+    /// Until the object is there, at most this long (`None`: without a limit), whether or not a source has begun to
     /// send it.
     UntilReady(Option<Duration>),
     /// Only while it is being received.
@@ -196,7 +196,7 @@ impl AgentClient {
     /// Connects to the agent that listens on `socket`.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No agent listens there.
     pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
         let path = socket.to_path_buf();
         let connector = tower::service_fn(move |_| {
@@ -614,7 +614,7 @@ impl Session {
     /// Leaves a stream: all who hear it on this host are told that it has ended for them.
     ///
     /// # Errors
-    /// Nobody here hears it.
+    /// No process here hears it.
     pub async fn leave_stream(&self, name: &str) -> Result<(), ClientError> {
         let request = LeaveStreamRequest { caller: Some(self.caller.clone()), name: name.into() };
         self.stub.clone().leave_stream(request).await?;
@@ -662,7 +662,7 @@ impl MessageSender {
 
 impl Drop for MessageSender {
     fn drop(&mut self) {
-        // Without a finish nobody wants to know.
+        // Without a finish the outcome is not needed.
         self.call.abort();
     }
 }
@@ -686,7 +686,7 @@ impl MessageReceiver {
     /// What comes next; `None` when the agent ends.
     ///
     /// # Errors
-    /// There is no such stream, it has ended, somebody has left it, or the agent went away.
+    /// There is no such stream, it has ended, it was left on this host, or the agent went away.
     pub async fn next(&mut self) -> Result<Option<Received>, ClientError> {
         match self.responses.message().await? {
             Some(ReceiveMessagesResponse { joined: Some(joined), .. }) => Ok(Some(Received::Joined(joined))),

@@ -1,6 +1,6 @@
 //! What the process of Datacast forwarders says of its links: lines of JSON over TCP (Datacast, section 3.1).
 //!
-//! Whoever connects sends the line `{"do":"watch"}`. The first answer names all nodes of the process and which of their
+//! A client that connects sends the line `{"do":"watch"}`. The first answer names all nodes of the process and which of their
 //! links are down; each further one is a link that has changed, or all of them again.
 
 use serde::{Deserialize, Serialize};

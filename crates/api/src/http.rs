@@ -1,8 +1,8 @@
 //! The page that a daemon has for those who watch it: whether it lives, whether it can serve, and its counters in the text format
 //! of Prometheus. Read only; nothing of a transfer's bytes is there.
 //!
-//! A connection lives for a minute at most and there are few places, so that those who hold theirs without a word hold up nobody
-//! for long.
+//! A connection lives for a minute at most and there are few places, so that those who hold theirs without a word delay others
+//! for a short time only.
 
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};

@@ -33,13 +33,13 @@ pub const REQUEST_TO_PATH_AT_SOURCE: &str = "request to path, at the source";
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Generated code of `polycast.agent.v1`.
-#[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod agent {
     tonic::include_proto!("polycast.agent.v1");
 }
 
 /// Generated code of `polycast.manager.v1`.
-#[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod manager {
     tonic::include_proto!("polycast.manager.v1");
 }

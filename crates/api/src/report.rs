@@ -49,7 +49,7 @@ pub struct Report {
     /// What the source counted in each tree, where receivers pulled over trees.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<TreeStatus>,
-    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     #[serde(default)]
     pub sealed: bool,
     /// Packets that reached receivers for this transfer and were not its source's.
@@ -361,11 +361,11 @@ mod text {
     use polycast_types::ObjectId;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub fn serialize<S: Serializer>(object: &ObjectId, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(object: &ObjectId, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(object)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectId, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectId, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
@@ -380,11 +380,11 @@ mod events {
         what: T,
     }
 
-    pub fn serialize<S: Serializer>(events: &[(f64, String)], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(events: &[(f64, String)], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(events.iter().map(|(seconds, what)| Event { seconds: *seconds, what }))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(f64, String)>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(f64, String)>, D::Error> {
         let events = Vec::<Event<String>>::deserialize(from)?;
         Ok(events.into_iter().map(|event| (event.seconds, event.what)).collect())
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const TEXT_LEN_MAX: usize = 64 << 20;
 /// Bytes that are read at a time.
 const READ_LEN: u64 = 1 << 20;
-/// Whoever writes to a pipe has to have done so by then.
+/// A program that writes to a pipe has to have done so by then.
 const PIPE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Settings that are wrong, in one sentence.
@@ -45,7 +45,7 @@ pub enum SettingsError {
     },
 }
 
-/// The text of a file that somebody has named: settings, a scenario, a plan. Files and pipes can be read; what is no text,
+/// The text of a file that the user has named: settings, a scenario, a plan. Files and pipes can be read; what is no text,
 /// never ends or never begins is refused.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ fn await_pipe(file: &File, until: Instant) -> io::Result<()> {
     let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
     let mut fds = [PollFd::new(file, PollFlags::IN)];
     match poll(&mut fds, Some(&timeout))? {
-        0 => Err(io::Error::other("nobody writes to it")),
+        0 => Err(io::Error::other("no program writes to it")),
         _ => Ok(()),
     }
 }

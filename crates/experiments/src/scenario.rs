@@ -443,7 +443,7 @@ impl File {
 }
 
 impl File {
-    /// Keys that the transport never looks at: whoever wrote them expects something of them.
+    /// Refuses keys that the chosen transport never reads: the file's author expects something of them.
     fn refuse_what_means_nothing(&self) -> Result<(), Problem> {
         let only = |key, of: &str| {
             let message =
@@ -548,7 +548,7 @@ impl PushKeys {
             return Err(problem("push.group", "a hash group is a power of two from 1 KiB to 1 GiB"));
         }
         if self.slow_after.is_some() && matches!(self.slow, Some(SlowName::Wait)) {
-            let message = "who waits does so for ever: take it out, or write slow = \"catch-up\" or \"drop\"";
+            let message = "a source that waits has no time limit: take it out, or write slow = \"catch-up\" or \"drop\"";
             return Err(problem("push.slow_after", message));
         }
         let after = self.slow_after.map(|span| span.0);

@@ -109,7 +109,7 @@ pub enum Way {
     Torrent,
     /// From each reader to the next, while it comes: HDFS' pipeline over all, or a chain of TCP.
     Pipeline,
-    /// A scatter by halves, then everybody's part round a ring.
+    /// A scatter by halves, then every server's part round a ring.
     Mpi,
     /// A tree over the packet core that sends what is lost again.
     Norm,

@@ -26,7 +26,7 @@ pub struct CastOptions {
     /// How it is delivered.
     #[serde(default)]
     pub way: Way,
-    /// Who comes late.
+    /// Receivers that come late.
     #[serde(default)]
     pub joins: Vec<Join>,
     /// Other traffic meanwhile.
@@ -179,7 +179,7 @@ mod tests {
         let delivery = outcome.delivery.as_ref().unwrap();
         assert_eq!((delivery.name.as_str(), delivery.report.receivers[0].verified), ("f", true));
         assert_eq!(outcome.control, [ControlStep { step: "scheduling".into(), micros: 5 }]);
-        // The words between a supervisor and who has started it are JSON.
+        // The words between a supervisor and the command that started it are JSON.
         let word = serde_json::to_string(&outcome).unwrap();
         assert_eq!(serde_json::from_str::<CastOutcome>(&word).unwrap(), outcome);
         let refused = of(r#"{"error": "there is no path", "hint": "wait"}"#, 1);

@@ -56,7 +56,7 @@ impl Places {
 /// How much nicer hosts are than devices.
 const PREFERENCE: i32 = 10;
 
-/// Who has the processor first, as priorities of real time.
+/// Which devices have the processor first, as priorities of real time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rank {
     /// What forwards packets.
@@ -288,7 +288,7 @@ impl Daemons {
         Some(1_024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
     }
 
-    /// Lets a device have the processor whenever it wants it, before all hosts and whatever ranks below it. By niceness alone
+    /// A device gets the processor whenever it has work, before all hosts and before devices of a lower rank. By niceness alone
     /// switches that are told something at the same time would take turns with each other's less urgent threads.
     pub(crate) fn put_first(&self, name: &str, rank: Rank) {
         let Some(daemon) = self.running.get(name) else { return };
@@ -310,7 +310,7 @@ impl Daemons {
         true
     }
 
-    /// The names of those that have ended though nobody killed them.
+    /// The names of the daemons that ended by themselves.
     pub(crate) fn ended(&mut self) -> Vec<String> {
         let mut ended = Vec::new();
         for (name, daemon) in &mut self.running {

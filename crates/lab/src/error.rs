@@ -33,7 +33,7 @@ pub enum LabError {
         reason: String,
     },
     /// A late receiver that cannot be read.
-    #[error("'{text}' says nobody who joins: write HOST@SECONDS, such as h9@1.5, within an hour")]
+    #[error("'{text}' names no host that joins: write HOST@SECONDS, such as h9@1.5, within an hour")]
     Join {
         /// What was typed.
         text: String,

@@ -1,5 +1,5 @@
 //! The devices of a lab with labels: every switch a namespace with a program in the kernel, and agents of racks on hosts
-//! (Orca sections 3.4 and 3.5). They are the daemons that anybody can run, with settings that the lab writes: one process with
+//! (Orca sections 3.4 and 3.5). They are the daemons that users run too, with settings that the lab writes: one process with
 //! all switches, `polycast label-switch`, and one for each agent of a rack, `polycast rack-agent`.
 //!
 //! A leaf has also a Linux bridge to the packet core, for all that has no label: connections between hosts, and to the

@@ -9,7 +9,7 @@
 //! - [`soak`]: many small deliveries, and what they leave behind.
 //! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
-//! - [`measure`]: what a stream of messages sees of failures and of those who join.
+//! - [`measure`]: what a stream of messages sees of failures and of receivers that join.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
 //! A lab is one process with its own process, mount and network namespaces. Everything else in it

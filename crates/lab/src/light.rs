@@ -1,8 +1,8 @@
 //! Where there is light. A port of a rack's switch that no light reaches is down, as behind real optics: the ports that face a
-//! circuit switch are dark until a circuit ends there, and one that feeds a splitter is dark for ever, since splitters know
+//! circuit switch are dark until a circuit ends there. One that feeds a splitter is always dark, since splitters know
 //! no way back. Its laser shines all the same: what the switch sends leaves the port.
 //!
-//! Linux calls such a port dormant: it can send, and whoever asks is told that it is not running, as OpenFlow then is.
+//! Linux calls such a port dormant: it can send, but Linux says that it is not running, and OpenFlow repeats that.
 
 use crate::error::LabError;
 use crate::layout::{self, Layout, OPTICS};

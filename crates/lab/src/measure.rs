@@ -1,5 +1,5 @@
 //! What a stream of messages sees in a lab (Orca sections 5.3): how long it stops when the active agent of a rack is killed, and
-//! how soon somebody who joins hears it.
+//! how soon a receiver that joins hears it.
 //!
 //! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are those of one machine:
 //! every host has the same clock.
@@ -32,15 +32,15 @@ const QUIET: Duration = Duration::from_millis(400);
 const WATCHED: Duration = Duration::from_millis(500);
 /// How long packets of agents are counted to see which one is active.
 const COUNTED: Duration = Duration::from_millis(30);
-/// Messages that are late by less than this are not lost: who takes over may overtake the one before.
+/// Messages that are late by less than this are not lost: the agent that takes over may overtake the one before.
 const HOLD: Span = Span::from_millis(2);
 /// After an agent has begun anew: time to get its labels.
 const SETTLES: Duration = Duration::from_millis(400);
-/// Somebody who has not heard anything for this long has failed.
+/// A receiver that has not heard anything for this long has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Kills beyond four times those asked for that may cost nothing.
 const IDLE_MAX: u32 = 10;
-/// Between two who join.
+/// Between two receivers that join.
 const BETWEEN: Duration = Duration::from_millis(20);
 
 /// What is to be measured.
@@ -120,7 +120,7 @@ pub struct Flow {
     pub seconds: f64,
     /// Of the messages those that the network did not take.
     pub failed: u64,
-    /// Messages that somebody who had joined all the time got.
+    /// Messages that a receiver got which had joined all the time.
     pub received: u64,
     /// And those that it did not get.
     pub lost: u64,
@@ -147,7 +147,7 @@ pub struct Gap {
     pub quiet_lost: u64,
 }
 
-/// What one who joined saw.
+/// What a receiver that joined saw.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Joining {
     /// The host.
@@ -186,7 +186,7 @@ pub(crate) struct Stage<'a> {
 /// A message that has come: when, its number, and how many before it are lost.
 type Arrived = (u64, u64, u64);
 
-/// Somebody who hears the stream all the time.
+/// A receiver that hears the stream all the time.
 struct Ear {
     host: String,
     arrived: Arc<Mutex<Vec<Arrived>>>,
@@ -257,7 +257,7 @@ impl Stage<'_> {
             return Err(failed("kill agents of racks", "only a lab such as orca:4 has them"));
         };
         if standby == 0 {
-            return Err(failed("kill agents of racks", "nobody stands by: leave standby=0 out"));
+            return Err(failed("kill agents of racks", "no agent stands by: leave standby=0 out"));
         }
         let hosts = &self.layout.hosts;
         let source = &hosts[0];
@@ -296,7 +296,7 @@ impl Stage<'_> {
                 if idle > kills * 4 + IDLE_MAX {
                     return Err(failed(
                         "kill agents of racks",
-                        "nobody missed a message: the agents that died were not active",
+                        "no receiver missed a message: the agents that died were not active",
                     ));
                 }
                 continue;
@@ -437,7 +437,7 @@ impl Sending {
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(tick);
                 let due = (begun.elapsed().as_secs_f64() * load.rate) as u64;
-                // A burst after a pause of the machine's is no load that anybody asked for.
+                // A burst after a pause of the machine is no load that was asked for.
                 let most = (load.rate * 0.02) as u64 + 1;
                 let count = (due - sent).min(most);
                 sent = due;

@@ -43,7 +43,7 @@ pub struct OcsOptions {
     pub ports: u32,
     /// How long a circuit takes.
     pub circuit_time: Duration,
-    /// User and password that it wants; anyone may manage it without.
+    /// The user and password that it asks for. Without them every client may manage it.
     pub login: Option<(String, String)>,
     /// The lab whose ports at the other ends of the fibres have light only where there is some.
     pub light: Option<Spec>,

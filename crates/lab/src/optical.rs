@@ -46,7 +46,7 @@ const BUDGET_DB: f64 = 30.0;
 const SWITCH_LOSS_DB: f64 = 1.5;
 const AMPLIFIER_GAIN_DB: f64 = 20.0;
 
-/// Who manages the circuit switch of a lab, and how that is proven. Nobody else is there.
+/// The user of the lab's circuit switch, and the password. Only the lab's manager reaches that switch.
 const OCS_USER: &str = "polycast";
 const OCS_PASSWORD: &str = "lab-only";
 
@@ -126,7 +126,7 @@ fn racks(layout: &Layout) -> u32 {
 pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = GROUPS;
     let pool = format!("pool = \"{a}.{b}.64.0/24\"\n");
-    // On circuits and fixed splitters nobody else sends: the rate of the path is ours alone.
+    // On circuits and fixed splitters there is no other sender: the whole rate of the path is ours.
     let rate = spec.rate.map_or(0, |rate| rate.0 / 100 * MULTICAST_PERCENT);
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -194,7 +194,7 @@ fn write_password(places: &Places) -> Result<(), LabError> {
     writeln!(file, "{OCS_PASSWORD}").map_err(failed)
 }
 
-/// Who speaks to the circuit switch, where its dialect has a login.
+/// The user for the circuit switch, where its dialect has a login.
 fn login_settings(name: &str, places: &Places) -> String {
     match dialect(name, 0) {
         Ok(dialect) if dialect.has_login() => {

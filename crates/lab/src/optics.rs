@@ -45,7 +45,7 @@ pub(crate) struct Mirrors {
     netlink: rtnetlink::Handle,
     /// The kernel's numbers of the interfaces, by port.
     interfaces: Vec<u32>,
-    /// Who tells ports of their light.
+    /// Tells ports whether they have light.
     lamp: Option<Lamp>,
 }
 
@@ -86,7 +86,7 @@ impl Mirrors {
         let (from, to) = (self.interfaces[from as usize], self.interfaces[to as usize]);
         let mut filters = self.netlink.traffic_filter(from as i32);
         let failed = |error: rtnetlink::Error| LabError::system("move the mirrors", error);
-        // The kernel wants the protocol in the network's order.
+        // The kernel expects the protocol in the network's order.
         let add = |filters: &mut rtnetlink::TrafficFilterHandle, priority, protocol: u16| {
             filters.add().parent(INGRESS).priority(priority).protocol(protocol.to_be())
         };

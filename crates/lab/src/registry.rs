@@ -1,5 +1,5 @@
-//! The labs that there are. Each has a folder in `/run/polycast-lab` that says who it is; a folder whose
-//! lab has ended, however it did, is taken away by whoever looks next.
+//! The labs that there are. Each has a folder in `/run/polycast-lab` that describes it. If a lab has ended, however it did,
+//! the next command that looks takes its folder away.
 
 use crate::cast::{CastOptions, CastOutcome};
 use crate::compare::Way;
@@ -125,7 +125,7 @@ pub fn list() -> Result<Vec<Note>, LabError> {
         match note {
             Some(note) if note.lives() => notes.push(note),
             _ => {
-                // One that is just being made has no note yet, but whoever makes it holds its lock.
+                // One that is just being made has no note yet, but the process that makes it holds its lock.
                 let _root = lock_root()?;
                 if !is_locked(&folder) {
                     forget(&folder);

@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long nodes may keep interests that nobody answers, with room to spare.
+/// How long nodes may keep interests that have no answer, with room to spare.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether they have forgotten.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ pub struct SoakOptions {
     pub groups: u32,
     /// How many at the same time.
     pub parallel: u32,
-    /// How many hosts receive in each group; who that is, and who sends, is drawn.
+    /// How many hosts receive in each group; which ones, and which one sends, is drawn.
     pub receivers: u32,
     /// From which it is drawn.
     pub seed: u64,
@@ -79,7 +79,7 @@ pub struct Memory {
 pub struct Left {
     /// Sources and receivers.
     pub transfers: u64,
-    /// Interests that nobody has answered.
+    /// Interests that have no answer yet.
     pub pending: u64,
 }
 

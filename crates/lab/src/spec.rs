@@ -71,7 +71,7 @@ pub enum Network {
         /// Two ports of the circuit switch whose cables are swapped, counted from 1.
         swapped: Option<(u32, u32)>,
     },
-    /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
+    /// Racks on a packet core and on splitters whose wiring is fixed (Shufflecast section V).
     Shufflecast {
         /// The splitters, and the ToRs that they are at.
         wiring: Wiring,
@@ -209,7 +209,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// What is on unless somebody says 0.
+    /// What is on unless the text says 0.
     fn switch(&mut self, name: &'static str) -> Result<bool, LabError> {
         match self.take(name) {
             None | Some("1") => Ok(true),

@@ -2,7 +2,7 @@
 //! the kernel ends all other processes of the lab, and with the last of them go the namespaces, interfaces
 //! and temporary files.
 //!
-//! Whoever starts it talks to it in lines of JSON over its standard input and output. Until it is told to
+//! The command that starts it talks to it in lines of JSON over its standard input and output. Until it is told to
 //! stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
 
 use crate::baselines::{self, Job};
@@ -118,11 +118,11 @@ fn separate(folder: &Path) -> Result<(), LabError> {
 fn say(word: &Word) {
     let Ok(text) = serde_json::to_string(word) else { return };
     let mut stdout = io::stdout().lock();
-    // Whoever started the lab may have gone, and the lab be told to stay.
+    // The command that started the lab may have ended, and the lab may have been told to stay.
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input
+/// Does what it is told until the standard input ends. If it is to stay, it does nothing after that, but does not end. The input
 /// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
 fn serve(lab: Lab) {
     let (sender, requests) = mpsc::channel();
@@ -232,7 +232,7 @@ impl Lab {
         let mut timed = |step: &str, begun: Instant| {
             control.push(ControlStep { step: step.into(), micros: begun.elapsed().as_micros() as u64 });
         };
-        // Whoever started the lab may be killed meanwhile; nobody would read what is said.
+        // The command that started the lab may be killed meanwhile; then no process reads what is printed.
         let begun = Instant::now();
         world::build(spec, &layout)?;
         timed("namespaces and cables", begun);

@@ -76,7 +76,7 @@ pub(crate) fn run(command: &mut Command, input: Option<&str>) -> Result<String, 
 
 /// Says if a program is missing, before anything is begun.
 pub(crate) fn require(programs: &[(&'static str, &'static str)]) -> Result<(), LabError> {
-    // Root's programs may be outside the path of whoever called.
+    // Root's programs may be outside the caller's path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     for &(program, package) in programs {
         if !path.split(':').any(|folder| std::path::Path::new(folder).join(program).is_file()) {

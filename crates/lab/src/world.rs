@@ -114,7 +114,7 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
             "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {kernel_burst} limit {}",
             QUEUE_BYTES + kernel_burst
         )],
-        // Heartbeats say by their time who lives: they do not wait behind a megabyte of data.
+        // Heartbeats say by their time which agents live: they do not wait behind a megabyte of data.
         Network::Orca { .. } => {
             let control = format!("u32 match ip tos {CONTROL_TOS:#x} 0xfc");
             let share = CONTROL_PERCENT;

@@ -309,7 +309,7 @@ fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let runs = scope.spawn(|| slow.run(&stop));
-            // However this ends: nobody waits for the thread for ever.
+            // Stops the thread however this ends, so that the scope can join it.
             let _stops = Stops(&stop);
             for session in (0..SESSIONS).rev() {
                 for _ in 0..2 {

@@ -1,7 +1,7 @@
 //! The audit log: what a manager has allowed and refused, a line of JSON each, and each with the hash of the line before.
 //!
-//! Who changes, removes or adds a line in the middle breaks the chain. Who can write the file can write all of it anew: whoever
-//! wants to notice that keeps the hash of the last line somewhere else, which [`verify`] gives.
+//! A line that is changed, removed or added in the middle breaks the chain. A user who can write the file can write all of it anew:
+//! to notice that too, keep the hash of the last line, which [`verify`] gives, somewhere else.
 //!
 //! Lines that come together are written and synced at once, before the next ones; the manager does not wait for that. So a
 //! machine that loses its power loses the lines of the last moment, and a manager that dies those that waited. What is cut off in

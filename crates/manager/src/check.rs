@@ -110,7 +110,7 @@ pub struct PortFindings {
 /// What the manager would do for a transfer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanFindings {
-    /// Who sends to all others.
+    /// The host that sends to all others.
     pub from: String,
     /// The fabric that would carry it; none where nothing can.
     pub fabric: Option<String>,
@@ -409,7 +409,7 @@ async fn one(rack: usize, tor: &TorSettings, switch: Result<Switch, String>) -> 
         Ok(has) => {
             found.groups = Some(has);
             if !has {
-                wrong("it has no groups of type all, without which a switch copies to nobody: turn them on, or take another switch".into());
+                wrong("it has no groups of type all, without which a switch cannot copy packets: turn them on, or take another switch".into());
             }
         }
         Err(error) => wrong(error.to_string()),

@@ -25,7 +25,7 @@ pub struct ManagerConfig {
     /// Where agents reach the manager; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// File with the cluster's key, as `polycast key new FILE` writes it: with it only agents that have the key reach the manager,
-    /// and nobody else reads what they say.
+    /// and only they read what is said.
     pub key_file: Option<PathBuf>,
     /// In its place: certificates (PEM) of the authorities that are trusted,
     pub tls_ca: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct ManagerConfig {
     pub http: Option<SocketAddr>,
     /// How long a permit of a transfer holds, in seconds. A source gets another one when half of that is over.
     pub permit_s: u64,
-    /// File that says who may send what to whom, and how much at a time; read again when it changes.
+    /// File that says which agents may send what to which, and how much at a time; read again when it changes.
     pub policy: Option<PathBuf>,
     /// File in which the manager writes down whom it has let in and what it has allowed and refused, a line each.
     pub audit_log: Option<PathBuf>,
@@ -158,7 +158,7 @@ pub struct EtcdConfig {
     pub endpoints: Vec<String>,
     /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
     pub ca: Option<PathBuf>,
-    /// The manager's own certificate, where etcd wants to see one,
+    /// The manager's own certificate, where etcd asks to see one,
     pub cert: Option<PathBuf>,
     /// and its private key.
     pub key: Option<PathBuf>,
@@ -322,7 +322,7 @@ impl ManagerConfig {
         self.audit_log.clone().map(|path| AuditSettings { path, bytes_max, kept })
     }
 
-    /// How the manager shows who it is.
+    /// How the manager proves its name.
     #[must_use]
     pub fn identity(&self) -> IdentityFiles {
         IdentityFiles {
@@ -334,7 +334,7 @@ impl ManagerConfig {
         }
     }
 
-    /// Sets how the manager shows who it is, where that is said.
+    /// Sets how the manager proves its name, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
         let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity());
         (self.key_file, self.tls_crl) = (key_file, tls_crl);

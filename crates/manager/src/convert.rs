@@ -28,12 +28,12 @@ fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(Kind::Invalid, message)
 }
 
-pub fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
+pub(crate) fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
     let agent = agent.ok_or_else(|| invalid("the request does not say which agent it is from"))?;
     Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
 }
 
-pub fn join(request: api::Join) -> Result<Join, Refusal> {
+pub(crate) fn join(request: api::Join) -> Result<Join, Refusal> {
     let agent = agent(request.agent)?;
     let leases = bounded(request.leases, LEASES_MAX, "leases")?;
     Ok(Join {
@@ -62,7 +62,7 @@ fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
 }
 
 /// What a plan holds, as an agent keeps it for another manager; empty where its channel tells as much.
-pub fn kept_plan(plan: &Plan) -> Vec<u8> {
+pub(crate) fn kept_plan(plan: &Plan) -> Vec<u8> {
     if plan.commands.is_empty() {
         return Vec::new();
     }
@@ -85,11 +85,11 @@ fn told_plan(kept: &[u8]) -> Result<Option<Plan>, Refusal> {
     Ok(read.ok())
 }
 
-pub fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
+pub(crate) fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
     Ok(bounded(ids, LEASES_MAX, "leases")?.into_iter().map(PlanId).collect())
 }
 
-pub fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRequest, Refusal> {
+pub(crate) fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRequest, Refusal> {
     if agent.request(request.request_id).is_stream() {
         return Err(invalid(format!("request numbers from {STREAMS_FROM} on are for streams of messages")));
     }
@@ -123,13 +123,13 @@ fn wish(fabric: &str, or_fail: bool) -> Result<Wish, Refusal> {
 }
 
 /// The fabrics that were better.
-pub fn passed_over(passed: Vec<PassedOver>) -> Vec<api::PassedOver> {
+pub(crate) fn passed_over(passed: Vec<PassedOver>) -> Vec<api::PassedOver> {
     let one = |passed: PassedOver| api::PassedOver { fabric: passed.fabric.to_string(), why: passed.why };
     passed.into_iter().map(one).collect()
 }
 
 /// A wish to change a request.
-pub fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Refusal> {
+pub(crate) fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Refusal> {
     Ok(Input::Extend {
         request: agent.request(extend.request_id),
         time: span(extend.time_ms),
@@ -162,7 +162,7 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
-        // Forwarders keep nothing of it: the trees are planned anew, and whoever's way is another one is told.
+        // Forwarders keep nothing of it: the trees are planned anew, and receivers whose way is another one are told.
         Some(api::channel::Channel::SourceRoutes(routes)) => Ok(Channel::SourceRoutes {
             tree_count: routes.trees,
             pulling: Pulling {
@@ -208,9 +208,9 @@ fn to_tuning(tuning: PullTuning) -> api::PullTuning {
 }
 
 /// Tells the name of a host by its number in plans.
-pub type Names<'a> = &'a dyn Fn(HostId) -> Option<String>;
+pub(crate) type Names<'a> = &'a dyn Fn(HostId) -> Option<String>;
 
-pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::Granted, Refusal> {
+pub(crate) fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::Granted, Refusal> {
     let receiver =
         |(name, at): (String, ([u8; 4], u16))| api::Receiver { name, control_address: address(at) };
     Ok(api::Granted {
@@ -230,7 +230,7 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
 }
 
 /// The channel of a plan in the service's words.
-pub fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal> {
+pub(crate) fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal> {
     channel_of(&plan.channel, names)
 }
 
@@ -320,7 +320,7 @@ fn receiver_routes(
 
 /// The ways that are others than before, where both are source routes; with `cut_off`, also those of receivers that have
 /// none any more.
-pub fn route_changes(
+pub(crate) fn route_changes(
     before: &Channel,
     now: &Channel,
     cut_off: bool,
@@ -348,12 +348,12 @@ pub fn route_changes(
     }))
 }
 
-pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
+pub(crate) fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
     api::Denied { request_id, kind: refusal.kind.name().to_string(), reason: refusal.message.clone() }
 }
 
 /// What an agent is told about a stream.
-pub fn stream_news(
+pub(crate) fn stream_news(
     name: String,
     word: StreamWord,
     secret: Vec<u8>,
@@ -361,7 +361,7 @@ pub fn stream_news(
 ) -> api::StreamNews {
     use api::stream_news::News;
     let joined = move |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
-        // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
+        // Messages go over channels that name no hosts: no receiver answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
             racks.clear();
@@ -395,7 +395,7 @@ fn stream_refusal(refusal: &StreamRefusal) -> Refusal {
     Refusal::new(kind, refusal.to_string())
 }
 
-pub fn waiting(request_id: u64, wait: Wait) -> api::Waiting {
+pub(crate) fn waiting(request_id: u64, wait: Wait) -> api::Waiting {
     api::Waiting {
         request_id,
         before: u32::try_from(wait.before).unwrap_or(u32::MAX),
@@ -404,7 +404,7 @@ pub fn waiting(request_id: u64, wait: Wait) -> api::Waiting {
 }
 
 /// Why a lease has ended, for those who have not given it back.
-pub fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
+pub(crate) fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
     match reason {
         ReleaseReason::TimeOver => Some("the time is over for which the path was lent"),
         ReleaseReason::Expired => Some("no heartbeat has named the path for too long"),
@@ -413,11 +413,11 @@ pub fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
     }
 }
 
-pub fn address((address, port): ([u8; 4], u16)) -> String {
+pub(crate) fn address((address, port): ([u8; 4], u16)) -> String {
     SocketAddrV4::new(address.into(), port).to_string()
 }
 
-pub fn join_refusal(refusal: &JoinRefusal) -> Refusal {
+pub(crate) fn join_refusal(refusal: &JoinRefusal) -> Refusal {
     let kind = match refusal {
         JoinRefusal::NameTaken { .. } => Kind::NameTaken,
         JoinRefusal::BadName(_) => Kind::Invalid,
@@ -426,7 +426,7 @@ pub fn join_refusal(refusal: &JoinRefusal) -> Refusal {
     Refusal::new(kind, refusal.to_string())
 }
 
-pub fn not_member(error: &NotMember) -> Refusal {
+pub(crate) fn not_member(error: &NotMember) -> Refusal {
     let kind = match error {
         NotMember::Unknown(_) => Kind::NotJoined,
         NotMember::Superseded(_) => Kind::NameTaken,
@@ -434,7 +434,7 @@ pub fn not_member(error: &NotMember) -> Refusal {
     Refusal::new(kind, error.to_string())
 }
 
-pub fn denial(denial: &Denial) -> Refusal {
+pub(crate) fn denial(denial: &Denial) -> Refusal {
     let kind = match denial {
         Denial::NotMember(error) => return not_member(error),
         Denial::UnknownReceiver(_) => Kind::ReceiverUnknown,

@@ -1,9 +1,9 @@
 //! The manager's machine behind one lock, and the sessions that it answers.
 //!
-//! A session's own task hands its messages in; what the machine wants said goes into the sessions' bounded queues at
+//! A session's own task hands its messages in; what the machine says goes into the sessions' bounded queues at
 //! once. A task of its own looks after deadlines and after agents whose sessions have ended.
 //!
-//! `seats` has the agents' sessions and what they say, `obey` does what the machine wants done, one function for each of
+//! `seats` has the agents' sessions and what they say, `obey` carries out the machine's orders, one function for each of
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
 mod around;
@@ -18,11 +18,11 @@ mod seats;
 mod snapshot;
 mod streams;
 
-pub use around::Around;
-pub use fail_over::Commit;
+pub(crate) use around::Around;
+pub(crate) use fail_over::Commit;
 pub(crate) use obey::part_words;
-pub use seats::Seat;
-pub use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
+pub(crate) use seats::Seat;
+pub(crate) use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
@@ -48,12 +48,12 @@ use tokio::time::Instant;
 /// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Whoever is later than this was stopped, and has not only been busy.
+/// A manager that is later than this was stopped, and has not only been busy.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The machine and those whom it answers.
 #[derive(Debug)]
-pub struct Core {
+pub(crate) struct Core {
     inner: Mutex<Inner>,
     changed: Notify,
     stopped: watch::Sender<bool>,
@@ -99,7 +99,7 @@ impl Clock {
 impl Core {
     /// A core with these settings that knows nothing, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime
     /// around it.
-    pub fn new(
+    pub(crate) fn new(
         config: &ManagerConfig,
         around: &Around,
     ) -> Result<(Self, mpsc::Receiver<News>), SettingsError> {
@@ -158,7 +158,7 @@ impl Core {
     }
 
     /// Looks after deadlines and devices until it is dropped.
-    pub async fn keep_time(&self, mut news: mpsc::Receiver<News>) {
+    pub(crate) async fn keep_time(&self, mut news: mpsc::Receiver<News>) {
         loop {
             let wait = self.with(|inner| {
                 inner.drain();
@@ -177,7 +177,7 @@ impl Core {
     }
 
     /// Ends all sessions; no agent can join any more.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.with(|inner| self.end(inner));
     }
 
@@ -190,12 +190,12 @@ impl Core {
     }
 
     /// Goes by the policy as it is now.
-    pub fn enforce(&self) {
+    pub(crate) fn enforce(&self) {
         self.with(Inner::enforce);
     }
 
     /// Takes a part of the network out of use, or back.
-    pub fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
+    pub(crate) fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
         self.with(|inner| {
             let (done, heard) = (if is_out { "taken out" } else { "taken back" }, std::time::Instant::now());
             inner.networks.failure = Some((format!("an operator has {done} {part}"), heard));
@@ -210,7 +210,7 @@ impl Core {
     }
 
     /// The state at this moment.
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         self.with(|inner| inner.snapshot())
     }
 
@@ -235,7 +235,7 @@ impl Core {
     }
 
     /// Waits until the core has ended.
-    pub async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         let mut stopped = self.stopped.subscribe();
         // The sender lives as long as we do.
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -271,8 +271,8 @@ impl Inner {
         self.clock.now()
     }
 
-    /// A manager that was stopped for a while, or ran on a machine that was, has heard nobody meanwhile: it blames nobody
-    /// for that.
+    /// A manager that was stopped for a while, or ran on a machine that was, has heard no agent meanwhile: it does not take any
+    /// for dead because of that.
     fn notice_pause(&mut self) {
         let now = self.now();
         let deadline = self.machine.deadline().into_iter().chain(self.seats.deadline()).min();

@@ -1,7 +1,7 @@
 //! Where connections come in: how many there may be in all and from one address, and what becomes of one that says nothing.
 //!
-//! A manager that has no descriptors left waits a while before it looks again, and says so: whoever is connected is served
-//! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles holds up nobody.
+//! A manager that has no descriptors left waits a while before it looks again, and says so: those that are connected are served
+//! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles delays no other.
 
 use crate::config::ManagerConfig;
 use crate::guard::Guard;
@@ -25,18 +25,18 @@ use tonic::transport::server::Connected;
 const OTHERS_MAX: usize = 1_024;
 /// The same from one address.
 const OTHERS_OF_ADDRESS_MAX: usize = 64;
-/// Whoever has said nothing by then is not waited for.
+/// A connection on which nothing was said by then is closed.
 const FIRST_WORD: Duration = Duration::from_secs(10);
-/// Whoever has not shown its key by then is not waited for.
+/// A connection whose other end has not shown its key by then is closed.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// How long one that is refused may take to hear why, and how many bytes it may say meanwhile.
 const REFUSAL: (Duration, usize) = (Duration::from_secs(1), 64 << 10);
-/// How long nobody is let in after that was not possible.
+/// How long no connection is taken after one could not be taken.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often it is said that somebody could not come in.
+/// How often it is said that connections could not be taken.
 const SAY: Duration = Duration::from_secs(1);
 
-/// Who is in.
+/// The connections that are open: all of them, and how many from each address.
 #[derive(Debug)]
 struct House {
     all: usize,
@@ -91,7 +91,7 @@ impl Drop for Place {
 
 /// Connections as they come in.
 #[derive(Debug)]
-pub struct Door {
+pub(crate) struct Door {
     listener: TcpListener,
     house: Arc<Mutex<House>>,
     security: Option<Security>,
@@ -99,7 +99,7 @@ pub struct Door {
     log: Log,
 }
 
-/// Says now and then that somebody could not come in: when it was last said, and how many could not since.
+/// Says now and then that connections could not be taken: when it was last said, and how many could not since.
 #[derive(Clone, Debug, Default)]
 struct Log {
     said: Arc<Mutex<(Option<Instant>, u64)>>,
@@ -118,8 +118,8 @@ impl Log {
     }
 }
 
-/// Lets in whoever comes to this listener; with `security` only who has the same.
-pub fn open(
+/// Takes connections at this listener; with `security` only from those that have the same.
+pub(crate) fn open(
     listener: TcpListener,
     config: &ManagerConfig,
     security: Option<Security>,
@@ -180,9 +180,9 @@ enum Stage {
     Refused,
 }
 
-/// Who is at the other end of a connection: requests have it as an extension.
+/// The other end of a connection: requests have it as an extension.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     /// Its address.
     pub from: Option<SocketAddr>,
     /// Its names, and what it has shown for them; known when the connection is sealed.
@@ -191,19 +191,19 @@ pub struct Guest {
 
 impl Guest {
     /// What it may call itself.
-    pub fn names(&self) -> PeerNames {
+    pub(crate) fn names(&self) -> PeerNames {
         self.known.get().map_or(PeerNames::Any, |(names, _)| names.clone())
     }
 
     /// What it has shown.
-    pub fn shown(&self) -> Option<Shown> {
+    pub(crate) fn shown(&self) -> Option<Shown> {
         self.known.get().map(|(_, shown)| shown.clone())
     }
 }
 
 /// A connection that was let in.
 #[derive(Debug)]
-pub struct Visitor {
+pub(crate) struct Visitor {
     stage: Stage,
     guest: Guest,
     /// Ends the wait for its key, then for the first word, until there was one.
@@ -367,7 +367,7 @@ mod tests {
         }
         // The next one is closed, and one that leaves makes room.
         let more = tokio::time::timeout(Duration::from_millis(300), door.next()).await;
-        assert!(more.is_err(), "nobody else is let in");
+        assert!(more.is_err(), "no other is let in");
         let last = calls.last_mut().unwrap();
         assert_eq!(last.read(&mut [0]).await.unwrap_or(0), 0, "its connection is closed");
         inside.pop();
@@ -375,7 +375,7 @@ mod tests {
         door.next().await.unwrap().unwrap();
     }
 
-    /// Without descriptors nobody can come in: it looks again after a while, and does not turn round and round meanwhile.
+    /// Without descriptors no connection can be taken: it looks again after a while, and does not turn round and round meanwhile.
     #[tokio::test]
     async fn after_an_error_it_waits() {
         let (mut door, address) = door(4, 4).await;
@@ -406,7 +406,7 @@ mod tests {
         visitor.read(&mut [0]).await.unwrap_err()
     }
 
-    /// Those who do not seal, or dawdle, are let go, and who comes after them is let in.
+    /// Those who do not seal, or dawdle, are let go, and those that come after them are let in.
     #[tokio::test]
     async fn who_does_not_show_the_key_is_let_go_and_the_next_one_comes_in() {
         let (mut door, address) = door(4, 4).await;

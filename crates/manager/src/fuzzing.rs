@@ -1,4 +1,4 @@
-//! The manager without sockets, for fuzzers: what anybody may send it comes in as bytes. No program uses this.
+//! The manager without sockets, for fuzzers: what any machine may send it comes in as bytes. No program uses this.
 
 use crate::config::ManagerConfig;
 use crate::convert;

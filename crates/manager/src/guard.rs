@@ -8,9 +8,9 @@ use serde_json::Value;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// It is shared by all who let somebody in or allow something.
-pub struct Guard {
-    /// Whether agents show who they are: only then a permit says anything.
+/// It is shared by all parts that let an agent in or allow something.
+pub(crate) struct Guard {
+    /// Whether agents show their certificates: only then a permit says anything.
     permits: bool,
     /// How long a permit holds, in seconds.
     permit_s: u64,
@@ -40,36 +40,36 @@ fn locked<T: Clone>(of: &Mutex<T>) -> T {
 
 impl Guard {
     /// One with this policy; with `permits` it signs what it allows, once it has a key.
-    pub fn new(permits: bool, permit_s: u64, policy: Policy, audit: Option<AuditLog>) -> Self {
+    pub(crate) fn new(permits: bool, permit_s: u64, policy: Policy, audit: Option<AuditLog>) -> Self {
         Guard { permits, permit_s, signer: Mutex::default(), policy: Mutex::new(Arc::new(policy)), audit }
     }
 
     /// Writes down what has happened, where there is an audit log; `fields` gives an object.
-    pub fn note(&self, what: &'static str, fields: impl FnOnce() -> Value) {
+    pub(crate) fn note(&self, what: &'static str, fields: impl FnOnce() -> Value) {
         if let Some(audit) = &self.audit {
             audit.note(what, fields());
         }
     }
 
     /// Writes what waits to be written; nothing is written any more.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         if let Some(audit) = &self.audit {
             audit.close();
         }
     }
 
     /// Whether it signs permits.
-    pub fn signs(&self) -> bool {
+    pub(crate) fn signs(&self) -> bool {
         self.permits
     }
 
     /// How long a permit holds, in seconds.
-    pub fn permit_s(&self) -> u64 {
+    pub(crate) fn permit_s(&self) -> u64 {
         self.permit_s
     }
 
     /// Signs with this key from now on.
-    pub fn sign_with(&self, seed: &Secret) {
+    pub(crate) fn sign_with(&self, seed: &Secret) {
         if self.permits {
             let key = Arc::new(PermitKey::new(seed));
             *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
@@ -77,17 +77,17 @@ impl Guard {
     }
 
     /// The key that permits are signed with.
-    pub fn signer(&self) -> Option<Arc<PermitKey>> {
+    pub(crate) fn signer(&self) -> Option<Arc<PermitKey>> {
         locked(&self.signer)
     }
 
     /// What is allowed.
-    pub fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<Policy> {
         locked(&self.policy)
     }
 
     /// Goes by this policy from now on.
-    pub fn take_policy(&self, policy: Policy) {
+    pub(crate) fn take_policy(&self, policy: Policy) {
         let mut held = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         let revoked = held.revoked().clone();
         *held = Arc::new(policy.without(revoked));
@@ -95,7 +95,7 @@ impl Guard {
 
     /// Allows an agent nothing any more, since its certificate has been revoked; or all that the policy does, since it has come with
     /// another one.
-    pub fn revoke(&self, agent: &str, is_revoked: bool) {
+    pub(crate) fn revoke(&self, agent: &str, is_revoked: bool) {
         let mut held = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         if held.revoked().contains(agent) == is_revoked {
             return;

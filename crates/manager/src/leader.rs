@@ -1,7 +1,7 @@
 //! One leader among several managers (Republic section III-B leaves one manager; this keeps its service when it dies).
 //!
-//! The managers compete for a key in etcd. Who has it reads the state of the leader before it, makes a core of it, and
-//! lets agents in; the others tell agents who leads. What the leader tells agents and devices goes out when the change of
+//! The managers compete for a key in etcd. The one that has it reads the state of the leader before it, makes a core of it, and
+//! lets agents in; the others tell agents which one leads. What the leader tells agents and devices goes out when the change of
 //! state behind it is written, so that no grant is forgotten and none is given twice.
 
 #[cfg(test)]
@@ -27,15 +27,15 @@ const NAMED_MAX: usize = 20;
 
 /// Whether this manager leads.
 #[derive(Clone, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     /// It does.
     Leader(Arc<Core>),
     /// It does not; the leader's address where it is known.
     Follower(Option<String>),
 }
 
-/// Competes and leads, for ever.
-pub async fn compete<E: Etcd>(
+/// Competes and leads, and does not end.
+pub(crate) async fn compete<E: Etcd>(
     config: &ManagerConfig,
     store: &Store<E>,
     address: &str,
@@ -52,7 +52,7 @@ pub async fn compete<E: Etcd>(
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot see who leads");
+                tracing::warn!(%error, "cannot see which manager leads");
                 role.send_replace(Role::Follower(None));
                 tokio::time::sleep(LOOK).await;
                 continue;
@@ -106,7 +106,7 @@ async fn lead<E: Etcd>(
     }
     let (records, unread) = (std::mem::take(&mut loaded.records), std::mem::take(&mut loaded.unread));
     let count = records.len();
-    // What nobody can read may be a path, unless it is plain that it is something else.
+    // A record that this version cannot read may be a path, unless it is plain that it is something else.
     let in_doubt = unread
         .keys()
         .any(|key| key == "journal" || matches!(RecordKey::parse(key), Some(RecordKey::Lease(_))));
@@ -125,7 +125,7 @@ async fn lead<E: Etcd>(
         error = keep(config, store, mandate) => error,
         error = write(&core, store, mandate, restored.commits) => error,
         error = clear_away(config, store, mandate, loaded, aside) => error,
-        () = core.keep_time(restored.news) => unreachable!("it goes on for ever"),
+        () = core.keep_time(restored.news) => unreachable!("it does not end"),
     };
     core.stop();
     error
@@ -168,7 +168,7 @@ async fn keep<E: Etcd>(config: &ManagerConfig, store: &Store<E>, mandate: Mandat
     let ttl = Duration::from_secs(config.etcd.ttl_s);
     let mut kept_at = Instant::now();
     loop {
-        // What etcd has not confirmed in time may have ended: somebody else may lead.
+        // What etcd has not confirmed in time may have ended: another manager may lead.
         if kept_at.elapsed() >= ttl {
             return StoreError::Superseded;
         }

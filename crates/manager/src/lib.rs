@@ -78,7 +78,7 @@ pub enum ManagerError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
-    /// It cannot show who it is.
+    /// It cannot prove its name.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Its authority cannot be used.
@@ -252,7 +252,7 @@ impl Manager {
     }
 }
 
-/// Keeps the manager's own certificate fresh, for ever.
+/// Keeps the manager's own certificate fresh, as long as the manager runs.
 async fn renew(authority: Option<&Authority>) {
     let Some(authority) = authority else { return std::future::pending().await };
     loop {
@@ -263,7 +263,7 @@ async fn renew(authority: Option<&Authority>) {
     }
 }
 
-/// Goes by the policy as its file says, for ever.
+/// Goes by the policy as its file says, as long as the manager runs.
 async fn follow_policy(path: Option<&Path>, guard: &Guard, role: &watch::Sender<Role>) {
     let Some(path) = path else { return std::future::pending().await };
     let stamp = || {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 /// The manager's page.
-pub struct Page {
+pub(crate) struct Page {
     pub role: watch::Receiver<Role>,
     pub started: Instant,
 }
@@ -16,7 +16,7 @@ pub struct Page {
 impl Watched for Page {
     fn ready(&self) -> Result<(), String> {
         match &*self.role.borrow() {
-            // One that follows serves too: it says who leads, and takes over.
+            // One that follows serves too: it says which manager leads, and takes over.
             Role::Leader(_) | Role::Follower(Some(_)) => Ok(()),
             Role::Follower(None) => Err("no manager leads".into()),
         }

@@ -1,6 +1,6 @@
-//! Who may send what to whom, and how much at a time: a file that the manager reads again when it changes.
+//! Which agents may send what to which, and how much at a time: a file that the manager reads again when it changes.
 //!
-//! Without a rule everybody may send everything to everybody. With one, only what a rule allows may be sent.
+//! Without a rule every agent may send everything to all others. With one, only what a rule allows may be sent.
 
 use polycast_api::settings::{self, SettingsError};
 use polycast_types::{Printable, Rate};
@@ -16,7 +16,7 @@ const PATTERNS_MAX: usize = 4_096;
 /// A policy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Policy {
+pub(crate) struct Policy {
     /// What may be done; without one, everything.
     allow: Vec<Allow>,
     /// How much at a time; the first that a source fits holds for it.
@@ -103,7 +103,7 @@ fn any(patterns: &[Pattern], name: &str) -> bool {
 
 /// What a source has at this time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Transfers that wait or run,
     pub transfers: usize,
     /// their bytes,
@@ -118,7 +118,7 @@ pub enum Ban {
     /// No rule allows to send it there.
     #[error("the manager's policy does not let '{source_name}' send '{}' to '{receiver}'", Printable(object))]
     Send {
-        /// Who.
+        /// The source.
         source_name: String,
         /// What.
         object: String,
@@ -128,7 +128,7 @@ pub enum Ban {
     /// No rule allows to remove it there.
     #[error("the manager's policy does not let '{source_name}' remove {} at '{receiver}'", object_of(object))]
     Remove {
-        /// Who.
+        /// The agent that asks for it.
         source_name: String,
         /// What; empty where it is named by its number.
         object: String,
@@ -143,7 +143,7 @@ pub enum Ban {
         "the manager's policy lets '{source_name}' have {most} transfers at a time, and it has {has}: wait until one has ended"
     )]
     Transfers {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may have.
         most: usize,
@@ -153,11 +153,11 @@ pub enum Ban {
     /// So many bytes are too many at any time.
     #[error("the manager's policy lets '{source_name}' send {most} bytes at a time, and these are {bytes}")]
     TooLong {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may send.
         most: u64,
-        /// How many it wants to.
+        /// How many it asks for.
         bytes: u64,
     },
     /// So many bytes are too many now.
@@ -165,7 +165,7 @@ pub enum Ban {
         "the manager's policy lets '{source_name}' send {most} bytes at a time, and {has} are on their way: wait until they are there"
     )]
     Bytes {
-        /// Who.
+        /// The source.
         source_name: String,
         /// How many it may send.
         most: u64,
@@ -177,7 +177,7 @@ pub enum Ban {
         "the manager's policy lends '{source_name}' paths of {most} together at a time, and with this one it would have {has}"
     )]
     Rate {
-        /// Who.
+        /// The source.
         source_name: String,
         /// What it may have.
         most: Rate,
@@ -195,7 +195,7 @@ impl Policy {
     ///
     /// # Errors
     /// It cannot be read, or makes no sense.
-    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+    pub(crate) fn load(path: &Path) -> Result<Self, SettingsError> {
         let wrong = |error: SettingsError| SettingsError::Value {
             setting: "policy",
             reason: format!("{}: {}", path.display(), error.to_string().replace(" of the settings", "")),
@@ -211,7 +211,7 @@ impl Policy {
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
+    pub(crate) fn from_toml(text: &str) -> Result<Self, SettingsError> {
         let policy: Policy = settings::parse(text)?;
         let wrong = |reason: String| SettingsError::Value { setting: "policy", reason };
         if policy.allow.len().max(policy.quota.len()) > RULES_MAX {
@@ -223,7 +223,7 @@ impl Policy {
         let of_quota = policy.quota.iter().map(|rule| ("source", &rule.source));
         for (key, patterns) in of_allow.chain(of_quota) {
             if patterns.is_empty() || patterns.iter().any(|pattern| pattern.0.is_empty()) {
-                return Err(wrong(format!("'{key}' names nobody: write [\"*\"] for all, or leave it out")));
+                return Err(wrong(format!("'{key}' names no agent: write [\"*\"] for all, or leave it out")));
             }
             if patterns.len() > PATTERNS_MAX {
                 return Err(wrong(format!("'{key}' has more than {PATTERNS_MAX} names: use * in them")));
@@ -256,7 +256,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn send(&self, source: &str, object: &str, receiver: &str) -> Result<(), Ban> {
+    pub(crate) fn send(&self, source: &str, object: &str, receiver: &str) -> Result<(), Ban> {
         if let Some(name) = [source, receiver].into_iter().find(|name| self.revoked.contains(*name)) {
             return Err(Ban::Revoked(name.to_string()));
         }
@@ -272,7 +272,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn remove(&self, source: &str, object: Option<&str>, receiver: &str) -> Result<(), Ban> {
+    pub(crate) fn remove(&self, source: &str, object: Option<&str>, receiver: &str) -> Result<(), Ban> {
         let name = object.unwrap_or_default();
         let is_any = |rule: &Allow| object.is_some() || rule.objects.iter().any(|pattern| pattern.0 == "*");
         let allowed = match object {
@@ -302,7 +302,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn begin(&self, source: &str, has: Usage, bytes: u64) -> Result<(), Ban> {
+    pub(crate) fn begin(&self, source: &str, has: Usage, bytes: u64) -> Result<(), Ban> {
         let Some(quota) = self.quota(source) else { return Ok(()) };
         let source_name = || source.to_string();
         if let Some(most) = quota.transfers_max.filter(|most| has.transfers >= *most) {
@@ -319,13 +319,13 @@ impl Policy {
 
     /// The same policy for others, of which nothing allows these agents anything.
     #[must_use]
-    pub fn without(self, revoked: BTreeSet<String>) -> Self {
+    pub(crate) fn without(self, revoked: BTreeSet<String>) -> Self {
         Policy { revoked, ..self }
     }
 
     /// The agents whose certificates have been revoked.
     #[must_use]
-    pub fn revoked(&self) -> &BTreeSet<String> {
+    pub(crate) fn revoked(&self) -> &BTreeSet<String> {
         &self.revoked
     }
 
@@ -333,7 +333,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not.
-    pub fn rate(&self, source: &str, has_bps: u64) -> Result<(), Ban> {
+    pub(crate) fn rate(&self, source: &str, has_bps: u64) -> Result<(), Ban> {
         match self.quota(source).and_then(|quota| quota.rate_max) {
             Some(most) if has_bps > most.0 => {
                 Err(Ban::Rate { source_name: source.to_string(), most, has: Rate(has_bps) })
@@ -441,7 +441,7 @@ mod tests {
             ),
             ("[[alow]]", "unknown field `alow`, expected `allow` or `quota`"),
             ("[[allow]]\nsource = 'a'", "line 2"),
-            ("[[allow]]\nsource = []", "'source' names nobody"),
+            ("[[allow]]\nsource = []", "'source' names no agent"),
             ("[[quota]]\nsource = ['a']", "needs bytes-max, transfers-max or rate-max"),
             ("[[quota]]\ntransfers-max = 0", "a quota of 0"),
             ("[[quota]]\nbytes-max = 'much'", "'much'"),

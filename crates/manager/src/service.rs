@@ -34,7 +34,7 @@ const REVOKED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The service over the core.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     role: watch::Receiver<Role>,
     around: Around,
     joined: api::Joined,
@@ -43,7 +43,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig, around: Around) -> Self {
+    pub(crate) fn new(role: watch::Receiver<Role>, config: &ManagerConfig, around: Around) -> Self {
         let joined = api::Joined {
             protocol_version: PROTOCOL_VERSION,
             heartbeat_ms: config.heartbeat_ms,
@@ -237,7 +237,7 @@ fn known(guest: &Guest) -> Result<(), Refusal> {
 
 /// The service of the manager's own authority.
 #[derive(Debug)]
-pub struct Enrolment(pub Arc<Authority>, pub Arc<Guard>);
+pub(crate) struct Enrolment(pub Arc<Authority>, pub Arc<Guard>);
 
 #[tonic::async_trait]
 impl api::authority_server::Authority for Enrolment {

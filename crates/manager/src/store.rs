@@ -1,10 +1,10 @@
-//! etcd, as far as the managers use it: who leads, and the leader's state.
+//! etcd, as far as the managers use it: which manager leads, and the leader's state.
 //!
 //! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written only if
 //! that key is still its own, in the same transaction: one that has been superseded without noticing changes nothing.
 //!
 //! Changes that belong together are written as one. Where they are more than a transaction takes, they are written into a
-//! journal first, part by part, and counted there in one transaction; from then on they hold, and whoever leads next makes
+//! journal first, part by part, and counted there in one transaction; from then on they hold, and the next leader makes
 //! those that were not made.
 //!
 //! A record that is longer than a transaction takes is written in pieces beside the state; under its own key there is then how
@@ -16,7 +16,7 @@ pub(crate) mod pretended;
 #[cfg(test)]
 mod tests;
 
-pub use etcd::Servers;
+pub(crate) use etcd::Servers;
 
 use polycast_net::seal::Secret;
 use polycast_protocol::leases::{Record, RecordKey};
@@ -29,7 +29,7 @@ use tonic::Status;
 use zeroize::Zeroizing;
 
 /// Generated code of etcd's API.
-#[allow(missing_docs, clippy::all, reason = "generated")]
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 pub(crate) mod api {
     tonic::include_proto!("etcdserverpb");
 }
@@ -54,7 +54,7 @@ const READ_MAX: i64 = 1_000;
 
 /// Why etcd did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub(crate) enum StoreError {
     /// It cannot be reached, or refuses.
     #[error("etcd: {0}")]
     Etcd(String),
@@ -86,7 +86,7 @@ impl From<Status> for StoreError {
 }
 
 /// What managers ask of etcd. Whatever they ask can be asked twice.
-pub trait Etcd: Send + Sync {
+pub(crate) trait Etcd: Send + Sync {
     /// Reads keys.
     fn range(
         &self,
@@ -107,14 +107,14 @@ pub trait Etcd: Send + Sync {
 
 /// What managers have in etcd under their prefix.
 #[derive(Debug)]
-pub struct Store<E = Servers> {
+pub(crate) struct Store<E = Servers> {
     etcd: E,
     prefix: String,
 }
 
 /// That we lead.
 #[derive(Clone, Copy, Debug)]
-pub struct Mandate {
+pub(crate) struct Mandate {
     /// The lease that the leader's key lives by.
     pub lease: i64,
     /// When the key was made, in etcd's count.
@@ -123,7 +123,7 @@ pub struct Mandate {
 
 /// Everything that was written.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// The records.
     pub records: Vec<Record>,
     /// What cannot be read, by its key below the state's, and why.
@@ -134,7 +134,7 @@ pub struct Loaded {
 
 /// A value under a key of the state, as it was read.
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     name: String,
     value: Vec<u8>,
     /// Of its last change.
@@ -143,7 +143,7 @@ pub struct Found {
 
 impl Loaded {
     /// The values under these keys, for [`Store::set_aside`].
-    pub fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<Found> {
+    pub(crate) fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<Found> {
         let found = |key| {
             let (name, (value, revision)) = self.raw.remove_entry(&key)?;
             Some(Found { name, value, revision })
@@ -154,7 +154,7 @@ impl Loaded {
 
 impl<E: Etcd> Store<E> {
     /// What is under this prefix.
-    pub fn new(etcd: E, prefix: &str) -> Self {
+    pub(crate) fn new(etcd: E, prefix: &str) -> Self {
         Store { etcd, prefix: prefix.trim_end_matches('/').to_string() }
     }
 
@@ -193,14 +193,14 @@ impl<E: Etcd> Store<E> {
         Ok(self.etcd.range(request).await?.kvs.into_iter().next().map(|kv| kv.value))
     }
 
-    /// Who leads, by the address that it is reached at.
-    pub async fn leader(&self) -> Result<Option<String>, StoreError> {
+    /// The leader, by the address that it is reached at.
+    pub(crate) async fn leader(&self) -> Result<Option<String>, StoreError> {
         let found = self.get(self.leader_key()).await?;
         Ok(found.map(|value| String::from_utf8_lossy(&value).into_owned()))
     }
 
     /// Tries to become the leader; gives `None` if there is one.
-    pub async fn campaign(&self, address: &str, ttl_s: u64) -> Result<Option<Mandate>, StoreError> {
+    pub(crate) async fn campaign(&self, address: &str, ttl_s: u64) -> Result<Option<Mandate>, StoreError> {
         let lease = self.etcd.grant(i64::try_from(ttl_s).unwrap_or(i64::MAX)).await?;
         let put = api::PutRequest { key: self.leader_key(), value: address.as_bytes().to_vec(), lease };
         let txn = api::TxnRequest {
@@ -228,7 +228,7 @@ impl<E: Etcd> Store<E> {
     }
 
     /// Keeps a lease alive for another while.
-    pub async fn keep_alive(&self, mandate: Mandate) -> Result<(), StoreError> {
+    pub(crate) async fn keep_alive(&self, mandate: Mandate) -> Result<(), StoreError> {
         match self.etcd.keep_alive(mandate.lease).await? {
             1.. => Ok(()),
             _ => Err(StoreError::Superseded),
@@ -236,12 +236,12 @@ impl<E: Etcd> Store<E> {
     }
 
     /// Ends a lease, and with it the leadership. One that cannot be ended ends by itself.
-    pub async fn revoke(&self, lease: i64) {
+    pub(crate) async fn revoke(&self, lease: i64) {
         let _ = self.etcd.revoke(lease).await;
     }
 
     /// Ends the leadership of the manager at this address, if it leads, so that another one takes over at once.
-    pub async fn resign(&self, address: &str) {
+    pub(crate) async fn resign(&self, address: &str) {
         let txn = api::TxnRequest {
             compare: vec![is_value(self.leader_key(), address.as_bytes().to_vec())],
             success: vec![delete(self.leader_key(), Vec::new())],
@@ -253,7 +253,7 @@ impl<E: Etcd> Store<E> {
 
     /// What permits are signed with: all managers that lead one after the other have the same, so that agents that know one of
     /// them take what another one has signed.
-    pub async fn permit_seed(&self, mandate: Mandate) -> Result<Secret, StoreError> {
+    pub(crate) async fn permit_seed(&self, mandate: Mandate) -> Result<Secret, StoreError> {
         let key = format!("{}/permit-seed", self.prefix).into_bytes();
         if let Some(found) = self.get(key.clone()).await? {
             let found = Zeroizing::new(found);
@@ -271,10 +271,10 @@ impl<E: Etcd> Store<E> {
 
     /// All records of the state, after the changes were made that the leader before could not make. What cannot be read is
     /// named, and stays where it is.
-    pub async fn load(&self, mandate: Mandate) -> Result<Loaded, StoreError> {
+    pub(crate) async fn load(&self, mandate: Mandate) -> Result<Loaded, StoreError> {
         let mut loaded = Loaded::default();
         if let Err(reason) = self.recover(mandate).await? {
-            // Nobody knows what it would have changed.
+            // It cannot be read what it would have changed.
             loaded.unread.insert("journal".into(), reason);
         }
         let prefix = self.state_prefix().into_bytes();
@@ -367,7 +367,7 @@ impl<E: Etcd> Store<E> {
     }
 
     /// Writes changes of the state, if we still lead: all of them, or none as far as the next leader sees.
-    pub async fn write(
+    pub(crate) async fn write(
         &self,
         mandate: Mandate,
         changes: &[(RecordKey, Option<Record>)],
@@ -447,7 +447,7 @@ impl<E: Etcd> Store<E> {
 
     /// Moves values out of the state, to where people can look at them, unless they have changed since they were read. One
     /// that is too long for it stays.
-    pub async fn set_aside(&self, mandate: Mandate, values: Vec<Found>) -> Result<(), StoreError> {
+    pub(crate) async fn set_aside(&self, mandate: Mandate, values: Vec<Found>) -> Result<(), StoreError> {
         for Found { name, value, revision } in values {
             if value.len() > MOVED_MAX {
                 tracing::warn!(

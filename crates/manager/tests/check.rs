@@ -162,7 +162,7 @@ async fn a_network_that_is_as_its_settings_say_has_no_faults() {
 #[tokio::test]
 async fn every_fault_is_a_sentence_with_its_setting() {
     let folder = tempfile::tempdir().unwrap();
-    // Somebody else uses the port of rack 1.
+    // Another program uses the port of rack 1.
     let switch = circuit_switch(vec![Circuit { from: 6, to: 1 }]).await;
     let wrong = format!("openflow = '{}'\ndpid = '0x7'", listening(USUAL).await);
     let dull = format!("openflow = '{}'", listening(Tor { dpid: 2, tables: 1, groups: 0 }).await);
@@ -185,8 +185,8 @@ async fn every_fault_is_a_sentence_with_its_setting() {
 async fn who_does_not_answer_or_let_us_in_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let switch = circuit_switch(vec![]).await;
-    let nobody = "openflow = '127.0.0.1:1'".to_string();
-    let text = settings(folder.path(), "guess\n", switch, [nobody, "dpid = '0x2'".into()]);
+    let unused = "openflow = '127.0.0.1:1'".to_string();
+    let text = settings(folder.path(), "guess\n", switch, [unused, "dpid = '0x2'".into()]);
     let faults = look(&text).await.faults;
     for part in [
         "refuses the login of 'admin': unknown user or password",
@@ -227,6 +227,6 @@ async fn switches_that_connect_are_known_by_their_numbers() {
         assert!(begun.elapsed() < Duration::from_secs(20), "no rules yet: {rules:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(rules[2].load(Ordering::SeqCst), 0, "nobody names the third");
+    assert_eq!(rules[2].load(Ordering::SeqCst), 0, "no setting names the third");
     running.abort();
 }

@@ -338,7 +338,7 @@ async fn circuits_in_use_survive_a_restart_of_the_manager() {
 }
 
 #[tokio::test]
-async fn a_late_answer_of_the_circuit_switch_holds_up_nobody_else() {
+async fn a_late_answer_of_the_circuit_switch_delays_no_other() {
     let switch = Switch::default();
     switch.0.lock().unwrap().late = Some(0);
     let tl1 = switch.start().await;
@@ -382,7 +382,7 @@ async fn a_path_that_is_kept_ready_survives_its_leader() {
         Release { request_id: granted.request_id, response_id: granted.response_id, ..Default::default() };
     source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
     source.heard().await;
-    // It says nothing to anybody any more.
+    // It says nothing more to the devices or agents.
     first.task.abort();
     drop((source, receiver));
 

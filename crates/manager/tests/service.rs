@@ -265,7 +265,7 @@ async fn requests_wait_change_and_go() {
 #[tokio::test]
 async fn refusals_are_sentences_with_a_kind() {
     let (manager, client, [mut a, mut b]) = with_agents("", ["a", "b"]).await;
-    // While a manager has just begun, one who is not here may yet come.
+    // While a manager has just begun, an agent that is not here may yet come.
     a.say(request(1, &["b", "x"])).await;
     for number in 0..4 {
         tokio::time::sleep(Duration::from_millis(900)).await;
@@ -350,7 +350,7 @@ fn lease(granted: &Granted) -> Lease {
     }
 }
 
-/// What follows from a join and is for the one who joins gets to it in the session that begins.
+/// What follows from a join and is for the agent that joins gets to it in the session that begins.
 #[tokio::test]
 async fn who_joins_hears_what_follows_from_it() {
     let (manager, client, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;
@@ -426,9 +426,9 @@ async fn a_port_in_use_is_named() {
     manager.stop().await;
 }
 
-/// Whoever takes the name of an agent that lives is told so, and the agent goes on.
+/// An agent that takes the name of one that lives is told so, and the other one goes on.
 #[tokio::test]
-async fn nobody_takes_the_name_of_an_agent_that_lives() {
+async fn the_name_of_an_agent_that_lives_cannot_be_taken() {
     let (manager, client, [mut first]) =
         with_agents("heartbeat-ms = 200\nsilence-ms = 5000\nreconnect-ms = 400\n", ["a"]).await;
     let run = |incarnation: u64| {
@@ -456,7 +456,7 @@ async fn nobody_takes_the_name_of_an_agent_that_lives() {
         assert!(begun.elapsed() < Duration::from_secs(3));
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    // So is one after a session that nobody has ended, when that has been silent.
+    // So is one after a session that has not been ended, when that has been silent.
     tokio::time::sleep(Duration::from_millis(700)).await;
     let mut third = Session::open(&client, run(3)).await.unwrap();
     let told = Refusal::from_status(&second.next().await.unwrap_err()).unwrap();
@@ -520,10 +520,10 @@ async fn plans_that_make_no_sense_are_not_followed() {
     manager.stop().await;
 }
 
-/// Whoever has no certificate may ask the manager's authority for one, and nothing else; a certificate can be had for its own
+/// A client without a certificate may ask the manager's authority for one, and nothing else; a certificate can be had for its own
 /// name only.
 #[tokio::test]
-async fn who_shows_no_certificate_may_only_ask_for_one() {
+async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::open_or_new(folder.path()).unwrap();
     let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
@@ -545,7 +545,7 @@ async fn who_shows_no_certificate_may_only_ask_for_one() {
     let request =
         EnrollRequest { protocol_version: PROTOCOL_VERSION, name: "a".into(), ..Default::default() };
     let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
-    assert!(enrolled.unwrap_err().message().contains("the certificate of 'a' is for nobody"));
+    assert!(enrolled.unwrap_err().message().contains("the certificate of 'a' is for no name"));
     // A request that is none does not use up the token.
     let request = EnrollRequest { token: token.to_string(), request: vec![1], ..request };
     let enrolled = AuthorityClient::new(channel).enroll(request).await;

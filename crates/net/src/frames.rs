@@ -56,7 +56,7 @@ pub struct FrameStream {
 const READ_LEN: usize = 64 << 10;
 /// What the system takes of an urgent connection before it is on its way: see [`FrameStream::keep_queue_short`].
 static UNSENT_MAX: libc::c_int = 16 << 10;
-/// and what on a connection whose other end nobody knows yet.
+/// and what on a connection before the other end has shown its key.
 const FIRST_READ_LEN: usize = 4 << 10;
 
 impl FrameStream {
@@ -82,7 +82,7 @@ impl FrameStream {
         }
     }
 
-    /// Takes over a connection that anybody may have opened: until [`FrameStream::trust`] it takes short frames only. The other
+    /// Takes over a connection that any machine may have opened: until [`FrameStream::trust`] it takes short frames only. The other
     /// end decides whether it is sealed, which needs `security`; see [`FrameStream::is_sealed`].
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl FrameStream {
     }
 
     /// The system takes little more than what it can send now: what a slow path does not take waits where [`FrameStream::queued`]
-    /// counts it, so that who sends much can hold back and a later frame does not wait behind megabytes.
+    /// counts it, so that a sender of much can hold back and a later frame does not wait behind megabytes.
     pub fn keep_queue_short(&self) {
         // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes nothing.
         #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]
@@ -129,7 +129,7 @@ impl FrameStream {
     /// frame.
     ///
     /// # Errors
-    /// Nobody listens there, or no answer came in time.
+    /// No process listens there, or no answer came in time.
     pub fn connect(
         address: SocketAddr,
         timeout: Duration,
@@ -141,7 +141,7 @@ impl FrameStream {
         Ok(Self::over(Pipe::connected(stream, security)?))
     }
 
-    /// Whether what comes over it is from one that has shown its key, and is read by nobody else.
+    /// Whether what comes over it is from one that has shown its key, and no third machine can read it.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.pipe.is_sealed()

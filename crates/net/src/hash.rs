@@ -79,7 +79,7 @@ pub fn hash_of(source: &dyn ObjectSource) -> io::Result<Hash> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// What only one can say who has these bytes and knows the key.
+/// What only an end can say that has these bytes and knows the key.
 #[must_use]
 pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {
     *blake3::keyed_hash(key, bytes).as_bytes()

@@ -29,7 +29,7 @@ pub enum InterfaceError {
         /// What there is.
         there: Vec<String>,
     },
-    /// Nothing but the loopback has an IPv4 address, and nobody has asked for it.
+    /// Only the loopback has an IPv4 address, and the user has not asked for it.
     #[error(
         "no interface here has an IPv4 address, except {loopback}{}; say --interface {loopback} to stay on this machine",
         others(there)
@@ -60,7 +60,7 @@ pub struct Link {
     pub has_ipv6: bool,
     /// Whether it is switched on.
     pub is_up: bool,
-    /// Whether it has a carrier: a cable with somebody at its other end.
+    /// Whether it has a carrier: a cable with a device at its other end.
     pub has_carrier: bool,
     /// Whether it takes multicast.
     pub takes_multicast: bool,

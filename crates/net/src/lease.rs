@@ -1,7 +1,7 @@
-//! Whether anybody else has a file open or mapped.
+//! Whether another process has a file open or mapped.
 //!
-//! Linux gives a write lease on a file only to the one who alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
-//! held, whoever opens the file waits until it is given back.
+//! Linux gives a write lease on a file only to the process that alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
+//! held, a process that opens the file waits until it is given back.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -9,23 +9,23 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Chooses the signal that says that somebody waits; the library has no name for it. The number is that of all Linux systems.
+/// Chooses the signal that says that a process waits; the library has no name for it. The number is that of all Linux systems.
 const F_SETSIG: libc::c_int = 10;
 
-/// A file that nobody else had open when this was made. Whoever opens it waits until it is dropped, or until the kernel
+/// A file that no other process had open when this was made. A process that opens it waits until this is dropped, or until the kernel
 /// breaks the lease, after `fs.lease-break-time`, 45 s.
 #[derive(Debug)]
 pub struct Alone(File);
 
 impl Alone {
-    /// `None` where somebody has it open or mapped.
+    /// `None` where another process has it open or mapped.
     ///
     /// # Errors
     /// It is not there, is not this user's, or lies on a file system without leases.
     pub fn with(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        // Who opens the file makes the kernel tell us: by a signal that does nothing, since the usual one would end the process.
+        // When a process opens the file, the kernel tells us by this signal, which does nothing: the usual one would end the process.
         control(&file, F_SETSIG, libc::SIGURG)?;
         match control(&file, libc::F_SETLEASE, libc::F_WRLCK) {
             Ok(_) => Ok(Some(Alone(file))),
@@ -34,14 +34,14 @@ impl Alone {
         }
     }
 
-    /// Whether nobody waits to open it.
+    /// Whether no process waits to open it.
     #[must_use]
     pub fn holds(&self) -> bool {
         control(&self.0, libc::F_GETLEASE, 0).is_ok_and(|lease| lease == libc::F_WRLCK)
     }
 }
 
-/// Whether nobody else has this file open or mapped at the moment, as far as the file system tells. It has to be open for writing.
+/// Whether no other process has this file open or mapped at the moment, as far as the file system tells. It has to be open for writing.
 #[must_use]
 pub fn is_alone(file: &File) -> bool {
     let leased =
@@ -77,7 +77,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert!(Alone::with(&path).unwrap().is_none());
         drop(reader);
-        let alone = Alone::with(&path).unwrap().expect("nobody has it open");
+        let alone = Alone::with(&path).unwrap().expect("no process has it open");
         assert!(alone.holds());
         let (opened, told) = mpsc::channel();
         let late = path.clone();

@@ -25,7 +25,7 @@ pub enum Sent {
     Yes,
     /// The socket is full: try again when it can be written to.
     Full,
-    /// The link is down, or nobody listens at its other end.
+    /// The link is down, or no process listens at its other end.
     Lost,
 }
 
@@ -85,7 +85,7 @@ impl NeighbourSocket {
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
         let received = receive_coalesced(&self.socket, &mut [IoSliceMut::new(buffer)], &mut self.control);
         match received {
-            // Somebody at the other end has said that nobody listens there: greetings tell when that changes.
+            // A host at the other end has said that no process listens there: greetings tell when that changes.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
             other => other,
         }
@@ -112,7 +112,7 @@ impl NeighbourSocket {
         }
         let mut sent = Sent::Yes;
         for packet in packets.chunks(segment_len) {
-            // What does not fit any more is lost, as on a full link: whoever asked for it asks again.
+            // What does not fit any more is lost, as on a full link: the receiver that needs it asks again.
             match outcome(self.send_once(packet, &[]))? {
                 Sent::Yes => {}
                 Sent::Full if packet.as_ptr() == packets.as_ptr() => return Ok(Sent::Full),
@@ -194,7 +194,7 @@ mod tests {
         }
         drop(there);
         here.send(&bytes, 1_000).unwrap();
-        // That nobody listens is no failure of the socket.
+        // That no process listens is no failure of the socket.
         assert!(matches!(here.send(&bytes, 1_000), Ok(Sent::Yes | Sent::Lost)));
         assert_eq!(here.receive(&mut [0; 64]).unwrap(), None);
     }

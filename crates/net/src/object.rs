@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// See [`ObjectSource::stamp`].
 pub type Stamp = [u8; 32];
 
-/// Permissions of a file that nobody has said anything about.
+/// Permissions of a file for which none were named.
 pub const MODE_USUAL: u16 = 0o644;
 
 /// What an object unpacks to at the receiver.

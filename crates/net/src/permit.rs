@@ -58,7 +58,7 @@ pub enum PermitError {
     OtherReceivers {
         /// Whose permit it is.
         source_name: String,
-        /// Who was called.
+        /// The receiver that was called.
         name: String,
     },
 }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every receiver finds itself in the permit, and nobody else does by any way that was shown.
+        /// Every receiver finds itself in the permit, and no other name is in it by any way that was shown.
         #[test]
         fn a_permit_is_for_its_receivers_alone(count in 1usize..70, other in 0usize..70) {
             let names: Vec<String> = (0..count).map(|i| format!("gpu-{i}")).collect();
@@ -286,7 +286,7 @@ mod tests {
                     prop_assert!(check(&shown, &keys, 15_000, neighbour).is_err());
                 }
             }
-            prop_assert_eq!(signed.show(&group, "nobody"), None);
+            prop_assert_eq!(signed.show(&group, "absent"), None);
         }
     }
 

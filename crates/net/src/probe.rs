@@ -12,7 +12,7 @@ const UDP_LEN: usize = 8;
 const UDP_AT: usize = ETHERNET_LEN + IP_LEN;
 const PROBE_AT: usize = UDP_AT + UDP_LEN;
 const FRAME_LEN: usize = PROBE_AT + PROBE_LEN;
-/// All hosts of a link (RFC 1112): nobody forwards it further.
+/// All hosts of a link (RFC 1112): no router forwards it further.
 const GROUP: [u8; 4] = [224, 0, 0, 1];
 const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 0, 0, 1];
 /// A locally administered address that stands for no interface.

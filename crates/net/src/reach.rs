@@ -1,4 +1,4 @@
-//! Sockets of `polycast doctor`: one that asks who is there, by multicast or of one host, and one that answers.
+//! Sockets of `polycast doctor`: one that asks which hosts are there, by multicast or of one host, and one that answers.
 
 use polycast_wire::reach::{GROUP, PORT, Reach};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -6,12 +6,12 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Answers in one second at most, to whoever asks.
+/// Answers in one second at most, to all hosts together.
 const ANSWERS_MAX: u32 = 200;
-/// A look at whether the caller wants to end it.
+/// A look at whether the caller has asked to end it.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Whoever answered: where from, under which name, and how long the question was that came.
+/// A host that answered: where from, under which name, and how long the question was that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The address that the answer came from.
@@ -55,7 +55,7 @@ impl Asker {
         loop {
             let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
             self.0.set_read_timeout(Some(left)).ok()?;
-            // An error here is a host that says that nobody listens: others may.
+            // An error here is a host that says that no process listens there: others may.
             let Ok((read, std::net::SocketAddr::V4(from))) = self.0.recv_from(&mut buffer) else { continue };
             match Reach::parse(&buffer[..read]) {
                 Ok(Reach::Answer { number: of, len, name }) if of == number => {
@@ -108,13 +108,13 @@ impl Answerer {
             on_ask(from, len);
             let len = u16::try_from(len).unwrap_or(u16::MAX);
             let answer = Reach::Answer { number, len, name: self.name.clone() };
-            // Who asked may be gone.
+            // The host that asked may be gone.
             let _ = self.socket.send_to(&answer.emit(), from);
         }
     }
 }
 
-/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives who asked.
+/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its sender.
 ///
 /// # Errors
 /// It takes root.
@@ -160,7 +160,7 @@ mod tests {
                     .find(|answer| answer.name == "one");
                 assert_eq!(own.map(|answer| usize::from(answer.len)), Some(len), "question {number}");
             }
-            assert_eq!(asker.answer(4, Duration::from_millis(50)), None, "nobody was asked that");
+            assert_eq!(asker.answer(4, Duration::from_millis(50)), None, "no host was asked that");
             ends.store(true, Ordering::Relaxed);
         });
     }

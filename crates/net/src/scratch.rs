@@ -1,5 +1,5 @@
 //! Directories that live as long as a process is at work with them. Those of a process that was killed are found by their
-//! lock, which nobody holds any more, and removed by the next one.
+//! lock, which no process holds any more, and removed by the next one.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ const NAMES_MAX: u32 = 10_000;
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// Held while this process is at work. `None` on a file system without locks: there nobody sweeps either.
+    /// Held while this process is at work. `None` on a file system without locks: there no process sweeps either.
     _lock: Option<File>,
     kept: bool,
 }
@@ -70,7 +70,7 @@ impl Drop for Scratch {
 }
 
 /// Removes what processes of this user have left in `folder` when they were killed: directories with names like this that
-/// nobody holds a lock of.
+/// no process holds a lock of.
 pub fn sweep(folder: &Path, is_scratch: impl Fn(&OsStr) -> bool) {
     let Ok(listing) = fs::read_dir(folder) else { return };
     for entry in listing.flatten().filter(|entry| is_scratch(&entry.file_name())) {
@@ -97,7 +97,7 @@ fn lock(path: &Path) -> Result<Option<File>, Errno> {
         Err(Errno::AGAIN) => return Err(Errno::AGAIN),
         Err(_) => return Ok(None),
     }
-    // Whoever swept it a moment ago had the lock before.
+    // A process that swept it a moment ago had the lock before.
     let same = |named: fs::Metadata| {
         file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
     };

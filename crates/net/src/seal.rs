@@ -8,10 +8,10 @@
 //!   opening it checks it in the same pass.
 //! - **Packets.** A tag over what a header says: POLYVAL, and then AES-128 of its sum (the authenticator of AES-GCM-SIV, RFC
 //!   8452). It has no nonce, so that nothing breaks where a packet is sent again, in another round or with other flags. Of coded
-//!   patches and messages it covers the payload too. Who has the secret can make tags; who has not can neither make nor change a
+//!   patches and messages it covers the payload too. A member that has the secret can make tags; without it nothing can make or change
 //!   packet.
 //!
-//! Nobody who lacks the secret reads the object; nobody may seal two objects with one.
+//! Only members with the secret can read the object; two objects may never be sealed with the same secret.
 
 use crate::object::ObjectSource;
 use aes::Aes128;
@@ -45,7 +45,7 @@ impl Secret {
         Secret(Zeroizing::new(bytes))
     }
 
-    /// Bytes that nobody can foresee.
+    /// Bytes that cannot be foreseen.
     #[must_use]
     pub fn fresh() -> Self {
         let mut bytes = [0; 32];
@@ -217,7 +217,7 @@ impl PacketKeys for Seal {
     }
 }
 
-/// An object as packets carry it. Who sends what this gives sees first that it is what it was.
+/// An object as packets carry it. The sender of what this gives sees first that it is what it was.
 pub struct SealedObject {
     object: Arc<dyn ObjectSource>,
     seal: Seal,

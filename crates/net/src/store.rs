@@ -1,8 +1,8 @@
 //! Where received bytes are put: a part file beside its final place, verified groups only, one rename.
 //!
 //! Nothing is visible under the final name before all of it is verified, and what has that name already stays unless
-//! the caller wants it replaced. A part file that a crash left behind is taken up again: what of it verifies need not
-//! be sent once more. One that somebody else could have made, or could change, is refused.
+//! the caller asks to replace it. A part file that a crash left behind is taken up again: what of it verifies need not
+//! be sent once more. One that another user could have made, or could change, is refused.
 
 mod room;
 
@@ -33,7 +33,7 @@ const HOLE_LEN: usize = 64 << 10;
 const OPENS_MAX: usize = 16;
 /// The longest time from finding a file by its name to having it open.
 const OPENS_WITHIN: std::time::Duration = std::time::Duration::from_millis(10);
-/// Permissions that a file may get: none to run as somebody else.
+/// Permissions that a file may get: none to run as another user.
 const PERMISSIONS: u32 = 0o777;
 
 /// An object that cannot be stored.
@@ -125,7 +125,7 @@ impl PartFile {
         let part = PartFile {
             file,
             resumed,
-            // What an earlier try left stays until somebody has looked at it.
+            // What an earlier try left stays until this one has looked at it.
             keep: resumed,
             path: path.clone(),
             target: target.to_path_buf(),
@@ -244,7 +244,7 @@ impl Drop for PartFile {
 /// Gives a file these permissions as far as the user's mask allows them.
 ///
 /// # Errors
-/// It is somebody else's, or the file system fails.
+/// It is another user's, or the file system fails.
 pub fn set_permissions(target: &Path, mode: u16) -> Result<(), StoreError> {
     rustix::fs::chmod(target, allowed(mode))
         .map_err(|errno| StoreError::Io { path: target.to_path_buf(), source: errno.into() })
@@ -301,7 +301,7 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
             Err(Errno::NOENT) if found => continue,
             Err(Errno::LOOP) => return Err(planted("is a symbolic link")),
             Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("is not a file")),
-            Err(Errno::ACCESS) if found => return Err(planted("belongs to somebody else")),
+            Err(Errno::ACCESS) if found => return Err(planted("belongs to another user")),
             Err(errno) => return Err(wrong(errno)),
         };
         if found {
@@ -309,13 +309,13 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
-        // Whoever held the lock may have given the file its final name meanwhile: it is not a part any more.
+        // The process that held the lock may have given the file its final name meanwhile: it is not a part any more.
         let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
         if own.is_some() && own == named {
             rustix::fs::fchmod(&file, private).map_err(wrong)?;
             if found && !is_unread(&file) {
-                // Somebody reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
+                // Another process reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
                 return Ok((copied(&file, path, target)?, true));
             }
             return Ok((file, found));
@@ -324,7 +324,7 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
     Err(StoreError::Busy(target.to_path_buf()))
 }
 
-/// Whether nobody has a part file open. Whoever was told of its name is about to open it, which takes much less than this.
+/// Whether no process has a part file open. One that was told of its name is about to open it, which takes much less than this.
 fn is_unread(file: &File) -> bool {
     if !is_alone(file) {
         return false;
@@ -384,14 +384,14 @@ fn copy_data(from: &File, to: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether nobody but this user can have written the file, or can write to it.
+/// Whether only this user can have written the file, and only this user can write to it.
 fn check_own(file: &File) -> Result<(), &'static str> {
     let Ok(metadata) = file.metadata() else { return Err("cannot be looked at") };
     if !metadata.is_file() {
         return Err("is not a file");
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err("belongs to somebody else");
+        return Err("belongs to another user");
     }
     if metadata.nlink() != 1 {
         return Err("has another name too");
@@ -476,14 +476,14 @@ pub(crate) fn folder_of(target: &Path) -> PathBuf {
     }
 }
 
-/// Makes the file of an older version the part file of `target`: the object that comes takes its pages. `alone` says that nobody has it
-/// open; whoever tries to until this is over gets the older version, and nothing is recycled. Gives whether it was.
+/// Makes the file of an older version the part file of `target`: the object that comes takes its pages. `alone` says that no process
+/// has it open. A process that opens it before this is over gets the older version, and nothing is recycled. Gives whether it was.
 ///
 /// # Errors
 /// The file system fails.
 pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
-    // Whoever has given it another name keeps it.
+    // If a user has given it another name, that one keeps it.
     if std::fs::symlink_metadata(older)?.nlink() != 1 {
         return Ok(false);
     }
@@ -494,7 +494,7 @@ pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
         Err(Errno::EXIST) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     }
-    // Nobody finds it by its name now. Who has found it before is about to open it, which takes much less than this, and waits.
+    // No process finds it by its name now. One that found it before is about to open it, which takes much less than this, and waits.
     std::thread::sleep(OPENS_WITHIN);
     let recycled = alone.holds();
     if !recycled {

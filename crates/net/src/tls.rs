@@ -1,4 +1,4 @@
-//! Sealed connections: TLS 1.3 in which both ends show who they are.
+//! Sealed connections: TLS 1.3 in which both ends show a key or a certificate.
 //!
 //! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of keys of it, and
 //! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes
@@ -51,7 +51,7 @@ pub enum SealError {
     /// It has refused ours.
     #[error("the other end does not take this end's key or code: both need the same one")]
     Refused,
-    /// Nobody whom this end trusts has issued its certificate.
+    /// No authority that this end trusts has issued its certificate.
     #[error(
         "the other end's certificate was not issued by an authority that this end trusts: name its authority in --tls-ca"
     )]
@@ -162,13 +162,13 @@ struct Ends {
     members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
-    /// Who looks at certificates, where they are shown.
+    /// What looks at certificates, where they are shown.
     verifiers: Option<Arc<Verifiers>>,
 }
 
 /// Where that comes from.
 enum Source {
-    /// A secret, for ever.
+    /// A secret, which does not change.
     Shared(Ends),
     /// Files, which change.
     Files(TlsFiles, Strangers, Box<Mutex<Read>>),
@@ -179,7 +179,7 @@ enum Source {
 enum Strangers {
     /// They are refused.
     Refused,
-    /// They are heard, and are nobody.
+    /// They are heard, and have no name.
     Heard,
 }
 
@@ -202,7 +202,7 @@ impl Security {
         Security(Arc::new(Source::Shared(ends)))
     }
 
-    /// A secret for this purpose that all members can make, and nobody else; `None` where members share nothing.
+    /// A secret for this purpose that only members can make, and all of them can; `None` where members share nothing.
     #[must_use]
     pub fn members_secret(&self, purpose: &str) -> Option<Secret> {
         match &*self.0 {
@@ -214,7 +214,7 @@ impl Security {
     /// Of all for whom an authority vouches. When the files change, new connections go by what is in them then.
     ///
     /// # Errors
-    /// They cannot be read, or nobody would accept what is in them.
+    /// They cannot be read, or no other end would accept what is in them.
     pub fn files(files: TlsFiles) -> Result<Self, TlsFilesError> {
         Self::of_files(files, Strangers::Refused)
     }

@@ -26,7 +26,7 @@ pub const DATAGRAM_LEN_MAX: usize = 65_507;
 pub const SEGMENTS_MAX: usize = 64;
 /// Multicast packets cross at most this many routers.
 pub(crate) const MULTICAST_TTL: u32 = 16;
-/// What may wait between the socket and the wire until somebody says otherwise.
+/// What may wait between the socket and the wire unless the caller says otherwise.
 const SEND_BUFFER_LEN: usize = 256 << 10;
 /// What a receiver asks for; the kernel gives at most its `rmem_max`.
 pub const RECEIVE_BUFFER_LEN: usize = 8 << 20;
@@ -244,7 +244,7 @@ pub struct Arrival {
     pub segment_len: usize,
     /// How long they waited in the socket; zero where the kernel does not say.
     pub waited: Duration,
-    /// Who sent them, where the socket hears several.
+    /// The sender, where the socket hears several.
     pub from: Option<SocketAddrV4>,
 }
 
@@ -367,7 +367,7 @@ impl Beacon {
         self.socket.send_to(datagram, self.group).map(drop)
     }
 
-    /// Takes the next datagram, if there is one, and who has sent it.
+    /// Takes the next datagram, if there is one, and its sender.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<(&'a [u8], SocketAddr)> {
         let (len, from) = self.socket.recv_from(buffer).ok()?;
         Some((&buffer[..len], from))
@@ -535,7 +535,7 @@ mod tests {
         socket2.into()
     }
 
-    /// What each of two receivers of one group gets: they want different sources, or different handles of one.
+    /// What each of two receivers of one group gets: they ask for different sources, or different handles of one.
     #[test]
     fn receivers_of_one_group_get_what_each_of_them_wants() {
         let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 5), 29_106);

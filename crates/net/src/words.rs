@@ -39,7 +39,7 @@ pub struct Words {
     /// Which run this is, and the number of its next word.
     run: u64,
     number: u64,
-    /// By whoever speaks; as many as the caller's settings have.
+    /// What was heard of each speaker; as many as the caller's settings have.
     heard: BTreeMap<(Way, u32), Heard>,
     forged: u64,
 }
@@ -54,7 +54,7 @@ impl Words {
         Words { seal, run, number: 0, heard: BTreeMap::new(), forged: 0 }
     }
 
-    /// How many words were dropped that nobody who has the key has said, or that were heard before.
+    /// How many words were dropped because their speaker lacks the key, or because they were heard before.
     #[must_use]
     pub fn forged(&self) -> u64 {
         self.forged

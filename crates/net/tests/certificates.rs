@@ -1,4 +1,4 @@
-//! Ends that show certificates, over real connections: who takes whom, and what is said of those who are not taken.
+//! Ends that show certificates, over real connections: which end takes which, and what is said of those that are not taken.
 
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
@@ -163,7 +163,7 @@ fn who_is_of_another_authority_is_not_let_in_and_both_hear_why() {
 }
 
 #[test]
-fn a_certificate_that_nobody_accepts_ends_its_owner_in_a_sentence() {
+fn a_certificate_that_no_end_accepts_ends_its_owner_in_a_sentence() {
     let authority = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
@@ -220,7 +220,7 @@ fn files_that_change_hold_for_new_connections() {
     assert!(meet(&a, &b.0).0.unwrap().allow("c"), "it is not taken up either");
 }
 
-/// Two ends that are connected: who has connected, and who has answered.
+/// Two ends that are connected: the one that has connected, and the one that has answered.
 fn connected(client: &Security, server: &Security) -> (FrameStream, FrameStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -57,7 +57,7 @@ fn garbage(mut stream: TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     )
 }
 
-/// Writes for ever and reads nothing.
+/// Writes without an end and reads nothing.
 fn endless_line(mut stream: TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move { while stream.write_all(&[b'x'; 65_536]).await.is_ok() {} })
 }
@@ -155,7 +155,7 @@ fn too_short(mut stream: TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> 
     Box::pin(async move { while stream.write_all(&[4, 0, 0, 3, 0, 0, 0, 1]).await.is_ok() {} })
 }
 
-/// Asks for echoes for ever and reads none.
+/// Asks for echoes without an end and reads none.
 fn echoes(mut stream: TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let echo = Message::EchoRequest(vec![7; 60_000]).emit(1);
     Box::pin(async move { while stream.write_all(&echo).await.is_ok() {} })

@@ -102,7 +102,7 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         expect(1, &labelled(5, &[0b1110_0000, 0, 0], b"x"), &[0, 1]);
         assert!(switch.since_relabelled(1)?.is_some_and(|ago| ago < SOON));
         assert_eq!(switch.since_relabelled(2)?, None);
-        // Who is an agent of the rack may do so though it is handed nothing any more.
+        // An agent of the rack may do so though it is handed nothing any more.
         switch.set_agents(&[2], 0b110)?;
         expect(3, &labelled(5, &[0; 3], b"x"), &[2]);
         expect(1, &labelled(5, &[0b1110_0000, 0, 0], b"y"), &[0, 1]);
@@ -166,7 +166,7 @@ fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
 
 /// A packet of a virtual machine that is still to be cut need not say into how many datagrams: all of them get the label.
 #[test]
-fn datagrams_that_nobody_has_counted_are_all_relabelled() {
+fn datagrams_that_were_not_counted_are_all_relabelled() {
     isolated(|| {
         let _wire = Tap::open("wire").unwrap();
         let mut agent = KernelAgent::attach(PACKETS, "wire", 4)?;

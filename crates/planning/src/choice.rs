@@ -45,7 +45,7 @@ pub enum PassedWhy {
     Slower(String),
 }
 
-/// When it is, and who waits for which fabric already.
+/// When it is, and which requests wait for which fabric already.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Moment {
     /// Where that is not known, nothing is known of when paths end.

@@ -247,7 +247,7 @@ impl Fabric for Datacast {
         ours.filter_map(better).collect()
     }
 
-    /// Forwarders keep nothing of a group, so that its trees can be planned anew; who is on its way hears of them.
+    /// Forwarders keep nothing of a group, so that its trees can be planned anew; receivers on them hear of that.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
         let Channel::SourceRoutes { .. } = channel else { return None };
         self.plan(network, group).ok()

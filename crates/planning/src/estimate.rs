@@ -40,7 +40,7 @@ const INERTIA: i128 = 4;
 /// Set-up is learned of transfers whose bytes take at most so many times as long, and the rate of those whose bytes take at least so many
 /// times as long: what varies in one part is not taken for the other.
 const SPLIT: (u64, u64) = (4, 8);
-/// What nobody has confirmed for so long does not count any more.
+/// What was not confirmed for so long does not count any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 /// Fabrics that something is known of: a network has fewer.
 const LEARNED_MAX: usize = 64;
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lies_moves_an_estimate_by_a_quarter_at_a_time_and_four_times_at_most() {
+    fn a_lie_moves_an_estimate_by_a_quarter_at_a_time_and_four_times_at_most() {
         for (took, first, last) in [(0, 822, 260), (u64::MAX, 1_760, 4_010)] {
             let mut estimator = Estimator::default();
             estimator.learn(Time(0), FABRIC, LARGE, Duration(took));

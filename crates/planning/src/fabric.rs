@@ -66,13 +66,13 @@ pub trait Fabric: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// Whether any number of its paths can be there at the same time, so that one may be lent for as long as somebody
-    /// wants it, without waiting for others.
+    /// Whether any number of its paths can be there at the same time, so that one may be lent for any length of
+    /// time, without waiting for others.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// The plan of a stream of messages, which nobody waits for: it takes nothing that transfers wait for. `None` where the
+    /// The plan of a stream of messages, which no transfer waits for: it takes nothing that transfers wait for. `None` where the
     /// fabric has no such paths.
     fn plan_stream(&self, network: &NetworkState, group: &Group) -> Option<Result<Plan, Refusal>> {
         self.is_shared().then(|| self.plan(network, group))

@@ -1,4 +1,4 @@
-//! Fabric planners and schedulers: who gets which path, as pure functions.
+//! Fabric planners and schedulers: which request gets which path, as pure functions.
 //!
 //! A [`Fabric`] says how a group can be served on a network in a given state; a [`Scheduler`] says which
 //! of the requests that wait are served now. Neither knows a socket or a clock: the same state and the

@@ -88,13 +88,13 @@ impl NetworkState {
             && !self.reserved.contains(resource)
     }
 
-    /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to anybody
-    /// new, and other fabrics serve those who do not wait.
+    /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to a
+    /// new request, and other fabrics serve those that do not wait.
     pub fn set_circuits_known(&mut self, known: bool) {
         self.circuits_unknown = !known;
     }
 
-    /// Why no circuit is lent to anybody now, whatever is free: something is not known yet.
+    /// Why no circuit is lent now, whatever is free: something is not known yet.
     #[must_use]
     pub fn circuits_wait_for(&self) -> Option<&'static str> {
         if self.circuits_unknown {
@@ -106,13 +106,13 @@ impl NetworkState {
             .then_some("agents have not said yet what their transfers use: wait for them to come back")
     }
 
-    /// Whether it is known what transfers use. Until then nothing is lent to anybody new, and what holds nothing serves
-    /// those who do not wait.
+    /// Whether it is known what transfers use. Until then nothing is lent to a new request, and what holds nothing serves
+    /// those that do not wait.
     pub fn set_uses_known(&mut self, known: bool) {
         self.uses_unknown = !known;
     }
 
-    /// Who holds `resource`.
+    /// The plan that holds `resource`.
     #[must_use]
     pub fn holder(&self, resource: &Resource) -> Option<PlanId> {
         self.holders.get(resource).copied()
@@ -206,7 +206,7 @@ impl NetworkState {
         hosts.filter_map(|host| self.company.get(host)).copied().max().unwrap_or(0)
     }
 
-    /// A plan that runs carries next to nothing, such as a stream of messages: nobody's share is less for it.
+    /// A plan that runs carries next to nothing, such as a stream of messages: no other plan's share is less for it.
     pub fn set_quiet(&mut self, id: PlanId) {
         if let Some(running) = self.running.get(&id).cloned()
             && self.quiet.insert(id)
@@ -301,7 +301,7 @@ impl NetworkState {
         self.reserved.clear();
     }
 
-    /// Takes a resource or part out of use; who holds it keeps it until that is released.
+    /// Takes a resource or part out of use; a plan that holds it keeps it until that is released.
     pub fn take_out(&mut self, what: Failure, cause: Cause) {
         self.out.insert((what, cause));
     }

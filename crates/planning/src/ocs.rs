@@ -165,7 +165,7 @@ impl Ocs {
         Err(refusal.unwrap_or(SetupError::RackBusy { rack: source_rack, ports: fibres }))
     }
 
-    /// The circuits that devices hold for nobody, and those of a plan that is to be replaced.
+    /// The circuits that devices hold for no plan, and those of a plan that is to be replaced.
     fn standing_circuits(&self, network: &NetworkState, old: Option<&Plan>) -> BTreeMap<u32, u32> {
         let kept = network.kept().map(|running| &running.plan);
         let ours = kept.chain(old).filter(|plan| plan.fabric == Self::NAME);

@@ -90,7 +90,7 @@ type To<'a> = (&'a Group, ([u8; 4], u16), Node);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
     All,
-    /// Those that failures have not cut off from everybody.
+    /// Those that failures have not cut off from all others.
     Connected,
 }
 

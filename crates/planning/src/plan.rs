@@ -1,4 +1,4 @@
-//! Plans: who is served, what a path holds of the network, what its devices keep, and how the transport reaches the
+//! Plans: which hosts are served, what a path holds of the network, what its devices keep, and how the transport reaches the
 //! receivers (Republic section III-B, Table II).
 //!
 //! All of it is data, which managers write down and hand on to each other. Where a kind is added to [`Resource`],
@@ -22,9 +22,9 @@ pub struct HostId(pub u32);
 /// One source and its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// Who sends.
+    /// The host that sends.
     pub source: HostId,
-    /// Who receives; never the source, never empty.
+    /// The hosts that receive; never the source, never empty.
     pub receivers: BTreeSet<HostId>,
 }
 
@@ -224,7 +224,7 @@ pub enum Channel {
         /// all.
         #[serde(default)]
         racks: Vec<(HostId, u32)>,
-        /// Receivers that no label leads to, since failures have cut them off: nobody has to wait for them.
+        /// Receivers that no label leads to, since failures have cut them off: a source need not wait for them.
         #[serde(default)]
         left_out: Vec<HostId>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
@@ -247,7 +247,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// The rate of a path that nobody else uses.
+    /// The rate of a path that no other transfer uses.
     #[must_use]
     pub fn own_rate(&self) -> Option<Rate> {
         match self {

@@ -79,7 +79,7 @@ pub struct Fabrics {
     patience: Patience,
     /// Whether the fabric is chosen by which the object is there earliest, and not by their order.
     by_time: bool,
-    /// How long transfers take, where somebody wants to know.
+    /// How long transfers take, where that is asked for.
     estimator: Option<Estimator>,
 }
 
@@ -450,7 +450,7 @@ mod tests {
         let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
         network.keep(Running { group: group(0, &[1]), plan: plan.clone() });
         assert_eq!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
-        // Not while somebody holds what it needs, and not any more when that has failed.
+        // Not while another plan holds what it needs, and not any more when that has failed.
         assert!(network.hold(PlanId(1), group(0, &[2]), plan.clone()));
         assert_ne!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
         network.release(PlanId(1)).unwrap();

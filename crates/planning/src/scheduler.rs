@@ -202,7 +202,7 @@ impl Scheduler for Fcfs {
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
         for request in pending {
-            // Those behind one that waits do so too: a small group must not keep a large one waiting for ever.
+            // Those behind one that waits do so too: small groups must not keep a large one waiting without an end.
             if draft.decide(request, fabrics) {
                 break;
             }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_served_and_the_impossible_hold_nobody() {
+    fn the_oldest_are_served_and_the_impossible_delay_no_other() {
         let pool = AddressPool::new([239, 255, 64, 0], 2, 7410).unwrap();
         let fabrics = Fabrics::new(vec![Box::new(IpMulticast::new(pool))]);
         let pending = [request(1, &[1]), request(2, &[]), request(3, &[2]), request(4, &[3])];

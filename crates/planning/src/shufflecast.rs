@@ -1,7 +1,7 @@
 //! The fabric `shufflecast`: racks joined by passive splitters, with racks that relay (Shufflecast, section III).
 //!
 //! The relays' rules are there all the time ([`Fabric::standing_commands`]); for a group only the switches of its
-//! racks learn which servers want its packets. A plan holds a share of the partitions that relay for its source:
+//! racks learn which servers ask for its packets. A plan holds a share of the partitions that relay for its source:
 //! plans in different partitions do not touch each other, plans that share one have a part of its rate each. A stream of messages
 //! holds no share: it takes of its relays' rate what transfers leave, and its channel has no rate by which it is known again.
 

@@ -4,7 +4,7 @@ use crate::plan::Failure;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// What is on all the ways in `dark`, and on none of those that led to somebody. Where these have nothing of that kind in common
+/// What is on all the ways in `dark`, and on none of those that led to a receiver. Where these have nothing of that kind in common
 /// it is what each of them has alone. In the order of the first way.
 pub(crate) fn in_common(dark: &[Vec<Failure>], lit: &[Vec<Failure>]) -> Vec<Failure> {
     let innocent: BTreeSet<Failure> = lit.iter().flatten().copied().collect();
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_in_common_is_suspected_and_not_what_led_to_somebody() {
+    fn the_part_in_common_is_suspected_and_not_what_led_to_a_receiver() {
         let way = |end: u32, through: &[u32]| {
             let mut way: Vec<Failure> = through.iter().map(|number| splitter(*number)).collect();
             way.extend([port(0), port(end)]);
@@ -48,7 +48,7 @@ mod tests {
         let dark = [way(4, &[0, 1]), way(5, &[0, 1])];
         let lit = [way(1, &[0]), way(2, &[0])];
         assert_eq!(in_common(&dark, &lit), vec![splitter(1)]);
-        // Nobody at all: the splitter, and after it the source's own fibre.
+        // No receiver at all: the splitter, and after it the source's own fibre.
         assert_eq!(in_common(&[way(1, &[0]), way(2, &[0])], &[]), vec![splitter(0), port(0)]);
         // Two fibres that have nothing to do with each other.
         assert_eq!(in_common(&[way(1, &[0]), way(2, &[0])], &[way(3, &[0])]), vec![port(1), port(2)]);

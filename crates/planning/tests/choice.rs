@@ -1,6 +1,6 @@
 //! Which fabric serves a group, and what is said where none does: by trying all short lists of fabrics with all their answers.
 
-use polycast_planning::estimate::Learned;
+use polycast_planning::estimate::{Estimator, Learned};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
@@ -441,10 +441,10 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
         assert_eq!(sorted, (first..first + 5).collect::<Vec<_>>());
         assert_eq!(lent[0], first + (turn % 5) as u32);
     }
-    let nobody = Group { source: HostId(1), receivers: [].into() };
+    let empty = Group { source: HostId(1), receivers: [].into() };
     assert!(
-        fabric.plan(&NetworkState::default(), &nobody).is_err()
-            && TcpChain.plan(&NetworkState::default(), &nobody).is_err()
+        fabric.plan(&NetworkState::default(), &empty).is_err()
+            && TcpChain.plan(&NetworkState::default(), &empty).is_err()
     );
     let adopted =
         fabric.adopt(&NetworkState::default(), &group(1, &[2]), &Channel::Chain { order: Vec::new() });
@@ -453,7 +453,7 @@ fn pools_hold_only_addresses_that_hosts_may_use() {
 
 #[test]
 fn a_host_has_one_place_and_a_place_one_host() {
-    // Who is named again has moved; where it was is free for another one.
+    // A host that is named again has moved; where it was is free for another one.
     let places = Places::new(4, [(HostId(7), 0), (HostId(7), 3), (HostId(8), 0), (HostId(8), 0)]).unwrap();
     assert_eq!([7, 8, 9].map(|host| places.get(HostId(host))), [Some(3), Some(0), None]);
     assert!(Places::new(4, [(HostId(7), 0), (HostId(8), 1), (HostId(7), 1)]).is_err());
@@ -483,7 +483,7 @@ fn waits(decisions: &[Decision]) -> Vec<u64> {
 
 /// First come, first served: with some addresses left, the oldest requests get them, and the others wait.
 #[test]
-fn nobody_overtakes_the_oldest() {
+fn no_request_overtakes_the_oldest() {
     let fabrics =
         Fabrics::new(vec![Box::new(IpMulticast::new(AddressPool::new([239, 1, 1, 0], 2, 9).unwrap()))]);
     let requests: Vec<Pending> = (0..5).map(|id| pending(id, group(id as u32, &[50]), 9)).collect();
@@ -575,7 +575,12 @@ impl Fabric for Paced {
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.stub.plan(network, group).map(|_| self.made())
+        let made = self.stub.plan(network, group).map(|_| self.made())?;
+        if made.resources.iter().all(|resource| network.is_free(resource)) {
+            Ok(made)
+        } else {
+            Err(Refusal::Busy(format!("busy {}", self.stub.number)))
+        }
     }
 
     fn replan(&self, _: &NetworkState, _: &Failure) -> Vec<Replan> {
@@ -636,5 +641,112 @@ proptest! {
         if first.is_some_and(|(_, takes)| *takes <= quickest + Duration::from_millis(10)) {
             prop_assert_eq!(asked.load(Ordering::Relaxed), 1, "one plan is enough");
         }
+    }
+}
+
+fn paced(number: u32, says: Says, rate: Rate) -> Paced {
+    let asked = Arc::new(AtomicUsize::new(0));
+    Paced { stub: Stub::new(number, says), rate, has_circuits: false, asked }
+}
+
+fn fabrics_of(paced: &[Paced]) -> Fabrics {
+    Fabrics::new(paced.iter().map(|one| Box::new(one.clone()) as Box<dyn Fabric>).collect())
+}
+
+fn refused((at, says): (usize, Says)) -> Passed {
+    Passed { fabric: NAMES[at], why: PassedWhy::Refused(refusal(&[(at, says)])) }
+}
+
+/// Without a choice by time, the first that has a path gets a request however much faster those behind it are estimated; with
+/// patience for the best, the first that may have one later is waited for.
+#[test]
+fn by_order_no_estimate_counts() {
+    let request = pending(1, group(0, &[1, 2]), 1_000_000);
+    for answers in all_answers() {
+        let numbered: Vec<(usize, Says)> = answers.iter().copied().enumerate().collect();
+        let rates = [1_000, 1_000_000, 1_000_000_000];
+        let paced: Vec<Paced> =
+            numbered.iter().map(|(at, says)| paced(*at as u32, *says, Rate(rates[*at]))).collect();
+        for is_patient in [false, true] {
+            let fabrics = fabrics_of(&paced).estimating(Estimator::default());
+            let fabrics = if is_patient { fabrics.waiting_for_the_best() } else { fabrics };
+            assert!(!fabrics.chooses_by_time());
+            let mut network = NetworkState::default();
+            let decisions = Fcfs.decide(Time(5), &[&request], Draft::new(&mut network).at(Time(5)), &fabrics);
+            let stops = |says: Says| says == Says::Plan || is_patient && says == Says::Busy;
+            let ends = numbered.iter().position(|(_, says)| stops(*says));
+            let asked = &numbered[..ends.unwrap_or(numbered.len())];
+            let is_busy = |(_, says): &(usize, Says)| *says == Says::Busy;
+            match (&decisions[..], ends.map(|at| answers[at])) {
+                ([Decision::Accept { plan, passed_over, .. }], Some(Says::Plan)) => {
+                    assert_eq!(plan.fabric, NAMES[asked.len()], "{answers:?}");
+                    assert_eq!(*passed_over, asked.iter().copied().map(refused).collect::<Vec<_>>());
+                }
+                ([Decision::Wait { until: None, .. }], Some(Says::Busy)) => {}
+                ([Decision::Wait { until: None, .. }], None) if asked.iter().any(is_busy) => {}
+                ([Decision::Reject { refusal: why, .. }], None) if !asked.iter().any(is_busy) => {
+                    assert_eq!(*why, refusal(asked), "{answers:?}");
+                }
+                other => panic!("{answers:?}, patient {is_patient}: {other:?}"),
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    /// One fabric is free, and another one will be: it is waited for where that gains time and patience is asked for. Else it is named
+    /// beside the chosen one where it is before it, or where it would have been faster with the wait.
+    #[test]
+    fn one_that_is_in_use_is_waited_for_or_named_where_it_would_be_faster(
+        free_rate in 0u32..20, busy_rate in 0u32..20, magnitude in 10u32..34, busy_first: bool, waits: bool,
+        wait in prop_oneof![(1u64..2_000_000_000).prop_map(Ok), (-1i64..=1).prop_map(Err)],
+    ) {
+        let now = Time(5);
+        let (free, busy) = if busy_first { (1, 0) } else { (0, 1) };
+        let of = |number: u32| {
+            let rate = if number == free { free_rate } else { busy_rate };
+            paced(number, Says::Plan, Rate(100_000 << rate))
+        };
+        let paced = [of(0), of(1)];
+        let fabrics = fabrics_of(&paced).choosing_by_time(waits);
+        prop_assert!(fabrics.chooses_by_time());
+        let (bytes, group) = (1u64 << magnitude, group(0, &[1, 2]));
+        let mut network = NetworkState::default();
+        let takes = |number: u32| {
+            let plan = paced[number as usize].made();
+            fabrics.estimate(Some(now), &network, &plan, &group, bytes).unwrap().1
+        };
+        let (own, other) = (takes(free), takes(busy));
+        // Anything, or as long as makes the two equal, or nearly so.
+        let even = |step: i64| own.0.saturating_sub(other.0).saturating_add_signed(step).max(1);
+        let wait = Duration(wait.unwrap_or_else(even));
+        prop_assert!(network.hold(PlanId(9), self::group(3, &[4]), paced[busy as usize].made()));
+        network.expect_end(PlanId(9), now + wait);
+        let request = pending(1, group, bytes);
+        let decisions = Fcfs.decide(now, &[&request], Draft::new(&mut network).at(now), &fabrics);
+        // One behind the free one is asked unless it could gain next to nothing.
+        let is_asked = paced[busy as usize].asked.load(Ordering::Relaxed) > 0;
+        prop_assert!(is_asked || own <= other + Duration::from_millis(10).max(other / 8), "{:?}, {:?}", own, other);
+        let is_faster = is_asked && wait + other < own;
+        match &decisions[..] {
+            [Decision::Wait { until, .. }] => {
+                prop_assert!(waits && is_faster, "it gains nothing: {:?} and {:?}, or {:?}", wait, other, own);
+                prop_assert_eq!(*until, Some(now + wait));
+            }
+            [Decision::Accept { plan, passed_over, .. }] => {
+                prop_assert!(!(waits && is_faster), "{:?} and {:?} are less than {:?}", wait, other, own);
+                prop_assert_eq!(plan.fabric, NAMES[free as usize]);
+                let named: Vec<FabricName> = passed_over.iter().map(|passed| passed.fabric).collect();
+                let expected = if busy_first || is_faster { vec![NAMES[busy as usize]] } else { vec![] };
+                prop_assert_eq!(named, expected, "{:?} and {:?}, or {:?}", wait, other, own);
+                let says_so = |passed: &Passed| {
+                    matches!(&passed.why, PassedWhy::Slower(why) if why.contains("with the wait"))
+                };
+                prop_assert!(passed_over.iter().all(says_so), "{:?}", passed_over);
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+        prop_assert!(network.running().count() == 1, "what was thought away is back");
     }
 }

@@ -1,4 +1,4 @@
-//! The fabric `ocs` on switches that nobody cabled in the program's own order: splitters of different fan-outs, losses and
+//! The fabric `ocs` on switches that were not cabled in the program's own order: splitters of different fan-outs, losses and
 //! amplifiers, circuits that are there already, and groups that one cascade does not reach.
 
 use polycast_planning::ip_multicast::AddressPool;
@@ -119,7 +119,7 @@ fn splitters_of_different_fan_outs_are_taken_as_they_fit() {
     }
     let Err(Refusal::Impossible(why)) = fabric.plan(&network, &group(0, 1..=13)) else { panic!("13 fit") };
     assert!(why.contains("needs 4 splitters and the network has 3"), "{why}");
-    // Other people's ports are nobody's resource.
+    // Ports that are not the fabric's are none of its resources.
     assert_eq!(fabric.resources_of(&DeviceCommand::CrossConnect { from: 7, to: 41 }), []);
 }
 

@@ -1,4 +1,4 @@
-//! The fabrics of the four papers behind the one planning interface: nothing is held twice, everybody is reached by
+//! The fabrics of the four papers behind the one planning interface: nothing is held twice, every receiver is reached by
 //! what devices are told, and refusals say what is in the way. Reach is found by following the light, the relays,
 //! the labels and the routes, not by asking the planners.
 
@@ -216,7 +216,7 @@ fn walk_one_label(group: &Group, plan: &Plan, label: &[u8]) -> BTreeSet<HostId> 
             }
             _ => None,
         });
-        let label = found.expect("no leaf gets packets that nobody there wants");
+        let label = found.expect("no leaf gets packets without a receiver there");
         let LeafAction::ToHosts(ports) = switches::leaf(format, &label, Ingress::Below) else {
             panic!("a leaf label")
         };
@@ -282,9 +282,9 @@ fn walk_pods(group: &Group, plan: &Plan, label: &[u8], network: &NetworkState) -
         if let Some(asked) = action.asks {
             let leaf = clos.neighbor(spine, asked);
             assert!(!failed.contains(&Orca::link(spine, leaf)), "the spine {spine} cannot ask {leaf}");
-            let (_, spine_label) = kept(leaf).expect("who is asked has a label");
+            let (_, spine_label) = kept(leaf).expect("a leaf that is asked has a label");
             let mut spine_label = spine_label.to_vec();
-            assert!(!spine_label.is_empty(), "who is asked has a spine label");
+            assert!(!spine_label.is_empty(), "a leaf that is asked has a spine label");
             spine_label.resize(format.bytes() as usize, 0);
             let spine_label = (LabelKind::Spine, &Label(spine_label));
             let back = switches::guarded_leaf(format, spine_label, Ingress::Below, true);
@@ -293,7 +293,7 @@ fn walk_pods(group: &Group, plan: &Plan, label: &[u8], network: &NetworkState) -
         }
         for port in (0..clos.leafs_per_pod()).filter(|port| action.down >> port & 1 == 1) {
             let leaf = clos.neighbor(spine, port);
-            let (leaf_label, _) = kept(leaf).expect("no leaf gets packets that nobody there wants");
+            let (leaf_label, _) = kept(leaf).expect("no leaf gets packets without a receiver there");
             let leaf_label = Label(leaf_label.to_vec());
             let LeafAction::ToHosts(ports) = switches::leaf(format, &leaf_label, Ingress::Below) else {
                 panic!("a leaf label")
@@ -335,8 +335,8 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
     got
 }
 
-/// Checks that whoever is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
-/// runs go on without him.
+/// Checks that a receiver that is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
+/// runs go on without it.
 fn only_who_was_cut_off_is_left_out(
     running: &Running,
     got: &BTreeSet<HostId>,
@@ -699,7 +699,7 @@ fn a_leaf_that_is_asked_is_part_of_the_plan() {
     assert_eq!(walk_label(&group, &again, &network), everybody);
 }
 
-/// A failure had another leaf asked; whoever takes the path over when it is repaired knows nothing of it.
+/// A failure had another leaf asked; a manager that takes the path over when it is repaired knows nothing of it.
 #[test]
 fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
     let fabric = orca(Encoding::Pods, 0);
@@ -769,7 +769,7 @@ fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize
     pods.len()
 }
 
-/// Whoever asks for more trees than there are ways gets one a way.
+/// A session that asks for more trees than there are ways gets one a way.
 #[test]
 fn a_session_may_have_a_tree_for_every_way_up() {
     let group = group(36, 0, &[4, 17, 33]);
@@ -864,6 +864,34 @@ fn a_group_over_trees_can_grow_and_shrink_while_it_is_served() {
     assert!(!Channel::Chain { order: vec![] }.is_heard_like(&old.channel));
 }
 
+/// The last way up of a leaf fails: the hosts there are left out, and the others go on under the same label's address.
+#[test]
+fn hosts_that_are_cut_off_cost_the_others_nothing() {
+    let fabrics = Fabrics::new(vec![Box::new(orca(Encoding::Filter, 100))]);
+    let mut network = NetworkState::default();
+    // Nine hosts a pod, three a leaf: leaf 1 of pod 1 has the second receiver.
+    let wanted = group(36, 0, &[5, 13, 30]);
+    let plan = fabrics.plan(&network, &wanted).unwrap();
+    assert!(network.hold(PlanId(1), wanted.clone(), plan));
+    let clos = clos();
+    let leaf = clos.leaf(clos.leaf_index_of(13));
+    for port in clos.hosts_per_leaf()..clos.port_count(leaf) {
+        let part = Orca::link(leaf, clos.neighbor(leaf, port));
+        network.fail_part(part);
+        for replan in fabrics.replan(&network, &Failure::Part(part)) {
+            let ReplanOutcome::Replaced(plan) = replan.outcome else { panic!("{:?}", replan.outcome) };
+            let old = network.release(replan.id).unwrap();
+            assert!(plan.channel.is_heard_like(&old.plan.channel));
+            assert!(network.hold(replan.id, old.group, plan));
+        }
+    }
+    let plan = &network.running().next().unwrap().1.plan;
+    let expected: BTreeSet<HostId> = [5, 30].map(|server| host_at(36, server)).into();
+    assert_eq!(reached(&fabrics, &network, &wanted, plan), expected);
+    // One that begins has to reach all.
+    assert!(matches!(fabrics.plan(&network, &group(36, 1, &[13, 30])), Err(Refusal::Impossible(_))));
+}
+
 #[test]
 fn content_centric_networking_has_one_tree_and_caches_at_every_node() {
     let config = DatacastConfig { single_tree: true, ..DatacastConfig::default() };
@@ -880,6 +908,13 @@ fn routes_longer_than_packets_can_carry_are_refused() {
     let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
     let why = refusal(&fabric, &NetworkState::default(), &group(16, 0, &[2, 4, 9, 11, 13, 15]));
     assert!(why.1.contains("6 hops") && why.1.contains("at most 3"), "{}", why.1);
+    // No route of a whole network is longer than this, and some are as long.
+    let fabric = Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap();
+    let all: Vec<u32> = (1..16).collect();
+    let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &all)).unwrap();
+    let trees = tree_numbers(&plan);
+    let hops = trees.values().flat_map(|tree| &tree.routes).map(|(_, way)| way.len() as u32);
+    assert_eq!((hops.max(), fabric.whole_depth()), (Some(6), 6));
     let limits = DatacastConfig { trees_max: 1, ..DatacastConfig::default() };
     let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
     let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &[2, 4])).unwrap();
@@ -887,7 +922,7 @@ fn routes_longer_than_packets_can_carry_are_refused() {
 }
 
 proptest! {
-    /// Whoever joins and leaves a path over labels: its session stays, and its labels reach exactly the group that it has.
+    /// Receivers join and leave a path over labels: its session stays, and its labels reach exactly the group that it has.
     #[test]
     fn groups_of_labels_change_while_they_run(
         source in 0u32..36, steps in proptest::collection::vec(proptest::collection::btree_set(0u32..36, 1..12), 1..12),

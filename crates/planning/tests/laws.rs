@@ -419,7 +419,7 @@ proptest! {
     }
 }
 
-/// Who got what in vain: each host once that is no receiver or got two copies, and the first host of each leaf in vain.
+/// The hosts that got something in vain: each once that is no receiver or got two copies, and the first host of each leaf in vain.
 #[test]
 fn copies_in_vain_are_found() {
     let clos = clos();

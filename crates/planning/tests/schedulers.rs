@@ -140,9 +140,9 @@ proptest! {
         prop_assert_eq!(decisions.len(), waiting.len());
     }
 
-    /// Whoever goes has no older request before it that wants one of its partitions; whoever waits has a reason.
+    /// A request that goes has no older one before it that needs one of its partitions; one that waits has a reason.
     #[test]
-    fn nobody_overtakes_at_a_partition(
+    fn no_request_overtakes_at_a_partition(
         sources in proptest::collection::vec(0u32..8, 1..10),
         busy in proptest::collection::btree_set(0u32..8, 0..3),
     ) {
@@ -202,7 +202,7 @@ fn relays_and_one_address() -> Fabrics {
     Fabrics::new(vec![Box::new(splitters()), Box::new(IpMulticast::new(one))])
 }
 
-/// Who waits for another fabric keeps no relays from those behind it.
+/// A request that waits for another fabric keeps no relays from those behind it.
 #[test]
 fn a_wish_for_another_fabric_keeps_no_relays() {
     let fabrics = relays_and_one_address();
@@ -219,7 +219,7 @@ fn a_wish_for_another_fabric_keeps_no_relays() {
 
 /// Nothing is free while agents have yet to say what they use: no share is looked for without end.
 #[test]
-fn nobody_looks_for_shares_without_end_while_uses_are_unknown() {
+fn the_search_for_shares_ends_while_uses_are_unknown() {
     let fabrics = relay_fabrics();
     let mut network = NetworkState::default();
     network.set_uses_known(false);

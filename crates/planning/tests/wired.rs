@@ -3,7 +3,7 @@
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
-use polycast_planning::{DeviceCommand, Fabric, Group, HostId, NetworkState, RackPort};
+use polycast_planning::{DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, RackPort};
 use polycast_topology::{Shufflecast as Splitters, Wiring};
 use polycast_types::{Duration, Rate};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ fn spread(
                     assert_eq!(from.is_some(), several, "rack {rack} tells fibres apart where it has copies");
                     to
                 }
-                // One copy, for whoever wants it; of several none is taken that was not chosen.
+                // One copy, for all that ask for it; of several none is taken that was not chosen.
                 None if several => continue,
                 None => Vec::new(),
             };
@@ -140,6 +140,40 @@ fn dead_splitters_are_gone_around_whatever_racks_they_are_at() {
     }
 }
 
+/// A splitter on the light's way goes dark: it is suspected, and with it exactly those in whose place the same racks would get
+/// nothing.
+#[test]
+fn the_splitters_that_explain_the_dark_are_suspected() {
+    for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15), (3, 2, 11)] {
+        let wiring = wiring(p, k, tors);
+        let fabric = fabric(wiring);
+        let network = NetworkState::default();
+        let standing = fabric.standing_commands(&network);
+        for source in 0..tors {
+            let others = || (0..tors).filter(|tor| *tor != source);
+            let group = Group { source: HostId(source), receivers: others().map(HostId).collect() };
+            let plan = fabric.plan(&network, &group).unwrap();
+            let rules = [plan.commands.clone(), standing.clone()].concat();
+            let dark = |splitter: u32| {
+                let got =
+                    spread(&wiring, source, &rules, &BTreeSet::from([splitter]), &BTreeSet::new()).delivered;
+                others().filter(|tor| !got.contains_key(tor)).map(HostId).collect::<BTreeSet<HostId>>()
+            };
+            let all: Vec<(Part, BTreeSet<HostId>)> = (0..wiring.logical().tors())
+                .map(|splitter| (Shufflecast::part(splitter), dark(splitter)))
+                .filter(|(part, _)| plan.uses.contains(part))
+                .collect();
+            for (part, unreached) in all.iter().filter(|(_, unreached)| !unreached.is_empty()) {
+                let same = all.iter().filter(|(_, dark)| dark == unreached);
+                let expected: BTreeSet<Failure> = same.map(|(part, _)| Failure::Part(*part)).collect();
+                let found: BTreeSet<Failure> =
+                    fabric.suspects(&network, &group, &plan, unreached).into_iter().collect();
+                assert_eq!(found, expected, "{part:?} of {p},{k} of {tors} is dark, rack {source} sends");
+            }
+        }
+    }
+}
+
 /// The logical ToR that a dark fibre leads to has failed, and its rack has another fibre wherever it stands for several.
 #[test]
 fn a_dark_fibre_costs_no_rack_that_has_another_one() {
@@ -169,6 +203,24 @@ fn a_dark_fibre_costs_no_rack_that_has_another_one() {
                     "fibre {from} to {to} of {p},{k} of {tors}, rack {source} sends"
                 );
             }
+        }
+    }
+}
+
+/// A word of a splitter that there is not changes nothing.
+#[test]
+fn failures_outside_the_network_are_none() {
+    for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15)] {
+        let wiring = wiring(p, k, tors);
+        let fabric = fabric(wiring);
+        let (whole, last) = (NetworkState::default(), wiring.logical().tors() - 1);
+        let receivers = (1..tors).map(HostId).collect();
+        let group = Group { source: HostId(0), receivers };
+        for outside in [last + 1, last + 2, u32::MAX] {
+            let mut network = NetworkState::default();
+            network.fail_part(Shufflecast::part(outside));
+            assert_eq!(fabric.plan(&network, &group), fabric.plan(&whole, &group), "{outside} of {last}");
+            assert_eq!(fabric.standing_commands(&network), fabric.standing_commands(&whole));
         }
     }
 }

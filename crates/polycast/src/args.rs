@@ -1,10 +1,10 @@
 //! What can be typed.
 
 #[cfg(feature = "research")]
-pub mod bench;
-pub mod help;
-pub mod objects;
-pub mod place;
+pub(crate) mod bench;
+pub(crate) mod help;
+pub(crate) mod objects;
+pub(crate) mod place;
 
 use crate::commands::names::Which;
 use crate::commands::network::{OFFER_PORT, Pool};
@@ -40,7 +40,7 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
     arg_required_else_help = true,
     disable_help_subcommand = false
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Print one JSON document to standard output, and nothing else there
     #[arg(long, global = true, display_order = 100)]
     pub json: bool,
@@ -52,7 +52,7 @@ pub struct Args {
 
 /// What is logged.
 #[derive(Arguments, Debug)]
-pub struct LogOptions {
+pub(crate) struct LogOptions {
     /// What to log to standard error: error, warn, info, debug, trace, or by part
     /// (info,polycast_net=debug)
     #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = "warn")]
@@ -71,7 +71,7 @@ pub struct LogOptions {
 
 /// The form of log lines.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people
     Text,
     /// One JSON object a line
@@ -80,7 +80,7 @@ pub enum LogFormat {
 
 /// The commands.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Deliver to receivers on this machine, to try things out (no root, no set-up)
     #[command(long_about = help::CAST, after_long_help = help::CAST_MORE)]
     Cast(CastArgs),
@@ -119,7 +119,7 @@ pub enum Command {
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
-    /// Get an object by its key, address or id from wherever it is; many who ask are served together
+    /// Get an object by its key, address or id from wherever it is; many that ask are served together
     #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
     Fetch(FetchArgs),
     /// Give all subscribers of a topic a new version
@@ -192,7 +192,7 @@ pub enum Command {
 
 /// `polycast cast`
 #[derive(Arguments, Debug)]
-pub struct CastArgs {
+pub(crate) struct CastArgs {
     /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
@@ -221,7 +221,7 @@ pub struct CastArgs {
 
 /// `polycast forwarder`, `polycast label-switch`, `polycast rack-agent`
 #[derive(Arguments, Debug)]
-pub struct ForwarderArgs {
+pub(crate) struct ForwarderArgs {
     /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -231,7 +231,7 @@ pub struct ForwarderArgs {
 
 /// `polycast offer`
 #[derive(Arguments, Debug)]
-pub struct OfferArgs {
+pub(crate) struct OfferArgs {
     #[command(flatten)]
     pub choice: ChoiceArgs,
     /// How many receivers to wait for [default with --serve: 1]
@@ -252,25 +252,25 @@ pub struct OfferArgs {
     pub door: OfferDoor,
 }
 
-/// Who may take an offer, and where it is found.
+/// Which machines may take an offer, and where it is found.
 #[derive(Arguments, Debug)]
-pub struct OfferDoor {
-    /// Anybody on the network may take it, and read along: nothing is sealed; without this, who says its code: polycast accept CODE
+pub(crate) struct OfferDoor {
+    /// Any machine on the network may take it, and read along: nothing is sealed; without this, those with its code: polycast accept CODE
     #[arg(long)]
     pub open: bool,
-    /// Seal nothing, although there is a code: whoever is on the network can read along; receivers need --insecure too
+    /// Seal nothing, although there is a code: every machine on the network can read along; receivers need --insecure too
     #[arg(long)]
     pub insecure: bool,
     /// In place of a code the key of a cluster, as `polycast key new FILE` writes it; receivers need it too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["open", "insecure", "code"])]
     pub key_file: Option<PathBuf>,
-    /// Stay until Ctrl-C and serve whoever comes later; the beginning waits for --receivers
+    /// Stay until Ctrl-C and serve machines that come later; the beginning waits for --receivers
     #[arg(long)]
     pub serve: bool,
     /// The code, six letters or more [default: three words that are drawn]
     #[arg(long, value_name = "CODE", conflicts_with = "open")]
     pub code: Option<Code>,
-    /// TCP port for everything that receivers want of this machine [default: 18067, or where that is taken another one]
+    /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// UDP port of the data, which the source sends to a group address
@@ -283,7 +283,7 @@ pub struct OfferDoor {
 
 /// What becomes of a receiver that is slower than the others.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlowChoice {
+pub(crate) enum SlowChoice {
     /// All go as fast as the slowest
     Wait,
     /// It is given up, and the report says why
@@ -294,7 +294,7 @@ pub enum SlowChoice {
 
 /// `polycast accept`
 #[derive(Arguments, Debug)]
-pub struct AcceptArgs {
+pub(crate) struct AcceptArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Which offer to take, where there are several: the handle that `offer` prints
@@ -311,8 +311,8 @@ pub struct AcceptArgs {
 
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
-pub struct SearchArgs {
-    /// The code that `offer` prints; without one, an offer is taken that anybody may take (`offer --open`)
+pub(crate) struct SearchArgs {
+    /// The code that `offer` prints; without one, an offer is taken that any machine may take (`offer --open`)
     #[arg(value_name = "CODE")]
     pub code: Option<Code>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
@@ -335,7 +335,7 @@ pub struct SearchArgs {
 
 /// Which network.
 #[derive(Arguments, Debug)]
-pub struct NetworkArgs {
+pub(crate) struct NetworkArgs {
     /// Network interface, by name or IPv4 address [default: the one of the default route]
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
@@ -343,7 +343,7 @@ pub struct NetworkArgs {
 
 /// `polycast manager`
 #[derive(Arguments, Debug)]
-pub struct ManagerArgs {
+pub(crate) struct ManagerArgs {
     /// Settings in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -357,7 +357,7 @@ pub struct ManagerArgs {
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// etcd, where several managers agree on who leads and keep their state
+    /// etcd, where several managers agree on which one leads, and keep their state
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     pub etcd: Vec<String>,
     /// Address that agents have for this manager, where there are several [default: that of --listen]
@@ -371,11 +371,11 @@ pub struct ManagerArgs {
     pub ca: Option<PathBuf>,
 }
 
-/// How a daemon shows who it is.
+/// How a daemon proves its name.
 #[derive(Arguments, Debug)]
-pub struct IdentityArgs {
+pub(crate) struct IdentityArgs {
     /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each other is sealed with it,
-    /// and who has it not takes part in nothing
+    /// and a machine without it takes part in nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
     pub key_file: Option<PathBuf>,
     /// In place of a key: certificates (PEM) of the authorities whose members take part
@@ -390,14 +390,14 @@ pub struct IdentityArgs {
     /// Lists of certificates that the authorities have revoked (PEM); it is read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_crl: Option<PathBuf>,
-    /// Listen to other machines with neither key nor certificate: whoever reaches this one takes part, and nothing is sealed
+    /// Listen to other machines with neither key nor certificate: every machine that reaches this one takes part, and nothing is sealed
     #[arg(long, conflicts_with_all = ["key_file", "tls_ca", "tls_cert", "tls_key"])]
     pub insecure: bool,
 }
 
 /// `polycast agent`
 #[derive(Arguments, Debug)]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// The manager's address; of several managers all, with commas between them
     #[arg(long, value_name = "ADDR,..", required_unless_present = "config")]
     pub manager: Option<String>,
@@ -409,7 +409,7 @@ pub struct AgentArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// TCP port for everything that other agents want of this one [default: 7401, or where that is taken another one]
+    /// TCP port for everything that other agents ask of this one [default: 7401, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     #[command(flatten)]
@@ -424,11 +424,11 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Bytes that the store may hold: objects nobody asked for lately make room for new ones (8GiB) [default: half of the memory for
+    /// Bytes that the store may hold: objects that were not asked for lately make room for new ones (8GiB) [default: half of the memory for
     /// a store in memory]
     #[arg(long, value_name = "SIZE")]
     pub store_max: Option<String>,
-    /// How long a received object stays (12h, 7d) [default: until somebody removes it]
+    /// How long a received object stays (12h, 7d) [default: until a user removes it]
     #[arg(long, value_name = "T")]
     pub store_ttl: Option<String>,
     #[command(flatten)]
@@ -437,14 +437,14 @@ pub struct AgentArgs {
 
 /// `polycast token`
 #[derive(Arguments, Debug)]
-pub struct TokenArgs {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
     pub command: TokenCommand,
 }
 
 /// Where a manager's own authority is.
 #[derive(Arguments, Debug)]
-pub struct AuthorityArgs {
+pub(crate) struct AuthorityArgs {
     /// Folder of the authority, as it was named to `polycast manager --ca`
     #[arg(long, value_name = "DIR", default_value = "/var/lib/polycast/ca")]
     pub ca: PathBuf,
@@ -452,7 +452,7 @@ pub struct AuthorityArgs {
 
 /// What is done with tokens.
 #[derive(Subcommand, Debug)]
-pub enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Print a new token, which lets one agent in once
     New {
         /// The agent's name
@@ -478,14 +478,14 @@ pub enum TokenCommand {
 
 /// `polycast audit`
 #[derive(Arguments, Debug)]
-pub struct AuditArgs {
+pub(crate) struct AuditArgs {
     #[command(subcommand)]
     pub command: AuditCommand,
 }
 
 /// What is done with audit logs.
 #[derive(Subcommand, Debug)]
-pub enum AuditCommand {
+pub(crate) enum AuditCommand {
     /// Look whether each line still is as it was written, and none is missing
     Verify {
         /// The log, and full files of it, in any order
@@ -496,14 +496,14 @@ pub enum AuditCommand {
 
 /// `polycast key`
 #[derive(Arguments, Debug)]
-pub struct KeyArgs {
+pub(crate) struct KeyArgs {
     #[command(subcommand)]
     pub command: KeyCommand,
 }
 
 /// What is done with keys.
 #[derive(Subcommand, Debug)]
-pub enum KeyCommand {
+pub(crate) enum KeyCommand {
     /// Write a new key to FILE, which only you can read, or to standard output
     New {
         /// A file that is not there yet
@@ -514,7 +514,7 @@ pub enum KeyCommand {
 
 /// How to reach the local agent.
 #[derive(Arguments, Debug)]
-pub struct LocalArgs {
+pub(crate) struct LocalArgs {
     /// The agent's Unix socket [default: in the user's run-time folder]
     #[arg(long, value_name = "PATH", env = "POLYCAST_SOCKET")]
     pub socket: Option<PathBuf>,
@@ -522,7 +522,7 @@ pub struct LocalArgs {
 
 /// `polycast doctor`
 #[derive(Arguments, Debug)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Answer the questions of other machines' doctors until Ctrl-C
@@ -540,14 +540,14 @@ pub struct DoctorArgs {
 
 /// `polycast completions`
 #[derive(Arguments, Debug)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
 }
 
 /// `polycast man`
 #[derive(Arguments, Debug)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Where a page for every command is written, such as /usr/local/share/man/man1
     #[arg(value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -555,7 +555,7 @@ pub struct ManArgs {
 
 /// `polycast send`
 #[derive(Arguments, Debug)]
-pub struct SendArgs {
+pub(crate) struct SendArgs {
     #[command(flatten)]
     pub choice: ChoiceArgs,
     /// The receiving agents' names, or all
@@ -600,7 +600,7 @@ pub struct SendArgs {
 
 /// `polycast status`
 #[derive(clap::Args, Debug)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Show the manager: leases, queue, circuits, splitters, devices, dark fibres, drained parts
     #[arg(long)]
     pub manager: bool,
@@ -610,7 +610,7 @@ pub struct StatusArgs {
 
 /// `polycast drain` and `polycast undrain`
 #[derive(clap::Args, Debug)]
-pub struct DrainArgs {
+pub(crate) struct DrainArgs {
     /// port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch of a rack, from 0), or ocs
     #[arg(value_name = "PART")]
     pub part: String,
@@ -621,7 +621,7 @@ pub struct DrainArgs {
 /// `polycast extend`
 #[derive(Arguments, Debug)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
-pub struct ExtendArgs {
+pub(crate) struct ExtendArgs {
     /// The object's id
     #[arg(value_name = "ID")]
     pub id: ObjectId,
@@ -640,7 +640,7 @@ pub struct ExtendArgs {
 
 /// `polycast withdraw`
 #[derive(Arguments, Debug)]
-pub struct WithdrawArgs {
+pub(crate) struct WithdrawArgs {
     /// The object's id
     #[arg(value_name = "ID")]
     pub id: ObjectId,
@@ -650,7 +650,7 @@ pub struct WithdrawArgs {
 
 /// `polycast get`
 #[derive(Arguments, Debug)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// The object's id, or its name; of several of a name the newest
     #[arg(value_name = "NAME|ID")]
     pub which: Which,
@@ -662,7 +662,7 @@ pub struct GetArgs {
 
 /// `polycast rm`
 #[derive(Arguments, Debug)]
-pub struct RmArgs {
+pub(crate) struct RmArgs {
     /// The objects' ids, or their names; all of a name
     #[arg(value_name = "NAME|ID", required = true)]
     pub which: Vec<Which>,
@@ -675,7 +675,7 @@ pub struct RmArgs {
 
 /// Whom `send` sends to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Destinations {
+pub(crate) enum Destinations {
     /// All agents that the manager knows.
     All,
     /// These.
@@ -683,11 +683,11 @@ pub enum Destinations {
 }
 
 /// Parses the command line; what clap says about a wrong one is printed here.
-pub fn parse() -> Result<Args, Exit> {
+pub(crate) fn parse() -> Result<Args, Exit> {
     let typed: Vec<OsString> = std::env::args_os().collect();
     Args::try_parse_from(&typed).map_err(|error| {
         let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        // Fails only if nobody listens.
+        // Fails only if its output is closed.
         let _ = error.print();
         if wanted {
             return Exit::Done;
@@ -733,7 +733,7 @@ fn loss(text: &str) -> Result<f64, String> {
 }
 
 /// Reads `500ms`, `30s`, `2m`, `1h`, or a number of seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time, such as 500ms, 30s, 2m or 1h".to_string();
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A flag that SIGINT (Ctrl-C) and SIGTERM set; the second one ends the program at once.
-pub fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
+pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -13,24 +13,24 @@ mod fetch;
 mod forwarder;
 mod key;
 #[cfg(feature = "research")]
-pub mod lab;
+pub(crate) mod lab;
 mod labels;
 mod manager_status;
 mod manual;
 mod meeting;
-pub mod names;
-pub mod network;
+pub(crate) mod names;
+pub(crate) mod network;
 mod offer;
 mod pin;
 #[cfg(feature = "research")]
-pub mod plan;
+pub(crate) mod plan;
 mod removal;
 #[cfg(feature = "research")]
-pub mod reproduce;
+pub(crate) mod reproduce;
 #[cfg(feature = "research")]
-pub mod simulate;
-pub mod spool;
-pub mod stream;
+pub(crate) mod simulate;
+pub(crate) mod spool;
+pub(crate) mod stream;
 mod token;
 mod topic;
 
@@ -41,7 +41,7 @@ use crate::output::{self, Format};
 use polycast_agent::transfer::TransferError;
 
 /// Runs the command that was typed.
-pub fn run(args: Args) -> Exit {
+pub(crate) fn run(args: Args) -> Exit {
     let format = if args.json { Format::Json } else { Format::Text };
     if matches!(args.command, Command::Manager(_) | Command::Agent(_) | Command::Forwarder(_)) {
         // They run for months.

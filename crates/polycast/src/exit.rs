@@ -12,7 +12,7 @@ pub enum Exit {
     Done = 0,
     /// The user's input was wrong, or a receiver failed.
     Failed = 1,
-    /// Something that nobody expected.
+    /// Something unexpected.
     Unexpected = 2,
 }
 
@@ -24,7 +24,7 @@ impl From<Exit> for ExitCode {
 
 /// Why a command could not do its work: one sentence, and what to do about it where that is known.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// Whose fault it is.
     pub exit: Exit,
     /// The sentence.
@@ -35,24 +35,24 @@ pub struct Failure {
 
 impl Failure {
     /// The user can do something about it.
-    pub fn input(message: impl Into<String>) -> Self {
+    pub(crate) fn input(message: impl Into<String>) -> Self {
         Failure { exit: Exit::Failed, message: without_numbers(message.into()), hint: None }
     }
 
-    /// Nobody expected it.
-    pub fn unexpected(message: impl Into<String>) -> Self {
+    /// A failure that was not expected.
+    pub(crate) fn unexpected(message: impl Into<String>) -> Self {
         Failure { exit: Exit::Unexpected, message: without_numbers(message.into()), hint: None }
     }
 
     /// Adds what the user can do.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// The system refused something that the user asked to do with a path.
-    pub fn path(action: &str, path: &Path, error: &io::Error) -> Self {
+    pub(crate) fn path(action: &str, path: &Path, error: &io::Error) -> Self {
         Failure::input(format!("cannot {action} {}: {}", path.display(), plain(error)))
     }
 }
@@ -64,7 +64,7 @@ impl From<ArchiveError> for Failure {
 }
 
 /// An error of the system as part of a sentence: `permission denied`.
-pub fn plain(error: &io::Error) -> String {
+pub(crate) fn plain(error: &io::Error) -> String {
     let text = without_numbers(error.to_string());
     // Only the system's own texts begin with a capital for no reason.
     let mut letters = text.chars();
@@ -75,7 +75,7 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Takes out ` (os error 13)`: the words before it say the same.
-pub fn without_numbers(mut text: String) -> String {
+pub(crate) fn without_numbers(mut text: String) -> String {
     const MARK: &str = " (os error ";
     while let Some(start) = text.find(MARK) {
         match text[start..].find(')') {

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Starts logging as the user asked.
-pub fn start(options: &LogOptions) -> Result<(), Failure> {
+pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
     let level = match (options.quiet, options.verbose) {
         (true, _) => "error",
         (false, 0) => &options.log,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An object to deliver.
-pub struct Named {
+pub(crate) struct Named {
     /// The last component of its path.
     pub name: String,
     /// File or directory.
@@ -32,7 +32,7 @@ const SEVERAL_NAME: &str = "files";
 const SKIPPED_NAMED: usize = 8;
 
 /// Opens a file or a directory for delivery; `-` is standard input, which is read to its end first.
-pub fn open(path: &Path) -> Result<Named, Failure> {
+pub(crate) fn open(path: &Path) -> Result<Named, Failure> {
     if path.as_os_str() == "-" {
         let spool = Spool::of_stdin()?;
         let at = spool.path();
@@ -55,7 +55,7 @@ pub fn open(path: &Path) -> Result<Named, Failure> {
 }
 
 /// Opens what the user has chosen; what has no bytes to deliver is left out, and named.
-pub fn open_chosen(choice: &ChoiceArgs) -> Result<Named, Failure> {
+pub(crate) fn open_chosen(choice: &ChoiceArgs) -> Result<Named, Failure> {
     let mut named = match &choice.paths[..] {
         [path] if choice.exclude.is_empty() || path.as_os_str() == "-" => open(path)?,
         [path] if kind_of(path)? == ObjectKind::File => open(path)?,
@@ -103,8 +103,8 @@ fn name_of_all(paths: &[PathBuf]) -> String {
     name.filter(|name| check_name(name).is_ok()).unwrap_or_else(|| SEVERAL_NAME.into())
 }
 
-/// What lies at `path`: looked at before it is opened, as opening a named pipe would wait for ever.
-pub fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
+/// What lies at `path`: looked at before it is opened, as opening a named pipe would block without an end.
+pub(crate) fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::path("read", path, &error))?;
     let file_type = metadata.file_type();
     if file_type.is_dir() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How results are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
+pub(crate) enum Format {
     /// Text for people.
     Text,
     /// One JSON document.
@@ -18,7 +18,7 @@ pub enum Format {
 }
 
 /// Writes a command's result to standard output: the value as JSON, or the text.
-pub fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
+pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
     match format {
         Format::Text => write(text),
         Format::Json => {
@@ -47,15 +47,15 @@ fn versioned(document: &Value) -> String {
 }
 
 /// Writes a command's result where standard output belongs to an object: to standard error.
-pub fn beside(text: &str) {
+pub(crate) fn beside(text: &str) {
     say(text.trim_end());
 }
 
 /// Refuses two documents on standard output, before anything is done.
-pub fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
+pub(crate) fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
     match format {
         Format::Json if object_there => {
-            let failure = Failure::input("--json and --out - both want standard output");
+            let failure = Failure::input("--json and --out - both write to standard output");
             Err(failure.hint("say with --out a path for the object"))
         }
         _ => Ok(()),
@@ -74,23 +74,23 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether the user wants to hear of errors only; and whether progress is told as lines of JSON.
+/// Whether the user asks for errors only; and whether progress is told as lines of JSON.
 static QUIET: AtomicBool = AtomicBool::new(false);
 static EVENTS: AtomicBool = AtomicBool::new(false);
 
-/// Notes what the user wants to hear.
-pub fn begin(format: Format, quiet: bool) {
+/// Notes what the user asks to hear.
+pub(crate) fn begin(format: Format, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
     EVENTS.store(format == Format::Json, Ordering::Relaxed);
 }
 
-/// Whether the user wants to hear of errors only.
-pub fn is_quiet() -> bool {
+/// Whether the user asks for errors only.
+pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
 /// Tells how far a transfer is, where no bar shows it.
-pub fn progress(bytes: u64, total: u64, rate_bps: u64) {
+pub(crate) fn progress(bytes: u64, total: u64, rate_bps: u64) {
     if EVENTS.load(Ordering::Relaxed) {
         let value =
             serde_json::json!({ "event": "progress", "bytes": bytes, "total": total, "rate_bps": rate_bps });
@@ -101,15 +101,15 @@ pub fn progress(bytes: u64, total: u64, rate_bps: u64) {
 }
 
 /// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from other machines.
-pub fn say(message: &str) {
+pub(crate) fn say(message: &str) {
     if !is_quiet() || message.starts_with("error: ") || message.starts_with("hint: ") {
         tell(message);
     }
 }
 
 /// Says what has to be known in any case.
-pub fn tell(message: &str) {
-    // There is nobody to tell if this fails.
+pub(crate) fn tell(message: &str) {
+    // If this fails, the user cannot be told.
     let mut lines = message.lines().map(|line| Printable(line).to_string());
     let text = lines.next().unwrap_or_default();
     let _ = writeln!(io::stderr(), "{}", lines.fold(text, |text, line| text + "\n" + &line));
@@ -117,9 +117,9 @@ pub fn tell(message: &str) {
 
 /// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with `{"event":`; for
 /// people what `text` says.
-pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
+pub(crate) fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
-        // There is nobody to tell if this fails.
+        // If this fails, the user cannot be told.
         Format::Json => {
             reference::check_event(value);
             drop(writeln!(io::stderr(), "{}", event_line(value)));
@@ -138,7 +138,7 @@ fn event_line(value: &serde_json::Value) -> String {
 }
 
 /// Says why a command failed; with JSON, standard output says it too.
-pub fn failure(format: Format, failure: &Failure) -> Exit {
+pub(crate) fn failure(format: Format, failure: &Failure) -> Exit {
     say(&format!("error: {}", failure.message));
     if let Some(hint) = &failure.hint {
         say(&format!("hint: {hint}"));

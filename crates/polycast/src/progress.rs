@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 /// The spinner moves so often, also while nothing happens.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
-/// Who sees no bar gets a line so often.
+/// A user who sees no bar gets a line so often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Up to so many receivers are shown one by one.
 const NAMED_RECEIVERS_MAX: usize = 8;
 
 /// The bar; it is invisible where standard error is no terminal.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     /// When a line was written instead of a bar, or the transfer began, and the bytes then.
     line: Cell<Option<(Instant, u64)>>,
@@ -25,7 +25,7 @@ pub struct Progress {
 
 impl Progress {
     /// A bar that says `waiting` until bytes flow.
-    pub fn start(waiting: &str) -> Self {
+    pub(crate) fn start(waiting: &str) -> Self {
         let target = if output::is_quiet() {
             ProgressDrawTarget::hidden()
         } else {
@@ -38,8 +38,8 @@ impl Progress {
         Progress { bar, line: Cell::new(None) }
     }
 
-    /// Shows how a request for a path stands; who sees no bar gets a line.
-    pub fn waiting(&self, text: &str) {
+    /// Shows how a request for a path stands; a user who sees no bar gets a line.
+    pub(crate) fn waiting(&self, text: &str) {
         if self.bar.is_hidden() {
             output::say(text);
         }
@@ -47,12 +47,12 @@ impl Progress {
     }
 
     /// Shows what path was granted.
-    pub fn granted(&self, text: &str) {
+    pub(crate) fn granted(&self, text: &str) {
         self.bar.set_message(text.to_string());
     }
 
     /// Shows a source's state.
-    pub fn delivery(&self, report: &Report) {
+    pub(crate) fn delivery(&self, report: &Report) {
         let running: Vec<_> = report.receivers.iter().filter(|receiver| receiver.error.is_none()).collect();
         if running.is_empty() {
             self.bar.tick();
@@ -64,8 +64,8 @@ impl Progress {
         self.bar.set_message(states(&report.receivers, report.bytes));
     }
 
-    /// Shows who has come while others are waited for.
-    pub fn gathering(&self, text: &str) {
+    /// Shows which receivers have come while others are waited for.
+    pub(crate) fn gathering(&self, text: &str) {
         if self.bar.message() != text {
             self.bar.set_message(text.to_string());
         }
@@ -73,24 +73,24 @@ impl Progress {
     }
 
     /// Says it as a line where there is no bar to show it.
-    pub fn quietly(&self, text: &str) {
+    pub(crate) fn quietly(&self, text: &str) {
         if self.bar.is_hidden() {
             output::say(text);
         }
     }
 
     /// Shows a receiver's state.
-    pub fn reception(&self, progress: &ReceiverProgress) {
+    pub(crate) fn reception(&self, progress: &ReceiverProgress) {
         self.show(progress.bytes, progress.total);
     }
 
     /// Says something that stays, above the bar.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| output::say(text));
     }
 
     /// Takes the bar away.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
     }
 

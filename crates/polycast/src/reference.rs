@@ -6,17 +6,17 @@
 use serde_json::Value;
 
 /// The version of the page: what is printed says it.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// Holds a document against the page.
-pub fn check_document(value: &Value) {
+pub(crate) fn check_document(value: &Value) {
     if cfg!(debug_assertions) {
         page::check(value, false);
     }
 }
 
 /// Holds an event against the page.
-pub fn check_event(value: &Value) {
+pub(crate) fn check_event(value: &Value) {
     if cfg!(debug_assertions) {
         page::check(value, true);
     }
@@ -210,7 +210,7 @@ mod tests {
         paths(&Args::command(), "polycast", &mut commands);
         let titles: Vec<&String> = sections().keys().filter(|title| title.starts_with("polycast ")).collect();
         let is_within = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer} "));
-        // What another program prints, or what nobody calls.
+        // What another program prints, or what users do not call.
         let silent = ["polycast lab exec", "polycast lab supervise"];
         for command in commands.iter().filter(|command| !silent.contains(&command.as_str())) {
             assert!(titles.iter().any(|title| is_within(command, title)), "{command} has no section");

@@ -12,11 +12,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Where receivers of this process have put their copies, by their names.
-pub type Copies = BTreeMap<String, PathBuf>;
+pub(crate) type Copies = BTreeMap<String, PathBuf>;
 
 /// What `accept` got.
 #[derive(Serialize, Clone, PartialEq, Debug)]
-pub struct Acceptance {
+pub(crate) struct Acceptance {
     /// The object's id.
     pub object: String,
     /// Its name at the source.
@@ -35,9 +35,9 @@ pub struct Acceptance {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
-    /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
+    /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel, or a cable is bad.
     pub corrupt_groups: u64,
-    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,
@@ -50,7 +50,7 @@ pub struct Acceptance {
 }
 
 /// `file` or `directory`.
-pub fn kind_name(kind: ObjectKind) -> &'static str {
+pub(crate) fn kind_name(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::File => "file",
         ObjectKind::Directory => "directory",
@@ -58,14 +58,14 @@ pub fn kind_name(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// Prints the report of a delivery, says who failed and why, and gives the exit status.
-pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
+/// Prints the report of a delivery, says which receivers failed and why, and gives the exit status.
+pub(crate) fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     output::result(format, delivery, &text(delivery, &Copies::new()))?;
     Ok(complain(&delivery.report))
 }
 
 /// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have been silent.
-pub fn conclude_without(
+pub(crate) fn conclude_without(
     delivery: &Delivery,
     missed: &[(String, u64)],
     format: Format,
@@ -85,8 +85,8 @@ pub fn conclude_without(
     Ok(complain(&delivery.report))
 }
 
-/// Says what happened to the path, who failed and why, and gives the exit status.
-pub fn complain(report: &Report) -> Exit {
+/// Says what happened to the path, which receivers failed and why, and gives the exit status.
+pub(crate) fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));
     }
@@ -110,12 +110,12 @@ pub fn complain(report: &Report) -> Exit {
 }
 
 /// Why a receiver failed.
-pub fn why(receiver: &ReceiverReport) -> &str {
+pub(crate) fn why(receiver: &ReceiverReport) -> &str {
     receiver.error.as_deref().unwrap_or("it did not verify all bytes")
 }
 
 /// The account for people.
-pub fn text(delivery: &Delivery, copies: &Copies) -> String {
+pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;
     let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
     let mut text = format!(
@@ -179,7 +179,7 @@ impl From<Received> for Acceptance {
 
 impl Acceptance {
     /// The account for people.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         if self.unchanged {
             let (name, len) = (Printable(&self.name), format_bytes(self.bytes));
             return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
@@ -207,7 +207,7 @@ impl Acceptance {
 }
 
 /// A span for people: three digits say enough.
-pub fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     if seconds < 0.0995 {
         format!("{:.1} ms", seconds * 1e3)
     } else if seconds < 9.95 {

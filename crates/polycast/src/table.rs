@@ -17,7 +17,7 @@ enum Side {
 }
 
 /// A table.
-pub struct Table {
+pub(crate) struct Table {
     heads: Vec<String>,
     sides: Vec<Side>,
     rows: Vec<Vec<String>>,
@@ -27,7 +27,7 @@ pub struct Table {
 
 impl Table {
     /// A table with these heads; a column whose head begins with `>` has numbers, which stand at the right.
-    pub fn new(heads: &[&str]) -> Self {
+    pub(crate) fn new(heads: &[&str]) -> Self {
         let side = |head: &&str| if head.starts_with('>') { Side::Right } else { Side::Left };
         Table {
             heads: heads.iter().map(|head| head.trim_start_matches('>').to_string()).collect(),
@@ -40,13 +40,13 @@ impl Table {
 
     /// Shows so many rows at most, and says how many there are beyond.
     #[must_use]
-    pub fn at_most(mut self, rows: usize) -> Self {
+    pub(crate) fn at_most(mut self, rows: usize) -> Self {
         self.rows_max = rows;
         self
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         if self.rows.len() == self.rows_max {
             self.left_out += 1;
             return;
@@ -57,12 +57,12 @@ impl Table {
     }
 
     /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The table as text, each line with its end.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let chars = |text: &String| text.chars().count();
         let mut widths: Vec<usize> = self.heads.iter().map(chars).collect();
         for row in &self.rows {
@@ -119,7 +119,7 @@ fn broken(text: &str, width: usize) -> Vec<String> {
 }
 
 /// A sentence of any length in lines that fit; those behind the first begin with `indent` spaces.
-pub fn paragraph(text: &str, indent: usize) -> String {
+pub(crate) fn paragraph(text: &str, indent: usize) -> String {
     let lines = broken(text, WIDTH - indent);
     lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
 }

@@ -1,4 +1,4 @@
-//! What shows who one is, and is wrong: one sentence that says what is wrong and what would be right, and nothing half-started.
+//! Keys, certificates and tokens that are wrong: one sentence that says what is wrong and what would be right, and nothing half-started.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Something wrong, who is started with it, and what is said of it: what is wrong, and what would be right.
+/// Something wrong, the program that is started with it, and what is said of it: what is wrong, and what would be right.
 struct Row {
     what: &'static str,
     arguments: Vec<String>,
@@ -70,7 +70,7 @@ fn of_managers(place: &Place, rows: &mut Vec<Row>) {
     rows.push(Row::new("a policy with an unknown key", &begin("--config", &config), says));
 }
 
-/// Certificates that nobody takes.
+/// Certificates that no end takes.
 fn of_certificates(place: &Place, authority: &Authority, manager: &str, rows: &mut Vec<Row>) {
     let hour = Duration::from_secs(3_600);
     let now = SystemTime::now();
@@ -144,7 +144,7 @@ fn what_is_wrong_about_an_identity_is_said_in_a_sentence() {
     again[at] = place.path("again.sock");
     again[at - 2] = place.path("store-again");
     rows.push(Row::new("a token used twice", &again, ["has been used already", "polycast token new"]));
-    // Six letters may be a code that somebody has thought of: whether it is the offer's is said when there is one.
+    // Six letters may be a code that a user has made up: whether it is the offer's is said when there is one.
     let says = ["letters and digits", "such as lusab-babad-gutih"];
     rows.push(Row::new("a code mistyped", &["accept", "lusa?", "--out", &place.path("out")], says));
 

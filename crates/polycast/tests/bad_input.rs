@@ -103,7 +103,7 @@ fn places_that_cannot_be_written_are_named() {
     assert!(["--into", "--update", "--force"].iter().all(|way| here.contains(way)), "{here}");
     assert!(refusal(&["accept", "--into", &file]).contains("no directory"));
     let both = polycast(&["accept", "--out", "-", "--json"]);
-    assert!(both.status == 1 && both.stdout.contains("both want standard output"), "{}", both.stdout);
+    assert!(both.status == 1 && both.stdout.contains("both write to standard output"), "{}", both.stdout);
 }
 
 /// Files that no option that names a file may choke on, with what is said of some of them.
@@ -147,12 +147,12 @@ fn files_that_are_none_get_one_sentence() {
             assert!(said.chars().count() < 1_200, "{option:?} {file}: {said}");
         }
     }
-    // Nobody ever writes to it: this takes as long as somebody may take.
+    // No program ever writes to it: this takes as long as a writer is waited for.
     let waits: Vec<_> =
         options.iter().map(|option| common::begin(&[*option, &[pipe.as_str()]].concat())).collect();
     for wait in waits {
         let ran = common::end(wait);
-        assert!(ran.status == 1 && ran.stderr.contains("nobody writes to it"), "{}", ran.stderr);
+        assert!(ran.status == 1 && ran.stderr.contains("no program writes to it"), "{}", ran.stderr);
     }
 }
 

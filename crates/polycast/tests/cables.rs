@@ -29,7 +29,7 @@ impl Lab {
         polycast(&[&["lab", "exec", &self.0, "manager", "--"], command].concat())
     }
 
-    /// Ends the lab's manager, as a probe wants.
+    /// Ends the lab's manager, as a probe asks for.
     fn end_manager(&self) {
         let script = "for at in /proc/[0-9]*; do if tr '\\0' ' ' < $at/cmdline | grep -q 'polycast [m]anager '; then \
                       kill -9 ${at#/proc/}; fi; done";

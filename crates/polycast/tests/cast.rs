@@ -189,7 +189,7 @@ fn a_second_cast_to_the_same_place_replaces_files_if_it_is_told_to() {
 fn what_killed_casts_have_left_is_removed() {
     let place = Place::new();
     let file = place.file("file", b"some bytes");
-    // Nobody holds its lock: the process that made it is gone.
+    // No process holds its lock: the one that made it is gone.
     let left = format!("/dev/shm/polycast-cast-{}-test.stage", std::process::id());
     fs::create_dir(&left).unwrap();
     fs::write(format!("{left}/copy"), b"left").unwrap();

@@ -55,7 +55,7 @@ fn wrong_input_gets_one_sentence() {
     let occupied = cluster.place.file("occupied", b"mine");
     let other = cluster.place.file("other", b"bytes");
     for (arguments, says) in [
-        (vec!["send", &file, "--to", "nobody"], "there is no agent 'nobody'"),
+        (vec!["send", &file, "--to", "absent"], "there is no agent 'absent'"),
         (vec!["send", &file, "--to", "b,b"], "named twice"),
         (vec!["send", &other, "--to", "b", "--id", "1"], "object 1 already"),
         (vec!["get", "1", "--out", &occupied], "is there already"),
@@ -74,9 +74,9 @@ fn wrong_input_gets_one_sentence() {
     let second = polycast(&["manager", "--listen", address]);
     assert_eq!(second.status, 1);
     assert!(second.stderr.contains("in use"), "{}", second.stderr);
-    let nobody = polycast(&["status", "--socket", &cluster.place.path("none.sock")]);
-    assert_eq!(nobody.status, 1);
-    assert!(nobody.stderr.contains("no agent listens on"), "{}", nobody.stderr);
+    let silent = polycast(&["status", "--socket", &cluster.place.path("none.sock")]);
+    assert_eq!(silent.status, 1);
+    assert!(silent.stderr.contains("no agent listens on"), "{}", silent.stderr);
 }
 
 /// The manager is not on the data path: what runs goes on without it, and what is new says why it cannot.
@@ -199,7 +199,7 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     for (arguments, says) in [
         (vec!["stream", "recv", "ticks"], "say with --count how many"),
         (vec!["stream", "send", "ticks"], "has created no stream 'ticks'"),
-        (vec!["stream", "leave", "ticks"], "nobody on this host hears the stream"),
+        (vec!["stream", "leave", "ticks"], "no process on this host hears the stream"),
         (vec!["stream", "create", "a b"], "cannot be a stream's name"),
     ] {
         let ran = cluster.at("b", &arguments);
@@ -265,11 +265,11 @@ fn objects_are_named_replaced_and_removed_everywhere() {
     for agent in ["a", "b", "c"] {
         assert_eq!(cluster.at(agent, &["ls"]).json(), serde_json::json!([]), "{agent}");
     }
-    let nobody = cluster.at("c", &["rm", "5", "--to", "a,nobody"]);
+    let absent = cluster.at("c", &["rm", "5", "--to", "a,absent"]);
     assert!(
-        nobody.status == 1 && nobody.stderr.contains("nobody is not at the manager"),
+        absent.status == 1 && absent.stderr.contains("absent is not at the manager"),
         "{}",
-        nobody.stderr
+        absent.stderr
     );
     assert!(cluster.at("c", &["get", "model.bin"]).stderr.contains("no object called model.bin"));
 }

@@ -95,7 +95,7 @@ fn what_is_wrong_between_hosts_is_named() {
     hosts.wait();
     assert_eq!(hosts.verdict("packets", &[]), "ok");
     assert_eq!(hosts.verdict("host", &["--to", "10.79.1.2"]), "ok");
-    assert_eq!(hosts.verdict("host", &["--to", "10.79.1.3"]), "failed", "nobody is there");
+    assert_eq!(hosts.verdict("host", &["--to", "10.79.1.3"]), "failed", "no host is there");
     shell(&format!("ip -n {tag}b link set eth0 mtu 1500"));
     assert_eq!(hosts.verdict("packets", &[]), "failed", "long packets are lost");
     shell(&format!("ip -n {tag}b link set eth0 mtu 4000"));

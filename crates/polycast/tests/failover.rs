@@ -19,7 +19,7 @@ struct Managers {
     cluster: Cluster,
     etcd: String,
     config: String,
-    /// What all show who they are with.
+    /// The key or certificates that all of them show.
     shown: Vec<String>,
     _etcd: etcd::Etcd,
 }

@@ -1,4 +1,4 @@
-//! A cluster whose machines show each other who they are: what they send, and who is kept out, in a sentence.
+//! A cluster whose machines show each other their certificates: what they send, and which are kept out, in a sentence.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn who_has_the_key_sends_and_who_has_it_not_is_told_so() {
     assert!(fs::read(&out).unwrap() == bytes);
 }
 
-/// One who has not the key calls an agent to a transfer: it hears why the agent does not come.
+/// A host without the key calls an agent to a transfer: it hears why the agent does not come.
 fn call_without_the_key(agent: &str) {
     let mut stream = TcpStream::connect(agent).unwrap();
     let invite = Control::Invite {

@@ -196,8 +196,8 @@ fn labs_come_up_are_used_and_leave_nothing_however_they_end() {
     let own = polycast(&["lab", "exec", &name, "h1", "--", "sh", "-c", "ip -br addr show eth0; exit 7"]);
     assert_eq!(own.status, 7);
     assert!(own.stdout.contains("10.77.0.2/16"), "{}", own.stdout);
-    let nobody = polycast(&["lab", "exec", &name, "h9", "--", "true"]);
-    assert!(nobody.status == 1 && nobody.stderr.contains("h0 to h1"), "{}", nobody.stderr);
+    let absent = polycast(&["lab", "exec", &name, "h9", "--", "true"]);
+    assert!(absent.status == 1 && absent.stderr.contains("h0 to h1"), "{}", absent.stderr);
     // However its first process ends.
     let listed = polycast(&["lab", "list", "--json"]).json();
     let lab = listed.as_array().unwrap().iter().find(|lab| lab["name"] == *name).unwrap();
@@ -522,7 +522,7 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
         let (bytes, least) = (link(&report, from, to), 8_000_000 * times);
         (least..least + least / 10 + 200_000).contains(&bytes)
     };
-    // One of the two hosts of a rack is its agent, whoever was heard first: packets go there and back.
+    // One of the two hosts of a rack is its agent, whichever was heard first: packets go there and back.
     for leaf in [0, 1, 4, 5, 6] {
         let is_right = |agent: u32| {
             (2 * leaf..2 * leaf + 2).all(|host| {
@@ -837,7 +837,7 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     assert_eq!(each.iter().map(|join| join["host"].as_str().unwrap()).collect::<Vec<_>>(), hosts);
     let flow = &joined["flow"];
     assert!(flow["received"].as_u64().unwrap() > 100 && flow["failed"] == 0, "{flow}");
-    // Nobody who stays loses anything when others come and go; a busy machine may drop some.
+    // No receiver that stays loses anything when others come and go; a busy machine may drop some.
     assert!(flow["lost"].as_u64().unwrap() * 50 < flow["received"].as_u64().unwrap(), "{flow}");
 
     let killed = polycast(&[&["bench", "rack-kill", "orca:4", "--kills", "2"][..], &load].concat());
@@ -937,7 +937,7 @@ fn seen_in(spec: &str) -> usize {
     seen.len()
 }
 
-/// Source, caches and receivers: who listens there, and is no agent, sees nothing of the object.
+/// Source, caches and receivers: a listener there that is no agent sees nothing of the object.
 #[test]
 fn who_listens_in_a_lab_reads_nothing() {
     if !can(&["ip", "tc", "python3"]) {

@@ -53,7 +53,7 @@ fn end(child: Child) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {said} {}", String::from_utf8_lossy(&ended.stderr)))
 }
 
-/// The first message that somebody listens to arrives: the source hears of its path when the racks' switches have the rules. All that
+/// The first message for which there is a receiver arrives: the source hears of its path when the racks' switches have the rules. All that
 /// follow reach all who have joined, in order, over relays.
 #[test]
 fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
@@ -70,7 +70,7 @@ fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
     let mut sent = 0;
     while lab.send("hello\n")["unheard"] != 0 {
         sent += 1;
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens");
+        assert!(begun.elapsed() < Duration::from_secs(60), "no receiver listens");
     }
     let heard = end(first);
     assert_eq!((&heard["fabric"], &heard["lost"]), (&json!("shufflecast"), &json!(0)), "{heard}");

@@ -19,7 +19,7 @@ const GATHERING: &str = "[objects]\nwindow-ms = 1500\nsettle-ms = 300\n";
 const QUICK: &str = "[objects]\nsettle-ms = 300\n";
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// An HTTP server with one file, which counts who asks.
+/// An HTTP server with one file, which counts requests.
 struct Origin {
     address: String,
     asked: Arc<AtomicUsize>,
@@ -50,7 +50,7 @@ impl Origin {
     fn await_asked(&self, times: usize) {
         let begun = Instant::now();
         while self.asked() < times {
-            assert!(begun.elapsed() < WITHIN, "nobody asks");
+            assert!(begun.elapsed() < WITHIN, "no agent asks");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -65,7 +65,7 @@ fn answer(mut stream: TcpStream, bytes: &[u8], half: bool, held: &Mutex<Vec<TcpS
     }
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len());
     let sent = if half { &bytes[..bytes.len() / 2] } else { bytes };
-    // Whoever asked may have gone.
+    // The client may have gone.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent));
     if half {
         held.lock().unwrap().push(stream);
@@ -97,7 +97,7 @@ fn an_origin_is_read_once_however_many_ask() {
         assert!(fs::read(&out).unwrap() == bytes, "{out}");
     }
     assert_eq!((origin.asked(), filled), (1, 1));
-    // Who comes later gets it from here, or has it already.
+    // An agent that comes later gets it from here, or has it already.
     let again = cluster.at("c", &["fetch", &origin.address, "--out", &cluster.place.path("again")]);
     done(&again);
     assert_eq!((origin.asked(), &again.json()["filled"]), (1, &false.into()));
@@ -174,7 +174,7 @@ fn wrong_bytes_are_refused_and_the_next_origin_is_asked() {
     }
 }
 
-/// Somebody who subscribes and puts versions into a folder of its own, until the test ends.
+/// A program that subscribes and puts versions into a folder of its own, until the test ends.
 struct Subscriber {
     child: Child,
     folder: String,

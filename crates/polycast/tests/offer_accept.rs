@@ -58,7 +58,7 @@ fn rogue(datagrams: Vec<Vec<u8>>) -> Arc<AtomicBool> {
     std::thread::spawn(move || {
         while !ended.load(Ordering::Relaxed) {
             for datagram in &datagrams {
-                // Nobody may listen just then.
+                // There may be no listener just then.
                 let _ = socket.send_to(datagram, (std::net::Ipv4Addr::from(GROUP), PORT));
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -74,7 +74,7 @@ fn announcement(handle: u64, name: &str) -> Vec<u8> {
     Discovery::Announce(announcement).emit()
 }
 
-/// Runs a test where nobody else offers or accepts anything.
+/// Runs a test where no other process offers or accepts anything.
 fn alone(test: impl FnOnce() + Send) {
     polycast_testing::isolated(|| {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
@@ -331,7 +331,7 @@ fn signals_leave_nothing_behind() {
     }
 }
 
-/// Who has no terminal hears how far it is; who wants to hear nothing does not, but for what others have to type.
+/// Without a terminal a user hears how far it is. With --quiet that is left out, but not what has to be typed at other machines.
 #[test]
 fn without_a_terminal_lines_say_how_far_it_is() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What the manager allows, and what becomes of those who do without: calls of a member that has the key and no permit, or
+//! What the manager allows, and what becomes of those that do without: calls of a member that has the key and no permit, or
 //! one of its own making, and a policy that changes while the cluster runs.
 
 mod common;
@@ -26,7 +26,7 @@ fn cluster(settings: &str, names: &[&str]) -> (Cluster, String) {
     (Cluster::of_with(place, vec![manager], names, &["--key-file", &key]), key)
 }
 
-/// Calls an agent to a transfer as one does who has the cluster's key; gives why it does not come.
+/// Calls an agent to a transfer as a member with the cluster's key does; gives why it does not come.
 fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<String> {
     let security = Security::shared(&Secret::read(Path::new(key)).unwrap());
     let mut stream =

@@ -51,7 +51,7 @@ fn a_file_and_a_directory_have_one_rule() {
         let below = probe.strip_prefix(name).unwrap();
         assert!(Path::new(&format!("{out}{below}")).is_file());
         assert!(Path::new(&folder).join(probe).is_file());
-        // The same once more is refused before anybody is waited for, in words that say what can be done.
+        // The same once more is refused before another machine is waited for, in words that say what can be done.
         let again = end(accept(&["--out", &out]));
         assert_eq!(again.status, 1);
         assert!(again.stderr.contains("--update") && again.stderr.contains("--force"), "{}", again.stderr);

@@ -109,7 +109,7 @@ fn the_table_has_a_line_for_every_figure_of_a_paper() {
     assert!(text.starts_with("| figure |") && text.contains("| shufflecast Fig. 1 |"), "{text}");
 }
 
-/// What is done when somebody ends it is on the page, and the page says so.
+/// What is done when the user ends it is on the page, and the page says so.
 #[test]
 fn a_report_that_is_ended_early_is_partial() {
     let place = tempfile::tempdir().unwrap();

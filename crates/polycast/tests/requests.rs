@@ -156,7 +156,7 @@ fn the_time_of_a_path_does_not_begin_again_with_every_part() {
 /// The devices of the best fabric cannot be reached: the next fabric carries the transfer, not TCP.
 #[test]
 fn the_next_fabric_takes_over_where_devices_fail() {
-    // Nobody listens on port 1, and there are no such sockets.
+    // No process listens on port 1, and there are no such sockets.
     let settings = "fabrics = ['ocs', 'ip-multicast', 'tcp-chain']\nchoose = 'order'\n[ocs]\ntl1 = '127.0.0.1:1'\nsplitters = 1\n\
         splitter-fanout = 2\nrate = '200mbit'\npool = '239.255.73.128/32'\n\
         [[tor]]\nopenflow = 'unix:/nowhere/0'\nfibre-ports = [9]\nhosts = [{ name = 'a', port = 1 }]\n\

@@ -1,4 +1,4 @@
-//! Who is on the network and has neither code nor key reads nothing of what is delivered, and puts nothing in.
+//! A machine on the network that has neither code nor key reads nothing of what is delivered, and puts nothing in.
 
 mod common;
 
@@ -11,9 +11,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Bytes of the object that nobody may see in a row.
+/// Bytes of the object that a listener may not see in a row.
 const WINDOW_LEN: usize = 16;
-/// What the object is called: nobody may see that either.
+/// What the object is called: a listener may not see that either.
 const NAME: &str = "the-name-of-the-object";
 
 /// Starts a script in a namespace, and waits until it has begun.
@@ -37,7 +37,7 @@ fn seen(frames: &[u8], object: &[u8]) -> (usize, bool) {
     (pieces.len(), frames.windows(NAME.len()).any(|window| window == NAME.as_bytes()))
 }
 
-/// Delivers to all hosts with these words of the offer and the receivers' while somebody listens at the switch; gives the
+/// Delivers to all hosts with these words of the offer and the receivers' while a listener is at the switch; gives the
 /// source's report, and what was seen.
 fn overheard(lan: &Lan, offer: &[&str], accept: &[&str]) -> (Value, (usize, bool)) {
     let object = noise(1_000_000);
@@ -94,7 +94,7 @@ fn who_listens_reads_nothing() {
     assert_eq!(seen, (0, false));
 }
 
-/// One who knows handle, group and port, and sends in the source's name.
+/// A host that knows handle, group and port, and sends in the source's name.
 #[test]
 fn forged_packets_change_nothing_and_are_counted() {
     let Some(lan) = Lan::new().filter(|_| needs(&[Need::Tool("python3")])) else { return };
@@ -206,7 +206,7 @@ fn key_files_that_are_none_are_refused() {
     refused(&agent, "9 characters");
 }
 
-/// A daemon that other machines reach needs a key, or somebody's word that it needs none.
+/// A daemon that other machines reach needs a key, or the user's word that it needs none.
 #[test]
 fn daemons_do_not_take_part_with_strangers_unasked() {
     let Some(lan) = Lan::new() else { return };

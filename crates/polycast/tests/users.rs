@@ -36,7 +36,7 @@ fn folder_of(place: &Place, uid: u32) -> String {
     folder
 }
 
-/// A file of this user's that nobody else can read.
+/// A file of this user's that no other can read.
 fn file_of(uid: u32, path: &str, bytes: &[u8]) {
     fs::create_dir_all(Path::new(path).parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
@@ -90,7 +90,7 @@ fn users_of_one_machine_have_what_is_theirs() {
     assert_eq!((&listed[0]["brought_by"], &listed[0]["path"]), (&ONE.into(), &"".into()), "{listed}");
     assert_eq!(cluster.at("b", &["ls"]).json()[0]["brought_by"], serde_json::Value::Null);
 
-    // It is nobody else's to remove, and what is to be done elsewhere is not theirs at all.
+    // Other users may not remove it, and what is to be done elsewhere is not theirs at all.
     refused(&another("a", &["rm", "model.bin"]), &format!("it was brought by user {ONE}"));
     refused(&another("b", &["rm", "model.bin"]), "it has come from elsewhere");
     refused(&one("a", &["rm", "model.bin", "--to", "all"]), "may not have objects removed at other agents");

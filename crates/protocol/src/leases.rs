@@ -1,4 +1,4 @@
-//! The manager's core: who is there, who asks for a path, who holds one (Republic section III-B, Table II).
+//! The manager's core: which agents are there, which ask for a path, and which hold one (Republic section III-B, Table II).
 //!
 //! [`Leases`] is the whole state of a manager as one machine. Agents join, and say by heartbeats that they
 //! live. A source's agent asks for a path; the scheduler decides about all requests that wait whenever
@@ -116,7 +116,7 @@ struct Waiting {
 enum Claims {
     /// Nothing: devices have not said yet what they hold.
     Unknown,
-    /// What nobody claims until then is free.
+    /// What no agent claims until then is free.
     Until(Time),
     /// All that there is to know.
     Known,
@@ -152,7 +152,7 @@ impl Lease {
         self.ends_at.map_or(self.expires_at, |ends_at| ends_at.min(self.expires_at))
     }
 
-    /// When others can count on it: estimates are coarse, and who has waited for a path gives up when it is not back by then.
+    /// When others can count on it: estimates are coarse, and a request that has waited for a path gives up when it is not back by then.
     fn back_at(&self) -> Option<Time> {
         let takes = self.grant.estimate.or(self.grant.service);
         let back = takes.map(|takes| self.granted_at + takes + takes / LATE);
@@ -192,18 +192,18 @@ pub struct Leases {
     look_again: Option<Time>,
     claims: Claims,
     claimed: claims::Claimed,
-    /// Requests for receivers who may yet come.
+    /// Requests for receivers that may yet come.
     early: early::Early,
     /// What is suspected to be dead, and what is taken out.
     parts: parts::Parts,
-    /// Records that have changed, where somebody wants to know.
+    /// Records that have changed, where the settings ask for them.
     changed: BTreeSet<RecordKey>,
     restored: state::Restored,
     outputs: VecDeque<Output>,
 }
 
 impl Leases {
-    /// A manager that knows nobody yet.
+    /// A manager that knows no agent yet.
     #[must_use]
     pub fn new(config: LeasesConfig, fabrics: Fabrics, scheduler: alloc::boxed::Box<dyn Scheduler>) -> Self {
         let mut network = NetworkState::new(config.first_plan.0);
@@ -236,7 +236,7 @@ impl Leases {
     }
 
     /// The number that the agent of this name has in plans whenever it is here. Fabrics that know the hosts' places
-    /// need it before anybody has joined: [`known_hosts`] gives the numbers that the first calls will get.
+    /// need it before an agent has joined: [`known_hosts`] gives the numbers that the first calls will get.
     pub fn know_host(&mut self, name: &str) -> HostId {
         self.touch(RecordKey::Host(String::from(name)));
         self.members.know(name)
@@ -259,7 +259,7 @@ impl Leases {
         match input {
             Input::Join(join) => self.join(now, join),
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
-            // What one that has died was the source of is lost: nobody is left to use another path.
+            // What one that has died was the source of is lost: no agent is left to use another path.
             Input::Leave { agent } | Input::Died { agent } => self.leave(&agent),
             Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
@@ -522,7 +522,7 @@ impl Leases {
             let most = self.config.agent_leases_max;
             return Err(Denial::Rejected(format!("the agent has {most} paths, which is the limit of one")));
         }
-        // None of these fabrics has circuits, so nobody waits for what the circuit switch says.
+        // None of these fabrics has circuits, so nothing waits for what the circuit switch says.
         let plan = self.fabrics.plan_shared(&self.network, &group);
         let plan = plan.map_err(|refusal| self.refused(refusal))?;
         let plan_id = self.fresh_plan_id();
@@ -784,7 +784,7 @@ impl Leases {
         self.note_over(id);
     }
 
-    /// Notes when a path will be given back. What holds nothing is in nobody's way.
+    /// Notes when a path will be given back. What holds nothing is in no other's way.
     fn note_over(&mut self, id: PlanId) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let over = lease.over_at().filter(|_| !lease.grant.plan.resources.is_empty());

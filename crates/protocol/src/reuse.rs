@@ -257,6 +257,15 @@ mod tests {
             run(geometry, &[other, other], 8, |version, group| version == 0 && group % 100 != 7);
         assert_eq!(held.len(), 99_000);
         assert!(looks <= 101_000, "{looks} looks");
+        // Of the first 64 one in 16 is enough, and one less is too little.
+        let tried = Geometry { object_len: 512 << 10, ..geometry };
+        let same = |first: u64| {
+            run(tried, &[Version { len: tried.object_len, whole: false }], 8, move |_, group| {
+                group < first || group >= 64
+            })
+        };
+        assert_eq!((same(4).0.len(), same(4).1), (4 + 448, 512));
+        assert_eq!((same(3).0.len(), same(3).1), (3, 64));
         // What an earlier try has left may be one group.
         let rest = Version { len: geometry.object_len, whole: true };
         assert_eq!(run(geometry, &[rest], 8, |_, group| group == 77_777).0.len(), 1);

@@ -1,7 +1,7 @@
 //! Sending a set of files: the list first, and then every file to those who still take part.
 //!
 //! [`Delivery`] says which file goes to whom next, and hears how each transfer went. Several files are on their way at the same time.
-//! A receiver that did not get one is sent no others, and is named with the first reason. Whoever has a file already says so in that
+//! A receiver that did not get one is sent no others, and is named with the first reason. A receiver that has a file already says so in that
 //! file's transfer, so nothing of that is decided here.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ impl Delivery {
         Delivery { files, next: 0, running: BTreeMap::new(), receivers }
     }
 
-    /// The number of the next file, and who is to get it; `None` while enough are on their way, and when there are no more.
+    /// The number of the next file, and the receivers that are to get it; `None` while enough are on their way, and when there are no more.
     pub fn poll(&mut self) -> Option<(usize, Vec<String>)> {
         if self.running.len() >= FILES_AT_A_TIME || self.next >= self.files {
             return None;
@@ -47,7 +47,7 @@ impl Delivery {
         Some((file, left.into_iter().collect()))
     }
 
-    /// The transfer of a file has ended. Who is not named in its report has not got it.
+    /// The transfer of a file has ended. A receiver that its report does not name has not got it.
     pub fn ended(&mut self, file: usize, outcomes: impl IntoIterator<Item = (String, Result<(), String>)>) {
         let Some(mut sent_to) = self.running.remove(&file) else { return };
         for (name, outcome) in outcomes {
@@ -134,7 +134,7 @@ mod tests {
                     }
                     failed.insert(name);
                 }
-                // Somebody whom this transfer was not for says nothing.
+                // A receiver that this transfer was not for says nothing.
                 outcomes.push((String::from("other"), Err(String::from("no"))));
                 delivery.ended(file, outcomes);
             }

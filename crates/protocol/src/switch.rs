@@ -127,7 +127,7 @@ impl Switch {
     /// Takes in what happened.
     ///
     /// # Panics
-    /// If what it wants done for the input before has not been taken, or more than [`AGENTS_MAX`] agents are named.
+    /// If what it ordered for the input before has not been taken, or more than [`AGENTS_MAX`] agents are named.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
         match input {

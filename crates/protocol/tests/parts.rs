@@ -1,4 +1,4 @@
-//! Nothing dead is lent twice: parts that are suspected rest, and parts that operators take out are lent to nobody.
+//! Nothing dead is lent twice: parts that are suspected rest, and parts that operators take out are not lent.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
@@ -134,7 +134,7 @@ fn splitter(splitter: u32) -> Failure {
 }
 
 #[test]
-fn a_splitter_that_reached_nobody_is_not_lent_again() {
+fn a_splitter_that_reached_no_receiver_is_not_lent_again() {
     let mut manager = manager();
     let grant = ask(&mut manager, seconds(0), 0, 1, &[1, 2]);
     let dead = splitters(&grant.plan)[0];
@@ -172,7 +172,7 @@ fn who_has_nothing_else_tries_a_doubtful_part_and_acquits_it() {
 }
 
 #[test]
-fn what_led_to_somebody_is_not_suspected() {
+fn what_led_to_a_receiver_is_not_suspected() {
     let mut manager = manager();
     // Two outputs: the root has rack 1 and the second splitter, which has racks 2 and 3.
     let grant = ask(&mut manager, seconds(0), 0, 1, &[1, 2, 3]);

@@ -122,13 +122,13 @@ fn in_use() -> (HeldLease, Vec<DeviceCommand>) {
 }
 
 #[test]
-fn circuits_in_use_are_lent_to_nobody_else() {
+fn circuits_in_use_are_lent_to_no_other() {
     let (held, commands) = in_use();
     assert!(!commands.is_empty());
     let mut after = manager(1_000);
     join(&mut after, Time(1), 2, vec![]);
     join(&mut after, Time(1), 1, vec![]);
-    // Nobody knows yet which circuits there are; then the fibre of rack 1 is in one.
+    // It is not known yet which circuits there are; then the fibre of rack 1 is in one.
     assert_eq!(granted(&ask(&mut after, Time(2), 2, 1)), None);
     assert_eq!(granted(&apply(&mut after, Time(3), Input::Found { commands })), None);
     // The holder is back before the receiver's place in the queue would matter.
@@ -182,7 +182,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
 }
 
 #[test]
-fn what_nobody_claims_is_free_after_a_while() {
+fn what_is_not_claimed_is_free_after_a_while() {
     let (_, commands) = in_use();
     let mut after = manager(1_000);
     join(&mut after, Time(1), 2, vec![]);
@@ -222,7 +222,7 @@ fn a_plan_that_uses_what_it_does_not_hold_is_lost() {
     assert_eq!(taken_over(Some(less)), 0);
 }
 
-/// A circuit switch that does not answer holds up nobody who can be served without it, and gives nothing away.
+/// A circuit switch that does not answer delays no transfer that can be served without it, and gives nothing away.
 #[test]
 fn other_fabrics_do_not_wait_for_the_circuit_switch() {
     let mut manager = manager_with(1, vec![Box::new(TcpChain)]);
@@ -262,7 +262,7 @@ fn streams_do_not_wait_for_the_circuit_switch() {
     assert_eq!(stream.plan.fabric, "ip-multicast");
 }
 
-/// Whoever uses circuits has them, though the switch has not spoken yet.
+/// An agent that uses circuits has them, though the switch has not spoken yet.
 #[test]
 fn circuits_in_use_are_taken_over_before_the_switch_answers() {
     let (held, _) = in_use();

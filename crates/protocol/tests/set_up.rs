@@ -3,7 +3,7 @@
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId};
+use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId, Wish};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
     PathState, Receivers, Record, RecordKey,
@@ -23,7 +23,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     manager
 }
 
-/// The same before anybody has joined.
+/// The same before an agent has joined.
 fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
@@ -70,6 +70,17 @@ fn apply(manager: &mut Leases, now: Time, input: Input) -> Vec<Output> {
 }
 
 fn ask(manager: &mut Leases, now: Time, source: u32, number: u64, receivers: &[u32]) -> (Grant, Vec<Output>) {
+    ask_for(manager, now, source, number, receivers, Wish::default())
+}
+
+fn ask_for(
+    manager: &mut Leases,
+    now: Time,
+    source: u32,
+    number: u64,
+    receivers: &[u32],
+    wish: Wish,
+) -> (Grant, Vec<Output>) {
     let request = PathRequest {
         agent: agent(source),
         request: number,
@@ -79,7 +90,7 @@ fn ask(manager: &mut Leases, now: Time, source: u32, number: u64, receivers: &[u
         receivers: Receivers::Named(receivers.iter().map(|host| format!("host-{host}")).collect()),
         divisible: false,
         lease: None,
-        wish: Default::default(),
+        wish,
     };
     let outputs = apply(manager, now, Input::Request(request));
     let grant = outputs.iter().find_map(|output| match output {
@@ -117,9 +128,24 @@ fn where_devices_fail_another_fabric_takes_over() {
     // What the circuits held is free for others.
     let (second, _) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);
     assert_eq!(second.plan.fabric, "ocs");
-    // A word about a path that has been given back is nobody's.
+    // A word about a path that has been given back changes nothing.
     release(&mut manager, Time(3), 0, 2, &second);
     assert_eq!(apply(&mut manager, Time(4), failed(&second)), []);
+}
+
+/// Only a fabric that was wished for, or nothing, is waited for though another one could take over.
+#[test]
+fn another_fabric_takes_over_unless_the_wish_is_for_no_other() {
+    let circuits = Some(Ocs::NAME);
+    for (fabric, or_fail) in [(None, false), (None, true), (circuits, false), (circuits, true)] {
+        let mut manager = manager(OnDeviceFailure::Fallback, 4);
+        let (grant, _) = ask_for(&mut manager, Time(0), 0, 1, &[1, 2], Wish { fabric, or_fail });
+        assert_eq!(grant.plan.fabric, Ocs::NAME);
+        let outputs = apply(&mut manager, Time(1), failed(&grant));
+        let waits = matches!(outputs[..], [Output::Path { state: PathState::Waits { .. }, .. }]);
+        assert_eq!(waits, fabric.is_some() && or_fail, "{fabric:?}, {or_fail}: {outputs:?}");
+        assert_eq!(!waits, matches!(outputs[..], [Output::Replanned { .. }]), "{outputs:?}");
+    }
 }
 
 #[test]
@@ -199,7 +225,7 @@ fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Gr
     apply(manager, now, Input::Join(join))
 }
 
-/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on nobody takes it down.
+/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on it is not taken down.
 #[test]
 fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
     let mut manager = manager(OnDeviceFailure::Fallback, 1);
@@ -249,7 +275,7 @@ fn a_path_that_its_holder_comes_back_for_displaces_what_is_kept_ready() {
     assert_eq!(manager.kept_commands().count(), 0);
 }
 
-/// Who takes over from a leader knows what its devices hold ready.
+/// A manager that takes over from a leader knows what its devices hold ready.
 #[test]
 fn a_path_is_kept_ready_by_the_next_leader_too() {
     let mut first = manager(OnDeviceFailure::Fallback, 4);

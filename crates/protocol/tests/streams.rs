@@ -1,4 +1,4 @@
-//! The table of streams on top of real leases: whoever joins and leaves, dies, and comes back.
+//! The table of streams on top of real leases: agents that join and leave, die, and come back.
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::labels::LabelOptions;
@@ -254,7 +254,7 @@ fn receivers_come_and_go_and_the_path_with_them() {
         let mut world = World::new(labels, 8);
         world.create(0, "ticks");
         assert_eq!(world.word(0, "ticks"), Some(&StreamWord::Created));
-        assert_eq!(world.leases.leases().count(), 0, "nobody listens");
+        assert_eq!(world.leases.leases().count(), 0, "no receiver listens");
         for host in [1, 5, 15] {
             world.join(host, "ticks");
             assert!(world.hears(host, "ticks", 0), "{host} {:?}", world.word(host, "ticks"));
@@ -264,7 +264,7 @@ fn receivers_come_and_go_and_the_path_with_them() {
         assert_eq!(world.receivers(0), BTreeSet::from([name(1), name(15)]));
         world.leave(1, "ticks");
         world.leave(15, "ticks");
-        assert_eq!(world.leases.leases().count(), 0, "nobody listens any more");
+        assert_eq!(world.leases.leases().count(), 0, "no receiver listens any more");
         world.join(9, "ticks");
         assert!(world.hears(9, "ticks", 0));
         world.end(0, "ticks");
@@ -273,7 +273,7 @@ fn receivers_come_and_go_and_the_path_with_them() {
     }
 }
 
-/// A path that ends though its stream goes on is asked for again, not at once and not only when somebody joins.
+/// A path that ends though its stream goes on is asked for again, not at once and not only when a receiver joins.
 #[test]
 fn a_path_that_is_taken_away_is_asked_for_again() {
     let retry = StreamsConfig::default().retry;
@@ -312,6 +312,11 @@ fn mistakes_are_said_in_a_sentence() {
     world.end(3, "a");
     assert_eq!(world.streams.streams().count(), 1, "only its source ends it");
     world.join(2, "a");
+    for bad in ["", "a b", "a\tb", "\u{7}", "a,b", "/a", &"x".repeat(256)] {
+        world.create(6, bad);
+        let word = world.word(6, bad);
+        assert!(matches!(word, Some(StreamWord::Refused(StreamRefusal::BadName(_)))), "{bad:?}: {word:?}");
+    }
     // The only address is taken: the receiver is told, and may try again when it is free.
     world.create(4, "c");
     world.join(5, "c");
@@ -368,7 +373,7 @@ fn who_was_let_in_before_and_does_not_come_back_is_taken_out() {
         world.arrive(0, old.held());
         world.create(0, "ticks");
         assert_eq!(world.group(0), BTreeSet::from([3, 7, 12]), "they may still come");
-        // While nobody knows, others come and go.
+        // While that is not known, others come and go.
         world.join(3, "ticks");
         world.arrive(5, vec![]);
         world.join(5, "ticks");
@@ -397,10 +402,10 @@ fn a_path_whose_receivers_do_not_come_back_is_given_back() {
     world.create(0, "ticks");
     assert_eq!(world.group(0), BTreeSet::from([3, 7]), "they may still come");
     world.pass(SETTLE);
-    assert_eq!(world.leases.leases().count(), 0, "nobody has");
+    assert_eq!(world.leases.leases().count(), 0, "no receiver has come");
 }
 
-/// A source that has no session when its path is given back names it when it comes: somebody has to give it back again.
+/// A source that has no session when its path is given back names it when it comes: it has to be given back again.
 #[test]
 fn a_path_that_was_given_back_unheard_is_given_back_again() {
     let mut world = World::new(false, 8);
@@ -412,7 +417,7 @@ fn a_path_that_was_given_back_unheard_is_given_back_again() {
     world.arrive(0, held.clone());
     assert_eq!(world.group(0), BTreeSet::from([3]), "it is taken over");
     world.create(0, "ticks");
-    assert_eq!(world.leases.leases().count(), 0, "nobody listens");
+    assert_eq!(world.leases.leases().count(), 0, "no receiver listens");
     // With a receiver it is put to use.
     world.arrive(0, held);
     world.join(5, "ticks");
@@ -422,7 +427,7 @@ fn a_path_that_was_given_back_unheard_is_given_back_again() {
     assert!(matches!(world.word(5, "ticks"), Some(StreamWord::Joined { .. })));
 }
 
-/// Who has come again, and does not name a stream any more, does not wait for it.
+/// An agent that has come again, and does not name a stream any more, does not wait for it.
 #[test]
 fn who_waits_for_a_stream_says_so_again() {
     let mut world = World::new(false, 8);
@@ -472,9 +477,11 @@ enum Deed {
     Leave(u32, u8),
     /// The agent's process begins anew and has forgotten all.
     Restart(u32),
-    /// Its session breaks, and it says again what it wants.
+    /// Its session breaks, and it says again what it asks for.
     Again(u32),
     Die(u32),
+    /// The address of a stream's path fails, and works again when another one has taken its place.
+    Fail(u8),
     Pass(u16),
 }
 
@@ -488,6 +495,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => host.clone().prop_map(Deed::Restart),
         1 => host.clone().prop_map(Deed::Again),
         1 => host.prop_map(Deed::Die),
+        2 => (0u8..3).prop_map(Deed::Fail),
         1 => (0u16..3_000).prop_map(Deed::Pass),
     ];
     proptest::collection::vec(deed, 1..80)
@@ -496,7 +504,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 /// What should be: the source and the receivers of each stream.
 type Model = BTreeMap<String, (u32, BTreeSet<u32>)>;
 
-/// What an agent wants of a stream itself: to send it, or to hear it.
+/// What an agent asks of a stream itself: to send it, or to hear it.
 type Wants = BTreeSet<(u32, String)>;
 
 fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) {
@@ -558,8 +566,24 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
             *world.incarnations.get_mut(&host).unwrap() += 1;
             world.arrive(host, Vec::new());
         }
+        Deed::Fail(stream) => {
+            if let Some((source, _)) = model.get(&title(stream)) {
+                fail_for_a_while(world, *source);
+            }
+        }
         Deed::Pass(millis) => world.pass(Duration::from_millis(millis.into())),
     }
+}
+
+/// The address of a source's stream fails, and is repaired.
+fn fail_for_a_while(world: &mut World, source: u32) {
+    let lent = world.lent.get(&(name(source), STREAMS_FROM + 7)).cloned();
+    let Some((_, Channel::Multicast { group, .. } | Channel::Label { group, .. })) = lent else { return };
+    let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
+    world.leases.handle(world.now, Input::Failed { failures: vec![address] });
+    world.drain();
+    world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
+    world.drain();
 }
 
 fn gone(model: &mut Model, hears: &mut Wants, host: u32) {
@@ -690,7 +714,7 @@ proptest! {
         }
     }
 
-    /// Whatever pieces come: numbers rise, but for the first message, which may have been anybody's; nothing panics, and what waits
+    /// Whatever pieces come: numbers rise, but for the first message, which may be of any sender; nothing panics, and what waits
     /// is bounded.
     #[test]
     fn an_order_survives_all_pieces(

@@ -189,7 +189,7 @@ fn a_slow_receiver_is_followed_with_any_store() {
         run.until_done(5);
         let ideal = 1401 * 60_000;
         let finish = run.net.now().0;
-        // Without any store a packet that somebody else has asked for comes once more from the source.
+        // Without any store a packet that another receiver has asked for comes once more from the source.
         let most = if store == 0 { ideal * 105 / 100 } else { ideal * 101 / 100 };
         assert!((ideal..most).contains(&finish), "store of {store}: {finish} ns, ideal {ideal}");
     }
@@ -334,7 +334,7 @@ fn nonsense_from_a_neighbour_is_dropped_and_the_transfer_goes_on() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the network does to packets, everybody gets all of them.
+    /// Whatever the network does to packets, every receiver gets all of them.
     #[test]
     fn everybody_gets_everything(
         seed: u64,

@@ -78,7 +78,7 @@ impl core::fmt::Debug for SealSecret {
 /// What a receiver says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The transfer it wants to join.
+    /// The transfer that it asks to join.
     pub handle: Handle,
     /// Its name in reports; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
@@ -139,7 +139,7 @@ pub struct Offered<'a> {
     pub name: &'a str,
     /// Name of the source's machine, cut in the same way.
     pub host: &'a str,
-    /// What it shows of its code; `None` where anybody may take the offer.
+    /// What it shows of its code; `None` where any host may take the offer.
     pub code: Option<CodeSign>,
     /// Bytes of this connection's own: what JOIN proves, it proves for them.
     pub challenge: Hash,
@@ -162,7 +162,7 @@ pub fn proven_group(salt: &Salt, groups: u64) -> u64 {
 /// A frame of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// Receiver: who it is.
+    /// Receiver: its name and place.
     Hello(Hello<'a>),
     /// Source: what it sends and how.
     Welcome(Welcome<'a>),
@@ -259,9 +259,9 @@ pub enum Control<'a> {
         pulled: bool,
         /// The object's length in bytes.
         object_len: u64,
-        /// Its root hash, where the source knows it already: one who has that object need not get it again.
+        /// Its root hash, where the source knows it already: a receiver that has that object need not get it again.
         root: Option<Hash>,
-        /// That the manager allows it, where agents show who they are.
+        /// That the manager allows it, where agents show certificates.
         permit: Option<ShownPermit<'a>>,
     },
     /// Receiver's agent: it joins.
@@ -315,7 +315,7 @@ pub enum Control<'a> {
         /// TCP port.
         port: u16,
     },
-    /// Receiver to its rack's speaker, as the first frame: who it is.
+    /// Receiver to its rack's speaker, as the first frame: which receiver it is.
     Member {
         /// The transfer.
         handle: Handle,
@@ -362,7 +362,7 @@ pub enum Control<'a> {
         /// The tree.
         tree: u8,
     },
-    /// Receiver: it has something that may be of the object, and wants HASHES before it begins to pull.
+    /// Receiver: it has something that may be of the object, and asks for HASHES before it begins to pull.
     AskHashes,
 }
 

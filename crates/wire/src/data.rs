@@ -44,7 +44,7 @@ const KIND_CODED: u8 = 2;
 pub const FLAG_SIZE: u8 = 1;
 /// A patch sent on the data channel: it does not move the receiver's position.
 pub const FLAG_PATCH: u8 = 2;
-/// The sender wants a progress report now.
+/// The sender asks for a progress report now.
 pub const FLAG_REPORT: u8 = 4;
 /// Sent while the path is being probed (attempt sending).
 pub const FLAG_ATTEMPT: u8 = 8;

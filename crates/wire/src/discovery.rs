@@ -19,7 +19,7 @@ const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
 const KIND_SOLICIT: u8 = 2;
 
-/// What an offer shows of its code: whoever knows the code sees that it is this one, and nobody reads it from there.
+/// What an offer shows of its code: a host that knows the code sees that it is this one, and the code cannot be read from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSign {
     /// Random bytes of this offer, from which and from the code the key is made.
@@ -45,7 +45,7 @@ pub struct Announcement {
     pub name: String,
     /// Name of the source's machine, for people; cut in the same way.
     pub host: String,
-    /// What it shows of its code; `None` where anybody may take the offer.
+    /// What it shows of its code; `None` where any host may take the offer.
     pub code: Option<CodeSign>,
 }
 

@@ -370,7 +370,7 @@ mod tests {
         out
     }
 
-    /// However many receivers there are, each is led from its name to the hash of all, and nobody else is.
+    /// However many receivers there are, each is led from its name to the hash of all, and no other name is.
     #[test]
     fn each_name_has_a_way_of_its_own() {
         for count in 1..35usize {

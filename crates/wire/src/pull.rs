@@ -12,8 +12,8 @@
 //! the paper: the port, and in the highest bit whether the node is a non-branching one. The paper has room for 8
 //! hops, and nodes take no more unless their settings say so; the format has room for 14, as the trees of BCube(8, 4) need 10.
 //!
-//! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver wants, so that
-//! whoever keeps packets can tell what belongs under a name without knowing the transfer. It is a keyed hash, with handle and
+//! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver asks for, so that
+//! a node that keeps packets can tell what belongs under a name without knowing the transfer. It is a keyed hash, with handle and
 //! sn as the key: bytes that fit one name fit no other. Of the object's packets in short payloads only the first bytes of it are
 //! used ([`digest_len`]); the rest of the field is zero.
 
@@ -261,7 +261,7 @@ pub enum Doubt {
 }
 
 /// Whether a node takes in a packet: before its forwarder hears of it, so that it answers no interest and gets into no store. `hash`
-/// is the keyed hash of its payload ([`digest_key`]). Who only passes data on does not look into it.
+/// is the keyed hash of its payload ([`digest_key`]). A node that only passes data on does not look into it.
 ///
 /// # Errors
 /// It does not.
@@ -285,7 +285,7 @@ pub fn greeting(heard: bool) -> [u8; HEADER_LEN] {
     bytes
 }
 
-/// Whether a datagram is a greeting, or wants to be one; with a trailer it is sealed ([`crate::words`]).
+/// Whether a datagram is a greeting, or looks like one; with a trailer it is sealed ([`crate::words`]).
 #[must_use]
 pub fn is_greeting(datagram: &[u8]) -> bool {
     datagram.get(1) == Some(&KIND_GREETING)
@@ -319,6 +319,18 @@ mod tests {
             any::<bool>().prop_map(|fresh| Kind::Interest { fresh }),
             (any::<bool>(), follows).prop_map(|(again, follows)| Kind::Data { again, follows }),
         ]
+    }
+
+    #[test]
+    fn greetings_are_told_from_packets() {
+        for heard in [false, true] {
+            let bytes = greeting(heard);
+            assert!(is_greeting(&bytes) && is_greeting(&bytes[..2]) && !is_greeting(&bytes[..1]));
+        }
+        for kind in 0..=u8::MAX {
+            assert_eq!(is_greeting(&[VERSION, kind, 0]), kind == KIND_GREETING);
+        }
+        assert!(!is_greeting(&[]));
     }
 
     /// What is kept or answered is looked into, what only passes is not.

@@ -31,7 +31,7 @@ const CONTROLLER: u32 = u32::MAX;
 const FLAG_ACTIVE: u8 = 1;
 const FLAG_SETTLED: u8 = 2;
 
-/// Who is meant: a rack's leaf controller, or one of its agents.
+/// What a message names: a rack's leaf controller, or one of its agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// The leaf, counted over all pods.
@@ -43,7 +43,7 @@ pub struct Name {
 /// Up: it lives, and how far it is. Also the confirmation of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Who.
+    /// The one that says so.
     pub from: Name,
     /// Which run of it: a restarted one has another number.
     pub incarnation: u64,
@@ -62,7 +62,7 @@ pub struct Heartbeat {
 /// Down: what the one above takes the other for, and how far the stream goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Who is meant.
+    /// The one that this is for.
     pub to: Name,
     /// Which run of it.
     pub incarnation: u64,
@@ -90,11 +90,11 @@ pub struct Update<'a> {
 /// Down: changes in the order of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Updates<'a> {
-    /// Who is meant.
+    /// The one that this is for.
     pub to: Name,
     /// The stream.
     pub stream: u64,
-    /// Between this number and the first update there is nothing: whoever is so far may go on.
+    /// Between this number and the first update there is nothing: one that is so far may go on.
     pub after: u64,
     /// The changes: rising numbers behind `after`, at least one.
     pub updates: Vec<Update<'a>>,

@@ -1,8 +1,8 @@
-//! Whether multicast gets from one host to others, and how long its packets may be: `polycast doctor` asks, and whoever runs
-//! an agent or `polycast doctor --listen` answers.
+//! Whether multicast gets from one host to others, and how long its packets may be: `polycast doctor` asks, and hosts with
+//! an agent or `polycast doctor --listen` answer.
 //!
 //! An [`Reach::Ask`] goes to [`GROUP`] and [`PORT`], or to one host. An answer goes to the asker alone, says how many bytes
-//! came, and is never longer than what it answers: nobody can use hosts that answer to flood a third.
+//! came, and is never longer than what it answers: hosts that answer cannot be used to flood a third.
 
 use crate::WireError;
 use crate::cursor::{NAME_LEN_MAX, Put, after_head, head};
@@ -25,7 +25,7 @@ const HEAD_LEN: usize = 14;
 /// A datagram of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Who is there? The datagram is as long as this says, [`ASK_LEN_MIN`] at least.
+    /// Which hosts are there? The datagram is as long as this says, [`ASK_LEN_MIN`] at least.
     Ask {
         /// Chosen by the asker.
         number: u64,

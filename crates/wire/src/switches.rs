@@ -217,6 +217,12 @@ mod tests {
         for cut in 0..frame.len() {
             assert_eq!(Word::parse(&frame[..cut]), Err(WireError::Malformed), "{cut} of {word:?}");
         }
+        // It says how long it is, and that is so.
+        let said = u16::from_be_bytes([frame[0], frame[1]]);
+        for wrong in [0, said - 1, said + 1, u16::MAX] {
+            frame[..2].copy_from_slice(&wrong.to_be_bytes());
+            assert_eq!(Word::parse(&frame), Err(WireError::Malformed), "{wrong} for {said}, {word:?}");
+        }
     }
 
     proptest! {

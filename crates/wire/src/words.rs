@@ -4,7 +4,7 @@
 //! message | run 8 | number 8 | tag 12
 //! ```
 //!
-//! The tag covers 13 bytes that say who speaks to whom ([`Way::covered`]), and all before it. No cipher is here.
+//! The tag covers 13 bytes that say which machine speaks to which ([`Way::covered`]), and all before it. No cipher is here.
 
 use crate::data::TAG_LEN;
 
@@ -13,7 +13,7 @@ pub const TRAILER_LEN: usize = 8 + 8 + TAG_LEN;
 /// A word that is so many numbers behind the newest is not taken any more.
 pub const WINDOW: u64 = 128;
 
-/// Who says a word, and to whom: a word of one kind is none of another.
+/// Which machine says a word, and to which: a word of one kind is none of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// An agent of a rack to its leaf controller.

@@ -131,7 +131,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// What they say of who takes part, and by which ways.
+/// What they say of the hosts that take part, and by which ways.
 fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
     let handle = Handle(number);

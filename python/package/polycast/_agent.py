@@ -323,7 +323,7 @@ class Agent:
         self._memory: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._published: dict[str, int] = {}
-        # Versions that went while somebody was still getting them.
+        # Versions that went while a call was still getting them.
         self._superseded: list[int] = []
         self._subscriptions: weakref.WeakSet[Versions] = weakref.WeakSet()
         self._embedded: Embedded | None = None
@@ -463,7 +463,7 @@ class Agent:
         """An object by its key (`sha256:HEX`, `git:HEX`, or KIND:TEXT) or its number, from whichever agent has it. Those who
         ask for the same at nearly the same time are served together.
 
-        Where nobody has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
+        Where no agent has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
         all others have them from this one. A `sha256:` key is checked against the bytes.
         """
         events = self._fetching(wanted, fill is not None, timeout)
@@ -584,7 +584,7 @@ class Agent:
             self._embedded = None
 
     def _forget(self, data_id: int) -> None:
-        """Deletes an object that is not used here any more, or does so later where somebody is still getting it. Another
+        """Deletes an object that is not used here any more, or does so later where a call is still getting it. Another
         process of this application may have been faster. Views stay."""
         kept = []
         for one in [*self._superseded, data_id]:

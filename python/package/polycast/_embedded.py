@@ -34,7 +34,7 @@ class Embedded:
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="polycast-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self._children: list[subprocess.Popen[str]] = []
-        # Also when nobody closes it: at the end of the interpreter at the latest.
+        # Also when it is not closed: at the end of the interpreter at the latest.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, self._folder)
         try:
             self._start(manager, name, interface, key_file, store, config)

@@ -1,5 +1,5 @@
-"""Ray's direct transport over the nodes' agents: what a method returns is copied into the agent's memory once, and whoever
-takes the reference fetches it. Those who ask at nearly the same time are served together, each byte sent once."""
+"""Ray's direct transport over the nodes' agents: what a method returns is copied into the agent's memory once, and each node
+that takes the reference fetches it. Those who ask at nearly the same time are served together, each byte sent once."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Transport(TensorTransportManager):
         raise NotImplementedError("receivers fetch: Ray calls this only for transports that are not one-sided")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:
-        """On the source, when nobody has the reference any more: the object goes from all nodes. Views of it stay."""
+        """On the source, when no process has the reference any more: the object goes from all nodes. Views of it stay."""
         if not isinstance(tensor_transport_meta, Metadata):
             return
         agent = shared_agent()

@@ -22,7 +22,7 @@ def shared_agent(app: bytes = bytes(16)) -> Agent:
 
 
 def _after_fork() -> None:
-    # Whoever held it is not here.
+    # The thread that held the lock is not in this process.
     global _LOCK
     _LOCK = threading.Lock()
 

@@ -78,7 +78,7 @@ class _Events(AsyncIterator[T]):
             try:
                 found = await asyncio.shield(looks)
             except asyncio.CancelledError:
-                # Who is cancelled does not take a version along: the next one who asks gets it.
+                # A wait that is cancelled does not take a version along: the next one gets it.
                 self._looks = None if looks.cancelled() else looks
                 raise
             except BaseException:
@@ -105,7 +105,7 @@ class _Events(AsyncIterator[T]):
 
 
 class Versions(_Events[Version]):
-    """The committed versions of a topic, from the last one on: `async for` over them. Who is slow gets the newest."""
+    """The committed versions of a topic, from the last one on: `async for` over them. A slow reader gets the newest."""
 
 
 class Watch(_Events[Part]):

@@ -15,7 +15,7 @@ again.
     @ray.remote(enable_tensor_transport=True)
     class Trainer:
         @ray.method(tensor_transport="polycast")
-        def weights(self): ...                     # whoever takes the reference gets its tensors from the nearest agent
+        def weights(self): ...                     # a node that takes the reference gets its tensors from the nearest agent
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]
     tied = _tied(metadata, places)
     make = _torch_view if framework == "torch" else _numpy_view
     ordered = sorted(places, key=lambda name: places[name][2])
-    # A function of its own: what is wrong is said to who asks, not to who takes the first.
+    # A function of its own: what is wrong is said to the caller that asks, not to the one that takes the first.
     return ((name, make(body, *places[first])) for name, first in [*((name, name) for name in ordered), *tied])
 
 

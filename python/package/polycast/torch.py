@@ -61,7 +61,7 @@ def subscribe(topic: str, *, agent: Agent | None = None) -> Subscription:
 
 def arriving(topic: str, *, agent: Agent | None = None) -> Iterator[Arriving]:
     """The versions of a topic, each as soon as it is on its way: its tensors come one by one, before the version is whole, and
-    before it is committed. Who comes late begins with the last committed one."""
+    before it is committed. A reader that comes late begins with the last committed one."""
     agent = agent or shared_agent()
     versions = agent.subscribe(topic, staged=True)
     last = 0
@@ -136,7 +136,7 @@ class Weights:
 
 class Subscription(Iterator[Weights]):
     """The versions of a topic: iterate, wait for the next one, or look whether there is a newer one. A version that is taken
-    takes the place of the one before it in this host's store. Who is slow gets the newest, and not each."""
+    takes the place of the one before it in this host's store. A slow reader gets the newest, and not each."""
 
     def __init__(self, agent: Agent, versions: Versions) -> None:
         self._agent, self._versions = agent, versions

@@ -14,7 +14,7 @@ const LONG: &str = "Every byte is sent once and reaches all receivers, by IP mul
 ///
 /// # Errors
 /// A tool fails, in a sentence.
-pub fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathBuf>, String> {
+pub(super) fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathBuf>, String> {
     if !Command::new("rpmbuild").arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("no rpmbuild here: there is no RPM");
         return Ok(None);
@@ -55,7 +55,7 @@ pub fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathBuf>, St
 ///
 /// # Errors
 /// A tool fails, in a sentence.
-pub fn deb(root: &Path, out: &Path, version: &str, program: &Path) -> Result<Option<PathBuf>, String> {
+pub(super) fn deb(root: &Path, out: &Path, version: &str, program: &Path) -> Result<Option<PathBuf>, String> {
     let architecture = match Command::new("dpkg").arg("--print-architecture").output() {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
         _ => {

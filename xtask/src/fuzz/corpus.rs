@@ -11,7 +11,7 @@ const FOUND: &str = "found";
 const FOUND_BYTES_MAX: usize = 6 << 10;
 
 /// Writes the inputs of a folder in the place of those that were found before; gives how many lines there are.
-pub fn store(file: &Path, folder: &Path) -> io::Result<u64> {
+pub(super) fn store(file: &Path, folder: &Path) -> io::Result<u64> {
     let before = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -2,7 +2,7 @@
 
 /// What came of one target.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub(super) struct Row {
     pub target: String,
     pub runs: u64,
     pub edges: u64,
@@ -15,12 +15,12 @@ pub struct Row {
 
 impl Row {
     /// Of a target that could not be run.
-    pub fn broken(target: &str, problem: String) -> Self {
+    pub(super) fn broken(target: &str, problem: String) -> Self {
         Row { target: target.to_string(), problems: vec![problem], ..Row::default() }
     }
 
     /// What the last lines of a run say.
-    pub fn read(target: &str, text: &str) -> Self {
+    pub(super) fn read(target: &str, text: &str) -> Self {
         let number = |line: &str, name: &str| {
             let value = line.split(name).nth(1)?.split_whitespace().next()?;
             value.split('/').next()?.parse::<u64>().ok()
@@ -48,14 +48,14 @@ impl Row {
     }
 
     /// In one line.
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let [target, runs, edges, features, corpus, finds] = self.cells();
         format!("{target}: {runs} runs, {edges} edges, {features} features, {corpus} inputs, {finds} finds")
     }
 }
 
 /// All rows, as a table in Markdown.
-pub fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[Row]) -> String {
     let mut lines = vec![
         "| target | runs | edges | features | corpus | finds |".to_string(),
         "| --- | ---: | ---: | ---: | ---: | ---: |".to_string(),

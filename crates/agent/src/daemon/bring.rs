@@ -25,7 +25,7 @@ const MODE_MAX: u32 = 0o777;
 ///
 /// # Errors
 /// The request makes no sense, the id is taken, or there is no room.
-pub async fn put(
+pub(super) async fn put(
     shared: &Arc<Shared>,
     (id, user): (ObjectId, User),
     first: PutRequest,
@@ -64,13 +64,13 @@ fn shape(first: &PutRequest) -> Result<Shape, Refusal> {
 ///
 /// # Errors
 /// It is not here, not for this user, or cannot be read.
-pub async fn take(
+pub(super) async fn take(
     shared: &Arc<Shared>,
     (id, user): (ObjectId, User),
 ) -> Result<ReceiverStream<Result<TakeResponse, Status>>, Refusal> {
     let internal = |error: tokio::task::JoinError| Refusal::new(Kind::Internal, error.to_string());
     let unknown = || Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here"));
-    // Nobody removes it while it is being opened; what is open stays.
+    // It is not removed while it is being opened; what is open stays.
     let held = shared.catalog.begin_send(id)?;
     if !held.object.is_for(user) {
         return Err(unknown());
@@ -91,7 +91,7 @@ pub async fn take(
 async fn give(source: Arc<dyn ObjectSource>, pieces: mpsc::Sender<Result<TakeResponse, Status>>) {
     let mut at = 0;
     while at < source.len() {
-        // A place first: what is read for nobody would lie in memory.
+        // A place first: what is read for a caller that has gone would lie in memory.
         let Ok(place) = pieces.reserve().await else { return };
         let (reading, len) = (Arc::clone(&source), PIECE_LEN.min(source.len() - at));
         let read = tokio::task::spawn_blocking(move || {

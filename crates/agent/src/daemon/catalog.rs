@@ -2,7 +2,7 @@
 
 mod sets;
 
-pub use sets::{Part, Set, part_id, printable};
+pub(super) use sets::{Part, Set, part_id, printable};
 
 use super::choice::Choice;
 use super::store::{Description, Found};
@@ -29,7 +29,7 @@ const OLDER_MAX: usize = 2;
 
 /// An object that can be read or sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Available {
+pub(crate) struct Available {
     /// Its name as a file, for the receivers.
     pub name: String,
     pub kind: ObjectKind,
@@ -38,7 +38,7 @@ pub struct Available {
     pub mode: u16,
     /// The state of what was added; all zero in the store, where nothing changes.
     pub stamp: Stamp,
-    /// Empty while nobody has computed it.
+    /// Empty while it has not been computed.
     pub root: String,
     /// Where its bytes are; `None`: in the store.
     pub added_from: Option<PathBuf>,
@@ -46,9 +46,9 @@ pub struct Available {
     pub choice: Arc<Choice>,
     /// Since when it is here.
     pub since: SystemTime,
-    /// Who on this host has brought it; `None`: it has come from elsewhere.
+    /// The user of this host who has brought it; `None`: it has come from elsewhere.
     pub holder: Option<Holder>,
-    /// When somebody has asked for it last.
+    /// When it was asked for last.
     pub used: SystemTime,
     /// It stays, whatever else needs its room.
     pub pinned: bool,
@@ -56,9 +56,9 @@ pub struct Available {
     pub superseded: bool,
 }
 
-/// A received object that nobody is being sent.
+/// A received object that is not being sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Idle {
+pub(crate) struct Idle {
     pub id: ObjectId,
     pub length: u64,
     pub since: SystemTime,
@@ -70,7 +70,7 @@ pub struct Idle {
 
 /// How far an object is that is being received.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The name that it has at the source, once that is known.
     pub name: OnceLock<String>,
     pub bytes: AtomicU64,
@@ -79,7 +79,7 @@ pub struct Progress {
     pub arrivals: Arc<Arrivals>,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
-    /// Who on this host brings it; `None`: it comes from elsewhere.
+    /// The user of this host who brings it; `None`: it comes from elsewhere.
     pub holder: Option<Holder>,
 }
 
@@ -113,22 +113,22 @@ impl State {
 
 /// An object and its state at one moment.
 #[derive(Debug)]
-pub enum Snapshot {
+pub(crate) enum Snapshot {
     Available(Available),
     Receiving { name: String, bytes: u64, total: u64, holder: Option<Holder> },
 }
 
 impl Snapshot {
     /// Whether this user may read it, or see it come.
-    pub fn is_for(&self, user: User) -> bool {
+    pub(crate) fn is_for(&self, user: User) -> bool {
         match self {
             Snapshot::Available(object) => object.is_for(user),
             Snapshot::Receiving { holder, .. } => user.may_see(*holder, false),
         }
     }
 
-    /// Who on this host has brought it.
-    pub fn holder(&self) -> Option<Holder> {
+    /// The user of this host who has brought it.
+    pub(crate) fn holder(&self) -> Option<Holder> {
         match self {
             Snapshot::Available(object) => object.holder,
             Snapshot::Receiving { holder, .. } => *holder,
@@ -138,14 +138,14 @@ impl Snapshot {
 
 /// An object that is here, or how it comes.
 #[derive(Debug)]
-pub enum Coming {
+pub(crate) enum Coming {
     Here(Available),
     OnItsWay(Arc<Progress>),
 }
 
 /// The table of objects.
 #[derive(Debug)]
-pub struct Catalog {
+pub(crate) struct Catalog {
     inner: Mutex<Inner>,
     /// Counts what readers may wait for: objects that became available, and tries that failed. `None` when
     /// there is no more to wait for.
@@ -160,11 +160,11 @@ struct Inner {
     receiving: usize,
     /// Sets whose files are waited for, by the source of each list.
     gathering: BTreeMap<Option<IpAddr>, usize>,
-    /// Objects that have come or gone since somebody looked.
+    /// Objects that have come or gone since the last look.
     journal: BTreeSet<ObjectId>,
     /// What sets are made of that are here, or whose files are on their way.
     sets: BTreeMap<ObjectId, Arc<Set>>,
-    /// Files that are here because a set was added, and that nobody has added by themselves.
+    /// Files that are here because a set was added, and that no user has added by themselves.
     entered: BTreeSet<ObjectId>,
     /// The last tries to receive that failed, oldest first.
     failures: VecDeque<(ObjectId, Refusal)>,
@@ -172,7 +172,7 @@ struct Inner {
 
 impl Catalog {
     /// A catalog with what lies in the store already.
-    pub fn new(objects_max: usize, receives_max: usize, found: Vec<Found>) -> Self {
+    pub(crate) fn new(objects_max: usize, receives_max: usize, found: Vec<Found>) -> Self {
         let journal = found.iter().map(|found| found.id).collect();
         let objects = found.into_iter().map(|Found { id, description, since, used }| {
             let object = Available { since, used, ..Available::received(description) };
@@ -184,7 +184,7 @@ impl Catalog {
 
     /// Puts in an added object, and gives what is there then. To add the same once more changes nothing: a caller that does
     /// not know whether it was heard may say it again.
-    pub fn add(&self, id: ObjectId, object: Available) -> Result<Available, Refusal> {
+    pub(crate) fn add(&self, id: ObjectId, object: Available) -> Result<Available, Refusal> {
         let mut inner = self.lock();
         if let Some(State::Available { object: there, .. }) = inner.objects.get(&id)
             && there.added_from.is_some()
@@ -209,7 +209,7 @@ impl Catalog {
     }
 
     /// Whether what lies at this path could be added under this id now.
-    pub fn check_free(&self, id: ObjectId, path: &Path) -> Result<(), Refusal> {
+    pub(crate) fn check_free(&self, id: ObjectId, path: &Path) -> Result<(), Refusal> {
         let inner = self.lock();
         match inner.objects.get(&id) {
             Some(State::Available { object, .. }) if object.added_from.as_deref() == Some(path) => Ok(()),
@@ -218,12 +218,12 @@ impl Catalog {
     }
 
     /// Begins to receive an object; ends with the guard.
-    pub fn begin_receive(self: &Arc<Self>, id: ObjectId) -> Result<Receive, Refusal> {
+    pub(crate) fn begin_receive(self: &Arc<Self>, id: ObjectId) -> Result<Receive, Refusal> {
         self.begin(id, Progress::default(), |_| Ok(()))
     }
 
     /// The same for an object that a user of this host brings, who has no more than a part of the agent.
-    pub fn begin_bring(
+    pub(crate) fn begin_bring(
         self: &Arc<Self>,
         id: ObjectId,
         user: User,
@@ -272,7 +272,7 @@ impl Catalog {
     }
 
     /// Begins to confirm to a source that an object is here; it cannot be deleted while the guard lives.
-    pub fn begin_confirm(self: &Arc<Self>, id: ObjectId) -> Result<Confirm, Refusal> {
+    pub(crate) fn begin_confirm(self: &Arc<Self>, id: ObjectId) -> Result<Confirm, Refusal> {
         self.lock().admit_receive(self.receives_max)?;
         let send = self.begin_send(id)?;
         self.lock().receiving += 1;
@@ -280,7 +280,7 @@ impl Catalog {
     }
 
     /// Begins to send an object; it cannot be deleted while the guard lives.
-    pub fn begin_send(self: &Arc<Self>, id: ObjectId) -> Result<Send, Refusal> {
+    pub(crate) fn begin_send(self: &Arc<Self>, id: ObjectId) -> Result<Send, Refusal> {
         let mut inner = self.lock();
         match inner.objects.get_mut(&id) {
             Some(State::Available { object, sends }) => {
@@ -294,7 +294,13 @@ impl Catalog {
 
     /// Objects that may be older versions of one that is about to come, of the same application: those of its name, and those as
     /// long as it; the newest first. They stay while the guards live.
-    pub fn older(self: &Arc<Self>, id: ObjectId, name: &str, kind: ObjectKind, length: u64) -> Vec<Send> {
+    pub(crate) fn older(
+        self: &Arc<Self>,
+        id: ObjectId,
+        name: &str,
+        kind: ObjectKind,
+        length: u64,
+    ) -> Vec<Send> {
         let like = |snapshot: &Snapshot| match snapshot {
             Snapshot::Available(object)
                 if object.kind == kind && object.length > 0 && !object.is_private() =>
@@ -312,9 +318,9 @@ impl Catalog {
     }
 
     /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
-    /// whether there was anything. Nobody can put another one of this id in its place meanwhile. A user who must not see an
+    /// whether there was anything. No other one of this id can take its place meanwhile. A user who must not see an
     /// object learns of none.
-    pub fn delete(
+    pub(crate) fn delete(
         &self,
         id: ObjectId,
         user: User,
@@ -361,7 +367,7 @@ impl Catalog {
 
     /// Waits until an object can be read. With `known_only`, an object that is not even on its way is an
     /// error at once, and so is a try to receive it that fails.
-    pub async fn wait(
+    pub(crate) async fn wait(
         &self,
         id: ObjectId,
         user: User,
@@ -404,7 +410,7 @@ impl Catalog {
     }
 
     /// Why an object is not here.
-    pub fn absent(&self, id: ObjectId) -> Refusal {
+    pub(crate) fn absent(&self, id: ObjectId) -> Refusal {
         let inner = self.lock();
         match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
             Some((_, why)) => Refusal::new(why.kind, format!("object {id} could not be received: {why}")),
@@ -412,12 +418,12 @@ impl Catalog {
         }
     }
 
-    pub fn get(&self, id: ObjectId) -> Option<Snapshot> {
+    pub(crate) fn get(&self, id: ObjectId) -> Option<Snapshot> {
         self.lock().objects.get(&id).map(snapshot)
     }
 
     /// An object, or how it comes.
-    pub fn coming(&self, id: ObjectId) -> Option<Coming> {
+    pub(crate) fn coming(&self, id: ObjectId) -> Option<Coming> {
         Some(match self.lock().objects.get(&id)? {
             State::Available { object, .. } => Coming::Here(object.clone()),
             State::Receiving(progress) => Coming::OnItsWay(Arc::clone(progress)),
@@ -425,17 +431,17 @@ impl Catalog {
     }
 
     /// Hears of objects that come and go; `None` when there is no more to wait for.
-    pub fn changes(&self) -> watch::Receiver<Option<u64>> {
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<u64>> {
         self.changes.subscribe()
     }
 
     /// Whether an object of this id is here, or is being received.
-    pub fn is_known(&self, id: ObjectId) -> bool {
+    pub(crate) fn is_known(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
     }
 
     /// The objects of an application that have this name.
-    pub fn of_name(&self, app: AppId, name: &str) -> Vec<ObjectId> {
+    pub(crate) fn of_name(&self, app: AppId, name: &str) -> Vec<ObjectId> {
         let list = self.list(Some(app)).into_iter();
         let is_called =
             |snapshot: &Snapshot| matches!(snapshot, Snapshot::Available(object) if object.name == name);
@@ -443,22 +449,22 @@ impl Catalog {
     }
 
     /// Bytes that received objects have in the store, and that those will have that come; `except` does not count.
-    pub fn stored_bytes(&self, except: Option<ObjectId>) -> u64 {
+    pub(crate) fn stored_bytes(&self, except: Option<ObjectId>) -> u64 {
         let inner = self.lock();
         let others = inner.objects.iter().filter(|(id, _)| Some(**id) != except);
         others.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
     }
 
     /// The same, of those that this user has brought.
-    pub fn brought_bytes(&self, user: User, except: ObjectId) -> u64 {
+    pub(crate) fn brought_bytes(&self, user: User, except: ObjectId) -> u64 {
         let inner = self.lock();
         let own = inner.objects.iter().filter(|(id, state)| **id != except && state.is_of(user));
         own.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
     }
 
     /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has taken come first, then
-    /// those that nobody has asked for for the longest time.
-    pub fn idle(&self) -> Vec<Idle> {
+    /// those that have not been asked for for the longest time.
+    pub(crate) fn idle(&self) -> Vec<Idle> {
         let inner = self.lock();
         let bound = inner.bound();
         let may_go = |(id, state): (&ObjectId, &State)| match state {
@@ -481,8 +487,8 @@ impl Catalog {
         idle
     }
 
-    /// Somebody has asked for an object; gives whether that is worth a note on the disk.
-    pub fn touch(&self, id: ObjectId) -> bool {
+    /// An object was asked for; gives whether that is worth a note on the disk.
+    pub(crate) fn touch(&self, id: ObjectId) -> bool {
         let now = SystemTime::now();
         let mut inner = self.lock();
         let Some(State::Available { object, .. }) = inner.objects.get_mut(&id) else { return false };
@@ -491,14 +497,14 @@ impl Catalog {
     }
 
     /// A newer version has taken the place of an object.
-    pub fn supersede(&self, id: ObjectId) {
+    pub(crate) fn supersede(&self, id: ObjectId) {
         if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id) {
             object.superseded = true;
         }
     }
 
     /// Pins an object, or lets it go again, once `write` has written that down; gives what it is then.
-    pub fn pin(
+    pub(crate) fn pin(
         &self,
         id: ObjectId,
         user: User,
@@ -523,14 +529,14 @@ impl Catalog {
     }
 
     /// All objects, or those of one application, in the order of their names.
-    pub fn list(&self, app: Option<AppId>) -> Vec<(ObjectId, Snapshot)> {
+    pub(crate) fn list(&self, app: Option<AppId>) -> Vec<(ObjectId, Snapshot)> {
         let first = ObjectId { app: app.unwrap_or_default(), data: DataId(0) };
         let last = ObjectId { app: app.unwrap_or(AppId([0xff; 16])), data: DataId(u64::MAX) };
         self.lock().objects.range(first..=last).map(|(id, state)| (*id, snapshot(state))).collect()
     }
 
     /// The root hash of an object has become known.
-    pub fn set_root(&self, id: ObjectId, root: &str) {
+    pub(crate) fn set_root(&self, id: ObjectId, root: &str) {
         if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id)
             && object.root.is_empty()
         {
@@ -539,7 +545,7 @@ impl Catalog {
     }
 
     /// Objects that have come or gone since the last look; `None` for those that are not here.
-    pub fn take_journal(&self) -> Vec<(ObjectId, Option<Available>)> {
+    pub(crate) fn take_journal(&self) -> Vec<(ObjectId, Option<Available>)> {
         let mut inner = self.lock();
         let journal = std::mem::take(&mut inner.journal);
         let state = |id: &ObjectId| match inner.objects.get(id) {
@@ -552,7 +558,7 @@ impl Catalog {
 
     /// Waits until something has come or gone that [`Catalog::take_journal`] did not name yet; gives whether there is more to
     /// wait for.
-    pub async fn await_journal(&self) -> bool {
+    pub(crate) async fn await_journal(&self) -> bool {
         let mut changes = self.changes.subscribe();
         loop {
             if changes.borrow_and_update().is_none() {
@@ -568,7 +574,7 @@ impl Catalog {
     }
 
     /// Ends all receiving.
-    pub fn cancel_receives(&self) {
+    pub(crate) fn cancel_receives(&self) {
         for state in self.lock().objects.values() {
             if let State::Receiving(progress) = state {
                 progress.cancel.store(true, Ordering::Relaxed);
@@ -577,7 +583,7 @@ impl Catalog {
     }
 
     /// Waits until nothing is being received.
-    pub async fn receives_ended(&self) {
+    pub(crate) async fn receives_ended(&self) {
         let mut changes = self.changes.subscribe();
         let runs = || {
             let inner = self.lock();
@@ -587,7 +593,7 @@ impl Catalog {
     }
 
     /// Sends away all who wait for an object.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.changes.send_replace(None);
     }
 
@@ -628,12 +634,12 @@ impl Inner {
 
 impl Available {
     /// Whether this user may read it.
-    pub fn is_for(&self, user: User) -> bool {
+    pub(crate) fn is_for(&self, user: User) -> bool {
         user.may_see(self.holder, self.added_from.is_some())
     }
 
     /// Whether it is its holder's alone.
-    pub fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         self.holder.is_some_and(|holder| holder.private)
     }
 
@@ -685,7 +691,7 @@ fn being_received(id: ObjectId) -> Refusal {
 
 /// An object that is being received.
 #[derive(Debug)]
-pub struct Receive {
+pub(crate) struct Receive {
     catalog: Arc<Catalog>,
     id: ObjectId,
     progress: Arc<Progress>,
@@ -696,21 +702,21 @@ pub struct Receive {
 }
 
 impl Receive {
-    pub fn id(&self) -> ObjectId {
+    pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
 
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
     /// It is there, verified and stored.
-    pub fn complete(mut self, description: Description) {
+    pub(crate) fn complete(mut self, description: Description) {
         self.outcome = Some(Ok(description));
     }
 
     /// It is there, verified and stored, while the transfer goes on for others.
-    pub fn publish(&mut self, description: Description) {
+    pub(crate) fn publish(&mut self, description: Description) {
         let mut inner = self.catalog.lock();
         let object = Available::received(description);
         inner.objects.insert(self.id, State::Available { object, sends: 0 });
@@ -721,12 +727,12 @@ impl Receive {
     }
 
     /// Whether it can be read already.
-    pub fn is_published(&self) -> bool {
+    pub(crate) fn is_published(&self) -> bool {
         self.published
     }
 
     /// It did not come.
-    pub fn fail(mut self, why: Refusal) {
+    pub(crate) fn fail(mut self, why: Refusal) {
         self.outcome = Some(Err(why));
     }
 }
@@ -766,13 +772,13 @@ impl Drop for Receive {
 
 /// An object that a source is told about: it is here.
 #[derive(Debug)]
-pub struct Confirm {
+pub(crate) struct Confirm {
     send: Send,
 }
 
 impl Confirm {
     /// What it is.
-    pub fn object(&self) -> &Available {
+    pub(crate) fn object(&self) -> &Available {
         &self.send.object
     }
 }
@@ -786,7 +792,7 @@ impl Drop for Confirm {
 
 /// An object that is being sent.
 #[derive(Debug)]
-pub struct Send {
+pub(crate) struct Send {
     catalog: Arc<Catalog>,
     id: ObjectId,
     /// What it is.
@@ -794,7 +800,7 @@ pub struct Send {
 }
 
 impl Send {
-    pub fn id(&self) -> ObjectId {
+    pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
 }

@@ -9,7 +9,7 @@ const WORDS_MAX: usize = 65_536;
 
 /// Further paths, and what is left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Choice {
+pub(crate) struct Choice {
     more: Vec<PathBuf>,
     exclude: Vec<Glob>,
 }
@@ -19,7 +19,7 @@ impl Choice {
     ///
     /// # Errors
     /// A path is not absolute, or a pattern means nothing.
-    pub fn of(more: Vec<String>, exclude: &[String]) -> Result<Self, Refusal> {
+    pub(crate) fn of(more: Vec<String>, exclude: &[String]) -> Result<Self, Refusal> {
         let invalid = |message: String| Refusal::new(Kind::Invalid, message);
         if more.len() + exclude.len() > WORDS_MAX {
             return Err(invalid(format!("these are more than {WORDS_MAX} paths and patterns")));
@@ -34,17 +34,17 @@ impl Choice {
     }
 
     /// Whether it is one path as a whole.
-    pub fn is_all(&self) -> bool {
+    pub(crate) fn is_all(&self) -> bool {
         self.more.is_empty() && self.exclude.is_empty()
     }
 
     /// Whether there are several paths.
-    pub fn is_several(&self) -> bool {
+    pub(crate) fn is_several(&self) -> bool {
         !self.more.is_empty()
     }
 
     /// The directory that it makes with the first path.
-    pub fn open(&self, first: &Path) -> Result<TreeSource, ArchiveError> {
+    pub(crate) fn open(&self, first: &Path) -> Result<TreeSource, ArchiveError> {
         if self.is_several() {
             let paths: Vec<PathBuf> = std::iter::once(first.to_path_buf()).chain(self.more.clone()).collect();
             return TreeSource::open_all(&paths, &self.exclude);

@@ -19,7 +19,7 @@ const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
 /// How long an object may stay in one.
 const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
 
-/// TCP port of an agent for which nobody has chosen one.
+/// TCP port of an agent whose settings name none.
 pub const CONTROL_PORT: u16 = 7_401;
 
 /// Settings of an agent; what is left out has the value of `Default`, only the manager must be named.
@@ -39,21 +39,21 @@ pub struct AgentConfig {
     /// Bytes that the store may hold, such as `8GiB`; without it half of the machine's memory where the store is in memory, and
     /// what fits where it is not.
     pub store_max: Option<String>,
-    /// How long a received object stays, such as `12h` or `7d`; without it until somebody removes it.
+    /// How long a received object stays, such as `12h` or `7d`; without it until a user removes it.
     pub store_ttl: Option<String>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
-    /// Who may use the socket: `600` its user, `660` the members of a group, `666` all users of this machine.
+    /// Which users may use the socket: `600` the agent's own, `660` the members of a group, `666` all users of this machine.
     pub socket_mode: Option<String>,
     /// That group, by its name or number.
     pub socket_group: Option<String>,
     /// The class of service (DSCP), 0 to 63, that the data packets of what it sends are marked with; without one they are not.
     pub dscp: Option<i64>,
-    /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
+    /// TCP port where other agents reach this one, for all that they ask of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
     /// File with the cluster's key, as `polycast key new FILE` writes it: with it all that agents say to each other is sealed, and
-    /// who has not the key takes part in nothing.
+    /// an agent without the key takes part in nothing.
     pub key_file: Option<PathBuf>,
     /// In its place: certificates (PEM) of the authorities that are trusted,
     pub tls_ca: Option<PathBuf>,
@@ -202,7 +202,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// How the agent shows who it is.
+    /// How the agent proves its name.
     #[must_use]
     pub fn identity_files(&self) -> IdentityFiles {
         IdentityFiles {
@@ -214,7 +214,7 @@ impl AgentConfig {
         }
     }
 
-    /// Sets how the agent shows who it is, where that is said.
+    /// Sets how the agent proves its name, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
         let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity_files());
         (self.key_file, self.tls_crl) = (key_file, tls_crl);
@@ -272,7 +272,7 @@ impl AgentConfig {
         self.dscp.map(|class| Dscp::try_from(class).map_err(wrong)).transpose()
     }
 
-    /// Who may use the socket.
+    /// Which users may use the socket.
     ///
     /// # Errors
     /// There is no such mode or group.

@@ -21,12 +21,12 @@ fn invalid(message: impl Into<String>) -> Refusal {
 }
 
 /// The application and the process that call.
-pub fn caller(caller: Option<&api::Caller>) -> Result<(AppId, u64), Refusal> {
-    let caller = caller.ok_or_else(|| invalid("the call does not say who calls"))?;
+pub(super) fn caller(caller: Option<&api::Caller>) -> Result<(AppId, u64), Refusal> {
+    let caller = caller.ok_or_else(|| invalid("the call names no caller"))?;
     Ok((app_id(&caller.app_id)?, caller.process_id))
 }
 
-pub fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
+pub(super) fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
     match (request.all, request.receivers.len()) {
         (true, 0) => Ok(Receivers::All),
         (true, _) => Err(invalid("a transfer is either for all or for the receivers that are named")),
@@ -48,7 +48,7 @@ pub fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
     }
 }
 
-pub fn options(request: &api::SendRequest, default: Options) -> Options {
+pub(super) fn options(request: &api::SendRequest, default: Options) -> Options {
     let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
     let after =
         request.slow_after_ms.map(millis).or(SlowPolicy::SHIPPED.patience()).unwrap_or(Duration::ZERO);
@@ -70,7 +70,7 @@ fn kind(kind: ObjectKind) -> i32 {
 }
 
 /// An object that can be read; `stored` is where it is if it was received. Where its bytes lie is told only whom that helps.
-pub fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> api::Object {
+pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> api::Object {
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
         (Some(_), ObjectKind::File | ObjectKind::Set) => (api::ObjectState::Added, PathForm::Bytes),
@@ -106,7 +106,7 @@ fn unix_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path, user: User) -> api::Object {
+pub(super) fn object(id: ObjectId, snapshot: Snapshot, stored: &Path, user: User) -> api::Object {
     match snapshot {
         Snapshot::Available(object) => available(id, object, stored, user),
         Snapshot::Receiving { name, bytes, total, holder } => api::Object {
@@ -123,7 +123,7 @@ pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path, user: User) -> ap
     }
 }
 
-pub fn granted(granted: &Granted) -> api::Granted {
+pub(super) fn granted(granted: &Granted) -> api::Granted {
     api::Granted {
         fabric: granted.fabric.clone(),
         response_id: granted.response_id,
@@ -135,13 +135,13 @@ pub fn granted(granted: &Granted) -> api::Granted {
     }
 }
 
-pub fn waiting(waiting: Option<&Waiting>) -> api::Waiting {
+pub(super) fn waiting(waiting: Option<&Waiting>) -> api::Waiting {
     api::Waiting {
         before: waiting.map(|waiting| waiting.before),
         estimate_ms: waiting.and_then(|waiting| waiting.estimate_ms),
     }
 }
 
-pub fn lease(request: &api::SendRequest) -> Option<Duration> {
+pub(super) fn lease(request: &api::SendRequest) -> Option<Duration> {
     request.lease_ms.map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)))
 }

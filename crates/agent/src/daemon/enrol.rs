@@ -70,7 +70,7 @@ impl Enrolment {
     }
 
     /// The agent's certificate: the one that is there, where it holds, or one for the token.
-    pub async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
+    pub(super) async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
         let wrong = match self.files().security_of(&self.name) {
             Ok(Some(security)) => return Ok(security),
             Ok(None) => String::new(),
@@ -84,8 +84,8 @@ impl Enrolment {
         Ok(security.expect("all files are named"))
     }
 
-    /// Renews the certificate when its time has come, for ever.
-    pub async fn renew(&self, security: &Security) {
+    /// Renews the certificate each time when that is due, as long as the agent runs.
+    pub(super) async fn renew(&self, security: &Security) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
             let due =
@@ -157,7 +157,7 @@ enum Asking<'a> {
 
 /// Why a manager has not given a certificate.
 enum Silence {
-    /// It does not want to.
+    /// It refuses.
     Refused(String),
     /// Another one may.
     Away(String),

@@ -16,7 +16,7 @@ pub enum AgentError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
-    /// It cannot show who it is.
+    /// It cannot prove its name.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// It gets no certificate.
@@ -55,7 +55,7 @@ pub enum AgentError {
     /// Its agent of the rack cannot run.
     #[error(transparent)]
     Rack(#[from] LabelSwitchError),
-    /// The manager does not want this agent.
+    /// The manager refuses this agent.
     #[error("the manager at {manager} turned this agent down: {refusal}")]
     TurnedDown {
         /// Its address.

@@ -42,14 +42,14 @@ const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The agent's control listener.
-pub struct Invitations {
+pub(super) struct Invitations {
     shared: Arc<Shared>,
     strangers: Strangers,
     decisions: Arc<Semaphore>,
     sources: Arc<Sources>,
 }
 
-/// Tells a thread to end when this is dropped, also where nobody waits for the end: a runtime that is dropped waits for its
+/// Tells a thread to end when this is dropped, also where no task waits for the end: a runtime that is dropped waits for its
 /// threads.
 struct Ends(Arc<AtomicBool>);
 
@@ -62,7 +62,11 @@ impl Drop for Ends {
 impl Invitations {
     /// # Errors
     /// The listener cannot be used.
-    pub fn new(shared: Arc<Shared>, listener: TcpListener, receives_max: usize) -> std::io::Result<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        listener: TcpListener,
+        receives_max: usize,
+    ) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Invitations {
             strangers: Strangers::new(listener, shared.sealing.security()),
@@ -76,10 +80,10 @@ impl Invitations {
     }
 
     /// Takes invitations until told to end.
-    pub async fn run(mut self, mut ending: watch::Receiver<bool>) {
+    pub(super) async fn run(mut self, mut ending: watch::Receiver<bool>) {
         let ends = Ends(Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&ends.0);
-        // One thread for all who have not said what they want.
+        // One thread for all connections on which no wish has been said yet.
         let listening = tokio::task::spawn_blocking(move || {
             while !told.load(Ordering::Relaxed) {
                 self.turn();
@@ -106,7 +110,7 @@ impl Invitations {
         }
     }
 
-    /// Somebody comes for a transfer that runs here.
+    /// A connection is for a transfer that runs here.
     fn pass(&self, visit: Visit, visitor: Visitor) {
         if let Err(mut stream) = self.shared.door.pass(visit, visitor) {
             tracing::debug!(peer = ?stream.peer(), "comes for a transfer that does not run here");
@@ -137,7 +141,7 @@ impl Invitations {
     }
 }
 
-/// What somebody wants who comes to the control port.
+/// What a connection to the control port is for.
 enum Wish {
     /// This agent is to join a transfer; with the permit that is shown.
     Invite(Invitation, Option<KeptPermit>),
@@ -231,7 +235,7 @@ fn join(
 }
 
 /// Whether the manager allows what a source calls for: the permit that it shows is of our manager, holds, is for this agent, and
-/// for this very transfer. Gives the name that the object has to have; none where agents do not show who they are.
+/// for this very transfer. Gives the name that the object has to have; none where agents do not show certificates.
 fn allowed(
     shared: &Shared,
     caller: &PeerNames,
@@ -343,7 +347,7 @@ fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     let is_it = length == invitation.object_len && invitation.root.is_none_or(|known| known == root);
     let comes = shared.catalog.lacking(&set).is_ok_and(|(_, comes)| comes);
     if !is_it && !comes {
-        // Nobody sends what the other list names: this one takes its place.
+        // No source sends what the other list names: this one takes its place.
         progress.cancel.store(true, Ordering::Relaxed);
     }
     let bytes: Arc<dyn ObjectSource> = Arc::new(bytes);
@@ -415,7 +419,7 @@ fn gather(shared: &Arc<Shared>, mut receive: Receive, list: Description, caller:
         remove(shared, id);
         return receive.fail(refusal);
     }
-    // Whoever waits for the files holds no thread.
+    // The wait for the files holds no thread.
     tokio::runtime::Handle::current().spawn(sets::gather(Arc::clone(shared), receive, list));
 }
 

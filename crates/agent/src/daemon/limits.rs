@@ -1,4 +1,4 @@
-//! How much the store may hold, and for how long: those that nobody has asked for for the longest time make room for new ones, and
+//! How much the store may hold, and for how long: objects that have not been asked for for the longest time make room for new ones, and
 //! none that is pinned or in use.
 
 use super::catalog::{Catalog, Idle};
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 /// A store in memory gets this part of the machine's memory, unless settings say otherwise.
 const PART_OF_MEMORY: u64 = 2;
-/// A version is not written over so soon after somebody has been told where it is.
+/// A version is not written over so soon after a user was told where it is.
 const RESTS: Duration = Duration::from_millis(500);
 /// Part files that are known to be of older versions; others are taken for rests of an earlier try.
 const ASIDE_MAX: usize = 4_096;
@@ -23,10 +23,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the store may hold.
 #[derive(Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Bytes; `None`: as much as its file system.
     most: Option<u64>,
-    /// How long an object stays; `None`: until somebody removes it.
+    /// How long an object stays; `None`: until a user removes it.
     ttl: Option<Duration>,
     /// Held while room is made, so that two objects are not promised the same bytes.
     making: Mutex<()>,
@@ -36,23 +36,23 @@ pub struct Limits {
 
 impl Limits {
     /// Those of the settings, or what suits a store of this kind.
-    pub fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
+    pub(crate) fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
         let most = most
             .or_else(|| store.is_in_memory().then(|| memory_bytes()?.checked_div(PART_OF_MEMORY)).flatten());
         Limits { most, ttl, making: Mutex::default(), aside: Mutex::default() }
     }
 
-    pub fn most(&self) -> Option<u64> {
+    pub(crate) fn most(&self) -> Option<u64> {
         self.most
     }
 
     /// How often to look for what is too old; `None` where nothing ever is.
-    pub fn look_interval(&self) -> Option<Duration> {
+    pub(crate) fn look_interval(&self) -> Option<Duration> {
         self.ttl.map(|ttl| (ttl / 4).clamp(Duration::from_millis(100), LOOK_INTERVAL))
     }
 
     /// Removes what has been here for too long and is not in use.
-    pub fn expire(&self, catalog: &Catalog, store: &Store) {
+    pub(crate) fn expire(&self, catalog: &Catalog, store: &Store) {
         let Some(ttl) = self.ttl else { return };
         let now = SystemTime::now();
         for idle in catalog.idle() {
@@ -63,9 +63,9 @@ impl Limits {
     }
 
     /// Makes room for an object of so many bytes that is about to come: the ones go whose place a newer version has taken, then those
-    /// that nobody has asked for for the longest time, and then what interrupted transfers have left. Nothing goes where that
+    /// that have not been asked for for the longest time, and then what interrupted transfers have left. Nothing goes where that
     /// would not be enough.
-    pub fn make_room(
+    pub(crate) fn make_room(
         &self,
         catalog: &Catalog,
         store: &Store,
@@ -76,7 +76,7 @@ impl Limits {
     }
 
     /// The same, but the object may take the pages of one of the same length that goes; gives whether it does.
-    pub fn make_room_or_recycle(
+    pub(crate) fn make_room_or_recycle(
         &self,
         catalog: &Catalog,
         store: &Store,
@@ -90,9 +90,9 @@ impl Limits {
         Ok(recycled || aside)
     }
 
-    /// Removes an object in whose place another one of its number is about to come: its pages are kept for that one, if nobody has
+    /// Removes an object in whose place another one of its number is about to come: its pages are kept for that one, if no process has
     /// them open. Gives whether there was anything.
-    pub fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
+    pub(crate) fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
         let Ok(Some(alone)) = store.alone(id) else { return store.remove(id) };
         if store.recycle(id, alone, id)? {
             let mut aside = self.aside();
@@ -162,13 +162,13 @@ struct Victim {
     is_set: bool,
 }
 
-/// Whether somebody has an object's bytes open or mapped.
+/// Whether a process has an object's bytes open or mapped.
 enum Use {
-    /// Nobody has, and whoever wants to waits while this lives.
+    /// None has, and one that opens them waits while this lives.
     ByNobody(Alone),
-    /// Somebody has, or we cannot look now.
+    /// One has, or we cannot look now.
     Known,
-    /// Nobody can know: a file system without leases, or no bytes at all.
+    /// That cannot be known: a file system without leases, or no bytes at all.
     Unknown,
 }
 
@@ -198,7 +198,7 @@ fn is_exhausted(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
-/// What may go so that so many bytes are free, and how many are then. All may go that nobody has open: a file that somebody has
+/// What may go so that so many bytes are free, and how many are then. All may go that no process has open: a file that a process has
 /// mapped takes its memory whether it has a name or not.
 fn victims(
     catalog: &Catalog,
@@ -212,7 +212,7 @@ fn victims(
             return (victims, freed);
         }
         // Looked at again when it goes: there may be more than this process can have open. Of a set only the list is looked at
-        // here, which nobody needs to have open: its files come after it.
+        // here, which no process needs to have open: its files come after it.
         if !idle.is_set && matches!(Use::of(store, idle.id), Use::Known) {
             continue;
         }
@@ -240,7 +240,7 @@ struct Recycling<'a> {
 }
 
 impl Recycling<'_> {
-    /// Takes those of a version that nobody uses any more, if there is one of this length, whether room is needed or not.
+    /// Takes those of a version that is not used any more, if there is one of this length, whether room is needed or not.
     fn take_superseded(&mut self) {
         if self.done || !self.may || self.bytes == 0 {
             return;
@@ -279,7 +279,7 @@ impl Recycling<'_> {
     }
 }
 
-/// Removes an object, unless somebody has it open or it has come into use; gives whether it is gone.
+/// Removes an object, unless a process has it open or it has come into use; gives whether it is gone.
 fn evict(catalog: &Catalog, store: &Store, id: ObjectId, why: &str) -> bool {
     match Use::of(store, id) {
         Use::Known => false,
@@ -287,7 +287,7 @@ fn evict(catalog: &Catalog, store: &Store, id: ObjectId, why: &str) -> bool {
     }
 }
 
-/// The same where nobody has it open, or nobody can know.
+/// The same where no process has it open, or that cannot be known.
 fn evict_alone(catalog: &Catalog, store: &Store, id: ObjectId, alone: Option<Alone>, why: &str) -> bool {
     let removed = catalog.delete(id, User::agent(), || store.remove(id));
     drop(alone);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_nobody_asked_for_go_first_and_none_that_is_pinned_or_open() {
+    fn those_that_were_not_asked_for_go_first_and_none_that_is_pinned_or_open() {
         let (_folder, store, catalog) = filled(5);
         let limits = Limits::new(Some(500), None, &store);
         // The first one was used just now, the second is pinned, and the third is open.
@@ -401,18 +401,18 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_nobody_uses_gives_its_pages_to_the_next_one() {
+    fn a_version_that_is_not_used_gives_its_pages_to_the_next_one() {
         let (_folder, store, catalog) = filled(3);
         let limits = Limits::new(None, None, &store);
         let recycled = |coming| limits.make_room_or_recycle(&catalog, &store, id(coming), 100).unwrap();
         assert!(!recycled(4), "none of them was followed by others");
         catalog.supersede(id(1));
-        assert!(!recycled(4), "somebody was told just now where it is");
+        assert!(!recycled(4), "a user was told just now where it is");
         std::thread::sleep(RESTS + Duration::from_millis(50));
         let path = store.path(id(1));
         let number = fs::metadata(&path).unwrap().ino();
         let reader = fs::File::open(&path).unwrap();
-        assert!(!recycled(4), "somebody reads it");
+        assert!(!recycled(4), "a process reads it");
         assert_eq!(fs::read(&path).unwrap(), [7; 100]);
         drop(reader);
         assert!(!limits.make_room_or_recycle(&catalog, &store, id(4), 99).unwrap(), "another length");
@@ -487,7 +487,7 @@ mod tests {
         let limits = Limits::new(Some(20_000), None, &store);
         limits.make_room(&catalog, &store, id(999), 19_900).unwrap();
         assert_eq!(here(&catalog), [150], "what is open stays, and all others go");
-        // Where not even one more can be open, nothing goes that somebody may have open.
+        // Where not even one more can be open, nothing goes that a process may have open.
         let _all: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
         limits.make_room(&catalog, &store, id(999), 20_000).unwrap_err();
         assert_eq!(here(&catalog), [150]);

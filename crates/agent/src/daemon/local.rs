@@ -1,4 +1,4 @@
-//! The Unix socket for applications: one agent listens on it. Nobody but its user may use it, unless settings say who else.
+//! The Unix socket for applications: one agent listens on it. Only the agent's user may use it, unless settings name others.
 
 use super::error::AgentError;
 use std::fs;
@@ -16,9 +16,9 @@ const GROUP_GOES: u32 = 0o010;
 /// What a folder gets that is made for a socket of several users.
 const SHARED_FOLDER: u32 = 0o711;
 
-/// Who may use the socket.
+/// Which users may use the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
+pub(super) struct Access {
     /// The socket's mode: 600, 660 or 666.
     mode: u32,
     /// The socket's group, by its number.
@@ -30,7 +30,7 @@ impl Access {
     ///
     /// # Errors
     /// There is no such mode or group, or one without the other means nothing; with the setting's name.
-    pub fn of(mode: Option<&str>, group: Option<&str>) -> Result<Self, (&'static str, String)> {
+    pub(super) fn of(mode: Option<&str>, group: Option<&str>) -> Result<Self, (&'static str, String)> {
         let number = match group {
             Some(group) => Some(group_number(group).map_err(|why| ("socket-group", why))?),
             None => None,
@@ -85,17 +85,17 @@ fn group_number(group: &str) -> Result<u32, String> {
 }
 
 /// A socket that listens; its file is removed with it.
-pub struct Listener {
+pub(super) struct Listener {
     listener: UnixListener,
     file: SocketFile,
 }
 
 /// The file of a socket.
-pub struct SocketFile(PathBuf);
+pub(super) struct SocketFile(PathBuf);
 
 impl Listener {
     /// Listens, in place of an agent that has died without removing its socket.
-    pub fn bind(path: &Path, access: Access) -> Result<Self, AgentError> {
+    pub(super) fn bind(path: &Path, access: Access) -> Result<Self, AgentError> {
         let wrong = |error: io::Error| AgentError::socket(path, error);
         if let Some(folder) = path.parent() {
             let is_new = !folder.as_os_str().is_empty() && !folder.exists();
@@ -118,7 +118,7 @@ impl Listener {
         }
         let listener = UnixListener::bind(path).map_err(wrong)?;
         let file = SocketFile(path.to_path_buf());
-        // Nobody but our user until it has its group.
+        // Only our user may use it until it has its group.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(wrong)?;
         if let Some(group) = access.group {
             std::os::unix::fs::chown(path, None, Some(group)).map_err(|error| {
@@ -132,12 +132,12 @@ impl Listener {
         Ok(Listener { listener, file })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.file.0
     }
 
     /// The connections that come, and the file to keep meanwhile.
-    pub fn into_incoming(self) -> (UnixListenerStream, SocketFile) {
+    pub(super) fn into_incoming(self) -> (UnixListenerStream, SocketFile) {
         (UnixListenerStream::new(self.listener), self.file)
     }
 }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Listener::bind(&path, PRIVATE).err().unwrap().to_string();
         assert!(error.ends_with("another agent listens on it"), "{error}");
-        // As if killed: nobody listens, but the file is there.
+        // As if killed: no process listens, but the file is there.
         let Listener { listener, file } = first;
         drop(listener);
         std::mem::forget(file);

@@ -12,9 +12,9 @@ mod removals;
 mod streams;
 mod table;
 
-pub use directory::{HeldObject, Wish as ObjectWish, object_ref, refusal};
-pub use lease::{FabricWish, Lease, Peer, Wanted, addresses};
-pub use streams::{Audience, Listening, Published, Whereabouts};
+pub(super) use directory::{HeldObject, Wish as ObjectWish, object_ref, refusal};
+pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
+pub(super) use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
 use hyper_util::rt::TokioIo;
@@ -54,9 +54,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Messages that may wait for the connection.
 const MESSAGES_MAX: usize = 4_096;
 
-/// Who we are to the others.
+/// What this agent is to the others.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub name: String,
     pub address: Ipv4Addr,
     pub control_port: u16,
@@ -64,7 +64,7 @@ pub struct Identity {
 
 /// Whether a manager knows us.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LinkState {
+pub(crate) enum LinkState {
     /// It does.
     Joined,
     /// None can be reached, or has let us in yet.
@@ -73,7 +73,7 @@ pub enum LinkState {
 
 /// The connection to the manager.
 #[derive(Clone)]
-pub struct ManagerLink(Arc<Inner>);
+pub(crate) struct ManagerLink(Arc<Inner>);
 
 struct Inner {
     managers: Vec<(String, Endpoint)>,
@@ -87,7 +87,7 @@ struct Inner {
 
 impl ManagerLink {
     /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`; nothing is sent yet.
-    pub fn new(managers: &str, me: Identity, security: Option<Security>) -> Result<Self, AgentError> {
+    pub(crate) fn new(managers: &str, me: Identity, security: Option<Security>) -> Result<Self, AgentError> {
         let endpoint = |manager: &str| {
             let wrong = |error: tonic::transport::Error| SettingsError::Value {
                 setting: "manager",
@@ -121,12 +121,12 @@ impl ManagerLink {
     }
 
     /// The manager that we are joined to, or the one that is tried.
-    pub fn manager(&self) -> String {
+    pub(crate) fn manager(&self) -> String {
         let at = self.table().manager;
         self.0.managers[at % self.0.managers.len()].0.clone()
     }
 
-    pub fn state(&self) -> LinkState {
+    pub(crate) fn state(&self) -> LinkState {
         self.0.state.borrow().clone()
     }
 
@@ -134,8 +134,8 @@ impl ManagerLink {
         if self.0.managers.len() > 1 { PATIENCE_FOR_OTHERS } else { PATIENCE }
     }
 
-    /// Keeps this agent a member until told to end; gives why if the manager does not want it.
-    pub async fn run(self, mut ending: watch::Receiver<bool>) -> Result<(), AgentError> {
+    /// Keeps this agent a member until told to end; gives why if the manager refuses it.
+    pub(crate) async fn run(self, mut ending: watch::Receiver<bool>) -> Result<(), AgentError> {
         tokio::select! {
             wrong = self.stay_joined() => Err(wrong),
             _ = ending.wait_for(|ends| *ends) => Ok(()),
@@ -168,7 +168,7 @@ impl ManagerLink {
                 Fault::Seal(error) if !was_joined && begun.elapsed() >= NAME_PATIENCE => {
                     return AgentError::Seal { manager: self.manager(), error };
                 }
-                // A name that was ours once stays ours: whoever has taken it may be a mistake, or a stranger.
+                // A name that was ours once stays ours: an agent that has taken it may be a mistake, or a stranger.
                 Fault::Refused(refusal)
                     if refusal.kind == Kind::NameTaken && !was_joined && begun.elapsed() >= NAME_PATIENCE =>
                 {
@@ -299,7 +299,7 @@ impl ManagerLink {
     }
 
     /// The agents that the manager knows, and those that have not come back; none if it cannot be reached now.
-    pub async fn peers(&self) -> (Vec<Peer>, Vec<Peer>) {
+    pub(crate) async fn peers(&self) -> (Vec<Peer>, Vec<Peer>) {
         let Some(mut client) = self.table().client.clone() else { return Default::default() };
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
         let Ok(status) = in_time(client.status(request)).await else { return Default::default() };
@@ -331,21 +331,21 @@ impl ManagerLink {
     }
 
     /// How the manager stands.
-    pub async fn manager_status(&self) -> Result<api::StatusResponse, Refusal> {
+    pub(crate) async fn manager_status(&self) -> Result<api::StatusResponse, Refusal> {
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
         let mut client = self.client()?;
         in_time(client.status(request)).await.map_err(|fault| self.refused(fault))
     }
 
     /// Has the manager take a part of the network out of use, or back.
-    pub async fn drain(&self, part: String, back: bool) -> Result<api::DrainResponse, Refusal> {
+    pub(crate) async fn drain(&self, part: String, back: bool) -> Result<api::DrainResponse, Refusal> {
         let request = api::DrainRequest { protocol_version: PROTOCOL_VERSION, part, back };
         let mut client = self.client()?;
         in_time(client.drain(request)).await.map_err(|fault| self.refused(fault))
     }
 
     /// The streams that the manager knows.
-    pub async fn streams(&self) -> Result<Vec<api::StreamStatus>, Refusal> {
+    pub(crate) async fn streams(&self) -> Result<Vec<api::StreamStatus>, Refusal> {
         let unreachable = |why: String| {
             let message = format!("the manager at {} cannot be reached: {why}", self.manager());
             Refusal::new(Kind::ManagerUnreachable, message)
@@ -359,7 +359,7 @@ impl ManagerLink {
 
     /// Gives everything back and says goodbye, if the manager can be reached; [`ManagerLink::run`] goes on
     /// meanwhile.
-    pub async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         let mut state = self.0.state.subscribe();
         {
             let mut table = self.table();

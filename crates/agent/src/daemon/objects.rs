@@ -1,6 +1,6 @@
 //! Objects that are asked for, and topics: this agent's part of the manager's directory.
 //!
-//! The manager is told what is here, and what somebody here wants; it says whom to send to, who gets an object from its
+//! The manager is told what is here, and what users here ask for; it says which agents to send to, which one gets an object from its
 //! origin, and which version of a topic is committed. `fetch` looks after those who ask, `fill` takes in what one of them
 //! gets from elsewhere, `serve` sends to others, `topics` publishes and subscribes.
 
@@ -11,11 +11,11 @@ mod ranges;
 mod serve;
 mod topics;
 
-pub use fetch::Asks;
-pub use fill::{Expected, Shape, fill, store, store_bytes};
-pub use key::{Digest, Key};
-pub use ranges::Watching;
-pub use serve::Outcomes;
+pub(super) use fetch::Asks;
+pub(super) use fill::{Expected, Shape, fill, store, store_bytes};
+pub(super) use key::{Digest, Key};
+pub(super) use ranges::Watching;
+pub(super) use serve::Outcomes;
 
 use super::Shared;
 use super::catalog::{Available, Catalog};
@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use topics::Topics;
 
 /// What is under way.
-pub struct Objects {
+pub(super) struct Objects {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     fetches: Mutex<Fetches>,
@@ -44,7 +44,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
         Objects {
             shared,
             sends,
@@ -55,7 +55,7 @@ impl Objects {
     }
 
     /// Tells the manager what is here, and does what it says, until told to end.
-    pub async fn run(self: Arc<Self>, mut ending: watch::Receiver<bool>) {
+    pub(super) async fn run(self: Arc<Self>, mut ending: watch::Receiver<bool>) {
         let mut news = self.shared.link.directory_news();
         announce(&self.shared.catalog, &self.shared.link);
         loop {
@@ -95,7 +95,7 @@ impl Objects {
             }
             News::Topic(topic) => self.topic_news(topic),
             News::Refused(refused) => self.topic_refused(refused),
-            // The link itself passes it to whoever has published.
+            // The link itself passes it to the publisher.
             News::Published(_) => {}
         }
     }

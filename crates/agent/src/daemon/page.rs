@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the agent has counted since it began.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     sends: [AtomicU64; 2],
     sent_bytes: AtomicU64,
     patched_bytes: AtomicU64,
@@ -22,7 +22,7 @@ pub struct Counters {
 
 impl Counters {
     /// A transfer from here has ended.
-    pub fn sent(&self, report: &Report) {
+    pub(crate) fn sent(&self, report: &Report) {
         let complete = report.receivers.iter().all(|receiver| receiver.verified);
         add(&self.sends[usize::from(complete)], 1);
         add(&self.sent_bytes, report.sent_bytes);
@@ -31,13 +31,13 @@ impl Counters {
     }
 
     /// An object has been received.
-    pub fn received(&self, bytes: u64) {
+    pub(crate) fn received(&self, bytes: u64) {
         add(&self.receives[1], 1);
         add(&self.received_bytes, bytes);
     }
 
     /// One could not be received.
-    pub fn not_received(&self) {
+    pub(crate) fn not_received(&self) {
         add(&self.receives[0], 1);
     }
 }
@@ -47,7 +47,7 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 /// The agent's page.
-pub struct Page {
+pub(super) struct Page {
     pub shared: Arc<Shared>,
     pub sends: Arc<Sends>,
 }

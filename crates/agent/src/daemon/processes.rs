@@ -1,6 +1,6 @@
 //! The processes that have registered (Table I: `register`, `unregister`).
 //!
-//! Registrations say who uses the agent; objects belong to the application, not to a process, so nothing
+//! Registrations say which processes use the agent; objects belong to the application, not to a process, so nothing
 //! is removed when the last process of an application unregisters. A process that dies without
 //! unregistering is forgotten when the next one registers.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The table of registered processes.
-pub struct Processes {
+pub(crate) struct Processes {
     table: Mutex<BTreeMap<(AppId, u64), Registered>>,
     most: usize,
 }
@@ -24,12 +24,18 @@ struct Registered {
 }
 
 impl Processes {
-    pub fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Processes { table: Mutex::new(BTreeMap::new()), most }
     }
 
     /// Registers a process; again is no error.
-    pub fn register(&self, app: AppId, process: u64, user: User, pid: Option<i32>) -> Result<(), Refusal> {
+    pub(crate) fn register(
+        &self,
+        app: AppId,
+        process: u64,
+        user: User,
+        pid: Option<i32>,
+    ) -> Result<(), Refusal> {
         let mut table = self.lock();
         table.retain(|_, one| one.pid.is_none_or(is_alive));
         if table.len() >= self.most && !table.contains_key(&(app, process)) {
@@ -50,7 +56,7 @@ impl Processes {
     }
 
     /// Ends a registration; gives how many processes of the application are left.
-    pub fn unregister(&self, app: AppId, process: u64, user: User) -> Result<u32, Refusal> {
+    pub(crate) fn unregister(&self, app: AppId, process: u64, user: User) -> Result<u32, Refusal> {
         self.check(app, process, user)?;
         let mut table = self.lock();
         table.remove(&(app, process));
@@ -59,14 +65,14 @@ impl Processes {
     }
 
     /// Whether a process of this user has registered.
-    pub fn check(&self, app: AppId, process: u64, user: User) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, app: AppId, process: u64, user: User) -> Result<(), Refusal> {
         match self.lock().get(&(app, process)) {
             Some(one) if user.may_end(Some(one.user.uid())) => Ok(()),
             _ => Err(not_registered(process)),
         }
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 const CHOICES_MAX: usize = 1_024;
 
 /// Does what other agents wish, until told to end.
-pub async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
+pub(super) async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
     let mut wishes = shared.link.removals();
     loop {
         let wish = tokio::select! {
@@ -67,7 +67,7 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     removed
 }
 
-/// Whether another agent may have an object removed: not what a user of this host has brought who is not the agent's, since the
+/// Whether another agent may have an object removed. It may not if a user of this host other than the agent's has brought it, since the
 /// other agent does not say for whom it asks.
 fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
     let holder = shared.catalog.get(id).and_then(|there| there.holder());
@@ -84,7 +84,11 @@ fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The call makes no sense, or the manager cannot be reached.
-pub async fn ask(shared: &Shared, app: AppId, request: RemoveRequest) -> Result<RemoveResponse, Refusal> {
+pub(super) async fn ask(
+    shared: &Shared,
+    app: AppId,
+    request: RemoveRequest,
+) -> Result<RemoveResponse, Refusal> {
     let RemoveRequest { data_ids, names, except_data_id, agents, all, replaced, .. } = request;
     let invalid = |why: &str| Refusal::new(Kind::Invalid, why);
     if data_ids.is_empty() && names.is_empty() {

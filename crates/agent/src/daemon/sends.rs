@@ -28,7 +28,7 @@ const PATHS_MAX: usize = 3;
 
 /// How a transfer stands; what is known only grows.
 #[derive(Clone, Default, Debug)]
-pub struct Standing {
+pub(super) struct Standing {
     /// The request's number at the manager, once it has one.
     pub request: Option<u64>,
     /// How the request stands, while it waits.
@@ -40,14 +40,14 @@ pub struct Standing {
 
 /// How a request for a path stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub(super) struct Waiting {
     pub before: u32,
     pub estimate_ms: Option<u64>,
 }
 
 /// The path of a transfer.
 #[derive(Clone, Debug)]
-pub struct Granted {
+pub(super) struct Granted {
     pub fabric: String,
     pub response_id: u64,
     pub receivers: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Granted {
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take, as the manager thinks.
+    /// How long the transfer will take, as the manager estimates it.
     pub estimate: Option<Duration>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
@@ -63,7 +63,7 @@ pub struct Granted {
 
 /// Someone's wish to send.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub(super) struct Wish {
     pub object: ObjectId,
     pub receivers: Receivers,
     pub options: Options,
@@ -72,7 +72,7 @@ pub struct Wish {
     /// Which fabric is to carry it.
     pub fabric: FabricWish,
     pub detached: bool,
-    /// Who wishes it.
+    /// The user who wishes it.
     pub user: User,
 }
 
@@ -91,7 +91,7 @@ struct Sending {
     cancel: Cancel,
     watchers: usize,
     detached: bool,
-    /// Who has begun it.
+    /// The user who has begun it.
     user: User,
 }
 
@@ -116,7 +116,7 @@ impl Cancel {
         self.early.send_replace(true);
     }
 
-    /// Ends a transfer because somebody has withdrawn it.
+    /// Ends a transfer because a user has withdrawn it.
     fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Relaxed);
         self.set();
@@ -129,7 +129,7 @@ impl Cancel {
 }
 
 /// The table of transfers that run.
-pub struct Sends {
+pub(super) struct Sends {
     shared: Arc<Shared>,
     table: Mutex<Table>,
     most: usize,
@@ -144,8 +144,8 @@ struct Table {
     next_number: u64,
 }
 
-/// Somebody who watches a transfer; it is cancelled when the last one goes.
-pub struct Watcher {
+/// A caller that watches a transfer; it is cancelled when the last one goes.
+pub(super) struct Watcher {
     sends: Arc<Sends>,
     key: Key,
     number: u64,
@@ -153,12 +153,12 @@ pub struct Watcher {
 }
 
 impl Sends {
-    pub fn new(shared: Arc<Shared>, most: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, most: usize) -> Self {
         Sends { shared, table: Mutex::new(Table::default()), most, ended: watch::Sender::new(0) }
     }
 
     /// Begins to send an object, or joins those who watch it being sent.
-    pub fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
+    pub(super) fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
         let Wish { object, ref receivers, detached, user, .. } = wish;
         let key = Key { object, receivers: sorted(receivers) };
         let mut table = self.lock();
@@ -192,7 +192,7 @@ impl Sends {
             if let Err(refusal) = &outcome {
                 tracing::warn!(%object, %refusal, "not sent");
             }
-            // Out of the table first: whoever sends again from now on gets a transfer of its own.
+            // Out of the table first: a caller that sends again from now on gets a transfer of its own.
             sends.remove(&key, number);
             sender.send_modify(|standing| standing.outcome = Some(outcome));
             sends.lock().running -= 1;
@@ -265,7 +265,7 @@ impl Sends {
             self.deliver(&send, first, lease, until(&options), &mut lent_for, cancel, standing).await?;
         let mut paths = 0;
         loop {
-            // Whoever is taken out is so once: that ends by itself.
+            // A receiver is taken out only once, so that this comes to an end.
             paths += usize::from(!steering.is_rekeyed());
             if report.left.is_empty() || lent_for == Some(Duration::ZERO) || paths > PATHS_MAX {
                 break;
@@ -431,14 +431,14 @@ impl Sends {
     }
 
     /// The transfers that wait or run.
-    pub fn list(&self) -> Vec<(ObjectId, Standing)> {
+    pub(super) fn list(&self) -> Vec<(ObjectId, Standing)> {
         let table = self.lock();
         let sendings = table.sendings.iter();
         sendings.map(|(key, sending)| (key.object, sending.standing.borrow().clone())).collect()
     }
 
     /// Changes the time or the receivers of the transfer of an object; gives its path, `None` while it waits.
-    pub async fn extend(
+    pub(super) async fn extend(
         &self,
         (object, user): (ObjectId, User),
         time: Option<u64>,
@@ -491,7 +491,7 @@ impl Sends {
     }
 
     /// Watches the transfer of an object, if there is just one.
-    pub fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
+    pub(super) fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
         let mut table = self.lock();
         let mut sendings = table.sendings.iter_mut().filter(|(key, _)| key.object == object);
         let (key, sending) = sendings.next()?;
@@ -503,7 +503,7 @@ impl Sends {
     }
 
     /// Ends the transfers of an object.
-    pub fn withdraw(&self, object: ObjectId, user: User) -> Result<(), Refusal> {
+    pub(super) fn withdraw(&self, object: ObjectId, user: User) -> Result<(), Refusal> {
         let mut table = self.lock();
         let own = table.sendings.iter().filter(|(key, sending)| sending.is_for(key, object, user));
         let keys: Vec<Key> = own.map(|(key, _)| key.clone()).collect();
@@ -511,7 +511,7 @@ impl Sends {
             return Err(not_sent(object));
         }
         for key in keys {
-            // Nobody who comes now is to join a transfer that is being withdrawn.
+            // A caller that comes now must not join a transfer that is being withdrawn.
             if let Some(sending) = table.sendings.remove(&key) {
                 sending.cancel.withdraw();
             }
@@ -520,12 +520,12 @@ impl Sends {
     }
 
     /// Ends all transfers.
-    pub fn cancel_all(&self) {
+    pub(super) fn cancel_all(&self) {
         self.lock().sendings.values().for_each(|sending| sending.cancel.set());
     }
 
     /// Waits until no transfer runs.
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         let mut ended = self.ended.subscribe();
         while self.lock().running > 0 && ended.changed().await.is_ok() {}
     }
@@ -547,7 +547,7 @@ impl Sends {
         sending.watchers -= 1;
         if sending.watchers == 0 && !sending.detached {
             sending.cancel.set();
-            // Nobody who comes now is to join a transfer that is being cancelled.
+            // A caller that comes now must not join a transfer that is being cancelled.
             table.sendings.remove(key);
         }
     }
@@ -616,7 +616,7 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
 
 impl Watcher {
     /// Which of this agent's transfers it is.
-    pub fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 }
@@ -643,7 +643,7 @@ fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
 }
 
 /// Opens an object's bytes, which must not have changed since it was added.
-pub fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
+pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
     let in_place = object.added_from.is_some();
     let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
     let source: Arc<dyn ObjectSource> = match object.kind {

@@ -49,7 +49,7 @@ use tonic::{Request, Response, Status, Streaming};
 const EVENTS_MAX: usize = 4;
 
 /// The service.
-pub struct Service {
+pub(super) struct Service {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
@@ -57,7 +57,12 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>, streams: Arc<Streams>, objects: Arc<Objects>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        sends: Arc<Sends>,
+        streams: Arc<Streams>,
+        objects: Arc<Objects>,
+    ) -> Self {
         Service { shared, sends, streams, objects }
     }
 
@@ -514,7 +519,7 @@ impl Agent for Service {
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let user = User::of(&request)?;
-        // Nobody else can open a file that is not whole.
+        // Other users cannot open a file that is not whole.
         user.check_trusted("use parts of objects")?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
@@ -566,7 +571,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
                 Ok(report) => event(Event::Finished(report.as_ref().into())),
                 Err(refusal) => Err(refusal.clone().into()),
             };
-            // Nobody is there to hear it if this fails.
+            // If this fails, the caller has gone.
             let _ = events.send(last).await;
             return;
         }
@@ -597,7 +602,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     if !path.is_absolute() {
         return Err(wrong("the path is not absolute".into()));
     }
-    // Looked at before it is opened: opening a named pipe would wait for ever.
+    // Looked at before it is opened: opening a named pipe would block without an end.
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
     let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() || choice.is_several() {
         let tree = choice.open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;

@@ -39,7 +39,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const FILES_AN_EVENT: usize = 256;
 
 /// A directory that becomes a set.
-pub struct ToAdd {
+pub(super) struct ToAdd {
     pub id: ObjectId,
     pub path: PathBuf,
     pub choice: Choice,
@@ -52,7 +52,7 @@ pub struct ToAdd {
 ///
 /// # Errors
 /// It is no directory, a file cannot be read, or there are too many.
-pub async fn add(shared: &Arc<Shared>, to_add: ToAdd) -> Result<Available, Refusal> {
+pub(super) async fn add(shared: &Arc<Shared>, to_add: ToAdd) -> Result<Available, Refusal> {
     let (here, id, user) = (Arc::clone(shared), to_add.id, to_add.user);
     let added = tokio::task::spawn_blocking(move || add_here(&here, to_add));
     added.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
@@ -152,7 +152,7 @@ fn name_of(part: &Part) -> String {
 }
 
 /// The sets among what an earlier run has left, with what they are made of; those that are not whole any more are removed.
-pub fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
+pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
     let mut sets = BTreeMap::new();
     let files: BTreeMap<ObjectId, (u64, String)> = found
         .iter()
@@ -194,7 +194,7 @@ fn read(store: &Store, id: ObjectId) -> Result<Set, Refusal> {
 }
 
 /// Takes in a set whose list is here: waits for its files, and enters it when all are.
-pub async fn gather(shared: Arc<Shared>, receive: Receive, description: Description) {
+pub(super) async fn gather(shared: Arc<Shared>, receive: Receive, description: Description) {
     let id = receive.id();
     match await_files(&shared, &receive, id).await {
         Ok(set) => {
@@ -217,7 +217,7 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     let here = Arc::clone(shared);
     let reading = tokio::task::spawn_blocking(move || read(&here.store, id)).await;
     let set = Arc::new(reading.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??);
-    // What is here already is somebody else's, whatever this list says of it.
+    // What is here already belongs to other users or sets, whatever this list says of it.
     let before_it = shared.catalog.present(&set);
     shared.catalog.list_files(id, Arc::clone(&set));
     let cancelled =
@@ -247,7 +247,7 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
         if moved.elapsed() > IDLE_MAX {
             let (lacking, all) = (lacking.len(), set.parts().len());
             let why =
-                format!("{lacking} of the {all} files of set {id} have not come, and nobody sends them");
+                format!("{lacking} of the {all} files of set {id} have not come, and no source sends them");
             return Err(Refusal::new(Kind::TransferFailed, why));
         }
         let _ = tokio::time::timeout(LOOK_INTERVAL, changes.changed()).await;
@@ -272,7 +272,7 @@ fn forget_part(shared: &Shared, part: ObjectId, set: ObjectId) {
 ///
 /// # Errors
 /// It is in use, or not this user's.
-pub fn delete(
+pub(super) fn delete(
     shared: &Shared,
     id: ObjectId,
     user: User,
@@ -286,7 +286,7 @@ pub fn delete(
     Ok(())
 }
 
-/// Removes the files of a set that has gone which no other set needs, and that nobody has pinned or brought by themselves; one that is in
+/// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought by themselves; one that is in
 /// use goes when others need its room.
 fn forget_files(shared: &Shared, set: &Set, user: User) {
     for part in shared.catalog.unlisted(set) {
@@ -299,7 +299,7 @@ fn forget_files(shared: &Shared, set: &Set, user: User) {
 }
 
 /// The bytes of a set as the stream of its directory; it stays while they are read.
-pub struct Whole {
+pub(super) struct Whole {
     tree: TreeSource,
     _guard: catalog::Send,
 }
@@ -307,7 +307,7 @@ pub struct Whole {
 impl Whole {
     /// # Errors
     /// It is no set.
-    pub fn of(shared: &Shared, guard: catalog::Send) -> Result<Self, Refusal> {
+    pub(super) fn of(shared: &Shared, guard: catalog::Send) -> Result<Self, Refusal> {
         let app = guard.id().app;
         let (set, files) = shared.catalog.files_of(guard.id())?;
         check_unchanged(&files)?;
@@ -332,7 +332,7 @@ impl ObjectSource for Whole {
 type Events<T> = mpsc::Sender<Result<T, Status>>;
 
 /// Tells of the files of a set as they come.
-pub async fn files(
+pub(super) async fn files(
     shared: Arc<Shared>,
     (id, user): (ObjectId, User),
     timeout: Option<Duration>,
@@ -457,9 +457,9 @@ async fn tell_files(
     }
 }
 
-/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: who has the set
-/// says so, and who has given it up while others got their files takes it in now.
-pub async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
+/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: a receiver that has the set
+/// says so, and one that has given it up while others got their files takes it in now.
+pub(super) async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,
     R: Future<Output = Outcomes> + Send + 'static,
@@ -501,12 +501,18 @@ fn named_file(part: &Part, why: &str) -> String {
     format!("the file '{}' did not get there: {why}", printable(&part.name))
 }
 
-/// Sends a set as somebody wishes, and tells how it goes.
-pub async fn send(sends: Arc<Sends>, set: Arc<Set>, wish: Wish, list: Watcher, events: Events<SendEvent>) {
+/// Sends a set as its caller wishes, and tells how it goes.
+pub(super) async fn send(
+    sends: Arc<Sends>,
+    set: Arc<Set>,
+    wish: Wish,
+    list: Watcher,
+    events: Events<SendEvent>,
+) {
     let detached = wish.detached;
     let sending = send_all(sends, set, wish, list, events.clone());
     if detached {
-        // It goes on when nobody listens any more.
+        // It goes on when no caller listens any more.
         tokio::spawn(sending);
         return;
     }
@@ -551,7 +557,7 @@ async fn send_all(
             if let Some(report) = report.filter(|_| object != list) {
                 let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
                 sums.add(&report);
-                // Who does not listen is told the next time, and holds nobody up.
+                // A caller that does not read is told the next time, and delays nothing.
                 if let Ok(place) = events.try_reserve() {
                     let so_far = sums.report(began.elapsed(), None);
                     place.send(Ok(SendEvent { event: Some(Event::Progress((&so_far).into())) }));
@@ -644,18 +650,21 @@ impl Sums {
             } else if let Some(Err(why)) = ended.get(receiver.name.as_str()) {
                 (receiver.verified, receiver.error) = (false, Some(why.clone()));
             }
-            // Who did not get the list has its reason already.
+            // A receiver that did not get the list has its reason already.
         }
         report
     }
 }
 
-pub fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
+pub(super) fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
     receivers.into_iter().map(|name| (name, Err(refusal.message.clone()))).collect()
 }
 
 /// Waits for the end of a transfer, and gives what has become of these.
-pub async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> (Outcomes, Option<Arc<Report>>) {
+pub(super) async fn outcomes(
+    mut watcher: Watcher,
+    receivers: Vec<String>,
+) -> (Outcomes, Option<Arc<Report>>) {
     let ended = watcher.standing.wait_for(|standing| standing.outcome.is_some()).await;
     let outcome = ended.ok().and_then(|standing| standing.outcome.clone());
     let report = match outcome {

@@ -20,12 +20,12 @@ use std::time::{Duration, SystemTime};
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
 
-/// What a try to receive has left is removed when nobody has gone on with it for so long.
+/// What a try to receive has left is removed when no other try has gone on with it for so long.
 const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What the bytes of a received object are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Description {
+pub(crate) struct Description {
     /// The name that it had at the source.
     pub name: String,
     /// File, directory or set.
@@ -36,7 +36,7 @@ pub struct Description {
     pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Who on this host has brought it.
+    /// The user of this host who has brought it.
     pub holder: Option<Holder>,
     /// It stays, whatever else needs its room.
     pub pinned: bool,
@@ -44,12 +44,12 @@ pub struct Description {
 
 /// An object that an earlier run has received.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     pub id: ObjectId,
     pub description: Description,
     /// When it was received.
     pub since: SystemTime,
-    /// When somebody has asked for it last, as far as that was noted.
+    /// When it was asked for last, as far as that was noted.
     pub used: SystemTime,
 }
 
@@ -78,14 +78,14 @@ fn usual_mode() -> u16 {
 }
 
 /// The folder; no other agent uses it while this value lives.
-pub struct Store {
+pub(crate) struct Store {
     folder: PathBuf,
     lock: File,
 }
 
 impl Store {
     /// Opens or makes the store, and gives what an earlier run has left in it.
-    pub fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {
+    pub(crate) fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {
         let wrong = |reason: String| AgentError::store(folder, reason);
         let folder = std::path::absolute(folder).map_err(|error| wrong(error.to_string()))?;
         trusted_folder(&folder).map_err(wrong)?;
@@ -101,12 +101,12 @@ impl Store {
         Ok((store, found))
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Where an object's bytes are.
-    pub fn path(&self, object: ObjectId) -> PathBuf {
+    pub(crate) fn path(&self, object: ObjectId) -> PathBuf {
         self.file(object, BYTES)
     }
 
@@ -115,13 +115,13 @@ impl Store {
     }
 
     /// Bytes that can still be written.
-    pub fn free_bytes(&self) -> io::Result<u64> {
+    pub(crate) fn free_bytes(&self) -> io::Result<u64> {
         let space = statvfs(&self.folder)?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     /// Writes down what the bytes of an object are, which are on the disk by now: so is the description after this.
-    pub fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
+    pub(crate) fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
@@ -146,8 +146,8 @@ impl Store {
         sync_folder(&self.folder)
     }
 
-    /// Notes when somebody has asked for an object, for a later run. It is no more than a note.
-    pub fn note_use(&self, object: ObjectId, used: SystemTime) {
+    /// Notes when an object was asked for, for a later run. It is no more than a note.
+    pub(crate) fn note_use(&self, object: ObjectId, used: SystemTime) {
         let noted = File::open(self.file(object, DESCRIPTION))
             .and_then(|file| file.set_times(FileTimes::new().set_accessed(used)));
         if let Err(error) = noted {
@@ -155,21 +155,21 @@ impl Store {
         }
     }
 
-    /// The object's bytes, if nobody has them open or mapped; who wants to open them waits while this lives. `Err` where that cannot be
+    /// The object's bytes, if no process has them open or mapped; a process that opens them waits while this lives. `Err` where that cannot be
     /// known.
-    pub fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
+    pub(crate) fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
         Alone::with(&self.path(object))
     }
 
     /// Whether an object that comes could take the pages of one that is here: it has no part file, and the other one no second name.
-    pub fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
+    pub(crate) fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
         let is_single = fs::symlink_metadata(self.path(old)).is_ok_and(|old| old.nlink() == 1);
         is_single && fs::symlink_metadata(part_path(&self.path(coming))).is_err()
     }
 
-    /// Lets an object that comes take the pages of one that nobody uses any more; gives whether it does. The other one is
+    /// Lets an object that comes take the pages of one that is not used any more; gives whether it does. The other one is
     /// gone in any case.
-    pub fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
+    pub(crate) fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
         remove_file(&self.file(old, DESCRIPTION))?;
         let recycled = recycle(&self.path(old), alone, &self.path(coming)).unwrap_or_else(|error| {
@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
-    pub fn remove(&self, object: ObjectId) -> io::Result<bool> {
+    pub(crate) fn remove(&self, object: ObjectId) -> io::Result<bool> {
         let bytes = self.path(object);
         // The description first: bytes without one are not taken for an object.
         let files = [self.file(object, DESCRIPTION), part_path(&bytes), bytes];
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// What tries to receive have left: whose it is, how long, and since when it waits; the oldest first.
-    pub fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
+    pub(crate) fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -215,16 +215,16 @@ impl Store {
     }
 
     /// Whether what is here takes the machine's memory.
-    pub fn is_in_memory(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         is_in_memory(&self.lock)
     }
 
-    /// Removes what tries to receive have left that nobody has gone on with for long.
-    pub fn sweep(&self) -> io::Result<()> {
+    /// Removes what tries to receive have left, where no other try has gone on with it for long.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             if is_part_name(&entry.file_name()) && remove_stale_part(&entry.path(), PART_AGE_MAX)? {
-                tracing::info!(path = %entry.path().display(), "removed from the store: nobody went on with it");
+                tracing::info!(path = %entry.path().display(), "removed from the store: no try to receive went on with it");
             }
         }
         Ok(())
@@ -303,9 +303,9 @@ fn part_of(name: &str) -> Option<ObjectId> {
 
 /// Makes a folder, and those above it, for this user; gives why it cannot be trusted.
 ///
-/// In shared memory and temporary folders everybody can make folders: one that another user has made, or
-/// that everybody can write to, could be changed under us.
-pub fn trusted_folder(folder: &Path) -> Result<(), String> {
+/// In shared memory and temporary folders every user can make folders: one that another user has made, or
+/// that every user can write to, could be changed under us.
+pub(super) fn trusted_folder(folder: &Path) -> Result<(), String> {
     if folder.as_os_str().is_empty() {
         return Ok(());
     }

@@ -47,12 +47,12 @@ struct Ear {
     hold: Span,
     /// Begins when the manager has said where the stream comes.
     receiver: Mutex<Option<(u64, Receiver)>>,
-    /// Becomes true when somebody on this host leaves the stream for all.
+    /// Becomes true when a user of this host leaves the stream for all.
     left: watch::Sender<bool>,
 }
 
 /// The streams of this host.
-pub struct Streams {
+pub(super) struct Streams {
     shared: Arc<Shared>,
     table: Mutex<Table>,
     most: usize,
@@ -69,12 +69,12 @@ fn internal(error: impl std::fmt::Display) -> Refusal {
 }
 
 impl Streams {
-    pub fn new(shared: Arc<Shared>, most: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, most: usize) -> Self {
         Streams { shared, table: Mutex::default(), most }
     }
 
     /// Makes a stream that processes of this application can send to.
-    pub async fn create(&self, (app, user): (AppId, User), name: &str) -> Result<(), Refusal> {
+    pub(super) async fn create(&self, (app, user): (AppId, User), name: &str) -> Result<(), Refusal> {
         self.check_room(&self.lock())?;
         let own = self.lock().sources.values().filter(|source| source.user == user).count();
         if user.is_other() && own >= user.share(self.most) {
@@ -97,8 +97,8 @@ impl Streams {
     }
 
     /// Ends a stream of this application.
-    pub fn end(&self, caller: (AppId, User), name: &str) -> Result<(), Refusal> {
-        // Whoever is sending is told with the next message.
+    pub(super) fn end(&self, caller: (AppId, User), name: &str) -> Result<(), Refusal> {
+        // A process that is sending is told with the next message.
         self.source(caller, name)?.published().take();
         self.lock().sources.remove(name);
         tracing::info!(stream = name, "ended");
@@ -110,13 +110,13 @@ impl Streams {
         self.shared.sealing.security().is_some_and(|security| security.members_secret(STREAMS).is_none())
     }
 
-    /// What a stream is sealed with where agents show who they are: with what they share, or what the manager has told of the
+    /// What a stream is sealed with where agents show a key or a certificate: with what they share, or what the manager has told of the
     /// stream.
     fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };
         let shared = security.members_secret(STREAMS);
         let Some(secret) = shared.as_ref().or(told) else {
-            let message = "nobody has told what this stream is sealed with: its agent and the manager must be of this version";
+            let message = "this agent was not told what this stream is sealed with: its agent and the manager must be of this version";
             return Err(Refusal::new(Kind::Invalid, message));
         };
         Ok(Some(Seal::new(secret, Handle(handle))))
@@ -140,7 +140,7 @@ impl Streams {
     }
 
     /// Begins to send to a stream.
-    pub fn pen(&self, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
+    pub(super) fn pen(&self, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
         let source = self.source(caller, name)?;
         let mut audience = source.audience.clone();
         // At first what is known counts as news.
@@ -149,7 +149,7 @@ impl Streams {
     }
 
     /// Begins to hear a stream, and tells the caller until it goes.
-    pub fn hear(
+    pub(super) fn hear(
         self: &Arc<Self>,
         name: &str,
         hold_us: Option<u64>,
@@ -186,9 +186,9 @@ impl Streams {
     }
 
     /// Leaves a stream for all who hear it here.
-    pub fn leave(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn leave(&self, name: &str) -> Result<(), Refusal> {
         let Some(ear) = self.lock().ears.remove(name) else {
-            let message = format!("nobody on this host hears the stream '{name}'");
+            let message = format!("no process on this host hears the stream '{name}'");
             return Err(Refusal::new(Kind::StreamUnknown, message));
         };
         ear.left.send_replace(true);
@@ -199,7 +199,7 @@ impl Streams {
     fn forget(&self, name: &str, ear: Arc<Ear>) {
         let mut table = self.lock();
         let is_ours = table.ears.get(name).is_some_and(|other| Arc::ptr_eq(other, &ear));
-        // The table's and ours: nobody else listens.
+        // The table's and ours: no other process listens.
         if is_ours && Arc::strong_count(&ear) <= 2 {
             table.ears.remove(name);
         }
@@ -242,7 +242,7 @@ impl Streams {
                 },
                 () = responses.closed() => return Ok(()),
                 _ = left.wait_for(|left| *left) => {
-                    return Err(Refusal::new(Kind::Cancelled, "somebody on this host has left the stream"));
+                    return Err(Refusal::new(Kind::Cancelled, "a user of this host has left the stream"));
                 }
             };
             if responses.send(Ok(response)).await.is_err() {
@@ -292,7 +292,7 @@ impl Streams {
     }
 
     /// The streams that the manager knows, with what is known here.
-    pub async fn list(&self) -> Result<Vec<api::Stream>, Refusal> {
+    pub(super) async fn list(&self) -> Result<Vec<api::Stream>, Refusal> {
         let known = self.shared.link.streams().await?;
         let table = self.lock();
         let stream = |stream: polycast_api::manager::StreamStatus| {
@@ -313,7 +313,7 @@ impl Streams {
     }
 
     /// Ends all streams here.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let mut table = self.lock();
         for source in std::mem::take(&mut table.sources).into_values() {
             source.published().take();
@@ -354,8 +354,8 @@ fn batch(first: Message, inbox: &mut Inbox) -> ReceiveMessagesResponse {
     response
 }
 
-/// Somebody who sends to a stream.
-pub struct Pen {
+/// A process that sends to a stream.
+pub(super) struct Pen {
     source: Arc<Source>,
     audience: watch::Receiver<Audience>,
     totals: SendMessagesResponse,
@@ -363,7 +363,7 @@ pub struct Pen {
 
 impl Pen {
     /// Sends messages; returns when the socket has taken all of them.
-    pub async fn write(&mut self, messages: &[Vec<u8>]) -> Result<(), Refusal> {
+    pub(super) async fn write(&mut self, messages: &[Vec<u8>]) -> Result<(), Refusal> {
         if let Some(Err(refusal)) = &self.audience.borrow().made {
             return Err(refusal.clone());
         }
@@ -401,7 +401,7 @@ impl Pen {
     }
 
     /// What was taken from this caller.
-    pub fn totals(&self) -> SendMessagesResponse {
+    pub(super) fn totals(&self) -> SendMessagesResponse {
         self.totals
     }
 }

@@ -1,6 +1,6 @@
-//! Users of this machine: who calls over the socket, and whose an object is.
+//! Users of this machine: which one calls over the socket, and whose an object is.
 //!
-//! The kernel says who has opened a connection. The agent's own user and root may do everything; any other user has what it has
+//! The kernel says which user has opened a connection. The agent's own user and root may do everything; any other user has what it has
 //! brought, and may read what is for all. The agent opens no path that such a user names: it might open what the user cannot.
 
 use polycast_api::error::{Kind, Refusal};
@@ -11,18 +11,18 @@ use tonic::transport::server::UdsConnectInfo;
 /// Of each limit of the agent one other user gets at most this part.
 const PART: usize = 4;
 
-/// Who has brought an object.
+/// The user who has brought an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// The user's number.
     pub uid: u32,
     /// Other users are not to see it.
     pub private: bool,
 }
 
-/// Somebody who calls.
+/// The user who calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct User {
+pub(crate) struct User {
     uid: u32,
     rank: Rank,
 }
@@ -38,11 +38,11 @@ enum Rank {
 }
 
 impl User {
-    /// Who is at the other end of the socket.
+    /// The user at the other end of the socket.
     ///
     /// # Errors
     /// The kernel does not say it.
-    pub fn of<T>(request: &Request<T>) -> Result<Self, Refusal> {
+    pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Refusal> {
         let info = request.extensions().get::<UdsConnectInfo>();
         let credentials = info.and_then(|info| info.peer_cred);
         let unknown = || Refusal::new(Kind::Internal, "the system does not say which user calls");
@@ -50,7 +50,7 @@ impl User {
     }
 
     /// The agent itself.
-    pub fn agent() -> Self {
+    pub(crate) fn agent() -> Self {
         User { uid: rustix::process::geteuid().as_raw(), rank: Rank::Own }
     }
 
@@ -65,40 +65,40 @@ impl User {
     }
 
     /// What it brings belongs to it.
-    pub fn holder(self, private: bool) -> Holder {
+    pub(crate) fn holder(self, private: bool) -> Holder {
         Holder { uid: self.uid, private }
     }
 
-    pub fn uid(self) -> u32 {
+    pub(crate) fn uid(self) -> u32 {
         self.uid
     }
 
     /// Whether it is neither the agent's own user nor root.
-    pub fn is_other(self) -> bool {
+    pub(crate) fn is_other(self) -> bool {
         self.rank == Rank::Other
     }
 
     /// Whether paths mean the same to it and to the agent.
-    pub fn shares_paths(self) -> bool {
+    pub(crate) fn shares_paths(self) -> bool {
         self.rank == Rank::Own
     }
 
     /// Whether it may read and send an object; `in_place` is one that lies where its holder has it.
-    pub fn may_see(self, holder: Option<Holder>, in_place: bool) -> bool {
+    pub(crate) fn may_see(self, holder: Option<Holder>, in_place: bool) -> bool {
         let is_own = holder.is_some_and(|holder| holder.uid == self.uid);
         !self.is_other() || is_own || !(in_place || holder.is_some_and(|holder| holder.private))
     }
 
     /// Whether it may end or remove what this user has begun; `None` is the agent's.
-    pub fn may_end(self, uid: Option<u32>) -> bool {
+    pub(crate) fn may_end(self, uid: Option<u32>) -> bool {
         !self.is_other() || uid == Some(self.uid)
     }
 
     /// Whether it may remove or replace an object.
     ///
     /// # Errors
-    /// It is somebody else's.
-    pub fn check_change(self, object: ObjectId, holder: Option<Holder>) -> Result<(), Refusal> {
+    /// It is another user's.
+    pub(crate) fn check_change(self, object: ObjectId, holder: Option<Holder>) -> Result<(), Refusal> {
         if self.may_end(holder.map(|holder| holder.uid)) {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl User {
     ///
     /// # Errors
     /// It is another user.
-    pub fn check_trusted(self, what: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_trusted(self, what: &str) -> Result<(), Refusal> {
         if !self.is_other() {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl User {
     ///
     /// # Errors
     /// It is another user, who might name what only the agent can open.
-    pub fn check_path(self) -> Result<(), Refusal> {
+    pub(crate) fn check_path(self) -> Result<(), Refusal> {
         if !self.is_other() {
             return Ok(());
         }
@@ -146,17 +146,17 @@ impl User {
     }
 
     /// How much of a limit it may take; all of it where it is trusted.
-    pub fn share(self, most: usize) -> usize {
+    pub(crate) fn share(self, most: usize) -> usize {
         if self.is_other() { (most / PART).max(1) } else { most }
     }
 
     /// The same, of bytes.
-    pub fn share_bytes(self, most: u64) -> u64 {
+    pub(crate) fn share_bytes(self, most: u64) -> u64 {
         if self.is_other() { most / PART as u64 } else { most }
     }
 
     /// One that takes more than its share.
-    pub fn too_many(self, count: usize, what: &str) -> Refusal {
+    pub(crate) fn too_many(self, count: usize, what: &str) -> Refusal {
         let why = format!("user {} has {count} {what} here, which is as many as one user may", self.uid);
         Refusal::new(Kind::Full, why)
     }

@@ -6,8 +6,8 @@
 //! - `{"do":"watch"}`: the links of all nodes, then every link that changes, until the connection ends
 //!   (`polycast_api::forwarder`). The manager asks for this.
 //!
-//! Nobody can change anything here. In a cluster with a key or certificates the TCP address is for members: its connections are
-//! sealed, and whoever begins in plain is told so.
+//! Nothing can be changed here. In a cluster with a key or certificates the TCP address is for members: its connections are
+//! sealed, and a client that begins in plain is told so.
 
 use super::{ForwarderConfig, NodeHandle, NodeStatus, PortStatus, start};
 use polycast_api::forwarder::{LinkChange, NodeLinks, Word};
@@ -30,9 +30,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 10;
 
-/// One who comes over TCP shows who it is, and says what it wants, within this time.
+/// A client that comes over TCP shows its key or certificate, and says what it asks for, within this time.
 const FIRST_WITHIN: Duration = Duration::from_secs(2);
-/// Whoever watches hears all links again after so long without news: so an end of the connection is noticed.
+/// A client that watches hears all links again after so long without news: so an end of the connection is noticed.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// An order to the process.
@@ -128,7 +128,7 @@ trait Connection: Read + Write + Send + 'static {}
 
 impl<T: Read + Write + Send + 'static> Connection for T {}
 
-/// Takes connections in a thread, for ever.
+/// Takes connections in a thread, as long as the process runs.
 fn answer<C: Connection>(
     nodes: &Arc<Nodes>,
     connections: &Arc<AtomicUsize>,
@@ -184,7 +184,7 @@ fn say(stream: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     stream.write_all(format!("{}\n", serde_json::to_string(value)?).as_bytes())
 }
 
-/// Answers one who came over TCP: a member, where there is `security`.
+/// Answers one that came over TCP: a member, where there is `security`.
 fn admit(mut stream: TcpStream, security: Option<&Security>, nodes: Arc<Nodes>) -> io::Result<()> {
     let Some(security) = security else {
         stream.set_read_timeout(Some(FIRST_WITHIN))?;
@@ -213,11 +213,11 @@ fn serve(mut stream: impl Connection, nodes: Arc<Nodes>) -> io::Result<()> {
 /// Tells links until the other end or the nodes are gone.
 fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
     let (sender, events) = mpsc::channel();
-    // First who listens, then what there is: so nothing is missed in between.
+    // First the listener is entered, then it is told what there is: so nothing is missed in between.
     nodes.by_name.values().for_each(|node| node.watch(sender.clone()));
     drop(sender);
     say(stream, &nodes.links())?;
-    // Nobody who only watches keeps them running.
+    // A client that only watches does not keep them running.
     let (numbers, watched) = (nodes.numbers.clone(), Arc::downgrade(&nodes));
     drop(nodes);
     loop {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 
-    /// The first line that one hears who asks over TCP.
+    /// The first line that one hears that asks over TCP.
     fn asked(address: SocketAddr, security: Option<&Security>) -> String {
         let order = "{\"do\":\"status\"}\n";
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -84,7 +84,7 @@ impl SourceEnd {
         let digest_len = digest_len(self.payload_len as u16);
         if self.sealed && digest_of(data.name.transfer, sn, &self.scratch, digest_len) != data.name.digest {
             // Other bytes must not be sealed under the same number.
-            let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
+            let what = "its bytes were changed while it was being sent: send it when no program writes to it";
             return Err(io::Error::other(what));
         }
         Ok(Some((port, data, &self.scratch)))
@@ -196,7 +196,7 @@ impl ReceiverEnd {
         let groups = self.blocks.section_groups(section);
         let hashes = self.names.listed(section);
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
-        // Who has looked at what it had has heard of some before.
+        // A receiver that has looked at what it had knows some of the hashes already.
         let known = assembler.hashes().len() as u64;
         let skipped = known.saturating_sub(groups.start).min(groups.end - groups.start);
         for group in assembler.add_hashes(groups.start + skipped, &hashes[skipped as usize..]) {

@@ -3,7 +3,7 @@
 //!
 //! The machines of `protocol::pull` decide; this module moves bytes. A node is one thread, and one process may
 //! run many nodes. It speaks with each neighbour over a connected UDP socket, keeps the payloads of its content store,
-//! and checks the digest of every payload before anybody may have it. What it counts, drops and keeps is bounded.
+//! and checks the digest of every payload before it hands it on. What it counts, drops and keeps is bounded.
 //!
 //! - [`NodeConfig`]: what a node is; [`ForwarderConfig`]: the settings of the process `polycast forwarder`.
 //! - [`start`] runs a node, [`NodeHandle`] speaks with it.
@@ -55,7 +55,7 @@ pub struct NodeStatus {
     pub passed_in_kernel: u64,
     /// Dropped: the route leads to no port of this node, or back by the port it came by.
     pub bad_routes: u64,
-    /// Dropped: data that nobody asked for.
+    /// Dropped: data that was not asked for.
     pub unsolicited: u64,
     /// Dropped: interests for which the table had no room.
     pub table_full: u64,

@@ -27,7 +27,7 @@ const RECEIVES_MAX: usize = 8;
 const RECEIVE_LEN: usize = 64 << 10;
 /// The node looks around at least this often.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// Interests that nobody has answered or repeated for so long, or four of their lifetimes, are forgotten.
+/// Interests that were not answered or repeated for so long, or four of their lifetimes, are forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(3);
 /// Transfers behind the local face.
 const TRANSFERS_MAX: usize = 1_024;
@@ -348,7 +348,7 @@ impl Node {
                 let machine = self.sources.get(&transfer).map(SourceEnd::machine);
                 let blocks =
                     machine.map(|source| (0..source.trees()).map(|tree| source.block(tree)).collect());
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = reply.send(blocks.unwrap_or_default());
             }
             Command::Reroute { transfer, tree, route, begins } => {
@@ -361,7 +361,7 @@ impl Node {
                     source.handle(now, SourceInput::TreeBack { tree });
                     source.machine().block(tree)
                 });
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = reply.send(block);
             }
             Command::TreeGone { transfer, tree } => {
@@ -376,10 +376,10 @@ impl Node {
                 {
                     receiver.keep_for_later();
                 }
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = done.send(());
             }
-            // Whoever asked may have gone.
+            // The caller may have gone.
             Command::Status(reply) => {
                 let status = self.status();
                 drop(reply.send(status));

@@ -284,7 +284,7 @@ mod tests {
     const DAMPING: Duration = Duration::from_millis(30);
 
     fn port() -> Port {
-        // Addresses that nobody else has; the neighbour's end is not opened.
+        // Addresses that no other socket has; the neighbour's end is not opened.
         let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let SocketAddr::V4(local) = free.local_addr().unwrap() else { panic!("it is an IPv4 one") };
         drop(free);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
     }
 
-    /// A stranger who takes the neighbour's address does not take the link down; nor is what this end has said heard as the
+    /// A stranger that takes the neighbour's address does not take the link down; nor is what this end has said heard as the
     /// neighbour's.
     #[test]
     fn in_a_cluster_with_a_key_only_the_neighbour_greets() {

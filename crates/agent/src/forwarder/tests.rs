@@ -533,14 +533,14 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     }
     let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
-    let (right, wrong) = (b"what was announced".as_slice(), b"what somebody else wants".as_slice());
+    let (right, wrong) = (b"what was announced".as_slice(), b"what was not asked for".as_slice());
     let digest = digest_of(right);
     // A route of two hops; the first node has been left by port 0, and this one is to be left by port 1.
     asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
     let (asked, _) = answers.next();
     assert_eq!((asked.digest, asked.hops.position()), (digest, 2));
     let data = |digest| header(DATA, &[0], 1, digest).emit();
-    // Other bytes under the right name, and the other bytes' own name, for which nobody asked.
+    // Other bytes under the right name, and the other bytes' own name, which was not asked for.
     answers.send(&[&data(digest)[..], wrong].concat());
     answers.send(&[&data(digest_of(wrong))[..], wrong].concat());
     let status = until(&node, |status| status.poisoned + status.unsolicited == 2);
@@ -554,7 +554,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     assert_eq!(answers.next().0.sn, 4);
     answers.send(&[&wire::Header { sn: 4, ..header(DATA, &[0], 1, digest) }.emit()[..], right].concat());
     until(&node, |status| status.poisoned == 2);
-    // The next who asks gets it from the store; one who asks for the poison does not.
+    // The next that asks gets it from the store; one that asks for the poison does not.
     asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
     assert_eq!(asks.next().1, right);
     asks.send(&header(INTEREST, &[0, 1], 1, digest_of(wrong)).emit());

@@ -87,7 +87,7 @@ pub struct SwitchConfig {
 pub struct LeafSettings {
     /// Address and UDP port where the manager and the rack's agents reach it.
     pub listen: SocketAddrV4,
-    /// The addresses of the servers at the leaf's ports, port by port: who speaks is known by it.
+    /// The addresses of the servers at the leaf's ports, port by port: the sender is known by it.
     pub servers: Vec<Ipv4Addr>,
     /// How many agents of the rack get packets at a time.
     #[serde(default = "one")]

@@ -68,7 +68,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Tells `hear` of every link that breaks or works again, for ever.
+    /// Tells `hear` of every link that breaks or works again, and does not end.
     pub(super) fn run(mut self, mut hear: impl FnMut((Node, Node), bool)) -> io::Result<()> {
         loop {
             let now = self.now();

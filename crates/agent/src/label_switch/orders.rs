@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 10;
-/// Who says nothing for so long is hung up on.
+/// A connection on which nothing is said for so long is closed.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// An order.

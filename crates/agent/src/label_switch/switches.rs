@@ -166,7 +166,7 @@ pub struct LabelSwitches {
 }
 
 pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Who broke down has changed one entry at most.
+    // A thread that panicked while it held the lock has changed one entry at most.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

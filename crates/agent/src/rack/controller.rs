@@ -149,7 +149,7 @@ impl<L: LabelMap> Controller<L> {
     fn receive(&mut self) {
         let mut buffer = [0; MESSAGE_LEN_MAX + TRAILER_LEN + 1];
         for _ in 0..BURST_MAX {
-            // An error is about an earlier heartbeat that nobody took: the leaf controller may be starting.
+            // An error is about an earlier heartbeat that was not received: the leaf controller may be starting.
             let Ok(len) = self.socket.recv(&mut buffer) else { return };
             // Its socket hears its leaf controller's address only.
             let Some(message) = self.words.hear(Way::LeafToAgent, 0, &buffer[..len]) else { continue };

@@ -31,7 +31,7 @@ pub struct LeafOptions {
     pub listen: SocketAddrV4,
     /// The central controller.
     pub central: SocketAddrV4,
-    /// The addresses of the servers at the leaf's ports: who sends is known by it, whatever a message claims.
+    /// The addresses of the servers at the leaf's ports: the sender is known by it, whatever a message claims.
     pub servers: Vec<Ipv4Addr>,
     /// What words are sealed with.
     pub key: WordsKey,
@@ -45,7 +45,7 @@ pub trait LeafSwitch {
     /// Hands packets to the agents at these ports, in turn; those at the ports of `rack`, as bits, may name hosts.
     fn set_agents(&mut self, active: &[u32], rack: u128);
 
-    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or nobody knows.
+    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or that is not known.
     fn since_relabelled(&mut self, port: u32) -> Option<Duration>;
 }
 
@@ -222,11 +222,11 @@ impl LeafController {
     }
 
     fn lock_losses(&self) -> MutexGuard<'_, Losses> {
-        // Whoever broke down while it read has changed nothing.
+        // A thread that panicked while it read has changed nothing.
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says in the log who has been lost: at most once in a while, as late agents are lost again and again.
+    /// Says in the log which agents have been lost: at most once in a while, as late agents are lost again and again.
     fn name_losses(&mut self) {
         let (losses, now) = (*self.lock_losses(), self.clock.now());
         if losses != self.named.0 && now >= self.named.1 {

@@ -1,4 +1,4 @@
-//! The receiving end: a thread that hears a stream's group and gives its messages in order to all who listen.
+//! The receiving end: a thread that hears a stream's group and gives its messages in order to all that listen.
 
 use super::StreamError;
 use super::sender::seal_piece;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 const MESSAGES_MAX: usize = 256;
 /// The memory that they may take, in bytes.
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// Messages, and bytes of them, that may wait for somebody who listens.
+/// Messages, and bytes of them, that may wait for a listener.
 const QUEUE_MAX: usize = 8_192;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// System calls before others get their turn.
@@ -97,7 +97,7 @@ pub struct Heard {
     pub refused: u64,
 }
 
-/// Somebody who listens.
+/// A process that listens.
 #[derive(Debug)]
 struct Listener {
     outbox: mpsc::Sender<Message>,
@@ -107,7 +107,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Hands a message over; gives whether anybody is there.
+    /// Hands a message over; gives whether the listener is still there.
     fn hand(&mut self, message: &Message) -> bool {
         let (len, lost) = (message.payload.len(), message.lost + self.missed);
         let room = self.queued_bytes.load(Ordering::Relaxed) + len <= QUEUE_BYTES_MAX;
@@ -130,7 +130,7 @@ impl Listener {
     }
 }
 
-/// Messages on their way to somebody who listens.
+/// Messages on their way to a listener.
 #[derive(Debug)]
 pub struct Inbox {
     inbox: mpsc::Receiver<Message>,
@@ -220,7 +220,7 @@ impl Receiver {
         self.order(|orders| orders.way = Some(way));
     }
 
-    /// Somebody listens from now on.
+    /// One more listener from now on.
     #[must_use]
     pub fn listen(&self) -> Inbox {
         let (outbox, inbox) = mpsc::channel(QUEUE_MAX);
@@ -240,7 +240,7 @@ impl Receiver {
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.shared.orders());
-        // One byte wakes the thread; it has ended if nobody reads.
+        // One byte wakes the thread; if the write fails, the thread has ended.
         let _ = (&self.wake).write_all(&[1]);
     }
 }
@@ -300,7 +300,7 @@ impl Task {
         }
     }
 
-    /// Takes in who listens now and where; gives whether to go on.
+    /// Takes in which processes listen now, and where the stream comes; gives whether to go on.
     fn take_orders(&mut self) -> bool {
         let mut bytes = [0; 64];
         if !matches!(self.woken.read(&mut bytes), Ok(len) if len > 0) {
@@ -396,7 +396,7 @@ impl Task {
                         (_, None) => Vec::new(),
                     };
                     let message = Message { number, lost, arrived_unix_ns, payload: Arc::new(payload) };
-                    // Whoever has the message sees it counted.
+                    // A listener that has the message sees it counted.
                     self.count();
                     self.listeners.retain_mut(|listener| listener.hand(&message));
                 }

@@ -20,7 +20,7 @@ const PIECE_LEN_MIN: usize = 256;
 pub struct Sent {
     /// Messages that were taken; the number of the next one.
     pub messages: u64,
-    /// Of them those that nobody listened to.
+    /// Of them those that no receiver listened to.
     pub unheard: u64,
     /// Of them those that the network would not take.
     pub failed: u64,
@@ -79,7 +79,7 @@ impl Sender {
         self.sent
     }
 
-    /// The way from now on; `None` while nobody listens.
+    /// The way from now on; `None` while no receiver listens.
     ///
     /// # Errors
     /// It is no multicast, or there is no socket for it. Then there is none.
@@ -150,7 +150,7 @@ impl Sender {
     pub fn flush(&mut self) -> bool {
         while !self.queue.is_empty() {
             let Some(open) = &mut self.path else {
-                // The last one who listened has gone meanwhile.
+                // The last receiver that listened has gone meanwhile.
                 self.drop_messages(|sent| &mut sent.unheard);
                 return true;
             };

@@ -120,7 +120,7 @@ async fn what_is_lost_shows_as_a_gap() {
     // Messages that go out while there is no way have numbers too.
     sender.set_path(None).unwrap();
     for _ in 0..5 {
-        sender.push(b"nobody hears this").unwrap();
+        sender.push(b"no receiver hears this").unwrap();
         assert!(sender.flush());
     }
     sender.set_path(Some(&path)).unwrap();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// The verified bytes of one object: a receiver puts them in, whoever wants to use them early waits for them.
+/// The verified bytes of one object: a receiver puts them in, and users that read them early wait for them here.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     verified: Mutex<RangeSet>,

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 type HeaderBuffer = [u8; HEADER_LEN + EXTENSION_LEN_MAX];
 
-/// Something that the machine wants on the data channel.
+/// Something that the machine orders on the data channel.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Fragments one after the other; the flags are the last one's.

@@ -12,9 +12,9 @@ use polycast_wire::control::{Control, Hash, proven_group};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The source waits for nobody's socket: this one has none.
+/// Said to the source, which paces nothing by it: this receiver has no socket for data.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// The longest time without a look at whether the caller wants to end it.
+/// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An object that is here, whole and verified.
@@ -36,7 +36,7 @@ pub struct Held {
 /// The source has another object of this name, or cannot be reached or goes away.
 pub fn confirm(spec: &ReceiverSpec, held: &Held) -> Result<(), TransferError> {
     let (Rendezvous::At(address, handle) | Rendezvous::Pull(address, handle)) = spec.rendezvous else {
-        return Err(TransferError::Unusable("nobody has called for this object".into()));
+        return Err(TransferError::Unusable("this receiver was not called by a source".into()));
     };
     let clock = Clock::start();
     let (mut link, offer) = Link::join(spec, address, handle, (WINDOW_BYTES, 0), clock)?;

@@ -39,7 +39,7 @@ pub(super) struct Guest {
     pub(super) salt: Salt,
 }
 
-/// What the session wants of the transport.
+/// What the session asks of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Say WELCOME, and what is known of the object.
@@ -62,7 +62,7 @@ pub(super) enum Event {
 pub(super) type Fetcher = (FrameStream, Control<'static>);
 
 impl Receivers {
-    /// Whom the roster expects, and where the agents of those are called who are named.
+    /// Whom the roster expects, and where the agents of named receivers are called.
     pub(super) fn expected(&self) -> (Expected, BTreeMap<String, SocketAddr>) {
         match self {
             Receivers::Count(count) | Receivers::Told(count) => {
@@ -94,7 +94,7 @@ pub(super) struct Session {
     /// Connections that take nothing any more. What came before their end is still to be read.
     broken: BTreeSet<GuestId>,
     guests: BTreeMap<GuestId, Guest>,
-    /// Receivers that want hashes before they begin to pull.
+    /// Receivers that ask for hashes before they begin to pull.
     ask_hashes: BTreeSet<GuestId>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
@@ -210,7 +210,7 @@ impl Session {
         }
         let open = self.roster.entries().filter(|entry| !entry.is_settled());
         let names: Vec<String> = open.map(|entry| entry.name.clone()).collect();
-        // Where nobody is left there is nothing to go on with.
+        // Where no receiver is left there is nothing to go on with.
         if !rekeys || names.is_empty() {
             return false;
         }
@@ -261,7 +261,7 @@ impl Session {
         event
     }
 
-    /// Whether a receiver wants hashes before it begins to pull.
+    /// Whether a receiver asks for hashes before it begins to pull.
     pub(super) fn asks_hashes(&self, guest: GuestId) -> bool {
         self.ask_hashes.contains(&guest)
     }
@@ -331,7 +331,7 @@ impl Session {
         while self.poll().is_some() {}
     }
 
-    /// What to wait on: the bell, every connection, and those who have not said who they are.
+    /// What to wait on: the bell, every connection, and those on which no name has been said.
     pub(super) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(self.bell.descriptor());
         for stream in self.streams.values() {
@@ -370,7 +370,7 @@ impl Session {
                     let hello = Hello { name: &name, ..words };
                     if let Err(error) = stream.peer_names().check(hello.name) {
                         let why = error.to_string();
-                        tracing::warn!(peer = ?stream.peer(), %why, "is not who it says to be");
+                        tracing::warn!(peer = ?stream.peer(), %why, "is not the receiver that it says to be");
                         // There are only so many receivers.
                         if self.roster.named(hello.name).is_some() {
                             self.misnamed.insert(hello.name.to_string(), why.clone());
@@ -390,7 +390,7 @@ impl Session {
         fetchers
     }
 
-    /// Why a receiver has failed: of one that never joined also that somebody came under its name who has another one.
+    /// Why a receiver has failed: of one that never joined also that an agent with another name came under its name.
     pub(super) fn failure_of(&self, entry: &Entry) -> Option<String> {
         let why = entry.failure()?;
         let misnamed = self.misnamed.get(&entry.name).filter(|_| *why == Why::NeverJoined);
@@ -426,7 +426,7 @@ impl Session {
         }
     }
 
-    /// Whether one knows the code, where there is one. Who comes over a connection that the code seals has shown it.
+    /// Whether one knows the code, where there is one. One that comes over a connection that the code seals has shown it.
     fn admit(&mut self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
         let Some(pairing) = self.pairing.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
         let challenge = challenge(&self.secret, stream.peer());
@@ -563,7 +563,7 @@ fn turn_away(mut stream: FrameStream, why: &str) {
     stream.finish();
 }
 
-/// Random bytes that nobody can foresee.
+/// Random bytes that cannot be foreseen.
 pub(super) fn fresh_salt() -> Salt {
     let mut salt = Salt::default();
     // The system's generator is there since it was started, and gives so few bytes whole.

@@ -24,17 +24,17 @@ use std::time::Instant;
 
 /// Offers are asked for this often.
 const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
-/// All sources answer at once: after this, whoever is on air has been heard.
+/// All sources answer at once: after this, every source on air has been heard.
 const GATHER_WITHIN: Duration = Duration::from_millis(250);
 /// Sources that begin together are heard within this.
 const TOGETHER_WITHIN: Duration = Duration::from_millis(20);
 /// An offer that had no place is asked again after this.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
-/// The longest time without a look at whether the caller wants to end it.
+/// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What was found so far is said after this, and then now and then.
 const NEWS_INTERVAL: Duration = Duration::from_secs(3);
-/// An offer that was named and has no place is given up after this: who lost a place comes back before.
+/// An offer that was named and has no place is given up after this: a receiver that lost a place comes back before.
 const FULL_FOR: Duration = Duration::from_secs(3);
 /// How long a source may take to connect, and to say what it offers.
 const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
@@ -81,7 +81,7 @@ impl Announced {
         Announced { address, handle, name, object_len, host, places, sign: code, pairing: None }
     }
 
-    /// Whether a source offers what it has announced: somebody may have agreed to that.
+    /// Whether a source offers what it has announced: the user may have agreed to that.
     pub(super) fn check(&self, offer: &Offer) -> Result<(), TransferError> {
         // Names are cut in announcements.
         let same = offer.name.starts_with(&self.name) && offer.geometry.object_len == self.object_len;
@@ -135,7 +135,7 @@ pub(crate) fn beacon(interface: Ipv4Addr) -> Result<Beacon, TransferError> {
 pub struct Search {
     /// The one with this handle.
     pub handle: Option<Handle>,
-    /// The one with this code; without a code one that anybody may take.
+    /// The one with this code; without a code one that any host may take.
     pub code: Option<Code>,
     /// Where the source is, the first address that answers; where there is none, it is found by multicast.
     pub from: Vec<SocketAddr>,
@@ -154,7 +154,7 @@ pub enum News {
     Searching {
         /// For so long.
         span: Duration,
-        /// Whether there were offers, or somebody was there where the source should be.
+        /// Whether there were offers, or a host was there where the source should be.
         heard: bool,
     },
 }
@@ -166,7 +166,7 @@ pub enum Unfit {
     NeedsCode,
     /// It has another code.
     OtherCode,
-    /// A code was given, and anybody may take it.
+    /// A code was given, and any host may take it.
     IsOpen,
     /// All who are to get it are there.
     Full,
@@ -202,7 +202,7 @@ pub fn accept(
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
         let (handle, pairing) = (found.handle, found.pairing.clone());
         spec.rendezvous = Rendezvous::Announced(found.clone());
-        // What is offered is told to those only who know the code.
+        // What is offered is told only to those that know the code.
         let found = match spec.security()? {
             Some(security) => match ask(found.address, handle, Some(&security), &spec.cancel) {
                 Ok(known) => Announced { sign: found.sign, pairing, ..known },
@@ -254,7 +254,7 @@ struct Seeker<'a> {
     /// Offers that were none, since the first of them.
     rejected: BTreeSet<(Handle, SocketAddr)>,
     rejected_since: Option<Time>,
-    /// Announcements whose signs were looked at in this second, by who has sent them.
+    /// Announcements whose signs were looked at in this second, by sender.
     signs: BTreeMap<IpAddr, u32>,
     signs_since: Time,
 }
@@ -301,7 +301,7 @@ impl<'a> Seeker<'a> {
         Ok(())
     }
 
-    /// Whether the sign of an announcement from there may be looked at: that takes milliseconds, and anybody can send signs.
+    /// Whether the sign of an announcement from there may be looked at: that takes milliseconds, and any host can send signs.
     fn may_look(&mut self, from: IpAddr) -> bool {
         let now = self.clock.now();
         if now >= self.signs_since + SIGNS_INTERVAL {
@@ -615,7 +615,7 @@ mod tests {
         }
     }
 
-    /// Somebody may have said yes to a name and a length: another object is refused, however long the name was cut.
+    /// The user may have said yes to a name and a length: another object is refused, however long the name was cut.
     #[test]
     fn what_was_announced_is_what_is_offered() {
         let told = Announced { name: "weights".into(), object_len: 5, ..announced(7, 9, None) };
@@ -642,7 +642,7 @@ mod tests {
         }
     }
 
-    /// Anybody can send announcements with signs, each of which costs milliseconds.
+    /// Any host can send announcements with signs, each of which costs milliseconds.
     #[test]
     fn few_signs_are_looked_at_in_a_second() {
         let search = Search { code: Some(Code::fresh()), ..Search::default() };

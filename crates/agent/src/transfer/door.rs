@@ -1,4 +1,4 @@
-//! Where those come in who connect to a transfer: at a port of the transfer's own, or at the one port of an agent, which all
+//! Where connections to a transfer come in: at a port of the transfer's own, or at the one port of an agent, which all
 //! its transfers share.
 
 use super::bell::Bell;
@@ -26,7 +26,7 @@ pub enum Listen {
     At(u16),
     /// At this port, or at one that the system chooses where another program has it.
     Rather(u16),
-    /// At the port of the agent, which passes on who comes for the transfer.
+    /// At the port of the agent, which passes on what comes for the transfer.
     Shared(Door),
 }
 
@@ -92,7 +92,7 @@ struct Queue {
     bell: Bell,
 }
 
-/// Somebody who has come for a transfer.
+/// An end that has come for a transfer.
 #[derive(Debug)]
 pub(crate) struct Visitor {
     pub(crate) stream: FrameStream,
@@ -100,7 +100,7 @@ pub(crate) struct Visitor {
     pub(crate) first: Vec<u8>,
 }
 
-/// For which transfer somebody comes, and to which of its ends.
+/// For which transfer it comes, and to which of the transfer's ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
     handle: Handle,
@@ -108,7 +108,7 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// What a first frame wants; `None` where it is for no transfer that runs.
+    /// What a first frame asks for; `None` where it is for no transfer that runs.
     pub(crate) fn of(frame: &Control<'_>) -> Option<Self> {
         let (handle, sides): (Handle, &[Side]) = match frame {
             Control::Hello(Hello { handle, .. }) => (*handle, &[Side::Source]),
@@ -139,7 +139,7 @@ impl Door {
         Ok(Desk { door: self.clone(), handle, side, queue })
     }
 
-    /// Passes somebody on to the transfer; gives the connection back where no such transfer runs here, or where too many wait.
+    /// Passes a visitor on to the transfer; gives the connection back where no such transfer runs here, or where too many wait.
     pub(crate) fn pass(&self, visit: Visit, visitor: Visitor) -> Result<(), Box<FrameStream>> {
         let desks = self.desks();
         let queue = visit.sides.iter().find_map(|side| desks.get(&(visit.handle, *side)));
@@ -170,7 +170,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// What rings when somebody has come.
+    /// What rings when a visitor has come.
     pub(crate) fn bell(&self) -> &Bell {
         &self.queue.bell
     }
@@ -216,7 +216,7 @@ mod tests {
         let hello = Visit::of(&Control::Hello(hello)).unwrap();
         assert!(door.pass(hello, visitor()).is_err(), "a receiver takes no other");
         assert!(door.pass(fetch(1), visitor()).is_ok() && door.pass(fetch(2), visitor()).is_ok());
-        assert!(door.pass(fetch(3), visitor()).is_err(), "nobody knows it");
+        assert!(door.pass(fetch(3), visitor()).is_err(), "no transfer knows it");
         assert_eq!((receiver.take().len(), source.take().len(), receiver.take().len()), (1, 1, 0));
         let again = door.desk(Handle(1), Side::Receiver).unwrap();
         drop(receiver);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_takes_nobody_in_is_not_waited_for() {
+    fn a_transfer_that_takes_no_end_in_is_not_waited_for() {
         let door = Door::new("127.0.0.1:9".parse().unwrap());
         let desk = door.desk(Handle(1), Side::Source).unwrap();
         for _ in 0..WAITING_MAX {

@@ -106,7 +106,7 @@ pub enum TransferError {
     /// Nothing says which of several offers is meant.
     #[error("{0}: say with --handle which one")]
     SeveralOffers(Offers),
-    /// Nobody joined in time.
+    /// No receiver joined in time.
     #[error("no receiver joined within {0} seconds")]
     NobodyJoined(u64),
     /// A peer that does not speak our protocol.

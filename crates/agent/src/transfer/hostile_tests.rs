@@ -58,7 +58,7 @@ fn long_and_odd_words_end_their_own_session_only() {
     }
 }
 
-/// Whoever says that it has the object shows bytes of it which it could not choose.
+/// A receiver that says that it has the object shows bytes of it which it could not choose.
 #[test]
 fn who_lies_about_the_object_is_not_verified() {
     let object: Vec<u8> = (0..600_000u32).map(|at| (at * 7 + at / 251) as u8).collect();
@@ -92,7 +92,7 @@ fn hello_alone_holds_no_place() {
 
 /// More connections than a source looks at, and none says anything: the next receiver comes in all the same.
 #[test]
-fn idle_connections_keep_nobody_out() {
+fn idle_connections_keep_no_receiver_out() {
     for pulled in [false, true] {
         let source = start(pulled);
         let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(source.address).unwrap()).collect();
@@ -106,7 +106,7 @@ fn idle_connections_keep_nobody_out() {
     }
 }
 
-/// A receiver of a source that says this when somebody comes.
+/// A receiver of a source that says this when the receiver comes.
 fn receive_from(words: Option<Vec<u8>>) -> (TransferError, Duration) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

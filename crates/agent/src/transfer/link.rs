@@ -67,7 +67,7 @@ impl Link {
         Ok((link, offer))
     }
 
-    /// Whether nobody else reads or changes what is said here.
+    /// Whether what is said here can be read and changed by the two ends only.
     pub(super) fn is_sealed(&self) -> bool {
         self.stream.is_sealed()
     }

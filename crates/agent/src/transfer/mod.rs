@@ -121,7 +121,7 @@ pub struct Options {
     pub listen: Listen,
     /// What receivers of an offer must know.
     pub code: Option<Code>,
-    /// Who can read along.
+    /// Which machines can read the bytes on their way.
     pub sealing: Sealing,
     /// A receiver looks at what is at its place already, and is not sent what of it is right.
     pub update: bool,
@@ -152,7 +152,7 @@ pub enum Sealing {
 /// Whom a transfer is for.
 #[derive(Clone, Debug)]
 pub enum Receivers {
-    /// This many, whoever answers the announcement first (`offer` / `accept`).
+    /// This many: the first that answer the announcement (`offer` / `accept`).
     Count(usize),
     /// This many are waited for at the beginning, and others may come until the transfer is cancelled (`offer --serve`).
     AtLeast(usize),
@@ -313,7 +313,7 @@ pub struct Received {
     pub spared_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
-    /// Whether nobody else could read the bytes on their way.
+    /// Whether only the source and its receivers could read the bytes on their way.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,

@@ -1,4 +1,4 @@
-//! Who shows a certificate is a receiver by a name in it, and by no other.
+//! An end that shows a certificate is a receiver by a name in it, and by no other.
 
 use super::session_tests::{hello, start_as};
 use super::{Options, Sealing};
@@ -49,7 +49,7 @@ fn answer(stream: &mut FrameStream) -> String {
     }
 }
 
-/// A member that takes another's name has no place, and the report does not say that nobody came.
+/// A member that takes another's name has no place, and the report does not say that no receiver came.
 #[test]
 fn a_receiver_has_the_name_in_its_certificate() {
     let [(_source, source), (_a, a), (_c, c)] = members(["source", "a", "c"]);

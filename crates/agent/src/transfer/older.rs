@@ -64,7 +64,7 @@ pub(super) enum InPart {
     Nothing,
     /// What an earlier try to receive the object has left.
     Rest,
-    /// An older version that nobody has open any more: the object takes its pages.
+    /// An older version that no process has open any more: the object takes its pages.
     Recycled,
 }
 

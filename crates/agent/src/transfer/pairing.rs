@@ -1,4 +1,4 @@
-//! The code of an offer: who knows it may take the offer, and sees that it is this one.
+//! The code of an offer: a host that knows it may take the offer, and sees that it is this one.
 //!
 //! A key is made of the code and of the offer's salt, slowly, so that trying codes is slow as well. What it gives for the
 //! handle stands in the announcement; ASK and OFFERED, and then JOIN, prove on the connection that either end has it. The
@@ -19,11 +19,11 @@ const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
 const VOWELS: &[u8; 4] = b"aiou";
 /// Words of a code that was drawn, of 16 bits each.
 const WORDS: usize = 3;
-/// A code that somebody has thought of has at least so many letters and digits,
+/// A code that a person has made up has at least so many letters and digits,
 const CHARS_MIN: usize = 6;
 /// and at most so many.
 const CHARS_MAX: usize = 64;
-/// Hashes between a code and its key: a few milliseconds for one who knows the code, centuries for one who tries all of them.
+/// Hashes between a code and its key: a few milliseconds for a host that knows the code, centuries for one that tries all of them.
 const ROUNDS: usize = 1 << 16;
 
 /// The code of an offer.
@@ -31,7 +31,7 @@ const ROUNDS: usize = 1 << 16;
 pub struct Code(String);
 
 impl Code {
-    /// A code that nobody can guess.
+    /// A code that cannot be guessed.
     #[must_use]
     pub fn fresh() -> Self {
         Code::of_words(fresh_salt().first_chunk().expect("a salt is longer"))
@@ -148,7 +148,7 @@ pub(super) fn same(one: &Hash, other: &Hash) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// The challenge for a connection: nobody else's, and nothing has to be kept for it.
+/// The challenge for a connection: no other connection has it, and nothing has to be kept for it.
 pub(super) fn challenge(secret: &Salt, peer: Option<std::net::SocketAddr>) -> Hash {
     keyed_hash(secret, format!("{peer:?}").as_bytes())
 }

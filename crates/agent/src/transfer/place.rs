@@ -75,7 +75,7 @@ pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<
     Ok(())
 }
 
-/// Gives a verified object its place; a directory is unpacked where the sink wants one. This takes as long as the disk
+/// Gives a verified object its place; a directory is unpacked where the sink asks for one. This takes as long as the disk
 /// does: the source hears meanwhile that this end lives.
 pub(super) fn put_in_place(
     part: PartFile,

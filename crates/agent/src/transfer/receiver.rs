@@ -52,7 +52,7 @@ const RECEIVES_MAX: usize = 32;
 const NAP: std::time::Duration = std::time::Duration::from_micros(1_000);
 /// follows a burst of at most so many batches,
 const NAP_BATCHES_MAX: usize = 8;
-/// and never comes near the beginning or the end, where it would delay somebody.
+/// and never comes near the beginning or the end, where it would delay the transfer.
 const NAP_AFTER_BATCHES: u64 = 32;
 /// Groups from the chain that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
@@ -215,7 +215,7 @@ struct Intake {
     expected: usize,
     /// Datagram batches taken from the data channel so far.
     batches: u64,
-    /// Who sent them.
+    /// The senders of the packets.
     origins: Origins,
     /// What packets are sealed with.
     seal: Option<Seal>,
@@ -371,7 +371,7 @@ impl Run {
         }
     }
 
-    /// Does what the session wants; gives what was received when it has ended.
+    /// Does what the session asks for; gives what was received when it has ended.
     fn turn_session(&mut self) -> Result<Option<Received>, TransferError> {
         let mut upstream = None;
         while let Some(output) = self.link.poll() {
@@ -618,7 +618,7 @@ impl Run {
         Ok(())
     }
 
-    /// Does what the machine wants done.
+    /// Does what the machine orders.
     fn drain(&mut self, landing: Landing<'_>) -> Result<(), TransferError> {
         while let Some(output) = self.machine.poll(self.clock.now()) {
             match output {

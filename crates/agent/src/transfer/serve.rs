@@ -51,7 +51,7 @@ pub(crate) struct Served {
 enum Wish {
     /// Groups; its end has these.
     Groups(Vec<bool>),
-    /// Somebody who speaks for the rack.
+    /// A receiver that speaks for the rack.
     Speaker(u32),
 }
 
@@ -98,7 +98,7 @@ impl Served {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in those who have come and say what they want: each that fetches is served in a thread of its own.
+    /// Takes in connections and what they ask for: each that fetches is served in a thread of its own.
     pub(crate) fn meet(self: &Arc<Self>, strangers: &mut Strangers) {
         for (stream, wish) in strangers.meet(|frame| self.wish(frame)) {
             match wish {

@@ -49,7 +49,7 @@ const PATCH_FRAGMENTS: u64 = 16;
 const PATCH_LEN: u64 = 16 << 10;
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time without a look at what the caller wants.
+/// The longest time without a look at what the caller asks for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Sends one object to its receivers; blocks until each is done or has failed.
@@ -148,7 +148,7 @@ struct Run {
     done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
-    /// Whoever was on the path goes on over the chain.
+    /// The receivers that were on the path go on over the chain.
     without_path: bool,
     /// Those whom an earlier path has lost: this one is not to blame.
     lost_before: BTreeSet<PeerId>,
@@ -161,7 +161,7 @@ fn guest_of(peer: PeerId) -> GuestId {
     GuestId(peer.0)
 }
 
-/// The first packets of a stream only try whether the path is up, and may reach nobody before the lap's end: so many come before
+/// The first packets of a stream only try whether the path is up, and may reach no receiver before the lap's end: so many come before
 /// what is to come first.
 const LEAD_FRAGMENTS: u64 = 512;
 /// .. and no more than one part in so many of the object.
@@ -250,7 +250,7 @@ impl Run {
         let mut next_event = self.now();
         while !self.finished {
             if self.spec.cancel.load(Ordering::Relaxed) {
-                // One that serves whoever comes has done what it was to do, if nobody is served just now.
+                // A source with `--serve` has done what it was to do, if it serves no receiver just now.
                 if self.session.roster.is_idle() {
                     break;
                 }
@@ -319,7 +319,7 @@ impl Run {
         }
     }
 
-    /// Does what the session wants of the transport.
+    /// Does what the session asks of the transport.
     fn turn_session(&mut self) -> Result<(), TransferError> {
         while let Some(event) = self.session.poll() {
             let now = self.now();
@@ -356,7 +356,7 @@ impl Run {
         Ok(())
     }
 
-    /// Does what the machine wants done; gives whether there may be more at once.
+    /// Does what the machine orders; gives whether there may be more at once.
     fn drain(&mut self) -> Result<bool, TransferError> {
         let mut sends = 0;
         if let Some(channel) = &mut self.channel {

@@ -27,7 +27,7 @@ pub enum Change {
 /// What the manager has allowed a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// As receivers want to see it.
+    /// As receivers ask to see it.
     pub permit: SignedPermit,
     /// Whom it is for.
     pub group: Group,
@@ -103,7 +103,7 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
-    /// What the manager allows, or why nothing; not known where agents do not show who they are.
+    /// What the manager allows, or why nothing; not known where agents do not show certificates.
     permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
     /// Whether the transfer has ended so that another one with other keys takes its place.
     rekeyed: AtomicBool,
@@ -290,13 +290,13 @@ impl Steering {
         self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
     }
 
-    /// Failures have cut these receivers off: nobody waits for them any more.
+    /// Failures have cut these receivers off: the transfer does not wait for them any more.
     pub fn cut_off(&self, receivers: impl IntoIterator<Item = String>) {
         self.lock().cut_off.extend(receivers);
         self.ring();
     }
 
-    /// Who was cut off since the last call.
+    /// The receivers that were cut off since the last call.
     pub(crate) fn take_cut_off(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.lock().cut_off)
     }

@@ -1,8 +1,8 @@
-//! Connections whose other end has not said yet what it wants: everybody can open them, so they are few, young, and wait for
-//! nobody.
+//! Connections whose other end has not said yet what it asks for. Any machine can open them, so they are few, young, and never
+//! delay anything.
 //!
 //! A connection that has said nothing for [`FIRST_WITHIN`] is closed. Where one address has many that wait, or all together are
-//! many, the oldest are closed: whoever means it says so at once, and is the youngest when it comes. So there is always room for
+//! many, the oldest are closed: an end that means it says so at once, and is the youngest when it comes. So there is always room for
 //! one more, and the listener need never be left alone.
 
 use super::clock::Clock;
@@ -24,7 +24,7 @@ const STRANGERS_MAX: usize = 256;
 const STRANGERS_OF_ONE_MAX: usize = 8;
 /// those left out that have come just now: many receivers of one host may come at the same moment, and each says HELLO at once.
 const YOUNG: Duration = Duration::from_millis(100);
-/// A connection says what it wants within this time.
+/// A connection says what it asks for within this time.
 pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that are taken in between two looks at something else.
 const ACCEPTED_MAX: usize = 64;
@@ -33,7 +33,7 @@ const SAY_INTERVAL: Duration = Duration::from_secs(1);
 /// Where no connection can be taken, most likely for want of descriptors, some will be free again after this.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What one hears that comes without a key where one is needed.
+/// What an end hears that comes without a key where one is needed.
 const NOT_SEALED: &str = "this end takes sealed connections only: start both ends with the same key or code";
 
 /// A connection that has said nothing yet.
@@ -148,7 +148,7 @@ impl Strangers {
         }
     }
 
-    /// One has asked what there is and been told: it has as long again to say what it wants.
+    /// One has asked what there is and been told: it has as long again to say what it asks for.
     pub(crate) fn again(&mut self, stream: FrameStream) {
         let address = stream.peer().map(|peer| peer.ip());
         self.waiting.push(Stranger { stream, address, since: self.clock.now(), has_asked: true });
@@ -227,7 +227,7 @@ impl Strangers {
         send_away(stranger.stream, &foreign);
     }
 
-    /// Says who is turned down and why, now and then: anybody can come often.
+    /// Says which ends are turned down and why, now and then: any machine can come often.
     fn note_unsealed(&mut self, now: Time, peer: Option<IpAddr>, error: &SealError) {
         self.unsealed += 1;
         if self.said_at.is_none_or(|at| now.since(at) >= SAY_INTERVAL) {
@@ -293,7 +293,7 @@ mod tests {
         (0..2).for_each(|_| assert!(strangers.meet(alive).is_empty()));
         std::thread::sleep(std::time::Duration::from_millis(150));
         assert!(strangers.meet(alive).is_empty());
-        assert!(!is_ready(&strangers), "nobody says anything, and there is nothing to do");
+        assert!(!is_ready(&strangers), "no connection says anything, and there is nothing to do");
         let mut speaker = TcpStream::connect(address).unwrap();
         speaker.write_all(&[0, 0, 0, 1, 20]).unwrap();
         let begun = std::time::Instant::now();

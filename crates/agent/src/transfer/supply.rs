@@ -10,9 +10,12 @@ use polycast_wire::data::ContentTag;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Hash groups read and hashed at a time: few enough to stay in the cache until they are sent.
 const BATCH_GROUPS: u64 = 8;
+/// No further group is read in a turn that has taken so long: on a slow disk the source still answers its receivers.
+const TURN_MAX: Duration = Duration::from_millis(100);
 
 /// Reads and hashes the bytes of one object, and lends its fragments as the data channel carries them.
 pub(crate) struct Supply {
@@ -21,8 +24,10 @@ pub(crate) struct Supply {
     /// What the data channel carries is sealed.
     sealed: Option<Sealed>,
     hashes: Vec<Hash>,
-    /// The last two batches.
+    /// The last two batches; the older one comes first.
     batches: [Batch; 2],
+    /// How many groups of what was hashed are read again at a time: fewer while the disk is slow.
+    again_groups: u64,
     /// Groups that were read again, and are what they were.
     again: Batch,
     /// The beginning of a fragment that ends in the next batch, as it is in the object.
@@ -160,6 +165,7 @@ impl Supply {
             sealed: seal.map(Sealed::new),
             hashes: Vec::new(),
             batches: Default::default(),
+            again_groups: BATCH_GROUPS,
             again: Batch::default(),
             tail: Vec::new(),
             plain: Vec::new(),
@@ -178,25 +184,38 @@ impl Supply {
 
     /// Reads and hashes the next batch; gives the groups that were added.
     pub(crate) fn hash_more(&mut self) -> io::Result<Range<u64>> {
+        self.hash_within(TURN_MAX)
+    }
+
+    /// Reads and hashes the next groups, until they are a batch or this time is over: at least one, if one is left.
+    fn hash_within(&mut self, limit: Duration) -> io::Result<Range<u64>> {
         let first = self.hashes.len() as u64;
-        let end = (first + BATCH_GROUPS).min(self.geometry.groups());
-        if first == end {
-            return Ok(first..end);
+        let last = (first + BATCH_GROUPS).min(self.geometry.groups());
+        if first == last {
+            return Ok(first..last);
         }
-        let geometry = &self.geometry;
+        let (geometry, began) = (&self.geometry, Instant::now());
+        let start = geometry.group_bytes(first).start - self.tail.len() as u64;
+        self.batches.swap(0, 1);
+        let batch = &mut self.batches[1];
+        // Until all of its bytes are there it holds nothing.
+        batch.begin(start / u64::from(geometry.fragment_len), start, geometry);
+        batch.bytes.resize((geometry.group_bytes(last - 1).end - start) as usize, 0);
+        batch.bytes[..self.tail.len()].copy_from_slice(&self.tail);
+        let (mut end, mut read) = (first, Vec::with_capacity(BATCH_GROUPS as usize));
+        while end < last && (end == first || began.elapsed() < limit) {
+            let at = geometry.group_bytes(end);
+            let slice = &mut batch.bytes[(at.start - start) as usize..(at.end - start) as usize];
+            self.object.read_exact_at(slice, at.start)?;
+            read.push(group_hash(slice, end, geometry.group_len, geometry.groups()));
+            end += 1;
+        }
         let until = geometry.group_bytes(end - 1).end;
-        let read_from = geometry.group_bytes(first).start;
-        let start = read_from - self.tail.len() as u64;
-        let batch = &mut self.batches[(first / BATCH_GROUPS % 2) as usize];
-        batch.begin(start / u64::from(geometry.fragment_len), until, geometry);
-        batch.bytes.resize((until - start) as usize, 0);
-        let (tail, read) = batch.bytes.split_at_mut(self.tail.len());
-        tail.copy_from_slice(&self.tail);
-        self.object.read_exact_at(read, read_from)?;
-        for group in first..end {
-            let at = geometry.group_bytes(group);
-            let slice = &batch.bytes[(at.start - start) as usize..(at.end - start) as usize];
-            self.hashes.push(group_hash(slice, group, geometry.group_len, geometry.groups()));
+        batch.begin(batch.first, until, geometry);
+        batch.bytes.truncate((until - start) as usize);
+        self.hashes.append(&mut read);
+        if end < last {
+            self.again_groups = end - first;
         }
         let whole = batch.first + batch.count;
         self.tail.clear();
@@ -252,7 +271,7 @@ impl Supply {
         let mut groups = group_of(sns.start, geometry)..group_of(sns.end - 1, geometry) + 1;
         let goes_on = (again.first..=again.first + again.count).contains(&sns.start);
         if goes_on {
-            groups.end = (groups.start + BATCH_GROUPS).clamp(groups.end, known.max(groups.end));
+            groups.end = (groups.start + self.again_groups).clamp(groups.end, known.max(groups.end));
         }
         let hashed = geometry.group_bytes(known.saturating_sub(1)).end;
         let mut all = beginning_in(groups.clone(), geometry);
@@ -272,7 +291,13 @@ impl Supply {
         again.begin(all.start, start, geometry);
         (again.lead, again.seen) = ((geometry.fragment_bytes(all.start).start - start) as usize, seen);
         again.bytes.resize((until - start) as usize, 0);
+        let began = Instant::now();
         self.object.read_exact_at(&mut again.bytes, start)?;
+        self.again_groups = match began.elapsed() {
+            slow if slow > TURN_MAX => (self.again_groups / 2).max(1),
+            quick if quick < TURN_MAX / 4 => (self.again_groups * 2).min(BATCH_GROUPS),
+            _ => self.again_groups,
+        };
         if seen {
             let hashes = &self.hashes;
             let is_same = |group: u64| {
@@ -288,7 +313,8 @@ impl Supply {
                 same = groups.into_iter().all(|group| sealed.knows(group, geometry, tags));
             }
             if !same {
-                let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
+                let what =
+                    "its bytes were changed while it was being sent: send it when no program writes to it";
                 return Err(io::Error::other(what));
             }
         }
@@ -369,7 +395,43 @@ mod tests {
         assert!(runs <= 4, "{runs} runs for two batches");
     }
 
-    /// A file that somebody writes to.
+    /// A disk that takes its time for every read.
+    struct Disk(Vec<u8>);
+
+    impl ObjectSource for Disk {
+        fn len(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            std::thread::sleep(TURN_MAX.mul_f64(buffer.len() as f64 / f64::from(1 << 16)));
+            self.0.read_exact_at(buffer, offset)
+        }
+    }
+
+    /// A source answers its receivers between two turns.
+    #[test]
+    fn a_slow_disk_is_read_a_group_at_a_time() {
+        let geometry = Geometry { object_len: 20 << 16, fragment_len: 9_000, group_len: 1 << 16 };
+        let object = Arc::new(Disk(vec![7; 20 << 16]));
+        let mut supply = Supply::new(object as _, geometry, Some(Seal::new(&Secret::fresh(), Handle(3))));
+        for group in 0..4 {
+            assert_eq!(supply.hash_more().unwrap(), group..group + 1);
+        }
+        while supply.root().is_none() {
+            supply.hash_within(Duration::MAX).unwrap();
+        }
+        // What is not in the cache any more is read again in the same steps.
+        let mut sn = 0;
+        while sn < 28 {
+            supply.fragments(sn..sn + 1).unwrap();
+            let count = supply.in_row(sn..28);
+            assert!(count <= (1 << 16) / 9_000 + 1, "{count} fragments in a turn");
+            sn += count;
+        }
+    }
+
+    /// A file that another program writes to.
     struct Changing(AtomicU64);
 
     impl ObjectSource for Changing {
@@ -420,6 +482,8 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Act {
         Hash,
+        /// One group only, as on a slow disk.
+        HashOne,
         /// All bytes are what they were at first.
         Restore,
         Lend {
@@ -439,7 +503,7 @@ mod tests {
         let flip = (any::<prop::sample::Index>(), 1u64..4, any::<prop::sample::Index>())
             .prop_map(|(from, fragments, place)| Act::Flip { from, fragments, place });
         prop::collection::vec(
-            prop_oneof![2 => Just(Act::Hash), 5 => lend, 1 => flip, 1 => Just(Act::Restore)],
+            prop_oneof![2 => Just(Act::Hash), 3 => Just(Act::HashOne), 5 => lend, 1 => flip, 1 => Just(Act::Restore)],
             1..60,
         )
     }
@@ -466,6 +530,11 @@ mod tests {
             for act in acts {
                 match act {
                     Act::Hash => drop(supply.hash_more().unwrap()),
+                    Act::HashOne => {
+                        let known = supply.hashes().len() as u64;
+                        let end = (known + 1).min(geometry.groups());
+                        prop_assert_eq!(supply.hash_within(Duration::ZERO).unwrap(), known..end);
+                    }
                     Act::Restore => object.0.lock().unwrap().copy_from_slice(&bytes),
                     Act::Flip { from, fragments, place } => {
                         changed = true;

@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 const PORT: u16 = 17_415;
 
-/// Hears the packets of all groups that somebody on this host has joined.
+/// Hears the packets of all groups that processes of this host have joined.
 fn ear() -> socket2::Socket {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
     setsockopt(&socket, ReuseAddr, &true).unwrap();
@@ -60,7 +60,7 @@ async fn send_messages(source: &AgentTask, other: &AgentTask) {
     let (session, hearing) = (source.session(1).await, other.session(2).await);
     session.create_stream("ticks").await.unwrap();
     let _hears = hearing.receive_messages("ticks", None).await.unwrap();
-    until("somebody listens", async || {
+    until("a receiver listens", async || {
         let mut sender = session.send_messages("ticks");
         sender.send(vec![b"tick".to_vec()]).await;
         sender.finish().await.unwrap().unheard == 0

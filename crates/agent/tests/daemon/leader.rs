@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A manager that does not lead, and counts who calls.
+/// A manager that does not lead, and counts calls.
 struct Follower {
     leader: Option<String>,
     calls: Arc<AtomicUsize>,

@@ -37,7 +37,7 @@ async fn leases(manager: std::net::SocketAddr) -> usize {
     client.status(request).await.unwrap().into_inner().leases.len()
 }
 
-/// Connections that say nothing, or what nobody may say, keep no invitation out.
+/// Connections that say nothing, or what is not allowed, keep no invitation out.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_invitation_out() {
     let (manager, world, [a, b]) = started("", ["a", "b"]).await;
@@ -108,7 +108,7 @@ async fn mistakes_get_one_sentence() {
     let session = a.session(1).await;
     let path = world.file("x", b"x");
     session.add(DataId(1), &path).await.unwrap();
-    // Whoever does not know whether it was heard may say it again.
+    // A process that does not know whether it was heard may say it again.
     session.add(DataId(1), &path).await.unwrap();
     let error = session.add(DataId(1), &world.file("other", b"x")).await.unwrap_err();
     assert_eq!(
@@ -127,10 +127,10 @@ async fn mistakes_get_one_sentence() {
             Ok(sending) => events(sending).await.1.unwrap(),
             Err(error) => error,
         };
-    let error = fails(named(&["b", "nobody"])).await;
+    let error = fails(named(&["b", "absent"])).await;
     assert_eq!(
         (error.kind(), error.to_string()),
-        (Some(Kind::ReceiverUnknown), "there is no agent 'nobody'".into())
+        (Some(Kind::ReceiverUnknown), "there is no agent 'absent'".into())
     );
     assert_eq!(fails(named(&["b", "b"])).await.to_string(), "the receiver 'b' is named twice");
     assert_eq!(fails(named(&["a"])).await.to_string(), "'a' is the source and cannot be a receiver");

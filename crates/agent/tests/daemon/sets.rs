@@ -232,7 +232,7 @@ async fn a_list_that_lies_is_refused() {
     assert!(said.contains("'model.bin'") && said.contains(&root.to_hex().to_string()), "{said}");
     let there = b.read(DataId(part), Wait::WhileComing(Some(Span::ZERO))).await;
     assert_eq!(there.expect("what was here before the list stays").length, 9);
-    // What comes for the set is of nobody else, and would be in the way of the right one.
+    // What comes for the set belongs to the set alone, and would be in the way of the right one.
     b.delete(DataId(part)).await.unwrap();
     hand_over(&world, &agents[1], (set(4), ObjectKind::Set, honest));
     let mut waiting = b.files(DataId(4), Some(Span::from_secs(30))).await.unwrap();

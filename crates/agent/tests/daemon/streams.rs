@@ -8,7 +8,7 @@ use polycast_types::{AppId, Duration as Span};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Somebody who hears a stream.
+/// A process that hears a stream.
 struct Ear {
     receiver: MessageReceiver,
     waiting: VecDeque<Message>,
@@ -55,9 +55,9 @@ async fn send(session: &Session, name: &str, messages: &[&str]) -> (u64, u64) {
     (sent.messages, sent.unheard)
 }
 
-/// Waits until the source's agent knows that somebody listens: messages that it takes before are heard by nobody.
+/// Waits until the source's agent knows that a receiver listens: messages that it takes before reach no receiver.
 async fn heard(session: &Session, name: &str) {
-    until("somebody listens", async || send(session, name, &["?"]).await.1 == 0).await;
+    until("a receiver listens", async || send(session, name, &["?"]).await.1 == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     let (manager, _world, [a, b, c]) = started("", ["a", "b", "c"]).await;
     let source = a.session(1).await;
     source.create_stream("ticks").await.unwrap();
-    assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "nobody listens yet");
+    assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "no receiver listens yet");
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
     heard(&source, "ticks").await;
@@ -97,8 +97,8 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     second.leave_stream("ticks").await.unwrap();
     let error = ended(&mut other.receiver).await;
     assert_eq!(error.kind(), Some(Kind::Cancelled));
-    until("nobody listens", async || send(&source, "ticks", &["?"]).await.1 == 1).await;
-    // Somebody comes again while the source sends on, and hears it end; so does whoever sends.
+    until("no receiver listens", async || send(&source, "ticks", &["?"]).await.1 == 1).await;
+    // A receiver comes again while the source sends on, and hears it end; so does the process that sends.
     let mut again = Ear::join(&first, "ticks").await;
     heard(&source, "ticks").await;
     let mut sender = source.send_messages("ticks");
@@ -193,7 +193,7 @@ async fn streams_outlive_the_manager() {
     let mut receiver = Ear::join(&session, "ticks").await;
     heard(&source, "ticks").await;
     first.task.stop().await;
-    // Nobody asks a manager for a message.
+    // Messages need no manager.
     assert_eq!(send(&source, "ticks", &["without"]).await, (1, 0));
     receiver.await_text("without").await;
     let second = manager(address.port(), SETTINGS).await;

@@ -15,7 +15,7 @@ use std::time::Duration;
 const GROUP: usize = 256 << 10;
 const SOON: Duration = Duration::from_secs(60);
 
-pub fn noise(len: usize) -> Vec<u8> {
+pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -24,7 +24,7 @@ pub fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-pub async fn cluster<const N: usize>(
+pub(crate) async fn cluster<const N: usize>(
     settings: &str,
     names: [&str; N],
 ) -> (ManagerTask, World, Vec<AgentTask>) {
@@ -40,7 +40,7 @@ pub async fn cluster<const N: usize>(
 }
 
 /// The next committed version of a topic.
-pub async fn committed(versions: &mut Versions) -> (u64, Object) {
+pub(crate) async fn committed(versions: &mut Versions) -> (u64, Object) {
     loop {
         let event = tokio::time::timeout(SOON, versions.next()).await.unwrap().unwrap().unwrap();
         if let (true, Some(object)) = (event.committed, event.object) {
@@ -86,7 +86,7 @@ async fn of_a_version_only_what_has_changed_is_sent() {
             if at == 0 {
                 let file = File::open(&object.path).unwrap();
                 files.push(file.metadata().unwrap().ino());
-                // Somebody goes on reading the second version.
+                // A process goes on reading the second version.
                 reader = if number == 2 { Some((file, bytes.clone())) } else { reader };
             }
         }

@@ -28,7 +28,7 @@ type Parcel = (String, ObjectKind, Vec<u8>, Arc<AtomicUsize>);
 
 /// Hands objects over in memory.
 #[derive(Default)]
-pub struct FakeEngine {
+pub(crate) struct FakeEngine {
     parcels: Mutex<BTreeMap<u64, Parcel>>,
     next: AtomicU64,
     /// While set, sources wait after they have invited.
@@ -174,31 +174,31 @@ fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), 
 }
 
 /// A daemon's task, and how to end it.
-pub struct Task<E> {
+pub(crate) struct Task<E> {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), E>>,
 }
 
 impl<E: std::fmt::Debug> Task<E> {
     /// Ends it in good order.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap().unwrap();
     }
 
     /// Waits until it ends by itself.
-    pub async fn end(self) -> Result<(), E> {
+    pub(crate) async fn end(self) -> Result<(), E> {
         tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap()
     }
 }
 
-pub struct ManagerTask {
+pub(crate) struct ManagerTask {
     pub address: SocketAddr,
     pub task: Task<ManagerError>,
 }
 
 /// Starts a manager; port 0 for a new one.
-pub async fn manager(port: u16, settings: &str) -> ManagerTask {
+pub(crate) async fn manager(port: u16, settings: &str) -> ManagerTask {
     let mut config = ManagerConfig::from_toml(settings).unwrap();
     config.listen = ([127, 0, 0, 1], port).into();
     let manager = Manager::bind(config).await.unwrap();
@@ -210,7 +210,7 @@ pub async fn manager(port: u16, settings: &str) -> ManagerTask {
     ManagerTask { address, task: Task { stop, task } }
 }
 
-pub struct AgentTask {
+pub(crate) struct AgentTask {
     pub socket: PathBuf,
     pub store: PathBuf,
     /// Where other agents reach it.
@@ -219,29 +219,29 @@ pub struct AgentTask {
 }
 
 impl AgentTask {
-    pub async fn client(&self) -> AgentClient {
+    pub(crate) async fn client(&self) -> AgentClient {
         AgentClient::connect(&self.socket).await.unwrap()
     }
 
     /// A registered process of the default application.
-    pub async fn session(&self, process: u64) -> Session {
+    pub(crate) async fn session(&self, process: u64) -> Session {
         self.client().await.register(AppId::default(), process).await.unwrap()
     }
 }
 
 /// Where the agents of a test keep their things.
-pub struct World {
+pub(crate) struct World {
     pub folder: TempDir,
     pub engine: Arc<FakeEngine>,
     pub manager: SocketAddr,
 }
 
 impl World {
-    pub fn new(manager: SocketAddr) -> Self {
+    pub(crate) fn new(manager: SocketAddr) -> Self {
         World { folder: tempfile::tempdir().unwrap(), engine: Arc::new(FakeEngine::default()), manager }
     }
 
-    pub fn config(&self, name: &str) -> AgentConfig {
+    pub(crate) fn config(&self, name: &str) -> AgentConfig {
         AgentConfig {
             manager: self.manager.to_string(),
             name: Some(name.into()),
@@ -253,13 +253,13 @@ impl World {
     }
 
     /// Starts an agent with the fake engine.
-    pub async fn agent(&self, name: &str) -> AgentTask {
+    pub(crate) async fn agent(&self, name: &str) -> AgentTask {
         let agent = Agent::start_with(self.config(name), Arc::clone(&self.engine) as _).await.unwrap();
         serve(agent)
     }
 
     /// Starts agents and waits until the manager knows them all.
-    pub async fn agents<const N: usize>(&self, names: [&str; N]) -> [AgentTask; N] {
+    pub(crate) async fn agents<const N: usize>(&self, names: [&str; N]) -> [AgentTask; N] {
         let mut agents = Vec::new();
         for name in names {
             agents.push(self.agent(name).await);
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// A file to send.
-    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path
@@ -278,7 +278,7 @@ impl World {
 }
 
 /// Starts a manager with these settings, and agents that know each other.
-pub async fn started<const N: usize>(
+pub(crate) async fn started<const N: usize>(
     settings: &str,
     names: [&str; N],
 ) -> (ManagerTask, World, [AgentTask; N]) {
@@ -289,14 +289,14 @@ pub async fn started<const N: usize>(
 }
 
 /// Ends agents and their manager in good order.
-pub async fn stopped(agents: impl IntoIterator<Item = AgentTask>, manager: ManagerTask) {
+pub(crate) async fn stopped(agents: impl IntoIterator<Item = AgentTask>, manager: ManagerTask) {
     for agent in agents {
         agent.task.stop().await;
     }
     manager.task.stop().await;
 }
 
-pub fn serve(agent: Agent) -> AgentTask {
+pub(crate) fn serve(agent: Agent) -> AgentTask {
     let (socket, store, control) = (agent.socket().to_path_buf(), agent.store(), agent.control_address());
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(agent.serve(async {
@@ -306,7 +306,7 @@ pub fn serve(agent: Agent) -> AgentTask {
 }
 
 /// Waits until something is so.
-pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let start = Instant::now();
     while !condition().await {
         assert!(start.elapsed() < Duration::from_secs(8), "not in time: {what}");
@@ -315,7 +315,7 @@ pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
 }
 
 /// All events of a transfer until its end.
-pub async fn events(mut sending: Sending) -> (Vec<Event>, Option<ClientError>) {
+pub(crate) async fn events(mut sending: Sending) -> (Vec<Event>, Option<ClientError>) {
     let mut events = Vec::new();
     loop {
         match sending.next().await {

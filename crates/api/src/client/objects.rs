@@ -30,7 +30,7 @@ pub type Piece = Result<Vec<u8>, String>;
 impl Session {
     /// Asks for an object; how it goes comes from the value returned, which ends the wish when it is dropped. With
     /// `can_fill` the caller may be told to bring the bytes with [`Session::fill`]. Without a deadline it is told at once where
-    /// nobody has the object and nobody can get it.
+    /// no agent has the object and none can get it.
     ///
     /// # Errors
     /// The key is none. What the manager says comes as an error of an event.
@@ -57,7 +57,7 @@ impl Session {
     /// `length` is said where it is known; an empty name is the end of the key.
     ///
     /// # Errors
-    /// Nobody has told this process to, the bytes are not those that the key names, a piece is an error, or there is no room.
+    /// The agent has not told this process to, the bytes are not those that the key names, a piece is an error, or there is no room.
     pub async fn fill(
         &self,
         key: &str,

@@ -41,7 +41,7 @@ fn options() -> Result<Options, String> {
                     .filter(|m| *m > 0.0 && *m < 1e6)
                     .ok_or_else(|| format!("'{text}' is not a number of minutes: write 10 or 0.5"))?;
                 options.limit = Some(Duration::from_secs_f64(minutes * 60.0));
-                // Seeds that nobody has run before, most likely: they begin with the time of day.
+                // Seeds that most likely were not run before: they begin with the time of day.
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 options.seeds = now.map_or(0, |now| now.as_secs() << 20)..u64::MAX;
             }

@@ -95,7 +95,7 @@ fn compute_seconds(seed: u64) -> Result<f64, ItemError> {
 ///
 /// # Errors
 /// If a delivery can make no progress.
-pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
     let compute_s = compute_seconds(options.seed)?;
     let [slow, fast] = Core::ALL;
     let schemes = [
@@ -159,7 +159,7 @@ pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
 ///
 /// # Errors
 /// If a delivery can make no progress.
-pub fn both_cores(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn both_cores(options: &Options) -> Result<Outcome, ItemError> {
     let compute_s = compute_seconds(options.seed)?;
     let schemes = [
         ("naive unicast", Scheme::Naive),

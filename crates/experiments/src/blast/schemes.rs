@@ -106,7 +106,7 @@ fn overlay(world: &mut World) -> Result<(), ItemError> {
 /// Where the replicas of a block are.
 type Replicas = [Server; 3];
 
-/// Writes one block after the other through its pipeline; then everybody reads all blocks at once.
+/// Writes one block after the other through its pipeline; then every host reads all blocks at once.
 fn hdfs(world: &mut World, in_group: bool, random: &mut Random) -> Result<(), ItemError> {
     let cluster = *world.cluster();
     let mut blocks: Vec<(Replicas, u64)> = Vec::new();

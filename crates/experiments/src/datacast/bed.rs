@@ -285,7 +285,7 @@ impl Bed {
         })
     }
 
-    /// Runs until then, or until everybody has everything.
+    /// Runs until then, or until every receiver has everything.
     pub fn until(&mut self, time: Time) -> Outcome {
         self.net.run(&mut self.world, time)
     }

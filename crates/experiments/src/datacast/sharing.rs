@@ -188,7 +188,7 @@ pub fn figure_6(options: &Options) -> Result<Outcome, ItemError> {
         }
         if is_now(83.0) && !repaired {
             repaired = true;
-            // 35 ms after it has learned of the failure the master has told everybody the new tree.
+            // 35 ms after it has learned of the failure the master has told all hosts the new tree.
             bed.until(Time((now_s * 1e9) as u64 + Duration::from_millis(35).0));
             reroute(&mut bed)?;
         }
@@ -214,7 +214,7 @@ fn figure_6_outcome(meter: &Meter, seconds: impl Fn(f64) -> f64, options: &Optio
     let normal = 0.9 * mean(1, 76.0, 80.0);
     let back = meter.points[1].iter().find(|(at, rate)| *at > repaired + step && *rate >= normal);
     let whole = if options.quick { 10.0 } else { 1.0 };
-    // A tree that never recovers takes for ever, and the row stays.
+    // A tree that does not recover gets an infinite time, and its row stays.
     let took = back.map_or(f64::INFINITY, |(at, _)| whole * (at - seconds(83.0)));
     let name = "after the repair, until Tree B has nine tenths of its rate";
     let note = "the failure is noticed after 3 s and repaired 35 ms later because the paper's is: both are put in; what follows is ours";

@@ -72,7 +72,7 @@ fn sessions(options: &Options) -> u32 {
 
 /// Looks leaf labels of a million sessions up and puts them in, where some of the sessions are active.
 #[must_use]
-pub fn figure_5c(options: &Options) -> Outcome {
+pub(super) fn figure_5c(options: &Options) -> Outcome {
     let stored = sessions(options);
     let labels = labels(stored);
     let mut rows = Vec::new();
@@ -100,7 +100,7 @@ pub fn figure_5c(options: &Options) -> Outcome {
 
 /// Packets a second by cores; each core has a queue of its own, and all have the same labels.
 #[must_use]
-pub fn figure_5b(options: &Options) -> Outcome {
+pub(super) fn figure_5b(options: &Options) -> Outcome {
     let labels = labels(sessions(options));
     let active = 100_000;
     let mut rows = Vec::new();

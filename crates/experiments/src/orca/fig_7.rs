@@ -54,7 +54,7 @@ fn quantile(samples: &[f64], fraction: f64) -> f64 {
 
 /// Figures 7a to 7d.
 #[must_use]
-pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
+pub(super) fn figure_7(sessions: u32, options: &Options) -> Outcome {
     let elmo_sessions = sessions / 10;
     let elmo = elmo_settings(UNI_S, elmo_sessions, options);
     let mut rows = Vec::new();
@@ -253,7 +253,7 @@ fn updates(sessions: u32, options: &Options, rows: &mut Vec<Row>) {
 
 /// Appendix A.5.
 #[must_use]
-pub fn running_times(sessions: u32, options: &Options) -> Vec<Row> {
+pub(super) fn running_times(sessions: u32, options: &Options) -> Vec<Row> {
     let clos = papers_network();
     let random = &mut Random::new(options.seed);
     let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, random);

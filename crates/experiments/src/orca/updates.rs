@@ -151,7 +151,7 @@ fn event(
         let (tenant, session) = &running[at];
         let join = random.next() & 1 == 0;
         let hosts = &tenants[*tenant].hosts;
-        // A few draws find a host of the wanted kind; in a session of all its tenant's hosts nobody can join.
+        // A few draws find a host of the wanted kind. There may be none: in a session of all its tenant's hosts no host can join.
         for _ in 0..32 {
             let host = hosts[random.below(hosts.len() as u32) as usize];
             if host != session.source() && session.is_receiver(planner, host) != join {

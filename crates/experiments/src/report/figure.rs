@@ -49,7 +49,7 @@ impl Axis {
     }
 }
 
-/// Who says the numbers; the paper's are drawn hollow and broken.
+/// Where the numbers are from; the paper's are drawn hollow and broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// What we get.
@@ -63,7 +63,7 @@ pub enum Whose {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Who says so.
+    /// Where its numbers are from.
     pub whose: Whose,
     /// The points, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
@@ -127,7 +127,7 @@ impl Series {
 pub struct BarSeries {
     /// Its name in the legend.
     pub name: String,
-    /// Who says so.
+    /// Where its numbers are from.
     pub whose: Whose,
     /// One value a group; `None` where there is none.
     pub values: Vec<Option<f64>>,

@@ -8,7 +8,7 @@ use super::{Axis, Scale};
 
 /// An axis ready to draw: positions are values, or their decimal logarithms.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ticks {
+pub(super) struct Ticks {
     /// The first position.
     pub from: f64,
     /// The last position.
@@ -20,7 +20,7 @@ pub struct Ticks {
 
 impl Ticks {
     /// The marks of an axis with these values; `floor` is in sight too, where bars stand on it.
-    pub fn new(axis: &Axis, values: impl Iterator<Item = f64>, floor: Option<f64>) -> Self {
+    pub(super) fn new(axis: &Axis, values: impl Iterator<Item = f64>, floor: Option<f64>) -> Self {
         let usable = |value: &f64| value.is_finite() && (axis.scale == Scale::Linear || *value > 0.0);
         let (mut low, mut high) = values
             .chain(floor)
@@ -39,7 +39,7 @@ impl Ticks {
     }
 
     /// Where a value lies; `None` if the axis has no place for it.
-    pub fn place(&self, value: f64) -> Option<f64> {
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
         let place = match self.scale {
             Scale::Linear => value,
             Scale::Log => value.log10(),
@@ -48,12 +48,12 @@ impl Ticks {
     }
 
     /// The same, moved to the nearer end where the axis does not reach so far.
-    pub fn inside(&self, value: f64) -> Option<f64> {
+    pub(super) fn inside(&self, value: f64) -> Option<f64> {
         self.place(value).map(|place| place.clamp(self.from, self.to))
     }
 
     /// What the mark at a position says.
-    pub fn text(&self, position: f64) -> String {
+    pub(super) fn text(&self, position: f64) -> String {
         match self.scale {
             Scale::Linear => number(position, self.step()),
             Scale::Log => power_of_ten(position),

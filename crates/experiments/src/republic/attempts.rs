@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// Few receivers may all be reached by chance while circuits still lose half, and a short object is sent before
-    /// anybody can say so: what is missing then must wait for the path, and go over it.
+    /// any of them can say so: what is missing then must wait for the path, and go over it.
     #[test]
     fn full_rate_that_began_too_early_is_not_dear() {
         for (settling_ms, seed) in [(2, 1_001), (5, 1_001)] {

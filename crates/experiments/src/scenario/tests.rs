@@ -60,7 +60,7 @@ fn wrong_lines_are_named() {
         (
             "[links]",
             "[push]\nslow = \"wait\"\nslow_after = \"1ms\"\n[links]",
-            "line 7: push.slow_after: who waits",
+            "line 7: push.slow_after: a source that waits",
         ),
         ("source = 0", "source = 4", "line 11: transfer.source: host 4 is not there"),
         ("source = 0\n", "", "line 9: missing field `source`"),

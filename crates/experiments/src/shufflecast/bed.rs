@@ -14,9 +14,9 @@ use super::network;
 use crate::report::ItemError;
 
 /// Rate of every link of the test bed.
-pub const LINE: Rate = Rate(10_000_000_000);
+pub(super) const LINE: Rate = Rate(10_000_000_000);
 /// Its servers.
-pub const SERVERS: u32 = 16;
+pub(super) const SERVERS: u32 = 16;
 /// Servers below a ToR.
 const PER_TOR: u32 = 2;
 /// From one end of a link to the other, with what a switch takes.
@@ -26,7 +26,7 @@ const QUEUE_BYTES: u64 = 1 << 20;
 
 /// Over which network a group's packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub(super) enum Over {
     /// ToRs and splitters.
     Splitters,
     /// The packet core.
@@ -34,7 +34,7 @@ pub enum Over {
 }
 
 /// The network and its transfers.
-pub struct Bed {
+pub(super) struct Bed {
     shape: Shufflecast,
     /// Its links and queues.
     pub net: Network<Datagram>,
@@ -52,7 +52,7 @@ pub struct Bed {
 impl Bed {
     /// The test bed, without transfers.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let shape = network(2, 2);
         let tors = shape.tors();
         let tor = |at: u32| NodeId(SERVERS + at);
@@ -92,7 +92,7 @@ impl Bed {
 
     /// The links of a tree from a server to all others.
     #[must_use]
-    pub fn tree(&self, source: u32, over: Over) -> Vec<LinkId> {
+    pub(super) fn tree(&self, source: u32, over: Over) -> Vec<LinkId> {
         let own = source / PER_TOR;
         let others = (0..SERVERS).filter(|&server| server != source).map(|server| self.down[server as usize]);
         let mut links: Vec<LinkId> = others.chain([self.up[source as usize]]).collect();
@@ -119,7 +119,14 @@ impl Bed {
     }
 
     /// Adds a group of all servers whose source sends so many bytes, and begins at `begin`. With a `rate` the path is its own.
-    pub fn add(&mut self, source: u32, over: Over, bytes: u64, rate: Option<Rate>, begin: Time) -> u32 {
+    pub(super) fn add(
+        &mut self,
+        source: u32,
+        over: Over,
+        bytes: u64,
+        rate: Option<Rate>,
+        begin: Time,
+    ) -> u32 {
         let settings = PushConfig {
             fragment_bytes: 8_692,
             rate,
@@ -136,15 +143,15 @@ impl Bed {
     }
 
     /// Runs until then, or until all transfers are over.
-    pub fn until(&mut self, time: Time) -> Outcome {
+    pub(super) fn until(&mut self, time: Time) -> Outcome {
         self.net.run(&mut self.cluster, time)
     }
 
-    /// Runs until everybody has everything, and gives the seconds until the last receiver had it.
+    /// Runs until every receiver has everything, and gives the seconds until the last one had it.
     ///
     /// # Errors
     /// If that takes a minute.
-    pub fn finish(&mut self) -> Result<f64, ItemError> {
+    pub(super) fn finish(&mut self) -> Result<f64, ItemError> {
         if self.until(Time(60_000_000_000)) != Outcome::Stopped {
             return Err(ItemError::Refused("a transfer is not over after a minute".into()));
         }
@@ -156,7 +163,7 @@ impl Bed {
 
     /// Bytes that the receivers of a transfer have on average.
     #[must_use]
-    pub fn delivered(&self, transfer: u32) -> f64 {
+    pub(super) fn delivered(&self, transfer: u32) -> f64 {
         let each = (SERVERS - 1) as usize;
         let samples = self.cluster.delivered();
         let of_transfer = &samples[transfer as usize * each..][..each];
@@ -165,7 +172,7 @@ impl Bed {
 
     /// Packets that queues had no room for, in percent of all that came to servers or were dropped.
     #[must_use]
-    pub fn loss_percent(&self) -> f64 {
+    pub(super) fn loss_percent(&self) -> f64 {
         let drops: u64 =
             (0..self.net.link_count()).map(|link| self.net.counters(LinkId(link)).queue_drops).sum();
         let came: u64 = self.down.iter().map(|&link| self.net.counters(link).packets).sum();

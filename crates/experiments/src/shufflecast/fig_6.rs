@@ -45,7 +45,7 @@ fn rounds(rounds: &[Vec<(u32, u32, u64)>]) -> Result<f64, FlowError> {
     Ok(finish(&mut run))
 }
 
-/// MPI's binomial tree: whoever has it hands it to one more.
+/// MPI's binomial tree: each server that has the data hands it to one more.
 fn binomial(bytes: u64, _: u64) -> Result<f64, ItemError> {
     let doubling = (0..SERVERS.ilog2()).map(|round| {
         let have = 1 << round;
@@ -54,7 +54,7 @@ fn binomial(bytes: u64, _: u64) -> Result<f64, ItemError> {
     Ok(rounds(&doubling.collect::<Vec<_>>())?)
 }
 
-/// MPI's way for large data: scatter by halves, then gather from everybody round a ring.
+/// MPI's way for large data: scatter by halves, then gather from all servers round a ring.
 fn scatter_gather(bytes: u64, _: u64) -> Result<f64, ItemError> {
     let part = bytes.div_ceil(SERVERS.into());
     let mut plan: Vec<Vec<(u32, u32, u64)>> = Vec::new();
@@ -122,7 +122,7 @@ const WAYS: [(&str, Way, Option<f64>, &str); 5] = [
 ///
 /// # Errors
 /// If a transfer does not end.
-pub fn fig_6a(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6a(options: &Options) -> Result<Outcome, ItemError> {
     let megabytes: &[u64] = if options.quick { &[50, 200] } else { &[200, 600, 1000, 1400] };
     let mut rows = Vec::new();
     let mut series = Vec::new();
@@ -164,7 +164,7 @@ fn shared_s(options: &Options) -> f64 {
 fn concurrent(groups: u32, options: &Options) -> (f64, f64) {
     let mut bed = Bed::new(options.seed);
     let until_s = shared_s(options);
-    // More than a link carries in that time, so that nobody comes to an end.
+    // More than a link carries in that time, so that no transfer ends early.
     let bytes = (1.2 * until_s * LINE_BPS / 8.0) as u64;
     // The servers in turn, one of each rack first.
     let sources = (0..groups).map(|at| (at % 8) * 2 + at / 8);
@@ -187,7 +187,7 @@ fn fair_gbps(groups: u32) -> f64 {
 ///
 /// # Errors
 /// None.
-pub fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
     let counts: &[u32] = if options.quick { &[1, 4, 16] } else { &[1, 2, 4, 8, 12, 16] };
     let mut rows = Vec::new();
     let mut points = Vec::new();
@@ -255,7 +255,7 @@ fn parallel_groups(p: u32, k: u32) -> Vec<Row> {
 ///
 /// # Errors
 /// If a flow does not end.
-pub fn fig_6e(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_6e(options: &Options) -> Result<Outcome, ItemError> {
     // Sizes and times in proportion; times are given for the whole.
     let scale = if options.quick { 80.0 } else { 8.0 };
     let (bytes, stagger_s) = ((4e9 / scale) as u64, 1.5 / scale);
@@ -337,7 +337,7 @@ mod tests {
         let second = (LINE_BPS / 8.0) as u64;
         assert!(close(binomial(second, 1).unwrap(), 4.0));
         assert!(close(scatter_gather(second, 1).unwrap(), 2.0 * 15.0 / 16.0));
-        // Nobody can be faster than the last bit's way over the source's link.
+        // No way is faster than the last bit's way over the source's link.
         assert!(swarm(second, 1).unwrap() > 1.0);
         for over in [Over::Splitters, Over::Core] {
             let seconds = push(over, 12_500_000, 1).unwrap();

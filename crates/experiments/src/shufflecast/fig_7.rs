@@ -39,7 +39,7 @@ fn steps(distribution: &[(u32, u32)], scale: f64) -> Vec<(f64, f64)> {
 ///
 /// # Errors
 /// None.
-pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
     let mut rows = Vec::new();
     let mut series = Vec::new();
     for (p, paper, _) in INSTANCES {
@@ -81,7 +81,7 @@ const PAPERS_COLUMNS: u32 = 3;
 ///
 /// # Errors
 /// None.
-pub fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
     let mut rows = Vec::new();
     let mut series = Vec::new();
     let mut shares = Vec::new();
@@ -184,7 +184,7 @@ const BOUND_NOTE: &str = "the paper's number is an upper bound, which leaves out
 ///
 /// # Errors
 /// None.
-pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
     let samples = if options.quick { 10 } else { 40 };
     let fractions = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
     let mut rows = Vec::new();
@@ -234,7 +234,7 @@ pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
     Ok(Outcome::from(rows).figure(figure).note(
         "Throughput is one over the number of active sources at the busiest relay, as the paper defines it. \
         Algorithm 2 gives all work of the failed relay to one mirror and halves its sources; ours spreads it over \
-        the p - 1 mirrors, so that nobody loses much. By this definition the mean at full activity is the same, \
+        the p - 1 mirrors, so that no source loses much. By this definition the mean at full activity is the same, \
         1/p: more sources lose, each less. Algorithm 2 also moves k - 1 rules to another relay, which the \
         paper's bound leaves out.",
     ))

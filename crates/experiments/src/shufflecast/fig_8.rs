@@ -79,7 +79,7 @@ const NOTE: &str = "One master and seven servers with two executors each. Ours i
 ///
 /// # Errors
 /// If a transfer does not end.
-pub fn fig_8a(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_8a(options: &Options) -> Result<Outcome, ItemError> {
     let bytes = LDA_BYTES / scale(options);
     let (rows, bars) = compared("LDA", &[bytes], ours_s(bytes, options)?, (3.25, 6.24), options)?;
     Ok(Outcome::from(rows).figure(figure("fig-8a", "LDA: reading 735 MB", bars)).note(NOTE))
@@ -89,7 +89,7 @@ pub fn fig_8a(options: &Options) -> Result<Outcome, ItemError> {
 ///
 /// # Errors
 /// If a transfer does not end.
-pub fn fig_8b(options: &Options) -> Result<Outcome, ItemError> {
+pub(super) fn fig_8b(options: &Options) -> Result<Outcome, ItemError> {
     let sizes: Vec<u64> = tpc_h_bytes().into_iter().map(|bytes| (bytes / scale(options)).max(1)).collect();
     // One of them packet by packet tells what each takes beyond its bytes.
     let probe = LDA_BYTES / scale(options);

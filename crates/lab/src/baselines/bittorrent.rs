@@ -1,5 +1,5 @@
 //! BitTorrent with a real client, aria2: one at every host of the group, all of them neighbours, as in Datacast's comparison
-//! (section 7). A tracker of ours tells everybody of everybody; the time begins when all have asked it.
+//! (section 7). A tracker of ours tells every client of every other; the time begins when all have asked it.
 
 use super::{Done, Job, Outcome, STALLED_AFTER};
 use crate::error::LabError;
@@ -19,7 +19,7 @@ const PEER_PORT: u16 = 6_881;
 /// Pieces of a small object, in bytes; larger ones have larger pieces, so that there are at most `PIECES_MAX`.
 const PIECE_LEN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 2_048;
-/// How often it is looked who has everything.
+/// How often it is looked which clients have everything.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long clients may take until all have asked the tracker.
 const GATHERED_WITHIN: Duration = Duration::from_secs(20);
@@ -98,7 +98,7 @@ fn client(job: &Job<'_>, host: &Host, torrent: &Path, hook: &Path) -> Result<Chi
     command.spawn().map_err(|error| LabError::system("run aria2c", error))
 }
 
-/// Waits until all have everything, or nobody gets anything more.
+/// Waits until all clients have everything, or no client gets anything more.
 fn watch(job: &Job<'_>, tracker: &Tracker, clients: &mut Clients) -> Result<Outcome, LabError> {
     if !tracker.gather(clients.0.len()) {
         let reason = "not every client has asked its tracker";
@@ -241,7 +241,7 @@ impl Tracker {
     fn stop(&self, address: std::net::SocketAddr) {
         *self.lock() = OPEN;
         self.changed.notify_all();
-        // Without this word the listener would wait for ever; it is this process's own.
+        // The listener blocks until a connection comes. This one ends it; it is of this process.
         let _ = TcpStream::connect(address);
     }
 }

@@ -1,4 +1,4 @@
-//! Deliveries without Polycast, to compare with: plain TCP from the source to everybody, and BitTorrent. They run in the same
+//! Deliveries without Polycast, to compare with: plain TCP from the source to every receiver, and BitTorrent. They run in the same
 //! namespaces and over the same links as the lab's agents (Datacast, section 7, the comparison study).
 
 mod bittorrent;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Bytes compared at a time.
 const COMPARE_LEN: usize = 1 << 20;
-/// Whoever has not got a byte more for so long has failed.
+/// A receiver that has not got a byte more for so long has failed.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 
 /// What is to be delivered, to whom and where.

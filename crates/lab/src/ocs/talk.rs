@@ -220,7 +220,7 @@ impl<M: Move + 'static> Conversation<M> {
                 },
                 _ => Ok(()),
             };
-            // Nobody may wait any more.
+            // The client may have stopped waiting.
             let _ = done.send(outcome);
         });
         Some(receiver)

@@ -72,7 +72,7 @@ fn it_speaks_every_dialect() {
             assert!(matches!(nowhere, CircuitError::Denied { .. }), "{name}: {nowhere}");
             assert_eq!(client.size().await.unwrap().unwrap_or((8, 8)), (8, 8), "{name}");
             assert_eq!(client.alarms().await.unwrap(), Vec::<String>::new(), "{name}");
-            // Who is nobody is told so in one sentence.
+            // A user whom the switch does not know is told so in one sentence.
             let wrong = CircuitOptions { dialect: Arc::clone(&dialect), ..with_login("guess") };
             match CircuitClient::connect(address, wrong).await {
                 Ok(_) => assert!(!dialect.has_login(), "{name}"),

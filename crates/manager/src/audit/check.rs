@@ -16,7 +16,7 @@ pub struct Verified {
     pub last: u64,
     /// Whether it begins with the first line that was ever written.
     pub is_whole: bool,
-    /// The hash of the last line. Who keeps it elsewhere notices also when the end is cut off, or all is written anew.
+    /// The hash of the last line. Kept elsewhere, it shows also that the end was cut off, or that all was written anew.
     pub last_hash: String,
 }
 

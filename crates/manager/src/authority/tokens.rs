@@ -36,7 +36,7 @@ pub enum TokenError {
         id: String,
         /// Whom it is for.
         name: String,
-        /// Who has come with it.
+        /// The agent that has come with it.
         said: String,
     },
 }
@@ -138,7 +138,7 @@ impl Authority {
     pub fn revoke_token(&self, id: &str) -> Result<(), AuthorityError> {
         let is_id = id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_gone = |extension| fs::remove_file(self.token_file(id, extension)).is_ok();
-        // A used one lets nobody in any more: it is only forgotten.
+        // A used one lets no agent in any more: it is only forgotten.
         if is_id && (is_gone("token") || is_gone("used")) {
             return Ok(());
         }
@@ -157,7 +157,7 @@ impl Authority {
             return Err(error.into());
         }
         let Record { name, until_unix_s, proof } = self.record(&token.id, "token")?;
-        // Who does not know the secret learns nothing about the token.
+        // An agent that does not know the secret learns nothing about the token.
         if !token.proves(&proof) {
             return Err(TokenError::Unknown(id()).into());
         }

@@ -79,7 +79,7 @@ pub(super) enum Halt {
     Device(String),
     /// It has taken too long.
     Late,
-    /// Somebody wants it to end.
+    /// The user has asked it to end.
     Asked,
 }
 
@@ -528,7 +528,7 @@ impl<'a, O: Optics> Probe<'a, O> {
         self.optics.held().await.map_err(|error| Halt::Device(error.to_string()))
     }
 
-    /// Makes a circuit, unless somebody else uses its ports by now or the switch refuses: then says why not.
+    /// Makes a circuit, unless another program uses its ports by now or the switch refuses: then says why not.
     async fn make(&mut self, circuit: Circuit) -> Result<Result<(), String>, Halt> {
         let name = self.cabling.dialect.circuit_name(circuit);
         let others = self.held().await?;

@@ -17,7 +17,7 @@ type MakeDevices = fn(&ManagerConfig, &Hosts, Option<&Security>) -> Result<Devic
 
 /// The world as a core sees it, and what it may allow. Tests have one of their own.
 #[derive(Clone)]
-pub struct Around {
+pub(crate) struct Around {
     wall: Arc<Wall>,
     devices: MakeDevices,
     /// How the manager speaks with devices that are its own, where they can.
@@ -44,33 +44,33 @@ impl fmt::Debug for Around {
 impl Around {
     /// One with another time, and with these devices.
     #[cfg(test)]
-    pub fn pretended(wall: Arc<Wall>, devices: MakeDevices) -> Self {
+    pub(crate) fn pretended(wall: Arc<Wall>, devices: MakeDevices) -> Self {
         Around { wall, devices, security: None, guard: Arc::default() }
     }
 
     /// The machine's and the network's, for a manager that shows itself so.
     #[must_use]
-    pub fn secured(security: Option<Security>) -> Self {
+    pub(crate) fn secured(security: Option<Security>) -> Self {
         Around { security, ..Around::default() }
     }
 
     /// The same with this guard.
-    pub fn guarded(self, guard: &Arc<Guard>) -> Self {
+    pub(crate) fn guarded(self, guard: &Arc<Guard>) -> Self {
         Around { guard: Arc::clone(guard), ..self }
     }
 
-    /// How this manager shows who it is, and whom it takes for a member.
-    pub fn security(&self) -> Option<&Security> {
+    /// How this manager proves its name, and which ends it takes for members.
+    pub(crate) fn security(&self) -> Option<&Security> {
         self.security.as_ref()
     }
 
     /// What is allowed.
-    pub fn guard(&self) -> Arc<Guard> {
+    pub(crate) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard)
     }
 
     /// The time of day, in nanoseconds.
-    pub fn wall_ns(&self) -> u64 {
+    pub(crate) fn wall_ns(&self) -> u64 {
         (self.wall)()
     }
 

@@ -186,7 +186,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Says what the directory wants said.
+    /// Tells an agent what the directory has for it.
     pub(super) fn tell_news(&mut self, output: DirectoryOutput) {
         let (agent, news) = news(output);
         tracing::debug!(agent = %agent.name, ?news, "objects");

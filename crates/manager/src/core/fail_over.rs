@@ -19,7 +19,7 @@ const DROPPED_NAMED_MAX: usize = 20;
 
 /// Something that another manager must not learn of before the change of state behind it is written.
 #[derive(Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// A message to an agent, in its session of this number.
     Say { agent: AgentKey, session: u64, message: Box<ManagerMessage> },
     /// Devices go from what they hold to something else.
@@ -28,27 +28,27 @@ pub enum Act {
 
 /// Changes of the state that are to be written, and what is to be done then.
 #[derive(Debug)]
-pub struct Commit {
+pub(crate) struct Commit {
     changes: BTreeMap<RecordKey, Option<Record>>,
     pub acts: Vec<Act>,
 }
 
 impl Commit {
     /// Adds a later one.
-    pub fn add(&mut self, later: Commit) {
+    pub(crate) fn add(&mut self, later: Commit) {
         self.changes.extend(later.changes);
         self.acts.extend(later.acts);
     }
 
     /// The changes, in the order of their keys.
-    pub fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
+    pub(crate) fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
         self.changes.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 }
 
 /// A core that goes on where an earlier leader has ended.
 #[derive(Debug)]
-pub struct Restored {
+pub(crate) struct Restored {
     pub core: Core,
     /// What its devices say, for [`Core::keep_time`].
     pub news: mpsc::Receiver<News>,
@@ -81,7 +81,7 @@ pub(super) struct Outgoing {
 impl Core {
     /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
     /// is said by [`Core::perform`] only. With `in_doubt` there may be paths of which nothing could be read.
-    pub fn restored(
+    pub(crate) fn restored(
         config: &ManagerConfig,
         around: &Around,
         records: Vec<Record>,
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// Does what had to wait until a change was written.
-    pub fn perform(&self, acts: Vec<Act>) {
+    pub(crate) fn perform(&self, acts: Vec<Act>) {
         self.with(|inner| {
             // One that leads no more says nothing.
             if inner.stopped {
@@ -255,7 +255,7 @@ mod tests {
         assert!(core.with(|inner| inner.seats.deadline().is_none()), "the second session is there");
     }
 
-    /// Who was a member of the manager before and does not come to this one is dead.
+    /// An agent that was a member of the manager before and does not come to this one is dead.
     #[tokio::test(start_paused = true)]
     async fn members_of_the_leader_before_are_waited_for() {
         let config = ManagerConfig::default();
@@ -266,9 +266,9 @@ mod tests {
         assert!(restored.core.with(|inner| inner.seats.deadline().is_some()));
     }
 
-    /// A process that was stopped has heard nobody, and says that of nobody.
+    /// A process that was stopped has heard no agent, and takes none for dead because of that.
     #[tokio::test(start_paused = true)]
-    async fn a_manager_that_was_stopped_blames_nobody() {
+    async fn a_manager_that_was_stopped_takes_no_agent_for_dead() {
         let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
         let core = Arc::new(core);
         let (_seat, _messages) = join(&core, "a").unwrap();

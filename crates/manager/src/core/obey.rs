@@ -1,10 +1,10 @@
-//! What the machine wants done: one function for each of its outputs.
+//! What the machine orders: one function for each of its outputs.
 
 use super::{Inner, readiness, streams};
 use crate::convert;
 use crate::devices::{self, Step};
 use polycast_api::error::Refusal;
-pub use polycast_api::manager::manager_message::Message;
+pub(super) use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, path_news};
 use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{
@@ -72,13 +72,13 @@ struct Replanned {
 }
 
 impl Inner {
-    /// Does all that the machine and the table of streams want done.
+    /// Carries out all orders of the machine and of the table of streams.
     pub(super) fn drain(&mut self) {
         loop {
             while let Some(output) = self.machine.poll(self.now()) {
                 self.obey(output);
             }
-            // What streams want of the leases is answered by them.
+            // What streams ask of the leases is answered by them.
             if let Some(output) = self.streams.poll(self.now()) {
                 self.serve_stream(output);
                 continue;
@@ -179,7 +179,7 @@ impl Inner {
         }
     }
 
-    /// A request will have no path. Of a stream's the table of streams tells those who wanted to join.
+    /// A request will have no path. Of a stream's the table of streams tells the receivers that were to join.
     fn deny(&mut self, request: &RequestKey, denial: &Denial) {
         if request.is_stream() {
             return;
@@ -324,7 +324,7 @@ impl Inner {
             "lease-end",
             || json!({ "lease": plan_id.0, "source": request.agent.name, "reason": format!("{reason:?}") }),
         );
-        let unheard = request.is_stream().then_some("nobody listens to the stream any more");
+        let unheard = request.is_stream().then_some("no receiver listens to the stream any more");
         if let Some(reason) = convert::end_reason(reason).or(unheard) {
             let (request_id, response_id) = (request.request, plan_id.0);
             let ended = api::Ended { request_id, response_id, reason: reason.to_string() };

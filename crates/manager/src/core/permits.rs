@@ -102,13 +102,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the policy lets an agent hear a stream. One that nobody sends is refused elsewhere.
+    /// Whether the policy lets an agent hear a stream. One that has no source is refused elsewhere.
     pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
         let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
         Ok(self.guard.policy().send(&view.source, stream, &agent.name)?)
     }
 
-    /// An agent wants to hear a stream.
+    /// An agent asks to hear a stream.
     pub(super) fn join_stream(&mut self, agent: &AgentKey, name: String) {
         match self.judge_listener(agent, &name) {
             Ok(()) => self.stream(StreamsInput::Join { agent: agent.clone(), name }),

@@ -1,7 +1,7 @@
 //! Words about a stream's path that wait until the racks' switches have answered. Messages are not repaired: what goes out before
 //! a switch has its rule is lost, so a source hears of its path, and a receiver that it has joined, when the rules are there.
 //!
-//! A switch that fails holds nobody up for longer than its answer takes: those behind the others hear the stream.
+//! A switch that fails delays others for no longer than its answer takes: receivers behind the others hear the stream.
 
 use super::Inner;
 use super::obey::Message;

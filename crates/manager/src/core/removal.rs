@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 const OBJECTS_MAX: usize = 1_024;
 
 impl Inner {
-    /// Passes a wish on to the agents that it names, and tells who wishes it who that is.
+    /// Passes a wish on to the agents that it names, and tells the agent that wishes it which these are.
     pub(super) fn pass_on_removal(&mut self, agent: &AgentKey, wish: api::Remove) -> Result<(), Refusal> {
         let api::Remove { request_id, agents, all, objects, .. } = wish;
         if objects.len() > OBJECTS_MAX {
@@ -72,7 +72,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Passes an answer back, if whoever it is for is still here.
+    /// Passes an answer back, if the agent that it is for is still here.
     pub(super) fn pass_back_removal(&mut self, agent: &AgentKey, answer: api::Removed) {
         let api::Removed { request_id, wished_by, mut objects, .. } = answer;
         objects.truncate(OBJECTS_MAX);

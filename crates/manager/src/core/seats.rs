@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 /// Messages on their way to an agent.
-pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
+pub(super) type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 
 /// Agents that have not come back and are remembered.
 const LOST_MAX: usize = 1_024;
@@ -74,7 +74,7 @@ impl Seats {
         }
     }
 
-    /// Whether an agent may come from there: nobody takes the name of one that lives, or that may come back to its own
+    /// Whether an agent may come from there: it may not take the name of one that lives, or that may come back to its own
     /// address, and no address has all the places.
     fn admit(
         &self,
@@ -117,7 +117,7 @@ impl Seats {
         Ok(())
     }
 
-    /// Nobody could be heard until now.
+    /// No agent could be heard until now.
     pub(super) fn excuse(&mut self, now: Time) {
         for missing in self.missing.values_mut() {
             missing.until = missing.until.max(now + self.reconnect);
@@ -209,7 +209,7 @@ impl Seats {
 
 /// An agent's place in the core; gone when dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     core: Arc<Core>,
     agent: AgentKey,
     number: u64,
@@ -218,7 +218,7 @@ pub struct Seat {
 impl Core {
     /// Lets an agent in whose connection comes from there, if that can be; its answers go to `outbox` from then on, the first
     /// is `joined`.
-    pub fn join(
+    pub(crate) fn join(
         self: &Arc<Self>,
         join: Join,
         from: IpAddr,
@@ -234,7 +234,7 @@ impl Core {
 
 impl Seat {
     /// Does what a message says. A message that makes no sense ends the session.
-    pub fn handle(&self, message: Said) -> Result<(), Refusal> {
+    pub(crate) fn handle(&self, message: Said) -> Result<(), Refusal> {
         let came_at = Instant::now();
         let may_wait = matches!(message, Said::Directory(_));
         let handled = self.core.with(|inner| {
@@ -246,14 +246,14 @@ impl Seat {
             inner.take_in(&self.agent, message, came_at)
         });
         if may_wait {
-            // Those who want an object are gathered for less time than a heartbeat takes.
+            // Agents that ask for an object are gathered for less time than a heartbeat takes.
             self.core.changed.notify_one();
         }
         handled
     }
 
     /// Waits until the manager ends.
-    pub async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         self.core.stopped().await;
     }
 }

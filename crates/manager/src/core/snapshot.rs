@@ -8,7 +8,7 @@ use polycast_types::{Duration, ObjectId, Time};
 
 /// The manager's state at one moment.
 #[derive(Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     pub agents: Vec<(String, Member)>,
     /// Those that have not come back, and when they were heard of last.
     pub lost: Vec<(String, Time)>,
@@ -24,7 +24,7 @@ pub struct Snapshot {
 
 /// Devices, circuits and parts at one moment.
 #[derive(Debug)]
-pub struct NetworkSnapshot {
+pub(crate) struct NetworkSnapshot {
     /// Name, state and error.
     pub devices: Vec<(String, &'static str, String)>,
     /// From one port of the circuit switch to another, from 1, and for which lease.
@@ -38,7 +38,7 @@ pub struct NetworkSnapshot {
 
 /// A lease at one moment.
 #[derive(Debug)]
-pub struct LeaseSnapshot {
+pub(crate) struct LeaseSnapshot {
     pub source: String,
     pub object: ObjectId,
     pub grant: Grant,
@@ -48,7 +48,7 @@ pub struct LeaseSnapshot {
 
 /// A request that waits at one moment.
 #[derive(Debug)]
-pub struct PendingSnapshot {
+pub(crate) struct PendingSnapshot {
     pub key: RequestKey,
     pub object: ObjectId,
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Streams of messages (Orca section 4): what agents say of them goes to the table of streams, what that wants of the leases
+//! Streams of messages (Orca section 4): what agents say of them goes to the table of streams, what that asks of the leases
 //! goes to them, and their answers come back.
 
 use super::Inner;
@@ -74,7 +74,7 @@ impl Inner {
         }
     }
 
-    /// Does what the table of streams wants done.
+    /// Carries out what the table of streams asks for.
     pub(super) fn serve_stream(&mut self, output: StreamsOutput) {
         match output {
             StreamsOutput::Lease(input) => {

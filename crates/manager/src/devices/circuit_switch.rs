@@ -372,7 +372,7 @@ async fn perform_all(
     };
     let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
     let mut wrong: BTreeMap<Circuit, DeviceError> = BTreeMap::new();
-    // A circuit with one end at a port of ours is somebody else's mistake, or ours: it is not for us to cut it.
+    // A circuit with one end at a port of ours is a mistake, of another program or of ours: it is not for us to cut it.
     let (going, foreign): (Vec<Circuit>, Vec<Circuit>) =
         going.into_iter().partition(|circuit| is_whole(ports, circuit));
     for circuit in &setting {
@@ -424,7 +424,7 @@ fn is_whole(ports: &PortTable, circuit: &Circuit) -> bool {
     ports.owner(circuit.from).is_some() && ports.owner(circuit.to).is_some()
 }
 
-/// The next word of the switch; never, where nobody listens.
+/// The next word of the switch; never, where there is no listener.
 async fn heard(reports: &mut Option<broadcast::Receiver<Report>>) -> Report {
     loop {
         let Some(listener) = reports else { return std::future::pending().await };

@@ -68,7 +68,7 @@ pub(crate) enum DeviceError {
     },
     /// It cannot copy.
     #[error(
-        "it has no groups of type all, without which a switch copies to nobody: turn them on, or take another switch"
+        "it has no groups of type all, without which a switch cannot copy packets: turn them on, or take another switch"
     )]
     NoGroups,
     /// It has too few tables.

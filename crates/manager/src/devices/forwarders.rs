@@ -1,4 +1,4 @@
-//! The forwarders of a Datacast fabric, who say which links change (Datacast, sections 3.1 and 4.2).
+//! The forwarders of a Datacast fabric, which say which links change (Datacast, sections 3.1 and 4.2).
 //!
 //! Each process of forwarders is heard over a connection of its own, which is made again when it ends. Links that fail
 //! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are
@@ -116,7 +116,7 @@ impl Speakers {
     fn refuse(&mut self, address: SocketAddr, node: u32, owner: Option<SocketAddr>) -> bool {
         self.refused += 1;
         if self.named.insert(address) {
-            let owner = owner.map_or("nobody yet".to_string(), |owner| owner.to_string());
+            let owner = owner.map_or("no process yet".to_string(), |owner| owner.to_string());
             tracing::warn!(%address, node, %owner, "a forwarder speaks for a node that is not its own; it is not heard");
         }
         false

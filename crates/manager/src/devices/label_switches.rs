@@ -244,7 +244,7 @@ impl Task {
             peer.is_some_and(|peer| peer.nodes.contains(spine))
         };
         while let Some(missing) = spines.iter().find(|spine| !is_there(self, spine)) {
-            let nobody = |peers: &[Peer]| {
+            let missing = |peers: &[Peer]| {
                 let reason = peers.iter().find_map(|peer| peer.unreachable.clone());
                 reason.unwrap_or_else(|| {
                     DeviceError::Refused(format!("no label switches have said that node {missing} is theirs"))
@@ -253,7 +253,7 @@ impl Task {
             let within = self.settings.answers_within;
             self.peers.iter_mut().for_each(Peer::hurry);
             match tokio::time::timeout_at(until, next_of(&mut self.peers, within)).await {
-                Err(_) => return Err(nobody(&self.peers)),
+                Err(_) => return Err(missing(&self.peers)),
                 Ok((at, heard)) => self.listen(at, heard).await,
             }
         }
@@ -290,7 +290,7 @@ impl Task {
                 return;
             }
         };
-        // What racks are to forget keeps nobody waiting: one that failures have cut off never confirms it.
+        // No job waits for racks to forget labels: a rack that failures have cut off never confirms it.
         let (forgotten, labels): (Vec<_>, Vec<_>) =
             labels.into_iter().partition(|label| label.label.is_empty());
         let confirmed = match labels.is_empty() {
@@ -300,7 +300,7 @@ impl Task {
         if !forgotten.is_empty()
             && let Err(error) = self.racks().and_then(|racks| Ok(racks.set(forgotten)?))
         {
-            tracing::warn!(%error, "racks keep labels that nobody needs");
+            tracing::warn!(%error, "racks keep labels that no path needs");
         }
         let entered = self.enter(&entries.set, &entries.clear).await;
         let within = self.settings.answers_within;
@@ -393,7 +393,7 @@ async fn next_of(peers: &mut [Peer], within: Duration) -> (usize, Result<Vec<u8>
     (at, heard)
 }
 
-/// Tells it, as fast as it is taken: whoever says more has to wait.
+/// Hands news over as fast as they are taken: the task that has more to say waits.
 async fn tell(news: &mpsc::Sender<News>, said: &mut Vec<News>) {
     for word in said.drain(..) {
         // The core may be ending.
@@ -547,7 +547,7 @@ mod tests {
         task.perform(job).await;
         let reason = answer.await.unwrap().unwrap_err().to_string();
         assert!(reason.contains("have not confirmed their label within 300 ms"), "{reason}");
-        // Nobody waits for a rack that is to forget a label and does not answer.
+        // A job does not wait for a rack that is to forget a label and does not answer.
         let (reply, answer) = tokio::sync::oneshot::channel();
         task.perform(Job { change: Change { clear: vec![label(13, 1)], set: vec![] }, reply }).await;
         assert_eq!(answer.await.unwrap(), Ok(()));
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_spine_is_told_by_its_own_process_and_nobody_speaks_for_others() {
+    async fn every_spine_is_told_by_its_own_process_and_none_speaks_for_others() {
         let listeners = [
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -575,7 +575,7 @@ mod tests {
         assert_eq!(answer.await.unwrap(), Ok(()));
         assert!(first.iter().all(|word| word.contains("spine: 24")), "{first:?}");
         assert!(second[0].contains("spine: 26"), "{second:?}");
-        // Another one's switch, another network, an encoding that it does not have, and a link that is nobody's here.
+        // Another one's switch, another network, an encoding that it does not have, and a link that is at no switch here.
         let mut say = |word: &Word<'_>| {
             let mut frame = Vec::new();
             word.emit(&mut frame);

@@ -21,7 +21,7 @@ pub(crate) struct SwitchDoor {
     options: SwitchOptions,
     /// The switches that may come.
     named: BTreeSet<u64>,
-    /// Those who have come and that nobody has taken in.
+    /// Switches that have come and were not taken in yet.
     come: Mutex<BTreeMap<u64, Switch>>,
     arrived: Notify,
     is_open: AtomicBool,
@@ -45,7 +45,7 @@ impl SwitchDoor {
         self.come().remove(&dpid).filter(|switch| *switch.link().borrow() == Link::Up)
     }
 
-    /// Waits until somebody has come.
+    /// Waits until a switch has come.
     pub(crate) async fn arrival(&self) {
         self.arrived.notified().await;
     }
@@ -67,12 +67,12 @@ impl SwitchDoor {
                     "a switch has connected that no [[tor]] names: add its dpid to its rack"
                 );
             }
-            Err(error) => tracing::warn!(%error, "somebody has connected who is no switch of ours"),
+            Err(error) => tracing::warn!(%error, "a client has connected that is no switch of ours"),
         }
     }
 }
 
-/// Serves as long as anybody has the door.
+/// Serves as long as there is a holder of the door.
 async fn serve(door: Weak<SwitchDoor>, listen: SocketAddr, options: SwitchOptions) {
     let places = Arc::new(Semaphore::new(GREETED_MAX));
     while door.strong_count() > 0 {

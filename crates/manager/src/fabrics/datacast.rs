@@ -1,4 +1,4 @@
-//! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, who knows the network
+//! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, which knows the network
 //! and which links work, and the master of every group.
 
 use super::{Health, Hosts, Named, Offer, Verdict, check_hosts, section, wrong};

@@ -39,7 +39,7 @@ impl Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Light {
-    /// A port without light is broken, whoever is to light it.
+    /// A port without light is broken, whatever is to light it.
     Expected,
     /// A port is judged while a circuit or a source lights it. One that only sends is not.
     #[default]
@@ -93,7 +93,7 @@ pub(crate) trait Health: Send + std::fmt::Debug {
 }
 
 /// Relays of a Shufflecast, by their splitters. A rack without light into its splitter relays no more and cannot be a source;
-/// nor does one that misses the light of a splitter which works, if nobody else turns out to miss it too. A rack that stands for
+/// nor does one that misses the light of a splitter which works, unless another rack turns out to miss it too. A rack that stands for
 /// several logical ToRs is each of them.
 #[derive(Debug)]
 pub(super) struct OfRelays {
@@ -118,7 +118,7 @@ impl OfRelays {
     fn conclude(&mut self, now: Instant) -> Verdict {
         let network = self.wiring.logical();
         let mut failed: BTreeSet<u32> = self.dark_out.union(&self.silent).copied().collect();
-        // Where nobody gets a splitter's light, it is the splitter that is dark.
+        // Where no rack gets a splitter's light, it is the splitter that is dark.
         let unseen = |splitter: &u32| {
             network.children(*splitter).all(|child| self.dark_in.contains(&(child, *splitter)))
         };
@@ -299,7 +299,7 @@ mod tests {
             let mut health = with_light(light);
             assert_eq!(!health.fibre(now, 8, Fibre::Out(0), false).failed.is_empty(), is_judged, "{light:?}");
         }
-        // Those that its light reaches are judged, and what nobody sees is dark.
+        // Ports that its light reaches are judged, and a source whose light no port sees is dark.
         let mut health = with_light(Light::WhenLit);
         let (children, partition) = children(5);
         let verdicts =

@@ -41,9 +41,9 @@ pub(crate) fn lit_racks(plan: &Plan) -> Vec<LitRack> {
 struct Watched {
     racks: Vec<LitRack>,
     since: Instant,
-    /// Since when somebody misses light of whom nothing has been said.
+    /// Since when a rack misses light of which nothing was said yet.
     missed_since: Option<Instant>,
-    /// The fibres of whom that was said.
+    /// The fibres of which it was said.
     told: BTreeSet<(u32, u32)>,
 }
 

@@ -26,7 +26,7 @@ pub struct OcsSettings {
     /// Its dialect: `glimmerglass`, `calient`, `polatis-tl1`, `polatis-scpi` or `plain`.
     #[serde(default = "dialect")]
     pub dialect: String,
-    /// Who speaks to it.
+    /// The user that the manager is to it.
     pub user: Option<String>,
     /// File whose first line is that user's password.
     pub password_file: Option<PathBuf>,

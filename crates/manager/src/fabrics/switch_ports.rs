@@ -1,4 +1,4 @@
-//! What the settings say of the circuit switch itself: its dialect, who speaks to it, and what is at its ports.
+//! What the settings say of the circuit switch itself: its dialect, the user for it, and what is at its ports.
 
 use super::ocs::OcsSettings;
 use super::{section, wrong};

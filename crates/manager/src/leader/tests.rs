@@ -1,9 +1,9 @@
 //! Managers that compete, with agents, in virtual time over a pretended etcd: they crash, also between two transactions of
-//! one change, are paused, cut off from etcd or hear it badly, begin again with other settings, and find records that nobody
-//! can read or that an earlier version has written.
+//! one change, are paused, cut off from etcd or hear it badly, begin again with other settings, and find records that
+//! cannot be read or that an earlier version has written.
 //!
 //! Checked from outside, by what agents were told: nothing is used by two at a time, nothing is taken from a holder who
-//! lives, nothing is told that was not written, and after healing a manager leads, everybody is answered and everything comes
+//! lives, nothing is told that was not written, and after healing a manager leads, every agent is answered and everything comes
 //! back.
 
 use super::{Role, compete};
@@ -292,7 +292,7 @@ impl World {
         let until = Some(now + self.random.millis(200, 6_000));
         match self.random.below(7) {
             0 | 1 => {
-                // A record that cannot be read, where nobody is left who knows what it was.
+                // A record that cannot be read, where no manager is left that knows what it was.
                 if self.leader() == Some(at) && self.random.one_in(2) {
                     self.spoil();
                 }
@@ -339,7 +339,7 @@ impl World {
             self.server.put(key, b"{\"Lease\":{\"of\":\"a later version\"}}");
             self.spoilt.extend(key.rsplit('/').next().and_then(|id| id.parse::<u64>().ok()));
         }
-        self.server.put("/polycast/state/somebody/elses", b"\xff");
+        self.server.put("/polycast/state/not/ours", b"\xff");
     }
 
     fn crash(&mut self, at: usize, until: Option<Instant>) {
@@ -602,7 +602,7 @@ impl World {
         self.granted += 1;
     }
 
-    /// Only one who was away for so long that it may have been dead can lose a path; or one whose path leads to a host that
+    /// Only an agent that was away for so long that it may have been dead can lose a path; or one whose path leads to a host that
     /// the settings do not name any more, if its record cannot be read either: then there is nothing that says the way.
     fn lose(&mut self, at: usize, response: u64, silent: Duration, why: &str) {
         let (seed, agent) = (self.seed, &mut self.agents[at]);

@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 
 /// The connections to etcd's servers.
 #[derive(Debug)]
-pub struct Servers {
+pub(crate) struct Servers {
     /// To each of them; all of them give the same answers.
     channels: Vec<Channel>,
     /// The one that answered last, modulo how many there are.
@@ -21,7 +21,7 @@ pub struct Servers {
 
 impl Servers {
     /// Connections to these, over TLS where there is a `server`; nothing is sent yet. Needs a tokio runtime around it.
-    pub fn new(endpoints: &[String], server: Option<ForeignServer>) -> Result<Self, StoreError> {
+    pub(crate) fn new(endpoints: &[String], server: Option<ForeignServer>) -> Result<Self, StoreError> {
         let channel = |address: &String| {
             // With TLS too: the connection is made beneath.
             let endpoint = Endpoint::from_shared(format!("http://{address}"));

@@ -37,7 +37,7 @@ pub(crate) struct Server(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct Faults {
     cut: bool,
-    /// One call in so many takes longer than anybody waits, before or after it was done.
+    /// One call in so many takes longer than its caller waits, before or after it was done.
     loses_one_in: u64,
     /// The manager dies after so many transactions more.
     crash_after: Option<u64>,
@@ -77,7 +77,7 @@ impl Server {
         keys.filter(|key| key.starts_with(prefix)).collect()
     }
 
-    /// Somebody else writes.
+    /// Another client writes.
     pub(crate) fn put(&self, key: &str, value: &[u8]) {
         let request = api::PutRequest { key: key.into(), value: value.into(), lease: 0 };
         self.lock().apply(&Op::RequestPut(request));
@@ -178,7 +178,7 @@ impl Link {
         self.faults.lock().unwrap().loses_one_in = calls;
     }
 
-    /// Nothing comes back after so many transactions more: whoever asked is dead.
+    /// Nothing comes back after so many transactions more: the manager that asked is dead.
     pub(crate) fn crash_after(&self, transactions: u64) {
         self.faults.lock().unwrap().crash_after = Some(transactions);
     }

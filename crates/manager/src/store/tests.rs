@@ -37,7 +37,7 @@ fn issue(folder: &std::path::Path, authority: &str, names: &[&str]) {
     }
 }
 
-/// What managers say to etcd goes over TLS, with certificates of both; who comes without is told what is missing. Managers that
+/// What managers say to etcd goes over TLS, with certificates of both; a manager that comes without is told what is missing. Managers that
 /// lead one after the other sign permits with one key.
 #[tokio::test]
 async fn etcd_is_reached_over_tls_with_certificates() {
@@ -57,15 +57,15 @@ async fn etcd_is_reached_over_tls_with_certificates() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let first = good.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    let first = good.campaign("one:1", 60).await.unwrap().expect("no manager leads");
     let seed = good.permit_seed(first).await.unwrap();
     good.write(first, &[member("a")]).await.unwrap();
     good.revoke(first.lease).await;
-    let second = good.campaign("two:1", 60).await.unwrap().expect("nobody leads");
+    let second = good.campaign("two:1", 60).await.unwrap().expect("no manager leads");
     assert_eq!(good.load(second).await.unwrap().records.len(), 1);
     assert!(good.permit_seed(second).await.unwrap() == seed, "agents know the key of the one before");
     for (ca, own, says) in [
-        ("ca.pem", None, "it wants to see a certificate: name etcd.cert and etcd.key"),
+        ("ca.pem", None, "it asks to see a certificate: name etcd.cert and etcd.key"),
         ("ca.pem", own("foreign"), "it does not accept the certificate in etcd.cert"),
         ("other.pem", own("manager"), "no authority in etcd.ca has issued its certificate"),
     ] {
@@ -76,9 +76,9 @@ async fn etcd_is_reached_over_tls_with_certificates() {
     assert!(plain.leader().await.is_err());
 }
 
-/// One that leads no more without knowing it writes nothing, and so it tells nobody anything.
+/// One that leads no more without knowing it writes nothing, and so it tells agents nothing.
 #[tokio::test]
-async fn whoever_has_been_superseded_changes_nothing() {
+async fn a_superseded_manager_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let Some((_etcd, client)) = real::start(folder.path().to_str().unwrap()) else { return };
     let store = Store::new(Servers::new(&["127.0.0.1:1".into(), client], None).unwrap(), "/test/");
@@ -88,7 +88,7 @@ async fn whoever_has_been_superseded_changes_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(store.leader().await.unwrap(), None);
-    let first = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    let first = store.campaign("one:1", 60).await.unwrap().expect("no manager leads");
     assert!(store.campaign("two:1", 60).await.unwrap().is_none(), "there is a leader");
     assert_eq!(store.leader().await.unwrap().as_deref(), Some("one:1"));
     let many: Vec<_> = (0..250).map(|number| member(&format!("host-{number:03}"))).collect();
@@ -96,7 +96,7 @@ async fn whoever_has_been_superseded_changes_nothing() {
     assert_eq!(store.load(first).await.unwrap().records.len(), 250);
     // Its lease has ended.
     store.revoke(first.lease).await;
-    let second = store.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+    let second = store.campaign("two:1", 60).await.unwrap().expect("no manager leads any more");
     let late = store.write(first, &[member("late")]).await;
     assert!(matches!(late, Err(StoreError::Superseded)), "{late:?}");
     assert!(matches!(store.keep_alive(first).await, Err(StoreError::Superseded)));
@@ -153,14 +153,14 @@ async fn a_record_of_any_length_is_written_whole_or_not_at_all() {
     let mut before = None;
     for after in rounds {
         for crash_at in 1.. {
-            let mandate = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+            let mandate = store.campaign("one:1", 60).await.unwrap().expect("no manager leads");
             let link = server.link();
             link.crash_after(crash_at);
             let dying = Store::new(link, "/test");
             let changes = [member("a"), (key.clone(), after.clone())];
             let written = tokio::time::timeout(Duration::from_secs(9), dying.write(mandate, &changes)).await;
             store.revoke(mandate.lease).await;
-            let mandate = store.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+            let mandate = store.campaign("two:1", 60).await.unwrap().expect("no manager leads any more");
             let loaded = store.load(mandate).await.unwrap();
             assert_eq!(loaded.unread, BTreeMap::new());
             let lease = loaded.records.into_iter().find(|record| record.key() == key);
@@ -181,7 +181,7 @@ async fn a_record_of_any_length_is_written_whole_or_not_at_all() {
 async fn broken_pieces_and_values_too_long_to_move_are_named() {
     let server = pretended::Server::new();
     let store = Store::new(server.link(), "/test");
-    let mandate = store.campaign("one:1", 600).await.unwrap().expect("nobody leads");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
     let (key, long) = lease(60_000);
     store.write(mandate, &[(key.clone(), Some(long))]).await.unwrap();
     store.make(mandate, vec![delete(store.piece(&key.to_string(), 1), Vec::new())]).await.unwrap();
@@ -214,7 +214,7 @@ async fn a_change_is_written_whole_or_not_at_all() {
     for crash_at in 1..=8 {
         let server = pretended::Server::new();
         let first = Store::new(server.link(), "/test");
-        let mandate = first.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+        let mandate = first.campaign("one:1", 60).await.unwrap().expect("no manager leads");
         first.write(mandate, &changes(1)).await.unwrap();
         let link = server.link();
         link.crash_after(crash_at);
@@ -222,7 +222,7 @@ async fn a_change_is_written_whole_or_not_at_all() {
         let crashed = tokio::time::timeout(Duration::from_secs(9), dying.write(mandate, &changes(2))).await;
         assert!(crashed.is_err(), "it goes on after transaction {crash_at}");
         first.revoke(mandate.lease).await;
-        let mandate = first.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+        let mandate = first.campaign("two:1", 60).await.unwrap().expect("no manager leads any more");
         let loaded = first.load(mandate).await.unwrap();
         assert!(loaded.unread.is_empty(), "{:?}", loaded.unread);
         let (names, rounds) = (names(&loaded), |round| move |name: &&String| name.ends_with(round));
@@ -240,7 +240,7 @@ async fn a_change_is_written_whole_or_not_at_all() {
 async fn what_cannot_be_read_is_named_and_set_aside() {
     let server = pretended::Server::new();
     let store = Store::new(server.link(), "/test");
-    let mandate = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    let mandate = store.campaign("one:1", 60).await.unwrap().expect("no manager leads");
     store.write(mandate, &[member("a"), member("b")]).await.unwrap();
     let other = serde_json::to_vec(&member("c").1.unwrap()).unwrap();
     let junk: [(&str, &[u8]); 5] = [
@@ -276,7 +276,7 @@ async fn what_cannot_be_read_is_named_and_set_aside() {
 async fn many_records_are_read_once_each() {
     let server = pretended::Server::new();
     let store = Store::new(server.link(), "/test");
-    let mandate = store.campaign("one:1", 600).await.unwrap().expect("nobody leads");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
     let many: Vec<_> = (0..2_100).map(|number| member(&format!("host-{number:04}"))).collect();
     store.write(mandate, &many).await.unwrap();
     let names = names(&store.load(mandate).await.unwrap());

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 /// It ends with the test.
-pub struct Etcd(Child);
+pub(crate) struct Etcd(Child);
 
 impl Drop for Etcd {
     fn drop(&mut self) {
@@ -14,18 +14,18 @@ impl Drop for Etcd {
 }
 
 /// A port that is free now.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Starts one that keeps its data in a folder; gives its address too. It may not have come up yet.
-pub fn start(folder: &str) -> Option<(Etcd, String)> {
+pub(crate) fn start(folder: &str) -> Option<(Etcd, String)> {
     start_with(folder, "http", &[])
 }
 
-/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it wants to see a certificate.
+/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it asks to see a certificate.
 #[allow(dead_code, reason = "not each test needs it")]
-pub fn start_sealed(folder: &str) -> Option<(Etcd, String)> {
+pub(crate) fn start_sealed(folder: &str) -> Option<(Etcd, String)> {
     let [ca, cert, key] = ["ca.pem", "etcd.pem", "etcd.key"].map(|name| format!("{folder}/{name}"));
     let files = ["--cert-file", &cert, "--key-file", &key, "--client-cert-auth", "--trusted-ca-file", &ca];
     start_with(&format!("{folder}/data"), "https", &files)

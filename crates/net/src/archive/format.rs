@@ -3,11 +3,11 @@
 use tar::{EntryType, Header};
 
 /// Headers and contents are padded to this many bytes.
-pub const BLOCK_LEN: u64 = 512;
+pub(super) const BLOCK_LEN: u64 = 512;
 /// Two blocks of zeros end a stream.
-pub const TRAILER_LEN: u64 = 2 * BLOCK_LEN;
+pub(super) const TRAILER_LEN: u64 = 2 * BLOCK_LEN;
 /// No name or time record is longer; a stream that says otherwise is hostile.
-pub const RECORD_LEN_MAX: u64 = 64 * 1024;
+pub(super) const RECORD_LEN_MAX: u64 = 64 * 1024;
 /// The longest name that fits into a header without a record of its own.
 const SHORT_NAME_LEN_MAX: usize = 100;
 /// The largest whole number of seconds that a header holds (11 octal digits).
@@ -15,14 +15,14 @@ const HEADER_SECONDS_MAX: i64 = (1 << 33) - 1;
 
 /// A modification time: whole seconds since 1970, rounded down, and the nanoseconds after them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ModificationTime {
+pub(super) struct ModificationTime {
     pub seconds: i64,
     pub nanos: u32,
 }
 
 /// What an entry is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A regular file with this many bytes.
     File { len: u64 },
     /// A directory.
@@ -35,7 +35,7 @@ pub enum Kind {
 
 /// What the headers of one entry say.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub(super) struct Entry {
     /// Path below the tree's root with `/` between components; empty for the root itself.
     pub name: Vec<u8>,
     pub kind: Kind,
@@ -45,13 +45,13 @@ pub struct Entry {
 }
 
 /// `len` rounded up to whole blocks.
-pub fn padded(len: u64) -> u64 {
+pub(super) fn padded(len: u64) -> u64 {
     len.next_multiple_of(BLOCK_LEN)
 }
 
 impl Entry {
     /// Length of the contents that follow the headers, without padding.
-    pub fn content_len(&self) -> u64 {
+    pub(super) fn content_len(&self) -> u64 {
         match self.kind {
             Kind::File { len } => len,
             Kind::Directory | Kind::Symlink { .. } | Kind::HardLink { .. } => 0,
@@ -59,7 +59,7 @@ impl Entry {
     }
 
     /// The entry's headers: long names and odd times first, then the header proper.
-    pub fn headers(&self) -> Vec<u8> {
+    pub(super) fn headers(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(3 * BLOCK_LEN as usize);
         let mut name = if self.name.is_empty() { b".".to_vec() } else { self.name.clone() };
         if self.kind == Kind::Directory {
@@ -120,7 +120,7 @@ impl ModificationTime {
     /// The time that a PAX extended header's contents give, if they give one.
     ///
     /// `Err` where the contents are no list of PAX records.
-    pub fn from_records(contents: &[u8]) -> Result<Option<Self>, &'static str> {
+    pub(super) fn from_records(contents: &[u8]) -> Result<Option<Self>, &'static str> {
         let mut modified = None;
         let mut rest = contents;
         while !rest.is_empty() {
@@ -187,7 +187,7 @@ fn fill(field: &mut [u8], bytes: &[u8]) {
 }
 
 /// Whether a header's check sum is the sum of its bytes.
-pub fn checksum_fits(header: &Header) -> bool {
+pub(super) fn checksum_fits(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let sum: u32 =
         bytes.iter().enumerate().map(|(i, b)| if (148..156).contains(&i) { 32 } else { u32::from(*b) }).sum();

@@ -142,7 +142,7 @@ pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// The same connection sealed; an error is a sentence.
 pub(super) async fn seal(stream: TcpStream, security: &Security) -> Result<Box<dyn Stream>, String> {
-    // Who is there is told by its certificate and who has issued that: the name is nobody's.
+    // The other end shows what it is by its certificate and the authority that issued it: the name is a placeholder.
     let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let sealed = TlsConnector::from(security.client()).connect(name, stream).await;
     sealed.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(unsealed)

@@ -18,7 +18,7 @@ pub enum LineError {
     /// No end in sight.
     #[error("a line is longer than {LINE_MAX} bytes: the other end does not speak SCPI")]
     TooLong,
-    /// Answers have no numbers: after one that is missing nobody knows whose the next one is.
+    /// Answers have no numbers: after one that is missing it is not known to which question the next one belongs.
     #[error("an answer is missing, so that the next ones cannot be told apart")]
     Missing,
 }
@@ -83,7 +83,7 @@ impl Session {
         while let Some(end) = self.incoming.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.incoming.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line).trim().to_string();
-            // An answer to nobody is a greeting.
+            // A line that answers no question is a greeting.
             if !line.is_empty()
                 && let Some(pending) = self.pending.pop_front()
             {

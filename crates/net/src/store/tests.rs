@@ -42,7 +42,7 @@ fn a_part_file_is_removed_or_kept_and_taken_up_again() {
     part.read(&mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"ab");
     drop(part);
-    // What an earlier try left stays until somebody has looked at it and does not want it.
+    // What an earlier try left stays until this one has looked at it and discards it.
     let mut part = PartFile::open(&target, 4, PLAIN).unwrap();
     assert!(part.is_resumed());
     part.discard();
@@ -51,7 +51,7 @@ fn a_part_file_is_removed_or_kept_and_taken_up_again() {
 }
 
 #[test]
-fn what_somebody_reads_of_an_earlier_try_is_not_written_over() {
+fn what_a_process_reads_of_an_earlier_try_is_not_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("object");
     let len = 3 << 20;
@@ -78,7 +78,7 @@ fn what_somebody_reads_of_an_earlier_try_is_not_written_over() {
     reader.read_exact_at(&mut bytes, 2 << 20).unwrap();
     assert_eq!(bytes, [7; 1000], "written over under a reader");
     drop(part);
-    // Nobody reads: no copy.
+    // No process reads: no copy.
     drop(reader);
     let before = fs::metadata(part_path(&target)).unwrap().ino();
     let part = PartFile::open(&target, len, PLAIN).unwrap();
@@ -195,7 +195,7 @@ fn a_part_file_of_another_user_is_refused() {
     set_permissions(&part, 0o600);
     std::os::unix::fs::chown(&part, Some(12_345), None).unwrap();
     let error = PartFile::open(&target, 8, PLAIN).unwrap_err().to_string();
-    assert!(error.contains("belongs to somebody else"), "{error}");
+    assert!(error.contains("belongs to another user"), "{error}");
 }
 
 #[test]
@@ -227,13 +227,13 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
 }
 
 #[test]
-fn parts_are_removed_when_nobody_is_at_work_with_them() {
+fn parts_are_removed_when_no_process_is_at_work_with_them() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("object");
     let mut part = PartFile::open(&target, 3, PLAIN).unwrap();
     let path = part.path().to_path_buf();
     let remove = |younger| remove_stale_part(&path, std::time::Duration::from_secs(younger)).unwrap();
-    assert!(!remove(0), "somebody writes to it");
+    assert!(!remove(0), "a try writes to it");
     part.keep_for_later();
     drop(part);
     assert!(!remove(3_600), "it is young");

@@ -6,12 +6,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A sealed connection that somebody has opened.
+/// A sealed connection that a client has opened.
 #[derive(Debug)]
 pub struct Blocking(StreamOwned<ServerConnection, TcpStream>);
 
 impl Blocking {
-    /// Seals a connection; the other end has so long to show who it is. One that begins in plain is given back.
+    /// Seals a connection; the other end has so long to prove its name or show its key. One that begins in plain is given back.
     ///
     /// # Errors
     /// It has another key, is too slow, or goes away.

@@ -1,6 +1,6 @@
-//! Ends that show certificates: of whom it is enough that a certification authority vouches for them.
+//! Ends that show certificates: it is enough that a certification authority vouches for them.
 //!
-//! Which machine one connects to is not looked at: agents move, and whoever the authority vouches for is a member. What a
+//! Which machine one connects to is not looked at: agents move, and any machine that the authority vouches for is a member. What a
 //! member may call itself is looked at where it says its name; see [`PeerNames`].
 
 use super::peer::{PeerNames, Shown};
@@ -30,7 +30,7 @@ use zeroize::Zeroizing;
 /// A longer file is none of certificates.
 const LEN_MAX: u64 = 1 << 20;
 
-/// Files in PEM that say who one is, and who is trusted. They are read again when they change.
+/// Files in PEM: what this end shows of itself, and which authorities it trusts. They are read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of the authorities that are trusted.
@@ -80,8 +80,8 @@ pub enum TlsFilesError {
         /// The certificate.
         cert: PathBuf,
     },
-    /// Nobody would accept the certificate.
-    #[error("nobody accepts the certificate in {}: {}", cert.display(), own(error))]
+    /// Other ends would not accept the certificate.
+    #[error("no other end accepts the certificate in {}: {}", cert.display(), own(error))]
     Unusable {
         /// The certificate.
         cert: PathBuf,
@@ -245,7 +245,7 @@ impl Verifiers {
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
-    /// Whether others who trust the same authorities accept this chain, of a client and of a server.
+    /// Whether others that trust the same authorities accept this chain, of a client and of a server.
     fn accept(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let Some((own, between)) = chain.split_first() else { return Err(Error::NoCertificatesPresented) };
         self.of_clients.verify_client_cert(own, between, UnixTime::now())?;
@@ -263,7 +263,7 @@ impl Verifiers {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(Arc::clone(&self.of_clients))
             .with_single_cert(chain.clone(), key.clone_key())?;
-        // Nobody comes back to a session that has ended.
+        // No client comes back to a session that has ended.
         server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?

@@ -27,7 +27,7 @@ const FIRST_LEN: usize = 1_024;
 pub struct ForeignServer {
     /// Certificates of the authorities whose servers are trusted.
     pub ca: PathBuf,
-    /// Where the server wants to see one: the own certificate, and its private key.
+    /// Where the server asks to see one: the own certificate, and its private key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -134,7 +134,7 @@ fn why(error: rustls::Error, has_own: bool) -> String {
         SealError::ForeignCertificate => "no authority in etcd.ca has issued its certificate".to_string(),
         SealError::Certificate(what) => format!("its certificate is not accepted: {what}"),
         SealError::Refused | SealError::RefusedCertificate(_) if !has_own => {
-            "it wants to see a certificate: name etcd.cert and etcd.key".to_string()
+            "it asks to see a certificate: name etcd.cert and etcd.key".to_string()
         }
         SealError::Refused | SealError::RefusedCertificate(_) => {
             "it does not accept the certificate in etcd.cert".to_string()

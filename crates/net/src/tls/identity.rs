@@ -1,4 +1,4 @@
-//! What settings say about how this end shows who it is.
+//! What settings say about how this end proves its name.
 
 use super::{KeyFileError, OtherName, Security, TlsFiles, TlsFilesError};
 use crate::seal::Secret;
@@ -19,7 +19,7 @@ pub struct IdentityFiles {
     pub tls_crl: Option<PathBuf>,
 }
 
-/// Why this end cannot show who it is.
+/// Why this end cannot prove its name.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The key file cannot be used.

@@ -10,7 +10,7 @@ const SPIFFE_PATH: &str = "/polycast/agent/";
 /// Names that one has shown to be its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerNames {
-    /// Whoever has the key of the cluster, or comes where connections are plain, is believed.
+    /// Any name is believed: the other end has the key of the cluster, or connections are plain.
     Any,
     /// It has shown nothing.
     Nobody,
@@ -69,7 +69,7 @@ impl fmt::Display for PeerNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PeerNames::Any => f.write_str("any name"),
-            PeerNames::Nobody => f.write_str("nobody"),
+            PeerNames::Nobody => f.write_str("no name"),
             PeerNames::Only(names) if names.is_empty() => f.write_str("no name"),
             PeerNames::Only(names) => write!(f, "'{}'", names.join("', '")),
         }

@@ -64,7 +64,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// How one connects who has only a token.
+/// How an end connects that has only a token.
 pub(super) fn config(pin: &str) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -146,7 +146,7 @@ pub(super) fn configs(secret: &Secret) -> (ServerConfig, ClientConfig) {
     let mut server = server(&provider)
         .with_client_cert_verifier(Arc::clone(&same) as _)
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&certified))));
-    // Nobody comes back to a session that has ended.
+    // No client comes back to a session that has ended.
     server.send_tls13_tickets = 0;
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])

@@ -74,7 +74,7 @@ impl Pipe {
 
     /// Sealed; this end has opened the connection.
     pub(crate) fn connected(stream: TcpStream, security: &Security) -> Result<Self, SealError> {
-        // Who is there is told by its key: the name is nobody's.
+        // The other end shows what it is by its key: the name is a placeholder.
         let name = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let connection = ClientConnection::new(security.client(), name);
         let connection = connection.map_err(|error| SealError::Other(error.to_string()))?;

@@ -63,7 +63,7 @@ impl Talk {
     /// end looks at our key when this end takes the connection for open.
     ///
     /// # Errors
-    /// Nobody listens there, or the connection cannot be sealed.
+    /// No process listens there, or the connection cannot be sealed.
     pub async fn connect(address: &str, security: Option<&Security>, remark: &Remark) -> io::Result<Self> {
         Self::over(address, security.map(Security::client), remark).await
     }
@@ -80,9 +80,9 @@ impl Talk {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(client) = client else { return Ok(Self::plain(stream, remark)) };
-        // Who is there is told by its key: the name is nobody's.
-        let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let sealed = TlsConnector::from(client).connect(nobody, stream).await;
+        // The other end shows what it is by its key: the name is a placeholder.
+        let unused = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let sealed = TlsConnector::from(client).connect(unused, stream).await;
         let sealed = sealed.map_err(|error| remark.note(error))?;
         Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark: remark.clone() })
     }
@@ -93,7 +93,7 @@ impl Talk {
         Talk { layer: Layer::Plain(stream, false), remark: remark.clone() }
     }
 
-    /// Begins to seal a connection that somebody has opened.
+    /// Begins to seal a connection that a client has opened.
     #[must_use]
     pub fn accept(stream: TcpStream, security: &Security) -> Answering {
         Answering(Box::new(TlsAcceptor::from(security.server()).accept(stream).into_fallible()))

@@ -19,7 +19,7 @@ const PIN_LEN: usize = 32;
 pub struct JoinToken {
     /// Which it is.
     pub id: String,
-    /// What only who has it knows.
+    /// What only the token's holder knows.
     pub secret: Zeroizing<String>,
     /// Which authority it is of.
     pub pin: String,

@@ -19,17 +19,17 @@ fn udp_sum(frame: &[u8]) -> u16 {
 }
 
 /// Whether the sum of UDP is right.
-pub fn udp_is_right(frame: &[u8]) -> bool {
+pub(super) fn udp_is_right(frame: &[u8]) -> bool {
     udp_sum(frame) == 0xffff
 }
 
 /// Whether the sums of IP and UDP are right.
-pub fn is_right(frame: &[u8]) -> bool {
+pub(super) fn is_right(frame: &[u8]) -> bool {
     sum(&frame[14..34]) == 0xffff && udp_is_right(frame)
 }
 
 /// A frame with right sums.
-pub fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+pub(super) fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let mut frame = without_udp_sum(from, to, payload);
     let check = !udp_sum(&frame);
     // Zero would say that there is none; all ones means the same number.
@@ -40,7 +40,7 @@ pub fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A frame whose UDP packet has no sum, so that it stays right when its payload changes.
-pub fn without_udp_sum(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+pub(super) fn without_udp_sum(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let udp_len = (8 + payload.len()) as u16;
     let mut frame = match to.ip().octets() {
         [224..=239, b, c, d] => vec![1, 0, 0x5e, b & 0x7f, c, d],

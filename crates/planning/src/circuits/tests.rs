@@ -69,7 +69,7 @@ fn any_groups() -> impl Strategy<Value = Vec<CircuitGroup>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
-    /// Nothing is used more than there is, everyone is answered once, and nobody waits who would fit.
+    /// Nothing is used more than there is, every group is answered once, and no group waits that would fit.
     #[test]
     fn constraints_hold(groups in any_groups(), ports in 1u32..3, splitters in 0u32..6, fanout in 2u32..5, cascade in 0u32..4) {
         let network = CircuitNetwork {

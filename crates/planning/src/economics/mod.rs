@@ -581,6 +581,11 @@ mod tests {
         assert!((bill.power_w - (120.0 * 3.64 + 50.0 + 160.0)).abs() < 1e-6, "{bill:?}");
         assert_eq!(blast(&catalogue, 5, 10).unwrap().splitters, 1);
         assert_eq!(blast(&catalogue, 2, 10).unwrap().splitters, 0);
+        // The first of 16 outputs reaches as many, and each further one 15 more.
+        for tors in 3..=140u32 {
+            let expected = 1 + tors.saturating_sub(17).div_ceil(15);
+            assert_eq!(blast(&catalogue, tors, 10).unwrap().splitters, expected, "{tors} ToRs");
+        }
         let why = blast(&catalogue, 300, 10).unwrap_err().to_string();
         assert!(why.contains("a circuit switch has 320"), "{why}");
     }

@@ -64,7 +64,7 @@ pub enum LabelError {
         /// The source.
         host: Node,
     },
-    /// Nobody to send to.
+    /// There is no receiver.
     #[error("the session of source {host} has no receivers: name at least one other host")]
     NoReceivers {
         /// The source.
@@ -229,7 +229,7 @@ impl LabelPlanner {
     /// the one that needs the least state begins.
     ///
     /// # Errors
-    /// If a member is no host, if the source is among the receivers, or if nobody can be reached. If only
+    /// If a member is no host, if the source is among the receivers, or if no receiver can be reached. If only
     /// some receivers can be reached, the plan names the others.
     pub fn plan(
         &mut self,

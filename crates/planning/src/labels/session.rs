@@ -1,4 +1,4 @@
-//! A running session: who joins, who leaves, and which state that changes (Orca, section 3.4).
+//! A running session: hosts join and leave, and some state changes (Orca, section 3.4).
 
 use alloc::vec::Vec;
 
@@ -138,7 +138,7 @@ impl Session {
     /// what changes.
     ///
     /// # Errors
-    /// If nobody can be reached any more.
+    /// If no receiver can be reached any more.
     pub fn replan(
         &mut self,
         planner: &mut LabelPlanner,

@@ -1,11 +1,11 @@
-//! Who relays what in a Shufflecast (Shufflecast, sections III-A3 to III-C and appendix A).
+//! Which ToR relays what in a Shufflecast (Shufflecast, sections III-A3 to III-C and appendix A).
 //!
 //! A rule (relay, source) makes a ToR send the packets of that source into its splitter. The rules are
 //! static: for source (c, r) all ToRs of partition `r_{k-1-j}` of column c + j relay, for j = 0 .. k-1.
 //! After failures a [`Recovery`] switches some rules; the rest of the table stays as it was installed.
 //!
 //! The relays of a source form a tree and one arc back to the source, which gets its own packet once after
-//! k hops. Its own rule must therefore match only what comes from its servers, or packets circle for ever.
+//! k hops. Its own rule must therefore match only what comes from its servers, or packets circle without an end.
 
 mod recovery;
 mod sharing;

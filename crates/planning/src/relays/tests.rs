@@ -171,9 +171,9 @@ fn reachable(network: &Shufflecast, source: u32, failed: &BTreeSet<u32>) -> Vec<
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Even for p failures and more, whoever can be reached at all is reached.
+    /// Even for p failures and more, every ToR that can be reached at all is reached.
     #[test]
-    fn nobody_is_left_out_without_need(
+    fn no_tor_is_left_out_without_need(
         which in 0usize..4,
         failed in proptest::collection::btree_set(0u32..18, 0..9),
     ) {
@@ -212,7 +212,8 @@ fn tors_out_of_range_are_named() {
     use alloc::string::ToString;
     let network = Shufflecast::new(2, 2).unwrap();
     assert_eq!(checked_tor(&network, 7), Ok(7));
-    assert!(checked_tor(&network, 8).unwrap_err().to_string().contains("ToR 8 is out of range"));
+    let why = checked_tor(&network, 8).unwrap_err().to_string();
+    assert_eq!(why, "ToR 8 is out of range: this Shufflecast has ToRs 0 to 7");
 }
 
 proptest! {

@@ -40,7 +40,7 @@ impl Scheduler for PartitionFcfs {
                 // What it would hold, were it free, is kept for it from those behind it.
                 let first_free = |wanted: &Resource| {
                     let Resource::RelayPartition { column, partition, .. } = *wanted else { return None };
-                    // One more than there can be. While nothing is lent to anybody none is free, however many are looked at.
+                    // One more than there can be. While nothing is lent none is free, however many are looked at.
                     let mut shares =
                         (0..=SHARES_MAX).map(|share| Resource::RelayPartition { column, partition, share });
                     // Where all shares are held this finds one that does not exist, which keeps nothing.

@@ -146,7 +146,7 @@ pub enum TreeError {
         /// The source.
         source_node: Node,
     },
-    /// Nobody to send to.
+    /// There is no receiver.
     #[error("the group of source {source_node} has no receivers: name at least one other server")]
     NoReceivers {
         /// The source.
@@ -220,7 +220,7 @@ impl TreePlanner {
     /// The trees for one source and its receivers, around the failures.
     ///
     /// # Errors
-    /// If a member is no server, if the source is among the receivers, or if nobody can be reached. If
+    /// If a member is no server, if the source is among the receivers, or if no receiver can be reached. If
     /// only some receivers can be reached, the plan names the others.
     pub fn plan(
         &mut self,
@@ -251,9 +251,9 @@ impl TreePlanner {
     /// A running plan after further failures: trees that still work stay as they are.
     ///
     /// # Errors
-    /// If nobody can be reached any more.
+    /// If no receiver can be reached any more.
     pub fn replan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
-        // Where somebody is cut off, the others get new trees.
+        // Where a receiver is cut off, the others get new trees.
         self.spanning.set_root(plan.source);
         self.repair_plan(plan, failures)
     }
@@ -262,7 +262,7 @@ impl TreePlanner {
     /// there is room for them again.
     ///
     /// # Errors
-    /// If nobody can be reached any more.
+    /// If no receiver can be reached any more.
     pub fn regain(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
         self.spanning.set_root(plan.source);
         self.regain_plan(plan, failures)

@@ -19,7 +19,7 @@ const UNSEEN_WANTED: u16 = u16::MAX - 1;
 /// Room to work in, kept from one group to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Workspace {
-    /// Who uses each arc: `FREE`, `FAILED`, or a tree's number plus one.
+    /// What uses each arc: `FREE`, `FAILED`, or a tree's number plus one.
     owner: Vec<u8>,
     /// A node is in the tree at hand if its mark is the current stamp.
     mark: Vec<u32>,
@@ -243,12 +243,12 @@ impl TreePlanner {
             }
         }
         if trees.is_empty() {
-            // Every arc is free by now: somebody is cut off. Serve the others; they have a tree at least.
+            // Every arc is free by now: a receiver is cut off. Serve the others; they have a tree at least.
             let (reached, cut_off) = self.reachable(source, &receivers);
             if reached.is_empty() {
                 return Err(TreeError::Disconnected { source_node: source, receivers: receivers.len() });
             }
-            debug_assert!(!cut_off.is_empty(), "who is connected is served");
+            debug_assert!(!cut_off.is_empty(), "a connected receiver is served");
             left_out.extend(cut_off);
             left_out.sort_unstable();
             return self.plan_free(source, reached, left_out);
@@ -452,7 +452,9 @@ impl TreePlanner {
             for entry in nodes[start..].iter_mut().rev() {
                 depth += 1;
                 entry.depth = depth.into();
-                work.level[entry.node as usize] = depth;
+                let level = &mut work.level[entry.node as usize];
+                debug_assert_eq!(*level, depth, "branches are attached by the depth of what they hang on");
+                *level = depth;
             }
         }
         nodes

@@ -29,7 +29,7 @@ impl TreePlan {
     }
 }
 
-/// A tree as arrays: who feeds a node, by which port it asks, and what it is.
+/// A tree as arrays: which node feeds a node, by which port it asks, and what it is.
 struct Marked {
     parent: Vec<Node>,
     port: Vec<Port>,

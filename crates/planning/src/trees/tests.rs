@@ -49,6 +49,17 @@ fn check(planner: &TreePlanner, plan: &TreePlan, failures: &Failures) {
             assert_eq!(tree.source_route(graph, receiver).unwrap().len(), steps);
         }
         assert!(leaves.iter().all(|&leaf| plan.is_receiver(leaf)), "a branch without a receiver");
+        // What it costs, counted once more, node by node.
+        let is_steiner = |node: &Node| *node != plan.source && !plan.is_receiver(*node);
+        let children = |of: Node| tree.nodes.iter().filter(|entry| entry.parent == of).count();
+        let steiner = || parents.keys().copied().filter(is_steiner);
+        let expected = TreeShape {
+            depth: plan.receivers.iter().map(|receiver| parents[receiver].depth).max().unwrap(),
+            links: tree.nodes.len() as u32,
+            steiner_nodes: steiner().count() as u32,
+            branching: steiner().filter(|node| children(*node) > 1).count() as u32,
+        };
+        assert_eq!(tree.shape(|node| plan.is_receiver(node)), expected);
     }
     assert!(!plan.trees.is_empty() && plan.trees.len() as u32 <= plan.bound);
     // An arc that the planner keeps for a tree is in this tree: others could use it.
@@ -58,6 +69,16 @@ fn check(planner: &TreePlanner, plan: &TreePlan, failures: &Failures) {
             tree.is_some_and(|tree| tree.nodes.iter().any(|node| node.arc == arc)),
             "arc {arc} is kept in vain"
         );
+    }
+}
+
+#[test]
+fn a_refusal_says_which_servers_there_are() {
+    // 16 servers, and switches behind them.
+    let mut planner = TreePlanner::new("bcube:4,2".parse().unwrap());
+    for (source, receivers) in [(0, [16, 1]), (20, [1, 2]), (0, [1, 23])] {
+        let why = planner.plan(source, &receivers, &Failures::none()).unwrap_err();
+        assert!(matches!(why, TreeError::NotAServer { node: 16.., last: 15, .. }), "{why}");
     }
 }
 
@@ -226,7 +247,7 @@ fn mended_trees_fit_into_source_routes_where_a_search_finds_shorter_ones() {
     assert!(without > 50 && 2 * with < without, "{without} trees too deep, {with} with a limit");
 }
 
-/// Who can be reached at all, by the plainest search.
+/// The nodes that can be reached at all, by the plainest search.
 fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<Node> {
     use polycast_topology::Graph;
     let mut seen = BTreeSet::from([source]);
@@ -243,7 +264,7 @@ fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<N
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Whatever fails, those who can be reached are in every tree and the others are named.
+    /// Whatever fails, those that can be reached are in every tree and the others are named.
     #[test]
     fn everybody_connected_is_served(
         which in 0usize..6,

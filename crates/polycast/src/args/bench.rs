@@ -6,7 +6,7 @@ use polycast_types::Duration;
 
 /// `polycast bench`
 #[derive(Arguments, Debug)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// What to measure
     #[command(subcommand)]
     pub what: Bench,
@@ -20,7 +20,7 @@ Examples:
 
 /// What `polycast bench` measures.
 #[derive(Subcommand, Debug)]
-pub enum Bench {
+pub(crate) enum Bench {
     /// How fast a manager answers: agents' sessions that ask for paths and give them back
     Manager(BenchManagerArgs),
     /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
@@ -34,7 +34,7 @@ pub enum Bench {
 
 /// A lab, and the stream in it.
 #[derive(Arguments, Debug)]
-pub struct BenchLabArgs {
+pub(crate) struct BenchLabArgs {
     /// The lab, such as orca:4
     #[arg(value_name = "SPEC")]
     pub spec: polycast_lab::spec::Spec,
@@ -48,7 +48,7 @@ pub struct BenchLabArgs {
 
 /// `polycast bench rack-kill`
 #[derive(Arguments, Debug)]
-pub struct BenchKillArgs {
+pub(crate) struct BenchKillArgs {
     #[command(flatten)]
     pub lab: BenchLabArgs,
     /// How often
@@ -61,7 +61,7 @@ pub struct BenchKillArgs {
 
 /// `polycast bench control`
 #[derive(Arguments, Debug)]
-pub struct BenchControlArgs {
+pub(crate) struct BenchControlArgs {
     /// A lab with a fabric of circuits or splitters. Its circuit switch takes circuit-ms for a circuit
     #[arg(value_name = "SPEC", default_value = "blast:racks=3,hosts=2,circuit-ms=0")]
     pub spec: polycast_lab::spec::Spec,
@@ -72,7 +72,7 @@ pub struct BenchControlArgs {
 
 /// `polycast bench join`
 #[derive(Arguments, Debug)]
-pub struct BenchJoinArgs {
+pub(crate) struct BenchJoinArgs {
     #[command(flatten)]
     pub lab: BenchLabArgs,
     /// How often
@@ -82,7 +82,7 @@ pub struct BenchJoinArgs {
 
 /// `polycast bench manager`
 #[derive(Arguments, Debug)]
-pub struct BenchManagerArgs {
+pub(crate) struct BenchManagerArgs {
     /// How many agents are joined, each over a connection of its own
     #[arg(long, value_name = "N", default_value = "64")]
     pub agents: usize,

@@ -3,14 +3,14 @@
 
 use std::sync::LazyLock;
 
-pub const ABOUT: &str = "Deliver one object to many machines";
+pub(crate) const ABOUT: &str = "Deliver one object to many machines";
 
-pub const LONG_ABOUT: &str = "\
+pub(crate) const LONG_ABOUT: &str = "\
 Deliver one object (a file or a directory) to many machines.
 
 Every byte is sent once and reaches all receivers, over whatever the network has: IP multicast where \
 it gets through, a chain of TCP connections where it does not. Each receiver verifies every byte; \
-nothing half-written is ever seen. A dead or slow receiver holds nobody up, and the report names it.
+nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
 There are three ways to use it:
 
@@ -20,7 +20,7 @@ There are three ways to use it:
   On a cluster, as a service:     polycast manager, polycast agent --manager ADDR,
                                   then polycast send, get, ls, rm and status on any machine";
 
-pub const AFTER_HELP: &str = "\
+pub(crate) const AFTER_HELP: &str = "\
 Exit status:
   0  done
   1  the input was wrong, or a receiver failed (the report names it)
@@ -28,14 +28,14 @@ Exit status:
 
 Results go to standard output, everything else to standard error.";
 
-pub const CAST: &str = "\
+pub(crate) const CAST: &str = "\
 Deliver a file or directory to receivers on this machine.
 
 The source and all receivers run in this process and talk over the loopback interface with the same \
 protocol as between machines. This shows what Polycast does and how it copes with loss; it needs no \
 root and no set-up. Without --out the receivers' copies are verified and then removed.";
 
-pub const CAST_MORE: &str = "\
+pub(crate) const CAST_MORE: &str = "\
 Examples:
   polycast cast model.bin
   polycast cast model.bin --receivers 8 --out received
@@ -44,16 +44,16 @@ Examples:
 With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is there already stays; --force replaces it, \
 --update brings it up to date.";
 
-pub const OFFER: &str = "\
+pub(crate) const OFFER: &str = "\
 Deliver a file or directory to other machines, without daemons.
 
 Prints a code, waits until as many machines as asked for have run `polycast accept CODE`, delivers to all of \
 them at once, and prints a report. They find each other by multicast; where the network carries none, `polycast \
-accept CODE --from HOST` goes to this machine, and the object comes over TCP. Who does not know the code can \
+accept CODE --from HOST` goes to this machine, and the object comes over TCP. A machine without the code can \
 neither read nor change what is sent. With --open there is no code, and nothing is sealed: the next \
 machines that run `polycast accept` get it, also those that run it already.";
 
-pub const OFFER_MORE: &str = "\
+pub(crate) const OFFER_MORE: &str = "\
 Examples:
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
@@ -65,14 +65,14 @@ Examples:
 
 A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP port 18067 (--udp-port); docs/guide.md has a table.";
 
-pub const ACCEPT: &str = "\
+pub(crate) const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
-Waits for the offer with this code, or without one for an offer that anybody may take, says what it is, receives, verifies \
+Waits for the offer with this code, or without one for an offer that any machine may take, says what it is, receives, verifies \
 every byte and exits. Nothing is at PATH before all of it is there and verified, and what is there already stays unless \
 --force or --update says otherwise.";
 
-pub const ACCEPT_MORE: &str = "\
+pub(crate) const ACCEPT_MORE: &str = "\
 Examples:
   polycast accept lusab-babad-gutih                  (into this directory, under its own name)
   polycast accept lusab-babad-gutih --out model.bin
@@ -86,89 +86,89 @@ PATH is the object itself, a file or a directory; a symbolic link means what it 
 the name that it has at the source, unless that begins with a dot or is no plain name. After Ctrl-C the same command \
 goes on from what was verified. Of several offers on the network none is taken unless --handle says which.";
 
-pub const FETCH: &str = "\
+pub(crate) const FETCH: &str = "\
 Get an object by its key, address or id.
 
-The local agent asks the manager who has it, and gets it from there. Those who ask for the same object at nearly the same time \
-get it together, every byte sent once. If no agent has it, exactly one of those who ask gets it from its address, and the \
+The local agent asks the manager which agent has it, and gets it from there. Agents that ask for the same object at nearly the same time \
+get it together, every byte sent once. If no agent has it, exactly one of those that ask gets it from its address, and the \
 others from that one; when it dies, the next one does. A key sha256:HEX is checked against the bytes that come from there.";
 
-pub const FETCH_MORE: &str = "\
+pub(crate) const FETCH_MORE: &str = "\
 Examples:
   polycast fetch https://example.org/model.bin --out model.bin       (on as many machines as need it)
   polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
   polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
-  polycast fetch 42 --out copy --timeout 1m                          (waits for somebody to have it)";
+  polycast fetch 42 --out copy --timeout 1m                          (waits until an agent has it)";
 
-pub const PIN: &str = "\
+pub(crate) const PIN: &str = "\
 Keep an object in the local agent's store, whatever else needs its room.
 
-When a new object needs room (store-max), received objects go, first those that nobody has asked for for the longest time. A \
+When a new object needs room (store-max), received objects go, first those that have not been asked for for the longest time. A \
 pinned one stays, also over a restart of the agent, until `polycast unpin` or `polycast rm`. So do those that are being sent or \
 received, and those that a process has open or mapped.";
 
-pub const UNPIN: &str = "\
+pub(crate) const UNPIN: &str = "\
 Let a pinned object go like others when its room is needed.
 
 It is not removed: that is what `polycast rm` is for.";
 
-pub const PIN_MORE: &str = "\
+pub(crate) const PIN_MORE: &str = "\
 Examples:
   polycast pin model.bin
   polycast pin 42 43
   polycast unpin model.bin";
 
-pub const PUBLISH: &str = "\
+pub(crate) const PUBLISH: &str = "\
 Give all subscribers of a topic a new version.
 
 Every subscriber gets the file or directory at the same time. The version is committed when all have verified it; only then \
-does any of them see it. A subscriber that dies or fails is named and not waited for. Who subscribes later gets the last \
-committed version from whoever has it.";
+does any of them see it. A subscriber that dies or fails is named and not waited for. A later subscriber gets the last \
+committed version from a host that has it.";
 
-pub const PUBLISH_MORE: &str = "\
+pub(crate) const PUBLISH_MORE: &str = "\
 Examples:
   polycast publish policy weights.safetensors
   polycast publish policy weights.safetensors --version 17 --timeout 30s
   polycast publish models llama/ --files";
 
-pub const SUBSCRIBE: &str = "\
+pub(crate) const SUBSCRIBE: &str = "\
 Get every version of a topic.
 
 Each version that is committed is put into --into (or --out) in the place of the one before, and --exec is run. Runs until \
 Ctrl-C, or with --once until the first version has come. A version that comes while the one before is being put in its place \
 is followed by the newest one.";
 
-pub const SUBSCRIBE_MORE: &str = "\
+pub(crate) const SUBSCRIBE_MORE: &str = "\
 Examples:
   polycast subscribe policy --into /models
   polycast subscribe policy --out weights.safetensors --exec 'kill -HUP $(cat server.pid)'
   polycast subscribe policy --into . --once";
 
-pub const MANAGER: &str = "\
+pub(crate) const MANAGER: &str = "\
 Run the manager, which lends network paths to transfers.
 
 One manager serves a cluster. It knows the agents, decides which transfer gets a path when, and is \
 never on the way of the data: transfers that run go on if it dies. Runs until SIGINT or SIGTERM.";
 
-pub const MANAGER_MORE: &str = "\
+pub(crate) const MANAGER_MORE: &str = "\
 Examples:
   polycast manager --key-file cluster.key
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
-  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that nobody else reaches)
+  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that only the cluster reaches)
   polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
   polycast manager --check --probe --config manager.toml (and where the fibres at the circuit switch lead)
 
 The key is made by polycast key new, and agents need it too. Where the manager listens to other machines, it takes a key, certificates or \
 --insecure.";
 
-pub const FORWARDER: &str = "\
+pub(crate) const FORWARDER: &str = "\
 Run nodes of a Datacast fabric
 
 A node forwards packets between its neighbours and keeps what passes, so that receivers behind it
 get a packet from there instead of from the source. Servers and switches each run one; one process
 can run several. It keeps nothing of groups, and nothing that is not what was asked for.";
 
-pub const FORWARDER_MORE: &str = "\
+pub(crate) const FORWARDER_MORE: &str = "\
 Settings (TOML):
   socket = \"/run/polycast-forwarder.sock\"   # where it can be asked for its counters
   [[node]]
@@ -183,7 +183,7 @@ Examples:
   polycast forwarder --config forwarder.toml --key-file cluster.key
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
 
-pub const LABEL_SWITCH: &str = "\
+pub(crate) const LABEL_SWITCH: &str = "\
 Run label switches of an Orca fabric
 
 A program in the kernel forwards labelled packets between the interfaces that the settings name, and \
@@ -191,7 +191,7 @@ everything else goes on as before. A leaf has the controller of its rack beside 
 switches what they need to know, and hears which links break. Switches forward nothing labelled any more \
 when the process ends.";
 
-pub const LABEL_SWITCH_MORE: &str = "\
+pub(crate) const LABEL_SWITCH_MORE: &str = "\
 Settings (TOML):
   listen = \"10.0.0.11:7475\"                 # one of the manager's orca.switches
   controller = \"10.0.0.1:7476\"              # the manager's orca.controller
@@ -208,13 +208,13 @@ Examples:
   polycast label-switch --config label-switch.toml
   sudo polycast lab cast orca:4 FILE               # a whole fabric of them";
 
-pub const RACK_AGENT: &str = "\
+pub(crate) const RACK_AGENT: &str = "\
 Run the agent of a rack of an Orca fabric
 
 It puts labels that name the rack's hosts in place of those that lead to the rack. It reads [rack-agent] in the \
 settings of the host's agent, which may run it itself; as a process of its own the host's agent needs no root.";
 
-pub const RACK_AGENT_MORE: &str = "\
+pub(crate) const RACK_AGENT_MORE: &str = "\
 Settings (TOML):
   [rack-agent]
   interface = \"eth0\"                        # the one that leads to the leaf
@@ -226,29 +226,29 @@ Settings (TOML):
 Examples:
   polycast rack-agent --config /etc/polycast/agent.toml";
 
-pub const AGENT: &str = "\
+pub(crate) const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.
 
 Each machine runs one. Applications reach it over a Unix socket; received objects lie in its store, a \
 folder in shared memory or wherever --store says. Runs until SIGINT or SIGTERM.";
 
-pub const AGENT_MORE: &str = "\
+pub(crate) const AGENT_MORE: &str = "\
 Examples:
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400 --key-file cluster.key
-  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that nobody else reaches)
+  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that only the cluster reaches)
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key --name rack1-host7 --interface eth1 --store /data/polycast";
 
-pub const KEY_MORE: &str = "\
+pub(crate) const KEY_MORE: &str = "\
 Examples:
   polycast key new cluster.key
   polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
   polycast offer model.bin --receivers 2 --key-file cluster.key
 
-A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: who has it is a member, \
+A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: a machine that has it is a member, \
 can read all that members send each other, and can speak as any of them.";
 
-pub const TOKEN_MORE: &str = "\
+pub(crate) const TOKEN_MORE: &str = "\
 Examples:
   polycast manager --ca /var/lib/polycast/ca
   polycast token new --name gpu-1 --for 1h
@@ -257,23 +257,23 @@ Examples:
 Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \
 itself when two thirds of the day are over.";
 
-pub const AUDIT_MORE: &str = "\
+pub(crate) const AUDIT_MORE: &str = "\
 Examples:
   polycast audit verify /var/log/polycast/audit.log
   polycast audit verify /var/log/polycast/audit.log*
 
 A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
 each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
-named, and the exit status is 1. Who can write the file can write all of it anew: keep the hash that is printed, of the last \
+named, and the exit status is 1. A user who can write the file can write all of it anew: keep the hash that is printed, of the last \
 line, somewhere else.";
 
-pub const SEND: &str = "\
+pub(crate) const SEND: &str = "\
 Send a file or directory to other agents.
 
 The local agent sends; the command waits until each receiver has verified every byte, or has failed, \
 and prints a report. It says first what to type on the receivers.";
 
-pub const SEND_MORE: &str = "\
+pub(crate) const SEND_MORE: &str = "\
 Examples:
   polycast send model.bin --to all
   polycast get model.bin                 (on a receiver, into the directory that one is in)
@@ -287,20 +287,20 @@ After Ctrl-C the same command goes on from what receivers have verified. As long
 same id, and receivers that have it are sent nothing. Of one that has changed they are sent what differs from the object \
 of the same name or length that they have.";
 
-pub const STATUS_MORE: &str = "\
+pub(crate) const STATUS_MORE: &str = "\
 Examples:
   polycast status
   polycast status --manager
   polycast status --manager --json";
 
-pub const DRAIN: &str = "\
+pub(crate) const DRAIN: &str = "\
 Take a part of the network out of use until 'polycast undrain' takes it back.
 
 Transfers whose paths need it move to other paths, or go on over TCP where there is none. Nothing is lent over it after \
 that, by this manager or the next. A port is one of the circuit switch, and counts from 1; splitters and racks count from 0. \
 In a Shufflecast the switch of a rack and its splitter are one.";
 
-pub const DRAIN_MORE: &str = "\
+pub(crate) const DRAIN_MORE: &str = "\
 Examples:
   polycast drain splitter:0
   polycast drain port:4
@@ -308,48 +308,48 @@ Examples:
   polycast drain ocs                     (all circuits)
   polycast undrain splitter:0";
 
-pub const UNDRAIN_MORE: &str = "\
+pub(crate) const UNDRAIN_MORE: &str = "\
 Examples:
   polycast undrain splitter:0
   polycast status --manager              (what is drained, and what is suspected)";
 
-pub const EXTEND: &str = "\
+pub(crate) const EXTEND: &str = "\
 Change a transfer that waits or runs.
 
 The transfer is named by its object's id. Receivers that are added get the whole object; those that are taken out \
 get nothing more. What the network cannot do is refused, and then nothing has changed.";
 
-pub const EXTEND_MORE: &str = "\
+pub(crate) const EXTEND_MORE: &str = "\
 Examples:
   polycast extend 42 --time 10m
   polycast extend 42 --add host4,host5
   polycast extend 42 --remove host2";
 
-pub const STREAM: &str = "\
+pub(crate) const STREAM: &str = "\
 Send messages from this machine to all that have joined, and receive them.
 
 A stream has a name, one source, and as many receivers as join; they come and go while messages flow. Messages \
 are numbered, and arrive in order. What the network loses is not repaired: receivers are told how many messages \
 are missing. Streams go over labels or IP multicast, without a rate of their own; where agents have a key file, they are sealed.";
 
-pub const STREAM_MORE: &str = "\
+pub(crate) const STREAM_MORE: &str = "\
 Examples:
   polycast stream create ticks                      (on host1)
   polycast stream recv ticks                        (on host2, host3, ..)
   tail -f ticks.log | polycast stream send ticks    (on host1)
   polycast stream end ticks                         (on host1)";
 
-pub const STREAM_RECV_MORE: &str = "\
+pub(crate) const STREAM_RECV_MORE: &str = "\
 Lines go to standard output; what is lost is said on standard error. With --json one document comes at the end, \
 with the text of every message.";
 
-pub const GET: &str = "\
+pub(crate) const GET: &str = "\
 Copy an object out of the local agent's store.
 
 An object that is a directory is unpacked. Nothing is at PATH before all of it is there, and what is there \
 already stays unless --force or --update says otherwise.";
 
-pub const GET_MORE: &str = "\
+pub(crate) const GET_MORE: &str = "\
 Examples:
   polycast get model.bin              (into this directory; the newest of that name)
   polycast get 42 --out model.bin
@@ -359,13 +359,13 @@ Examples:
 PATH is the object itself, a file or a directory; a symbolic link means what it leads to. DIR gets the object under \
 the name that it had at the source.";
 
-pub const REPRODUCE: &str = "\
+pub(crate) const REPRODUCE: &str = "\
 Compute the papers' figures and tables, ours beside theirs.
 
 Without PAPER the items are listed. Rows say what the paper says, what we get, and what to know when \
 comparing them. Nothing is sent over a network: planners and simulations give the numbers.";
 
-pub const REPRODUCE_MORE: &str = "\
+pub(crate) const REPRODUCE_MORE: &str = "\
 Examples:
   polycast reproduce
   polycast reproduce blast
@@ -374,14 +374,14 @@ Examples:
 
 --quick or --out without PAPER means all papers.";
 
-pub const LAB: &str = "\
+pub(crate) const LAB: &str = "\
 Run a whole data center on this machine.
 
 Hosts and switches are network namespaces with real cables between them; each host runs a real agent, \
 and one the manager. Switches are Open vSwitch, optical devices are emulated and speak the real ones' \
 languages. Needs Linux and root. A lab is one process: when it ends, however it ends, nothing is left.";
 
-pub const LAB_MORE: &str = "\
+pub(crate) const LAB_MORE: &str = "\
 Labs:
   bridge:8                     8 hosts on one Ethernet switch
   blast:racks=8,hosts=2        racks on a packet core and on a circuit switch with splitters; more settings:
@@ -402,13 +402,13 @@ Examples:
   polycast lab exec bridge h0 -- polycast send model.bin --to all
   polycast lab down --all";
 
-pub const LAB_CAST_MORE: &str = "\
+pub(crate) const LAB_CAST_MORE: &str = "\
 Examples:
   polycast lab cast bridge:8 model.bin
   polycast lab cast bridge:8,rate=1gbit model.bin --source h2 --receivers h0,h5 --fail agent:h5@1
   polycast lab cast datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --fail link:s19-h14@2";
 
-pub const LAB_COMPARE_MORE: &str = "\
+pub(crate) const LAB_COMPARE_MORE: &str = "\
 Ways beside the lab's own fabric (polycast):
   tcp           the source sends to every receiver over a TCP connection of its own
   bittorrent    a BitTorrent client at every host, all of them neighbours; needs aria2c
@@ -423,19 +423,19 @@ Examples:
   polycast lab compare bridge:8,rate=1gbit model.bin --with tcp --rounds 3 --json
   polycast lab compare orca:4,rate=400mbit model.bin --with tcp --counts 4,8,12        (Orca, figure 4)";
 
-pub const LAB_EXEC_MORE: &str = "\
+pub(crate) const LAB_EXEC_MORE: &str = "\
 Examples:
   polycast lab exec bridge h0 -- polycast status
   polycast lab exec bridge network -- ip -s link";
 
-pub const SIMULATE: &str = "\
+pub(crate) const SIMULATE: &str = "\
 Simulate a transfer packet by packet, in virtual time.
 
 A scenario is a TOML file: a network, a transfer over it by push, pull or TCP, other traffic, and what fails \
 when. The machines are those of the daemons. The same file and seed give the same run: trace_hash covers every \
 event in order.";
 
-pub const SIMULATE_MORE: &str = "\
+pub(crate) const SIMULATE_MORE: &str = "\
 A scenario:
   [network]
   topology = \"leaf-spine:4,2,8\"
@@ -458,27 +458,27 @@ Examples:
   polycast simulate scenario.toml --sweep links.queue=64K,256K,1M --sweep seed=1,2,3 --out queues.csv
   polycast simulate scenario.toml --sweep 'network.topology=leaf-spine:4,2,8;leaf-spine:4,2,16'";
 
-pub const DOCTOR: &str = "\
+pub(crate) const DOCTOR: &str = "\
 Look at what keeps transfers from being fast, or from being at all.
 
 Each line says what there is, what it costs if it is not as it should be, and the command that mends it. Other machines are \
 found if they run an agent or `polycast doctor --listen`: only then it is seen whether multicast gets through the network, and \
 how long packets may be. Nothing is changed. Exits with 1 if something cannot work.";
 
-pub const DOCTOR_MORE: &str = "\
+pub(crate) const DOCTOR_MORE: &str = "\
 Examples:
   polycast doctor --listen                         (on one machine, then on the others:)
   polycast doctor
   polycast doctor --interface eth1 --to 10.0.0.2,10.0.0.3
   sudo polycast doctor --querier 130s";
 
-pub const COMPLETIONS_MORE: &str = "\
+pub(crate) const COMPLETIONS_MORE: &str = "\
 Examples:
   polycast completions bash > ~/.local/share/bash-completion/completions/polycast
   polycast completions zsh > ~/.zfunc/_polycast
   polycast completions fish > ~/.config/fish/completions/polycast.fish";
 
-pub const MAN_MORE: &str = "\
+pub(crate) const MAN_MORE: &str = "\
 Examples:
   polycast man | man -l -
   sudo polycast man /usr/local/share/man/man1";

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FetchWhat {
+pub(crate) enum FetchWhat {
     /// By what it is.
     Key(String),
     /// By where it is from.
@@ -47,14 +47,14 @@ impl fmt::Display for FetchWhat {
 
 /// `polycast fetch`
 #[derive(Arguments, Debug)]
-pub struct FetchArgs {
+pub(crate) struct FetchArgs {
     /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of http, https or a file; or an object's id
     #[arg(value_name = "KEY|URL|ID")]
     pub what: FetchWhat,
-    /// Where to get it if no agent has it [default: the URL]; one of those who ask does
+    /// Where to get it if no agent has it [default: the URL]; one of the agents that ask does
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// Wait for so long, also for somebody to have it (500ms, 30s) [default: fail at once where nobody can have it]
+    /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have it]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct FetchArgs {
 
 /// `polycast pin` and `polycast unpin`
 #[derive(Arguments, Debug)]
-pub struct PinArgs {
+pub(crate) struct PinArgs {
     /// The objects' ids, or their names; all of a name
     #[arg(value_name = "NAME|ID", required = true)]
     pub which: Vec<Which>,
@@ -75,7 +75,7 @@ pub struct PinArgs {
 
 /// `polycast publish`
 #[derive(Arguments, Debug)]
-pub struct PublishArgs {
+pub(crate) struct PublishArgs {
     /// The topic's name
     #[arg(value_name = "TOPIC")]
     pub topic: String,
@@ -97,7 +97,7 @@ pub struct PublishArgs {
 
 /// `polycast subscribe`
 #[derive(Arguments, Debug)]
-pub struct SubscribeArgs {
+pub(crate) struct SubscribeArgs {
     /// The topic's name
     #[arg(value_name = "TOPIC")]
     pub topic: String,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Where the object goes.
 #[derive(Arguments, Clone, Debug, Default)]
-pub struct PlaceArgs {
+pub(crate) struct PlaceArgs {
     /// The object's path: a file, or for a directory the directory itself; - is standard output
     #[arg(long, short, value_name = "PATH", conflicts_with = "into")]
     pub out: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub struct PlaceArgs {
 
 /// What is delivered.
 #[derive(Arguments, Clone, Debug)]
-pub struct ChoiceArgs {
+pub(crate) struct ChoiceArgs {
     /// The file or directory; several become one directory; - is standard input
     #[arg(value_name = "FILE|DIR", required = true)]
     pub paths: Vec<PathBuf>,

@@ -18,7 +18,7 @@ use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Waits for an offer and receives it.
-pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
@@ -34,7 +34,7 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     };
     let spec = ReceiverSpec {
         name: args.name.clone().unwrap_or_else(network::machine_name),
-        // Nobody yet: whoever offers something.
+        // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         interface: interface.address,
         sink: sink.clone(),

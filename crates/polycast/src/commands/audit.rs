@@ -7,7 +7,7 @@ use polycast_manager::audit::{Verified, verify};
 use serde_json::json;
 
 /// Checks an audit log.
-pub fn run(command: &AuditCommand, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(command: &AuditCommand, format: Format) -> Result<Exit, Failure> {
     let AuditCommand::Verify { files } = command;
     match verify(files) {
         Ok(Verified { lines, first, last, is_whole, last_hash }) => {

@@ -24,7 +24,7 @@ use tonic::transport::Endpoint;
 const MESSAGES_MAX: usize = 64;
 
 /// `polycast bench`
-pub fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
     match &args.what {
         Bench::Manager(args) => manager(args, format),
         Bench::RackKill(args) => streams::kills(args, format),

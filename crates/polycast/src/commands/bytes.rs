@@ -16,7 +16,7 @@ const PIECE_LEN: u64 = 1 << 20;
 const PIECES_MAX: usize = 4;
 
 /// What this process can read and the agent perhaps not.
-pub struct Bytes {
+pub(super) struct Bytes {
     /// File or directory.
     pub kind: ObjectKind,
     /// Its bytes.
@@ -24,9 +24,9 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Brings them to the agent. An id that nobody has `chosen` is that of these very bytes: where this user has brought them
+    /// Brings them to the agent. An id that was not `chosen` is that of these very bytes: where this user has brought them
     /// before, they are there.
-    pub async fn put(
+    pub(super) async fn put(
         &self,
         session: &Session,
         data: DataId,
@@ -44,7 +44,7 @@ impl Bytes {
         let source = Arc::clone(&self.source);
         let reading = tokio::task::spawn_blocking(move || read(&*source, &sender));
         let put = session.put(data, what, pieces).await;
-        // It ends where nobody takes what it reads.
+        // It ends where the agent takes no more of what it reads.
         let _ = reading.await;
         match put {
             Err(error) if error.kind() == Some(Kind::ObjectTaken) && !chosen => {
@@ -59,7 +59,7 @@ impl Bytes {
 }
 
 /// Refuses to make a set of what has no files.
-pub fn check_set(kind: ObjectKind) -> Result<(), Failure> {
+pub(super) fn check_set(kind: ObjectKind) -> Result<(), Failure> {
     if kind == ObjectKind::Directory {
         return Ok(());
     }
@@ -67,7 +67,7 @@ pub fn check_set(kind: ObjectKind) -> Result<(), Failure> {
 }
 
 /// Refuses to make a set where the agent cannot open this user's files.
-pub fn check_paths(session: &Session) -> Result<(), Failure> {
+pub(super) fn check_paths(session: &Session) -> Result<(), Failure> {
     if !session.is_other_user() {
         return Ok(());
     }
@@ -76,7 +76,7 @@ pub fn check_paths(session: &Session) -> Result<(), Failure> {
 }
 
 /// Bytes of an object: of a set those of its files.
-pub async fn len_of(session: &Session, object: &Object) -> Result<u64, Failure> {
+pub(super) async fn len_of(session: &Session, object: &Object) -> Result<u64, Failure> {
     let id = object.id().map_err(ClientError::from)?;
     if object.kind() != Kinds::Set || id.app != session.app() {
         return Ok(object.length);
@@ -101,7 +101,7 @@ fn read(source: &dyn ObjectSource, pieces: &mpsc::Sender<Piece>) {
 }
 
 /// An object's bytes, as they come from the agent; read where waiting is allowed.
-pub struct Taken {
+pub(super) struct Taken {
     pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
     piece: Vec<u8>,
     at: usize,
@@ -110,7 +110,7 @@ pub struct Taken {
 }
 
 /// Begins to take an object where the agent does not say where its bytes lie.
-pub async fn take(session: &Session, object: &Object) -> Result<Option<Taken>, Failure> {
+pub(super) async fn take(session: &Session, object: &Object) -> Result<Option<Taken>, Failure> {
     let is_set = object.kind() == Kinds::Set;
     if !object.path.is_empty() && !is_set {
         return Ok(None);

@@ -29,12 +29,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Room that the receivers leave to others on a file system in memory, in bytes.
 const SPARE_ROOM: u64 = 64 << 20;
-/// Begins and ends the names of folders with copies that nobody keeps.
+/// Begins and ends the names of folders with copies that are not kept.
 const STAGE_PREFIX: &str = "polycast-cast-";
 const STAGE_SUFFIX: &str = ".stage";
 
 /// Delivers to receivers of our own.
-pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     let name = object.name.clone();
     let stage = Stage::new(args, object.source.len())?;

@@ -90,12 +90,13 @@ impl IdentityArgs {
     }
 }
 
-/// Daemons listen to other machines only if these show who they are, or somebody has said that they need not.
+/// Daemons listen to other machines only if these show a key or certificate, or the user has said that they need not.
 fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool) -> Result<(), Failure> {
     if address.is_loopback() || insecure || has_identity {
         return Ok(());
     }
-    let message = format!("the {daemon} would take part with whoever reaches {address}, and seal nothing");
+    let message =
+        format!("the {daemon} would take part with every machine that reaches {address}, and seal nothing");
     Err(Failure::input(message).hint(
         "give it the cluster's key: polycast key new cluster.key, and on each machine --key-file cluster.key; or certificates with \
          --tls-ca, --tls-cert and --tls-key; or start the manager with --ca and agents with --token; \
@@ -104,7 +105,7 @@ fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool)
 }
 
 /// `polycast manager`
-pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => ManagerConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => ManagerConfig::default(),
@@ -147,7 +148,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast agent`
-pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => AgentConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => AgentConfig::default(),
@@ -232,7 +233,7 @@ pub(super) async fn in_session<T>(
 }
 
 /// `polycast send`
-pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     // Looked at here, because the agent may run as another user and elsewhere.
     let object = object::open_chosen(&args.choice)?;
     let paths = match &object.spool {
@@ -320,7 +321,7 @@ fn send_options(args: &SendArgs) -> SendOptions {
     }
 }
 
-/// Who was not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
+/// The agents that were not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
 async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(String, u64)>, Failure> {
     let status = connect(local).await?.status().await?;
     let reached = |name: &String| name == own || report.receivers.iter().any(|one| one.name == *name);
@@ -351,7 +352,7 @@ fn taken(error: ClientError) -> Failure {
     if taken { failure.hint("take another --id, or say --replace") } else { failure }
 }
 
-/// What could not be sent is not left behind under an id that the user may want again. A transfer that was
+/// What could not be sent is not left behind under an id that the user may use again. A transfer that was
 /// cancelled takes a moment to end.
 async fn forget(session: &Session, data: DataId) {
     let begun = Instant::now();
@@ -434,7 +435,7 @@ fn describe_path(granted: &Granted) -> Value {
 }
 
 /// `polycast extend`
-pub fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     let change = Extension { time: args.time, add: args.add.clone(), remove: args.remove.clone() };
     let granted = runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.extend(args.id.data, &change).await?)
@@ -455,7 +456,7 @@ pub fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast withdraw`
-pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.withdraw(args.id.data).await?)
     }))?;
@@ -470,7 +471,7 @@ fn is_untrusted(session: &Session) -> bool {
 }
 
 /// `polycast get`
-pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
@@ -554,7 +555,7 @@ fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Res
     place_file(taken, object.length, target, replace, object.mode)
 }
 
-/// Gives an object's bytes to whoever reads standard output: those of a directory are a tar stream.
+/// Gives an object's bytes to the program that reads standard output: those of a directory are a tar stream.
 fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
     if object.form() == PathForm::Directory {
         return spool::to_stdout(Stream { source: &TreeSource::open(from)?, at: 0 });
@@ -642,7 +643,7 @@ fn describe(object: &Object) -> Value {
 }
 
 /// `polycast ls`
-pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let objects: Vec<Object> = runtime()?.block_on(async {
         let listed: Result<_, Failure> = Ok(connect(local).await?.list(None).await?);
         listed
@@ -661,7 +662,7 @@ pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast status`
-pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let status: StatusResponse = runtime()?.block_on(async {
         let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
         asked

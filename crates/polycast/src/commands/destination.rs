@@ -1,7 +1,7 @@
-//! Where the user wants an object: one rule for files and directories, and for every command.
+//! Where the user puts an object: one rule for files and directories, and for every command.
 //!
 //! `--out PATH` is the object, `--into DIR` gets it under its own name, and `-` is standard output. A path that is a symbolic
-//! link means what it leads to; devices are nobody's files. All of it is looked at before anybody hears of us.
+//! link means what it leads to; devices are no user's files. All of it is looked at before other machines hear of this one.
 
 use crate::args::place::PlaceArgs;
 use crate::exit::Failure;
@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
 const LINKS_MAX: usize = 40;
 /// Folders of the system, in which nothing is a file of the user's, except below the second.
 const SYSTEM: [(&str, Option<&str>); 3] = [("/dev", Some("/dev/shm")), ("/proc", None), ("/sys", None)];
-/// A sticky folder that everybody can write to: others' links in it are not followed.
+/// A sticky folder that every user can write to: others' links in it are not followed.
 const SHARED_STICKY: u32 = 0o1002;
 
 /// A place that can be written to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Destination {
+pub(super) enum Destination {
     /// This path becomes the object.
     Out(PathBuf),
     /// This directory gets the object under its own name.
     Into(PathBuf),
-    /// Whoever reads standard output.
+    /// The program that reads standard output.
     Stdout,
 }
 
 /// What becomes of something that is there already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Present {
+pub(super) enum Present {
     /// It stays, and the command fails.
     Stays,
     /// It is replaced.
@@ -44,7 +44,7 @@ pub enum Present {
 
 impl Present {
     /// What the user has said.
-    pub fn of(args: &PlaceArgs) -> Self {
+    pub(super) fn of(args: &PlaceArgs) -> Self {
         match (args.force, args.update) {
             (_, true) => Present::Updated,
             (true, false) => Present::Replaced,
@@ -53,14 +53,14 @@ impl Present {
     }
 
     /// Whether it may be replaced.
-    pub fn goes(self) -> bool {
+    pub(super) fn goes(self) -> bool {
         self != Present::Stays
     }
 }
 
 impl Destination {
     /// Says at once what would otherwise be said when all bytes have come: that the object cannot be put there.
-    pub fn check(args: &PlaceArgs) -> Result<Self, Failure> {
+    pub(super) fn check(args: &PlaceArgs) -> Result<Self, Failure> {
         let present = Present::of(args);
         match (&args.out, &args.into) {
             (Some(out), _) if out.as_os_str() == "-" => {
@@ -78,7 +78,7 @@ impl Destination {
     }
 
     /// The path that an object of this name gets; nothing where it goes to standard output.
-    pub fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+    pub(super) fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
         match self {
             Destination::Stdout => Ok(None),
             Destination::Out(path) => Ok(Some(path.clone())),
@@ -176,7 +176,7 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
             Ok(link) if link.is_symlink() => {
                 if is_foreign(&link, parent_of(&path)) {
                     let message =
-                        format!("{} is somebody else's link in a directory of all users", path.display());
+                        format!("{} is another user's link in a directory of all users", path.display());
                     return Err(
                         Failure::input(message).hint("name what it leads to, if that is what you mean")
                     );
@@ -192,7 +192,7 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
                     format!("{} is a link to {}, which does not exist", out.display(), path.display());
                 return Err(Failure::input(message));
             }
-            // Whoever looks at the path itself says what is wrong.
+            // The code that looks at the path itself says what is wrong.
             Err(_) => return Ok(path),
         }
     }

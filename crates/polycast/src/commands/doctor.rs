@@ -114,8 +114,8 @@ impl Findings {
     }
 }
 
-/// Looks at everything, or answers those who do.
-pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
+/// Looks at everything, or answers hosts that do.
+pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     let devices = interface::survey()
         .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;
     let mut checks = Vec::new();

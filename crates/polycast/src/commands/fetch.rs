@@ -25,7 +25,7 @@ const PIECES_MAX: usize = 8;
 const SERVER_WITHIN: Duration = Duration::from_secs(30);
 
 /// `polycast fetch`
-pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     let destination = Destination::check(&args.place)?;
     output::check_alone(format, destination == Destination::Stdout)?;
     let origin = match (&args.from, &args.what) {
@@ -106,7 +106,7 @@ async fn follow(
             }
             Event::Fill(_) => {
                 let (Some(origin), Some(key)) = (origin, key) else { continue };
-                progress.note(&format!("nobody has it: getting it from {origin}"));
+                progress.note(&format!("no agent has it: getting it from {origin}"));
                 filled = true;
                 let (length, pieces) = read(origin).await;
                 let (session, key) = (session.clone(), key.to_string());
@@ -125,7 +125,7 @@ fn output_progress(progress: &Progress, bytes: u64, total: u64) {
     }
 }
 
-/// Refuses what nobody could get.
+/// Refuses an origin that no agent could get.
 fn check_origin(origin: &str) -> Result<(), Failure> {
     let known = ["http://", "https://", "file:///"].iter().any(|scheme| origin.starts_with(scheme));
     if known {
@@ -177,7 +177,7 @@ fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
     Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())))
 }
 
-/// Reads to the end, or until nobody wants more.
+/// Reads to the end, or until the agent takes no more.
 fn copy(origin: &str, mut reader: Reader, length: Option<u64>, pieces: &mpsc::Sender<Piece>) {
     let mut total = 0u64;
     loop {

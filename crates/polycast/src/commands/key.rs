@@ -7,7 +7,7 @@ use polycast_net::seal::Secret;
 use std::io::ErrorKind;
 
 /// Makes a key.
-pub fn run(command: &KeyCommand, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(command: &KeyCommand, format: Format) -> Result<Exit, Failure> {
     let KeyCommand::New { file } = command;
     let key = Secret::fresh();
     let Some(path) = file else {

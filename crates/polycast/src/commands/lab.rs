@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// `polycast lab`
 #[derive(Arguments, Debug)]
-pub struct LabArgs {
+pub(crate) struct LabArgs {
     #[command(subcommand)]
     command: LabCommand,
 }
@@ -175,7 +175,7 @@ enum Device {
         /// What it speaks: glimmerglass, calient, polatis-tl1, polatis-scpi or plain
         #[arg(long, value_name = "NAME", default_value = "glimmerglass")]
         dialect: String,
-        /// Who may manage it; anyone without it
+        /// The user who may manage it; without this every client may
         #[arg(long, value_name = "USER:PASSWORD")]
         login: Option<String>,
         /// How long a circuit takes, in milliseconds
@@ -220,7 +220,7 @@ struct LabDelivery {
 }
 
 /// Runs a command of the lab.
-pub fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
     match &args.command {
         LabCommand::Cast(args) => cast(args, format),
         LabCommand::Compare(args) => compare::run(args, format),
@@ -428,7 +428,7 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
             ocs::run(
                 OcsOptions { dialect, listen, ports, circuit_time, login, light: light.clone() },
                 |address| {
-                    // Whoever started the device may not read it.
+                    // The program that started the device may not read it.
                     let document = json!({ "listening": address.to_string() });
                     let words = format!("circuit switch of {ports} ports at {address}");
                     let _ = output::result(format, &document, &words);

@@ -21,21 +21,21 @@ fn words_key(args: &ForwarderArgs) -> Result<WordsKey, Failure> {
 }
 
 /// Runs the switches until the process is ended.
-pub fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = LabelSwitchConfig::read(&args.config).map_err(|error| Failure::input(error.to_string()))?;
     let switches = LabelSwitches::start(&config, &words_key(args)?)
         .map_err(|error| Failure::input(error.to_string()))?;
     let listening = switches.listening().unwrap_or(config.listen);
     let count = config.switches.len();
     let document = json!({ "switches": count, "listening": listening.to_string(), "socket": config.socket });
-    // Whoever started the switches may not read it.
+    // The program that started the switches may not read it.
     let _ = output::result(format, &document, &format!("{count} label switches run; changes at {listening}"));
     switches.run();
     Ok(Exit::Done)
 }
 
 /// Runs the agent of a rack until the process is ended.
-pub fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = AgentConfig::load(&args.config).map_err(|error| Failure::input(error.to_string()))?;
     let config = config.rack_agent.ok_or_else(|| {
         Failure::input(format!("{} has no section [rack-agent]: add one", args.config.display()))
@@ -44,7 +44,7 @@ pub fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure>
         .map_err(|error| Failure::input(error.to_string()))?;
     let (rack, listening) = (agent.rack(), agent.listening().to_string());
     let document = json!({ "rack": rack, "listening": listening });
-    // Whoever started the agent may not read it.
+    // The program that started the agent may not read it.
     let _ = output::result(format, &document, &format!("agent of rack {rack} at {listening}"));
     agent.run().map_err(|error| Failure::unexpected(error.to_string()))?;
     Ok(Exit::Done)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// `polycast status --manager`
-pub fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let (address, status) = runtime()?.block_on(async {
         let asked: Result<_, Failure> = Ok(connect(local).await?.manager_status().await?);
         asked
@@ -21,7 +21,7 @@ pub fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast drain` and `polycast undrain`
-pub fn drain(args: &DrainArgs, back: bool, format: Format) -> Result<Exit, Failure> {
+pub(super) fn drain(args: &DrainArgs, back: bool, format: Format) -> Result<Exit, Failure> {
     let done = runtime()?.block_on(async {
         let asked: Result<_, Failure> = Ok(connect(&args.local).await?.drain(&args.part, back).await?);
         asked

@@ -1,4 +1,4 @@
-//! `polycast completions` and `polycast man`: what shells and `man` want to know, written from the command line's own
+//! `polycast completions` and `polycast man`: what shells and `man` need, written from the command line's own
 //! definition.
 
 use crate::args::{Args, CompletionsArgs, ManArgs};
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::fs;
 
 /// Prints the completions for a shell.
-pub fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "polycast", &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -18,7 +18,7 @@ pub fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failu
 }
 
 /// Writes a page for every command into a folder, or prints the first one.
-pub fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
     let Some(folder) = &args.folder else {
         let mut page = Vec::new();
         let wrong = |error: std::io::Error| Failure::unexpected(format!("cannot write the page: {error}"));

@@ -1,4 +1,4 @@
-//! What `offer` and `accept` say while they look for each other: who is here, what is heard, and what is probably wrong where
+//! What `offer` and `accept` say while they look for each other: which machines are here, what is heard, and what is probably wrong where
 //! nothing is.
 
 use crate::output::{self, Format};
@@ -18,7 +18,7 @@ const HINT_AFTER: std::time::Duration = std::time::Duration::from_secs(3);
 /// Receivers and hosts that are named in a line.
 const NAMED_MAX: usize = 16;
 
-/// What is probably wrong with this machine's network where nobody hears anybody.
+/// What is probably wrong with this machine's network where no machine hears another.
 fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &own.name;
@@ -58,8 +58,8 @@ fn group() -> String {
     format!("UDP port {} (group {})", discovery::PORT, Ipv4Addr::from(discovery::GROUP))
 }
 
-/// The source's side: who has come, and for whom it waits.
-pub struct Gathering {
+/// The source's side: the receivers that have come, and those that it waits for.
+pub(super) struct Gathering {
     expected: usize,
     format: Format,
     interface: Interface,
@@ -75,7 +75,7 @@ pub struct Gathering {
 
 impl Gathering {
     /// It begins.
-    pub fn new(
+    pub(super) fn new(
         expected: usize,
         format: Format,
         interface: Interface,
@@ -88,7 +88,7 @@ impl Gathering {
 
     /// It goes on, and says of each that it has the object.
     #[must_use]
-    pub fn serving(mut self, serves: bool) -> Self {
+    pub(super) fn serving(mut self, serves: bool) -> Self {
         self.served = serves.then(BTreeSet::new);
         self
     }
@@ -105,8 +105,8 @@ impl Gathering {
     }
 
     /// Says what has changed, until the transfer runs.
-    pub fn turn(&mut self, report: &Report, progress: &Progress) {
-        // Nobody's clock runs before the start.
+    pub(super) fn turn(&mut self, report: &Report, progress: &Progress) {
+        // No receiver's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
             progress.delivery(report);
             self.name_served(report, progress);
@@ -139,10 +139,10 @@ impl Gathering {
         let interface = &self.interface;
         let mut lines = vec![match seekers.is_empty() {
             true => {
-                format!("nobody has asked for an offer on {} ({}) yet", interface.name, interface.address)
+                format!("no machine has asked for an offer on {} ({}) yet", interface.name, interface.address)
             }
             false => format!(
-                "{} asks for offers and has not come: it wants another one (a code, --open), or it cannot \
+                "{} asks for offers and has not come: it asks for another one (a code, --open), or it cannot \
                 connect to TCP port {} here",
                 seekers.join(", "),
                 self.address.port()
@@ -178,7 +178,7 @@ fn who_is_here(here: &[String], expected: usize) -> String {
 }
 
 /// Says what a receiver notices while it looks for an offer.
-pub fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
+pub(super) fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
     match news {
         News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
         News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
@@ -218,7 +218,7 @@ fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> 
 }
 
 /// What to look at where multicast was to carry the object, and TCP had to.
-pub fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
+pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
     let chained: Vec<String> = report
         .receivers
         .iter()

@@ -9,14 +9,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Ids that nobody has chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
+/// Ids that the user has not chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
 const ID_BITS: u32 = 48;
 /// Ids that are named where a name has several.
 const NAMED_MAX: usize = 8;
 
 /// An object as it is typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Which {
+pub(crate) enum Which {
     /// By its id.
     Id(ObjectId),
     /// By its name, in the default application.
@@ -37,7 +37,7 @@ impl FromStr for Which {
 }
 
 /// Whether this can be an object's name: one of a file, that is no option.
-pub fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains('/') && !text.starts_with('-') && text != "." && text != ".."
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Which {
 
 impl Which {
     /// The application to ask in.
-    pub fn app(&self) -> AppId {
+    pub(crate) fn app(&self) -> AppId {
         match self {
             Which::Id(id) => id.app,
             Which::Name(_) => AppId::default(),
@@ -60,7 +60,7 @@ impl Which {
     }
 
     /// The objects here that are meant, the newest first; an id may be one that is not here.
-    pub fn among(&self, objects: &[Object]) -> Result<Vec<ObjectId>, Failure> {
+    pub(crate) fn among(&self, objects: &[Object]) -> Result<Vec<ObjectId>, Failure> {
         let name = match self {
             Which::Id(id) => return Ok(vec![*id]),
             Which::Name(name) => name,
@@ -77,7 +77,7 @@ impl Which {
     }
 
     /// The one object that is meant: of several of a name the newest, which is said.
-    pub fn newest_among(&self, objects: &[Object]) -> Result<ObjectId, Failure> {
+    pub(crate) fn newest_among(&self, objects: &[Object]) -> Result<ObjectId, Failure> {
         let found = self.among(objects)?;
         if let [newest, others @ ..] = &found[..]
             && !others.is_empty()
@@ -94,13 +94,13 @@ impl Which {
 }
 
 /// How far an object is that is on its way, for people.
-pub fn percent(object: &Object) -> Option<u64> {
+pub(crate) fn percent(object: &Object) -> Option<u64> {
     (object.state() == ObjectState::Receiving)
         .then(|| (u128::from(object.verified_bytes) * 100 / u128::from(object.length.max(1))) as u64)
 }
 
 /// At which machine's agent an object is, and whose it is there.
-pub struct Whose {
+pub(crate) struct Whose {
     machine: String,
     /// Where that is not the agent's user.
     user: Option<u32>,
@@ -108,23 +108,23 @@ pub struct Whose {
 
 impl Whose {
     /// What this process adds there.
-    pub fn of(session: &Session) -> Self {
+    pub(crate) fn of(session: &Session) -> Self {
         let user = session.is_other_user().then(|| rustix::process::geteuid().as_raw());
         Whose { machine: session.agent_name().to_string(), user }
     }
 }
 
 /// What stands for the state of an object: as a set a directory is another one.
-pub fn stamp_of(mut stamp: [u8; 32], files: bool) -> [u8; 32] {
+pub(crate) fn stamp_of(mut stamp: [u8; 32], files: bool) -> [u8; 32] {
     stamp[0] ^= u8::from(files);
     stamp
 }
 
-/// The id of a file or directory for which nobody has chosen one: the same one as long as it does not change, so that the
+/// The id of a file or directory for which the user has chosen none: the same one as long as it does not change, so that the
 /// same command goes on from what an earlier one has sent.
-pub fn id_of(whose: &Whose, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
+pub(crate) fn id_of(whose: &Whose, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
     let mut words = Vec::new();
-    // A path that cannot be resolved is refused by whoever opens it.
+    // A path that cannot be resolved is refused where it is opened.
     let paths = paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let paths: Vec<Vec<u8>> = paths.map(|path| path.into_os_string().into_encoded_bytes()).collect();
     let known = [whose.machine.as_bytes(), name.as_bytes(), &stamp];

@@ -1,4 +1,4 @@
-//! Names and addresses that nobody has to choose, and those that somebody has chosen.
+//! Names and addresses that users need not choose, and those that they have chosen.
 
 use crate::args::NetworkArgs;
 use crate::exit::Failure;
@@ -11,25 +11,28 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::str::FromStr;
 
-/// TCP port of an offer, unless somebody says another one.
-pub const OFFER_PORT: u16 = discovery::PORT;
-/// TCP port where a receiver serves others of a chain, unless somebody says another one. Another one than an offer's: both may
+/// TCP port of an offer, unless the user names another one.
+pub(crate) const OFFER_PORT: u16 = discovery::PORT;
+/// TCP port where a receiver serves others of a chain, unless the user names another one. Another one than an offer's: both may
 /// run on one machine.
-pub const ACCEPT_PORT: u16 = OFFER_PORT + 1;
+pub(crate) const ACCEPT_PORT: u16 = OFFER_PORT + 1;
 
 /// The interface that the user named, or the default one.
-pub fn interface(args: &NetworkArgs) -> Result<Interface, Failure> {
+pub(crate) fn interface(args: &NetworkArgs) -> Result<Interface, Failure> {
     interface::resolve(args.interface.as_deref()).map_err(|error| Failure::input(error.to_string()))
 }
 
-/// The connections of those who have the key in this file.
-pub fn security(path: &Path) -> Result<Security, Failure> {
+/// The connections of those that have the key in this file.
+pub(crate) fn security(path: &Path) -> Result<Security, Failure> {
     let key = Secret::read(path).map_err(|error| Failure::input(error.to_string()))?;
     Ok(Security::shared(&key))
 }
 
 /// The interface that the user named, or the one from which this machine reaches the source.
-pub fn interface_towards(args: &NetworkArgs, source: Option<&SocketAddr>) -> Result<Interface, Failure> {
+pub(crate) fn interface_towards(
+    args: &NetworkArgs,
+    source: Option<&SocketAddr>,
+) -> Result<Interface, Failure> {
     let Some(source) = source.filter(|_| args.interface.is_none()) else { return interface(args) };
     // Connecting a UDP socket sends nothing: the kernel says which address it would take.
     let own = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
@@ -45,7 +48,7 @@ pub fn interface_towards(args: &NetworkArgs, source: Option<&SocketAddr>) -> Res
 }
 
 /// The addresses of `HOST[:PORT]`.
-pub fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
+pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, port.parse().ok().filter(|port: &u16| *port > 0)),
         None => (text, Some(OFFER_PORT)),
@@ -63,21 +66,21 @@ pub fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
     Ok(all)
 }
 
-/// A number for an object that nobody named: no two transfers are likely to get the same.
-pub fn fresh_object() -> ObjectId {
+/// A number for an object that the user has not named: no two transfers are likely to get the same.
+pub(crate) fn fresh_object() -> ObjectId {
     let (_, number) = uuid::Uuid::new_v4().as_u64_pair();
     // Kept short enough for programs that read JSON numbers as floating-point ones.
     ObjectId { app: AppId::default(), data: DataId(number & ((1 << 53) - 1)) }
 }
 
 /// A group address and port for a data channel that stays on this machine.
-pub fn fresh_group() -> SocketAddrV4 {
+pub(crate) fn fresh_group() -> SocketAddrV4 {
     Pool::default().draw(OFFER_PORT)
 }
 
 /// Group addresses of which each offer takes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     first: u32,
     bits: u32,
 }
@@ -108,7 +111,7 @@ impl FromStr for Pool {
 impl Pool {
     /// A group for a data channel. Two transfers that draw the same one still tell their packets apart; they only get in each
     /// other's way.
-    pub fn draw(self, port: u16) -> SocketAddrV4 {
+    pub(crate) fn draw(self, port: u16) -> SocketAddrV4 {
         let (number, _) = uuid::Uuid::new_v4().as_u64_pair();
         self.at((number >> 32) as u32, port)
     }
@@ -127,7 +130,7 @@ impl Pool {
 }
 
 /// This machine's name, as other machines would call it.
-pub fn machine_name() -> String {
+pub(crate) fn machine_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "receiver".to_string() } else { name }
 }

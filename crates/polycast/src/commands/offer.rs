@@ -15,7 +15,7 @@ use polycast_types::Printable;
 use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
-pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open_chosen(&args.choice)?;
     let interface = network::interface(&args.network)?;
     let (name, _spool) = (object.name.clone(), object.spool);
@@ -120,7 +120,7 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
         }
         if is_open || flags.insecure {
             output::say(
-                "nothing is sealed: whoever is on the network can read along, and put in what they like",
+                "nothing is sealed: every machine on the network can read along, and put in what it likes",
             );
         }
     });

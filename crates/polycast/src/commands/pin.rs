@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// Pins objects, or lets them go like others.
-pub fn run(args: &PinArgs, pinned: bool, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &PinArgs, pinned: bool, format: Format) -> Result<Exit, Failure> {
     let objects: Vec<Value> = runtime()?.block_on(async {
         let listed = connect(&args.local).await?.list(None).await?;
         let mut objects = Vec::new();

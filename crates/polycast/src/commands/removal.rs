@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// `polycast rm`
-pub fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(to) = &args.to {
         return rm_elsewhere(args, &receivers(to), format);
     }
@@ -140,7 +140,7 @@ pub(super) async fn add_instead(
         }
         added => added?,
     };
-    // One that was sent already has its hash; a set has it from the beginning. An id that nobody has chosen belongs to this file alone.
+    // One that was sent already has its hash; a set has it from the beginning. An id that was not chosen belongs to this file alone.
     if chosen && (object.root.is_empty() || object.kind() == ObjectKind::Set) {
         let answer = session.make_way(at, data).await?;
         if let Some(one) = answer.removed.iter().find(|one| !one.error.is_empty()) {

@@ -21,7 +21,7 @@ use crate::output::{self, Format};
 
 /// `polycast reproduce`
 #[derive(Args, Clone, Debug)]
-pub struct ReproduceArgs {
+pub(crate) struct ReproduceArgs {
     /// blast, datacast, orca, republic, shufflecast, or all; without one the items are listed
     #[arg(value_name = "PAPER")]
     pub paper: Option<String>,
@@ -44,7 +44,7 @@ pub struct ReproduceArgs {
 }
 
 /// Lists the items, or computes those that were asked for.
-pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
     let items = catalogue::select(args.paper.as_deref(), args.item.as_deref())
         .map_err(|error| Failure::input(error.to_string()))?;
     if args.paper.is_none() && !args.quick && !args.table && args.out.is_none() {
@@ -103,7 +103,7 @@ fn documents(done: &[Done]) -> Vec<Judged<'_>> {
     outcomes.flat_map(|outcome| &outcome.rows).map(|row| Judged { row, within: row.is_within() }).collect()
 }
 
-/// By what the numbers were made. The machine has no name here: the page may be shown to anybody.
+/// By what the numbers were made. The machine has no name here, so that the page can be shown to others.
 fn about() -> Vec<(&'static str, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

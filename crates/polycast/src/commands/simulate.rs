@@ -28,7 +28,7 @@ const LINKS_SHOWN: usize = 8;
 
 /// `polycast simulate`
 #[derive(Args, Clone, Debug)]
-pub struct SimulateArgs {
+pub(crate) struct SimulateArgs {
     /// The scenario
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
@@ -65,7 +65,7 @@ struct Run {
 }
 
 /// Reads the scenario, runs it and prints what it has shown.
-pub fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
     let path = &args.scenario;
     let text = settings::read_text(path).map_err(|error| Failure::path("read", path, &error))?;
     if !args.sweep.is_empty() {
@@ -123,7 +123,7 @@ fn run_sweep(args: &SimulateArgs, text: &str, format: Format) -> Result<Exit, Fa
     let mut runs = Vec::with_capacity(choices.len());
     for (number, choice) in (1..).zip(&choices) {
         let named = |why: String| Failure::input(format!("{path} with {}: {why}", sweep::describe(choice)));
-        // The lines of what was put together are nobody's.
+        // Lines are counted in the text that was put together, and are no lines of a file.
         let plain = |error: ScenarioError| match error {
             ScenarioError::Line { message, .. } => named(message),
             other => named(other.to_string()),

@@ -13,11 +13,11 @@ const SUFFIX: &str = ".spool";
 const NAME: &str = "object";
 
 /// A folder for one file, which goes with this value.
-pub struct Spool(Scratch);
+pub(crate) struct Spool(Scratch);
 
 impl Spool {
     /// Makes one in the folder for temporary files.
-    pub fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         let place = std::env::temp_dir();
         scratch::sweep(&place, |name| scratch::is_between(name, PREFIX, SUFFIX));
         let made = Scratch::make(&place, |number| format!("{PREFIX}{number}{SUFFIX}").into());
@@ -25,12 +25,12 @@ impl Spool {
     }
 
     /// Where the file is, or will be.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.0.path().join(NAME)
     }
 
     /// Takes all of standard input: how much it is has to be known before the first byte is sent.
-    pub fn of_stdin() -> Result<Self, Failure> {
+    pub(crate) fn of_stdin() -> Result<Self, Failure> {
         let spool = Spool::new()?;
         let path = spool.path();
         let wrong = |error: io::Error| {
@@ -42,8 +42,8 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Gives the file to whoever reads standard output.
-    pub fn to_stdout(&self) -> Result<(), Failure> {
+    /// Gives the file to the program that reads standard output.
+    pub(crate) fn to_stdout(&self) -> Result<(), Failure> {
         let path = self.path();
         let file = File::open(&path).map_err(|error| Failure::path("read", &path, &error))?;
         to_stdout(file)
@@ -51,7 +51,7 @@ impl Spool {
 }
 
 /// Writes bytes to standard output.
-pub fn to_stdout(mut from: impl Read) -> Result<(), Failure> {
+pub(crate) fn to_stdout(mut from: impl Read) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     io::copy(&mut from, &mut stdout)
         .and_then(|_| stdout.flush())

@@ -23,7 +23,7 @@ const KEPT_MAX: u64 = 1 << 20;
 
 /// `polycast stream`
 #[derive(Arguments, Debug)]
-pub struct StreamArgs {
+pub(crate) struct StreamArgs {
     #[command(subcommand)]
     command: StreamCommand,
 }
@@ -36,7 +36,7 @@ enum StreamCommand {
     Send(NameArgs),
     /// Join a stream, and print its messages as lines
     Recv(RecvArgs),
-    /// Leave a stream: whoever receives it on this machine ends
+    /// Leave a stream: all who receive it on this machine end
     Leave(NameArgs),
     /// End a stream that was made here
     End(NameArgs),
@@ -70,7 +70,7 @@ struct RecvArgs {
 }
 
 /// Runs a command of streams.
-pub fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &StreamArgs, format: Format) -> Result<Exit, Failure> {
     let app = AppId::default();
     runtime()?.block_on(async {
         match &args.command {
@@ -157,7 +157,7 @@ async fn send(session: &Session, name: &str, format: Format) -> Result<Exit, Fai
     });
     let mut text = format!("{} messages sent, {}", sent.messages, format_bytes(sent.bytes));
     if sent.unheard > 0 {
-        let _ = write!(text, "; {} went out while nobody listened", sent.unheard);
+        let _ = write!(text, "; {} went out while no receiver listened", sent.unheard);
     }
     if sent.failed > 0 {
         let _ = write!(text, "; the network would not take {}", sent.failed);
@@ -220,7 +220,7 @@ async fn recv(session: &Session, args: &RecvArgs, format: Format) -> Result<Exit
     Ok(Exit::Done)
 }
 
-/// Prints messages, or keeps them for the document; gives whether anybody reads them.
+/// Prints messages, or keeps them for the document; gives whether a program still reads them.
 fn print(seen: &mut Seen, messages: impl Iterator<Item = Message>, format: Format) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     for message in messages {

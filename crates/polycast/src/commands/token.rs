@@ -15,7 +15,7 @@ impl From<AuthorityError> for Failure {
 }
 
 /// Makes, lists and revokes tokens.
-pub fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(command: &TokenCommand, format: Format) -> Result<Exit, Failure> {
     match command {
         TokenCommand::New { name, span, authority } => {
             let authority = Authority::open(&authority.ca)?;

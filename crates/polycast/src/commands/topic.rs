@@ -1,4 +1,4 @@
-//! `polycast publish` and `polycast subscribe`: versions of something, to all who want each.
+//! `polycast publish` and `polycast subscribe`: versions of something, to all that subscribe.
 
 use super::bytes::{self, Bytes};
 use super::cluster::{Ending, in_session, place_at, runtime};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 /// `polycast publish`
-pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     if object.spool.is_some() {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
@@ -86,7 +86,7 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast subscribe`
-pub fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Failure> {
     let destination = Destination::check(&args.place)?;
     let mut versions = Vec::new();
     let app = AppId::default();

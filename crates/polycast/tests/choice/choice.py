@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the manager thinks that each fabric of a lab takes, what it took, and which one it chooses.
+"""What the manager estimates that each fabric of a lab takes, what it took, and which one it chooses.
 
 As root:  choice.py target/release/polycast [--lab SPEC] [--sizes BYTES,..] [--groups N,..] [--runs N]
 
@@ -78,7 +78,7 @@ def measure(lab, sizes, groups, runs):
                 for group in groups:
                     receivers = [f"h{number}" for number in range(1, group + 1)]
                     for fabric in [None, *FABRICS]:
-                        # Fresh bytes each time: nobody has a part of them already.
+                        # Fresh bytes each time: no host has a part of them already.
                         path = os.path.join(folder, "object")
                         with open(path, "wb") as file:
                             file.write(os.urandom(size))

@@ -9,13 +9,13 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 /// One that vouches for machines.
-pub struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
 impl Authority {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -24,19 +24,24 @@ impl Authority {
     }
 
     /// Writes a certificate for this name into a folder; gives the arguments that name its files.
-    pub fn issue(&self, place: &Place, folder: &str, name: &str) -> Vec<String> {
+    pub(crate) fn issue(&self, place: &Place, folder: &str, name: &str) -> Vec<String> {
         self.issue_with(place, folder, CertificateParams::new(vec![name.to_string()]).unwrap())
     }
 
     /// The same with this number, by which it can be revoked. What is there is replaced, the certificate last.
-    pub fn issue_numbered(&self, place: &Place, folder: &str, name: &str, number: u64) -> Vec<String> {
+    pub(crate) fn issue_numbered(&self, place: &Place, folder: &str, name: &str, number: u64) -> Vec<String> {
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
         params.serial_number = Some(SerialNumber::from(number));
         self.issue_with(place, folder, params)
     }
 
     /// The same of these.
-    pub fn issue_with(&self, place: &Place, folder: &str, mut params: CertificateParams) -> Vec<String> {
+    pub(crate) fn issue_with(
+        &self,
+        place: &Place,
+        folder: &str,
+        mut params: CertificateParams,
+    ) -> Vec<String> {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
@@ -57,7 +62,7 @@ impl Authority {
     }
 
     /// Writes the list of the certificates with these numbers as revoked ones, in place of the list before; gives its path.
-    pub fn revoke(&self, place: &Place, numbers: &[u64]) -> String {
+    pub(crate) fn revoke(&self, place: &Place, numbers: &[u64]) -> String {
         let revoked = |number: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*number),
             revocation_time: date_time_ymd(2024, 1, 1),
@@ -80,6 +85,6 @@ impl Authority {
 }
 
 /// Arguments as commands take them.
-pub fn words(arguments: &[String]) -> Vec<&str> {
+pub(crate) fn words(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }

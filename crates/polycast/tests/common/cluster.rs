@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A daemon that ends with the test.
-pub struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     /// What it said when it was ready.
     pub ready: Value,
@@ -19,12 +19,12 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts a daemon and waits until it is ready.
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::begin(command(arguments))
     }
 
     /// The same of a command that is made already.
-    pub fn begin(mut command: Command) -> Self {
+    pub(crate) fn begin(mut command: Command) -> Self {
         let mut child = command.arg("--json").stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -32,34 +32,34 @@ impl Daemon {
     }
 
     /// A manager with these arguments besides its address.
-    pub fn manager(listen: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn manager(listen: &str, arguments: &[&str]) -> Self {
         Self::start(&[&["manager", "--listen", listen], arguments].concat())
     }
 
     /// An agent that keeps its store and its socket in this place.
-    pub fn agent(place: &Place, manager: &str, name: &str) -> Self {
+    pub(crate) fn agent(place: &Place, manager: &str, name: &str) -> Self {
         Self::agent_with(place, manager, name, &[])
     }
 
     /// The same, with more arguments.
-    pub fn agent_with(place: &Place, manager: &str, name: &str, more: &[&str]) -> Self {
+    pub(crate) fn agent_with(place: &Place, manager: &str, name: &str, more: &[&str]) -> Self {
         let (store, socket) = (place.path(&format!("store-{name}")), socket(place, name));
         let local = ["--interface", "lo", "--store", &store, "--socket", &socket];
         Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..], more].concat())
     }
 
     /// Where a manager listens.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.ready["listening"].as_str().unwrap()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits until it ends by itself; gives its exit status.
-    pub fn ended(&mut self) -> Option<i32> {
+    pub(crate) fn ended(&mut self) -> Option<i32> {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -71,12 +71,12 @@ impl Daemon {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         super::signal(&self.child, signal);
     }
 
     /// Asks it to end, and gives its exit status.
-    pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
+    pub(crate) fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
         super::signal(&self.child, signal);
         self.child.wait().unwrap().code()
     }
@@ -89,12 +89,12 @@ impl Drop for Daemon {
     }
 }
 
-pub fn socket(place: &Place, agent: &str) -> String {
+pub(crate) fn socket(place: &Place, agent: &str) -> String {
     place.path(&format!("{agent}.sock"))
 }
 
 /// Agents that know each other, and their managers.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub managers: Vec<Daemon>,
     pub agents: Vec<Daemon>,
     /// Last, so that daemons end before it goes.
@@ -103,24 +103,24 @@ pub struct Cluster {
 
 impl Cluster {
     /// A manager as it comes, and agents of these names.
-    pub fn start(names: &[&str]) -> Self {
+    pub(crate) fn start(names: &[&str]) -> Self {
         Self::of(Place::new(), vec![Daemon::manager("127.0.0.1:0", &[])], names)
     }
 
     /// A manager with these settings.
-    pub fn with(settings: &str, names: &[&str]) -> Self {
+    pub(crate) fn with(settings: &str, names: &[&str]) -> Self {
         let place = Place::new();
         let config = place.file("manager.toml", settings.as_bytes());
         Self::of(place, vec![Daemon::manager("127.0.0.1:0", &["--config", &config])], names)
     }
 
     /// Agents of managers that run already.
-    pub fn of(place: Place, managers: Vec<Daemon>, names: &[&str]) -> Self {
+    pub(crate) fn of(place: Place, managers: Vec<Daemon>, names: &[&str]) -> Self {
         Self::of_with(place, managers, names, &[])
     }
 
     /// The same; each agent has these arguments besides.
-    pub fn of_with(place: Place, managers: Vec<Daemon>, names: &[&str], more: &[&str]) -> Self {
+    pub(crate) fn of_with(place: Place, managers: Vec<Daemon>, names: &[&str], more: &[&str]) -> Self {
         let addresses: Vec<&str> = managers.iter().map(Daemon::address).collect();
         let addresses = addresses.join(",");
         let agents = names.iter().map(|name| Daemon::agent_with(&place, &addresses, name, more)).collect();
@@ -130,22 +130,22 @@ impl Cluster {
     }
 
     /// Runs a command at an agent, to its end.
-    pub fn at(&self, agent: &str, arguments: &[&str]) -> Ran {
+    pub(crate) fn at(&self, agent: &str, arguments: &[&str]) -> Ran {
         end(self.begin(agent, arguments))
     }
 
     /// Begins a command at an agent.
-    pub fn begin(&self, agent: &str, arguments: &[&str]) -> Child {
+    pub(crate) fn begin(&self, agent: &str, arguments: &[&str]) -> Child {
         begin(&[arguments, &["--socket", &socket(&self.place, agent), "--json"]].concat())
     }
 
     /// Asks an agent for its status until it is right.
-    pub fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
         self.await_answer(agent, &["status"], is)
     }
 
     /// Runs a command at an agent until it gives the right document.
-    pub fn await_answer(&self, agent: &str, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn await_answer(&self, agent: &str, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
             let ran = self.at(agent, arguments);
@@ -159,7 +159,7 @@ impl Cluster {
     }
 
     /// A file without contents on the disk, but not without bytes to move.
-    pub fn big(&self, bytes: u64) -> String {
+    pub(crate) fn big(&self, bytes: u64) -> String {
         let path = self.place.path("big");
         fs::File::create(&path).unwrap().set_len(bytes).unwrap();
         path

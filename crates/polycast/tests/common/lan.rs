@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many hosts there are.
-pub const HOSTS: usize = 4;
+pub(crate) const HOSTS: usize = 4;
 
 /// Hosts on one switch, each in a namespace and behind a firewall of its own.
-pub struct Lan {
+pub(crate) struct Lan {
     tag: String,
     pub place: Place,
 }
@@ -24,7 +24,7 @@ fn run(words: &[&str]) {
 
 impl Lan {
     /// `None` where this machine cannot do that: the test is noted as skipped.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("nft")]) {
             return None;
         }
@@ -50,17 +50,17 @@ impl Lan {
     }
 
     /// The switch's namespace.
-    pub fn switch(&self) -> String {
+    pub(crate) fn switch(&self) -> String {
         format!("{}s", self.tag)
     }
 
     /// A host's namespace.
-    pub fn space(&self, host: usize) -> String {
+    pub(crate) fn space(&self, host: usize) -> String {
         format!("{}h{host}", self.tag)
     }
 
     /// A host's firewall: it lets in this, answers, and nothing else.
-    pub fn let_in(&self, host: usize, rules: &str) {
+    pub(crate) fn let_in(&self, host: usize, rules: &str) {
         let rules = format!(
             "flush ruleset\ntable inet firewall {{\n chain input {{\n type filter hook input priority 0; policy drop;\n \
              iif lo accept; ct state established,related accept; {rules}\n }}\n}}\n"
@@ -73,7 +73,7 @@ impl Lan {
     }
 
     /// Begins the program on a host.
-    pub fn begin(&self, host: usize, arguments: &[&str]) -> Running {
+    pub(crate) fn begin(&self, host: usize, arguments: &[&str]) -> Running {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.space(host), env!("CARGO_BIN_EXE_polycast")]).args(arguments);
         command.arg("--json").env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
@@ -82,7 +82,7 @@ impl Lan {
     }
 
     /// An offer for so many, and its code.
-    pub fn offer(&self, file: &str, receivers: usize, more: &[&str]) -> (Running, String) {
+    pub(crate) fn offer(&self, file: &str, receivers: usize, more: &[&str]) -> (Running, String) {
         let receivers = receivers.to_string();
         let words = ["offer", file, "--receivers", &receivers];
         let mut offer = self.begin(0, &[&words[..], more].concat());
@@ -94,7 +94,7 @@ impl Lan {
     }
 
     /// Offers to hosts 1 and further, that say these words too; gives the source's report.
-    pub fn deliver(&self, receivers: usize, more: &[&str]) -> Value {
+    pub(crate) fn deliver(&self, receivers: usize, more: &[&str]) -> Value {
         let file = self.place.file("object", &noise(3_000_000));
         let (offer, code) = self.offer(&file, receivers, &[]);
         let outs: Vec<String> = (1..=receivers).map(|host| self.place.path(&format!("out{host}"))).collect();
@@ -129,15 +129,15 @@ impl Drop for Lan {
 }
 
 /// A program that ends with the test.
-pub struct Running(pub Option<Child>);
+pub(crate) struct Running(pub Option<Child>);
 
 impl Running {
-    pub fn end(mut self) -> Ran {
+    pub(crate) fn end(mut self) -> Ran {
         end(self.0.take().unwrap())
     }
 
     /// Reads what a daemon says when it is ready.
-    pub fn ready(&mut self) {
+    pub(crate) fn ready(&mut self) {
         let mut line = String::new();
         let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -155,6 +155,6 @@ impl Drop for Running {
 }
 
 /// A host's address.
-pub fn address(host: usize) -> String {
+pub(crate) fn address(host: usize) -> String {
     format!("10.79.0.{}", host + 1)
 }

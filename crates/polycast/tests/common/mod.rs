@@ -1,9 +1,9 @@
 //! What the tests of the command line share.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-pub mod authority;
-pub mod cluster;
-pub mod lan;
+pub(crate) mod authority;
+pub(crate) mod cluster;
+pub(crate) mod lan;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// How a command ended.
-pub struct Ran {
+pub(crate) struct Ran {
     /// Exit status.
     pub status: i32,
     /// Standard output.
@@ -23,7 +23,7 @@ pub struct Ran {
 
 impl Ran {
     /// Standard output as the one JSON document that it must be.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error} in '{}'; it said: {}", self.stdout, self.stderr))
     }
@@ -40,7 +40,7 @@ impl From<Output> for Ran {
 }
 
 /// The program, without the user's settings.
-pub fn command(arguments: &[&str]) -> Command {
+pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polycast"));
     command.args(arguments).env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -48,7 +48,7 @@ pub fn command(arguments: &[&str]) -> Command {
 }
 
 /// The same as another user of this machine, which root alone can do.
-pub fn command_as(uid: u32, arguments: &[&str]) -> Command {
+pub(crate) fn command_as(uid: u32, arguments: &[&str]) -> Command {
     let program = command(arguments);
     let mut command = Command::new("setpriv");
     let ids = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_string()];
@@ -59,43 +59,43 @@ pub fn command_as(uid: u32, arguments: &[&str]) -> Command {
 }
 
 /// Runs the program to its end.
-pub fn polycast(arguments: &[&str]) -> Ran {
+pub(crate) fn polycast(arguments: &[&str]) -> Ran {
     command(arguments).output().unwrap().into()
 }
 
 /// Begins a command.
-pub fn begin(arguments: &[&str]) -> Child {
+pub(crate) fn begin(arguments: &[&str]) -> Child {
     command(arguments).spawn().unwrap()
 }
 
 /// Waits for the end of a command.
-pub fn end(child: Child) -> Ran {
+pub(crate) fn end(child: Child) -> Ran {
     child.wait_with_output().unwrap().into()
 }
 
 /// Asks a process to end in one of the ways that people and systems do.
-pub fn signal(child: &Child, signal: Signal) {
+pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// A folder that is removed afterwards.
-pub struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Place(tempfile::tempdir().unwrap())
     }
 
-    pub fn root(&self) -> &str {
+    pub(crate) fn root(&self) -> &str {
         self.0.path().to_str().unwrap()
     }
 
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_string()
     }
 
     /// Writes a file and returns its path.
-    pub fn file(&self, name: &str, contents: &[u8]) -> String {
+    pub(crate) fn file(&self, name: &str, contents: &[u8]) -> String {
         let path = self.path(name);
         fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
         fs::write(&path, contents).unwrap();
@@ -104,7 +104,7 @@ impl Place {
 }
 
 /// Bytes without a pattern, the same every time.
-pub fn noise(len: usize) -> Vec<u8> {
+pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ len as u64;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -118,7 +118,7 @@ pub fn noise(len: usize) -> Vec<u8> {
 }
 
 /// All files, folders and links below a folder, with what they hold.
-pub fn tree(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+pub(crate) fn tree(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut seen = Vec::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(name) = pending.pop() {

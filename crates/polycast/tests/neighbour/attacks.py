@@ -99,7 +99,7 @@ def seat():
         frames.say(wire.hello(handle, "seat"))
         while frames.hear(30.0):
             pass
-    # Who takes it again at once can hold a place for as long as he likes, where receivers are only counted.
+    # A machine that takes the place again at once can hold it without an end, where receivers are only counted.
     _guest(act, 2.0)
 
 

@@ -1,4 +1,4 @@
-"""A hostile neighbour beside honest transfers: who is harmed, and by how much.
+"""A hostile neighbour beside honest transfers: which transfers it harms, and by how much.
 
 `neighbour.py POLYCAST [NAME ..] [--bytes N] [--repeat N] [--mtu N] [--list] [--version N]` lays out a network of
 namespaces (root only), and for every attack delivers an object to two honest receivers, alone and beside the attack in
@@ -21,7 +21,7 @@ from lan import Lan, address, said, until
 # An honest delivery that takes longer than this beside an attack was held by it, on any machine.
 WITHIN = 60.0
 RECEIVERS = ("b", "c")
-# Daemons let strangers in only if somebody says so; an older version does not know the word.
+# Daemons let strangers in only if their settings say so; an older version does not know the word.
 OPEN = ("--insecure",) if wire.VERSION > 1 else ()
 
 
@@ -41,7 +41,7 @@ class Scene:
 
     @property
     def who_may(self):
-        """Anybody may take an offer, or who knows a code, which the neighbour does not."""
+        """Any machine may take an offer, or only one with a code, which the neighbour does not have."""
         if self.code:
             return "--code", self.code
         return ("--open",) if wire.VERSION > 1 else ()

@@ -20,17 +20,17 @@ impl Directory {
             assert!(!entry.holders.is_empty() || !entry.wants.is_empty(), "an empty entry has gone");
             for agent in entry.holders.keys() {
                 assert!(self.members[agent].holds.contains(object));
-                assert!(!entry.wants.contains_key(agent), "nobody wants what it has");
+                assert!(!entry.wants.contains_key(agent), "no agent asks for what it has");
             }
             for (agent, want) in &entry.wants {
                 assert!(self.members[agent].wants.contains(object));
-                assert!(want.asked || !want.topics.is_empty(), "a wish is somebody's");
+                assert!(want.asked || !want.topics.is_empty(), "a wish has an agent");
                 if let WantState::Served(serve) = want.state {
                     assert!(self.serves[&serve].receivers.contains(agent));
                 }
             }
             if let Some(filler) = &entry.filling {
-                assert!(entry.wants.contains_key(filler), "whoever gets an object wants it");
+                assert!(entry.wants.contains_key(filler), "an agent that gets an object asks for it");
             }
         }
         for serve in self.serves.values() {
@@ -48,6 +48,8 @@ impl Directory {
             if let Some(staging) = &topic.staging {
                 assert!(staging.awaited.is_subset(&topic.subscribers));
                 assert!(topic.committed.as_ref().is_none_or(|known| known.number < staging.version.number));
+                let is_held = self.holders(staging.version.object).next().is_some();
+                assert!(is_held, "a version that is to be committed is somewhere");
             }
         }
     }

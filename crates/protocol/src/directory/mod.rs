@@ -1,11 +1,11 @@
-//! The manager's directory: who has which object, who wants one, and which version of a topic is the last.
+//! The manager's directory: which agents have which object, which ask for one, and which version of a topic is the last.
 //!
-//! Those who want the same object at nearly the same time are served together, by one who has it. For one that nobody has,
+//! Agents that ask for the same object at nearly the same time are served together, by one that has it. For one that no agent has,
 //! exactly one of them is told to get it from its origin; when it dies or cannot, another one is. A version of a topic is
 //! committed when all subscribers have it that live and can. Nothing of this is written down: agents say again in every
-//! session what they have and want, and a manager that has just begun waits until they have.
+//! session what they have and what they ask for, and a manager that has just begun waits until they have.
 //!
-//! `objects` decides who gets what from whom, `topics` what is published.
+//! `objects` decides which agent gets what from which, `topics` what is published.
 
 mod check;
 mod objects;
@@ -46,7 +46,7 @@ impl Member {
 /// Something to look at again.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Look {
-    /// Who is served.
+    /// It is decided which agents are served.
     Object(ObjectId),
     /// Whether a receiver has said that it has got it.
     Arrival(ObjectId, AgentKey),
@@ -65,9 +65,9 @@ pub struct Directory {
     /// Topics by the objects of their versions.
     versions: BTreeMap<ObjectId, BTreeSet<String>>,
     serves: BTreeMap<u64, Serve>,
-    /// Who has a session and has not said everything yet, and until when that is waited for.
+    /// Agents that have a session and have not said everything yet, and until when that is waited for.
     untold: BTreeMap<AgentKey, Time>,
-    /// Objects that nobody is told to get before they have.
+    /// Objects that no agent is told to get before they have.
     held_back: BTreeSet<ObjectId>,
     last_serve: u64,
     last_wish: u64,
@@ -166,12 +166,12 @@ impl Directory {
         self.looks.first().map(|(at, _)| *at)
     }
 
-    /// Who has an object.
+    /// The agents that have an object.
     pub fn holders(&self, object: ObjectId) -> impl Iterator<Item = &AgentKey> {
         self.entries.get(&object).into_iter().flat_map(|entry| entry.holders.keys())
     }
 
-    /// Who gets an object from its origin.
+    /// The agent that gets an object from its origin.
     #[must_use]
     pub fn filler(&self, object: ObjectId) -> Option<&AgentKey> {
         self.entries.get(&object)?.filling.as_ref()
@@ -210,7 +210,7 @@ impl Directory {
         topics.iter().for_each(|topic| self.unsubscribe(now, agent, topic));
     }
 
-    /// Until when it is not known what everybody has.
+    /// Until when it is not known what every agent has.
     fn in_doubt_until(&self) -> Time {
         self.untold.values().copied().chain([self.settles_at]).max().unwrap_or(Time::ZERO)
     }

@@ -1,4 +1,4 @@
-//! Who gets which object from whom.
+//! Which agent gets which object from which.
 
 use super::{Directory, DirectoryOutput, Look, Root, Wish, WishRefusal};
 use crate::leases::AgentKey;
@@ -15,15 +15,15 @@ pub(super) struct Entry {
     pub length: u64,
     pub root: Option<Root>,
     pub wants: BTreeMap<AgentKey, Want>,
-    /// When it is decided who is served.
+    /// When it is decided which agents are served.
     pub look_at: Option<Time>,
-    /// Who gets it from its origin.
+    /// The agent that gets it from its origin.
     pub filling: Option<AgentKey>,
-    /// Why the last one who tried to could not.
+    /// Why the last one that tried to could not.
     pub fill_failure: Option<String>,
 }
 
-/// Somebody's wish for an object.
+/// An agent's wish for an object.
 #[derive(Debug)]
 pub(super) struct Want {
     /// Wishes are served, and told to fill, in the order in which they came.
@@ -35,7 +35,7 @@ pub(super) struct Want {
     pub wish: Wish,
     pub state: WantState,
     pub tries: u32,
-    /// Who has tried to send it and could not.
+    /// Agents that have tried to send it and could not.
     pub tried: BTreeSet<AgentKey>,
     pub fill_failed: bool,
 }
@@ -111,12 +111,12 @@ impl Directory {
             let why = WishRefusal::Full(self.config.wishes_max);
             return self.outputs.push_back(DirectoryOutput::Denied { agent, object, why });
         }
-        // In a new session it says again what it wants.
+        // In a new session it says again what it asks for.
         let says_again =
             self.members.get_mut(&agent).is_some_and(|member| member.stale_wants.remove(&object));
         let Some(entry) = self.entries.get_mut(&object) else { return };
         if let Some(want) = entry.wants.get_mut(&agent) {
-            // Somebody else there may get it than the one who could not.
+            // Another process there may get it than the one that could not.
             want.fill_failed &= want.wish.can_fill || !wish.can_fill;
             (want.asked, want.wish) = (true, wish);
         }
@@ -124,7 +124,7 @@ impl Directory {
             entry.filling = Some(agent);
         } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
             if !entry.holders.is_empty() {
-                // Somebody has it by now: nobody need read the origin.
+                // An agent has it by now: the origin need not be read.
                 entry.filling = None;
             } else if says_again {
                 // It may not have heard it. Within one session the words have crossed: told twice, it would read the origin once more
@@ -340,7 +340,7 @@ impl Directory {
         self.fill(now, object, wanting);
     }
 
-    /// Has one who has the object send it to these: one who sends nothing of it yet, or one who does and adds them.
+    /// Has one that has the object send it to these: one that sends nothing of it yet, or one that does and adds them.
     fn serve(&mut self, object: ObjectId, receivers: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let running = |holder: &AgentKey| {
@@ -370,7 +370,7 @@ impl Directory {
         self.outputs.push_back(DirectoryOutput::Serve { holder, serve, object, receivers });
     }
 
-    /// Has the first who can get the object from its origin; where none can, those who do not wait are told.
+    /// Has the first that can get the object from its origin; where none can, those who do not wait are told.
     fn fill(&mut self, now: Time, object: ObjectId, wanting: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let can = |agent: &&AgentKey| {

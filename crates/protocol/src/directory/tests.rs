@@ -1,4 +1,4 @@
-//! Many who ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
+//! Many agents that ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
 
 use super::*;
 use alloc::format;
@@ -81,6 +81,61 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     directory.handle(ms(21_002), want());
     directory.handle(ms(21_003), DirectoryInput::Told { agent: agent(0) });
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
+}
+
+/// What no agent has any more is no version, and its publisher hears so at once.
+#[test]
+fn a_version_that_its_only_holder_loses_is_given_up() {
+    let mut directory = settled(2);
+    directory.handle(ms(20_000), have(0, 1));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: agent(1), app, topic: topic.clone() });
+    let version = Version { number: 4, object: object(1) };
+    let publish =
+        DirectoryInput::Publish { agent: agent(0), app, topic: topic.clone(), version, patience: None };
+    directory.handle(ms(20_000), publish);
+    outputs(&mut directory, ms(20_000));
+    directory.handle(ms(20_100), DirectoryInput::Lost { agent: agent(0), object: object(1) });
+    let said = outputs(&mut directory, ms(20_100));
+    let why = TopicRefusal::Vanished { topic: topic.clone(), number: 4 };
+    let refused = DirectoryOutput::TopicRefused { agent: agent(0), topic, number: Some(4), why };
+    assert!(said.contains(&refused), "{said:?}");
+    assert_eq!(directory.committed("t"), None);
+}
+
+/// A directory that has begun lately does not know all subscribers: it commits nothing before they have had time to come.
+#[test]
+fn nothing_is_committed_before_subscribers_have_had_time_to_come() {
+    let mut directory = Directory::new(DirectoryConfig::default(), ms(20_000), 0);
+    for number in 0..3 {
+        directory.handle(ms(20_000), DirectoryInput::Arrived { agent: agent(number) });
+        directory.handle(ms(20_000), DirectoryInput::Told { agent: agent(number) });
+    }
+    directory.handle(ms(20_001), have(0, 1));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    let version = Version { number: 1, object: object(1) };
+    let publish = DirectoryInput::Publish {
+        agent: agent(0),
+        app,
+        topic: topic.clone(),
+        version: version.clone(),
+        patience: None,
+    };
+    directory.handle(ms(20_001), publish);
+    outputs(&mut directory, ms(20_002));
+    assert_eq!(directory.committed("t"), None, "who subscribes may not have said so yet");
+    // One does and gets it, and then another one does that is waited for.
+    let subscribe = |number| DirectoryInput::Subscribe { agent: agent(number), app, topic: topic.clone() };
+    directory.handle(ms(20_010), subscribe(1));
+    directory.handle(ms(20_020), have(1, 1));
+    outputs(&mut directory, ms(20_020));
+    assert_eq!(directory.committed("t"), None, "it may not be the only one");
+    directory.handle(ms(20_030), subscribe(2));
+    outputs(&mut directory, ms(40_000));
+    assert_eq!(directory.committed("t"), None, "the other one does not have it");
+    directory.handle(ms(40_001), have(2, 1));
+    outputs(&mut directory, ms(40_001));
+    assert_eq!(directory.committed("t"), Some(&version));
 }
 
 #[test]
@@ -227,8 +282,8 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
 }
 
 proptest! {
-    /// Whatever agents say in whatever order: nobody is told to get what somebody has, one at a time is told so, nobody is sent what it
-    /// has, a topic's versions rise, and what is committed somebody has.
+    /// Whatever agents say in whatever order: no agent is told to get what another has, one at a time is told so, none is sent what it
+    /// has, a topic's versions rise, and what is committed an agent has.
     #[test]
     fn any_sequence_of_words_keeps_the_rules(
         words in proptest::collection::vec((word(), 0u64..400), 1..120),
@@ -236,7 +291,7 @@ proptest! {
         let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
         let mut now = 0;
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
-        // Who could get an object from its origin by its own last word.
+        // Agents that could get an object from its origin by their own last word.
         let mut able: BTreeMap<(AgentKey, ObjectId), bool> = BTreeMap::new();
         for (word, wait) in words {
             now += wait;
@@ -258,7 +313,7 @@ proptest! {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
                         prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
-                        prop_assert_eq!(directory.holders(object).count(), 0, "somebody has it");
+                        prop_assert_eq!(directory.holders(object).count(), 0, "an agent has it");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {
                         prop_assert!(directory.holders(object).any(|one| *one == holder));

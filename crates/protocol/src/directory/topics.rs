@@ -30,7 +30,7 @@ pub(super) struct Staging {
     pub awaited: BTreeSet<AgentKey>,
     /// Those that are not, and why.
     pub missing: BTreeMap<String, String>,
-    /// Nobody is waited for after this.
+    /// No subscriber is waited for after this.
     pub until: Option<Time>,
 }
 
@@ -114,7 +114,7 @@ impl Directory {
         self.outputs.push_back(DirectoryOutput::News { agent, topic, version, committed });
     }
 
-    /// Wants an object for a subscriber.
+    /// Asks for an object for a subscriber.
     fn want_for(&mut self, now: Time, agent: &AgentKey, topic: &str, object: ObjectId) {
         if !self.enter_want(agent, object) {
             let why = TopicRefusal::Full(self.config.wishes_max).to_string();
@@ -198,7 +198,7 @@ impl Directory {
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, &topic));
     }
 
-    /// Somebody has an object that may be a version.
+    /// An agent has an object that may be a version.
     pub(super) fn version_arrived(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
         let topics: Vec<String> = self.versions.get(&object).into_iter().flatten().cloned().collect();
         for topic in topics {
@@ -220,7 +220,7 @@ impl Directory {
         }
     }
 
-    /// Somebody has lost an object that may be a version.
+    /// An agent has lost an object that may be a version.
     pub(super) fn version_lost(&mut self, now: Time, object: ObjectId) {
         let topics: Vec<String> = self.versions.get(&object).into_iter().flatten().cloned().collect();
         for topic in topics {
@@ -319,7 +319,7 @@ impl Directory {
         self.outputs.push_back(DirectoryOutput::Published { agent: publisher, topic, number, have, missing });
     }
 
-    /// Nobody has what was to be committed.
+    /// No agent has what was to be committed.
     fn give_up(&mut self, now: Time, topic: &str) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         let Some(Staging { version, publisher, .. }) = found.staging.take() else { return };
@@ -335,7 +335,7 @@ impl Directory {
         self.tidy_topic(topic);
     }
 
-    /// Nobody has to have an object for a topic any more.
+    /// No agent has to have an object for a topic any more.
     fn drop_interest(&mut self, now: Time, topic: &str, object: ObjectId) {
         let wanting: Vec<AgentKey> =
             self.entries.get(&object).into_iter().flat_map(|entry| entry.wants.keys()).cloned().collect();
@@ -369,7 +369,7 @@ impl Directory {
         }
     }
 
-    /// A topic that nobody has subscribed to, and of which nobody has anything, takes no place.
+    /// A topic without subscribers, of which no agent has anything, takes no place.
     fn tidy_topic(&mut self, topic: &str) {
         let Some(found) = self.topics.get(topic) else { return };
         let is_held =

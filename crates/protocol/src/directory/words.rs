@@ -11,9 +11,9 @@ pub type Root = [u8; 32];
 /// Bounds and times.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryConfig {
-    /// How long those who want the same object are gathered before they are served together.
+    /// How long agents that ask for the same object are gathered before they are served together.
     pub window: Duration,
-    /// How long after its beginning a manager may not know yet who has what: until then nobody reads an origin, and no version
+    /// How long after its beginning a manager may not know yet which agents have what: until then no agent reads an origin, and no version
     /// is committed.
     pub settle: Duration,
     /// How long after the word that it has got an object a receiver may take to say so itself.
@@ -42,12 +42,12 @@ impl Default for DirectoryConfig {
     }
 }
 
-/// How an agent wants an object.
+/// How an agent asks for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wish {
     /// It can get the bytes from where they are from at first.
     pub can_fill: bool,
-    /// It waits until somebody has it; otherwise it wants to know at once that nobody has.
+    /// It waits until an agent has it; otherwise it is told at once if none has.
     pub waits: bool,
     /// It gets the bytes already, as an earlier manager has told it to.
     pub fills: bool,
@@ -65,7 +65,7 @@ pub struct Version {
 /// What happens to the directory.
 #[derive(Clone, Debug)]
 pub enum DirectoryInput {
-    /// A session of an agent has begun. It says again what it has and wants, and then [`DirectoryInput::Told`].
+    /// A session of an agent has begun. It says again what it has and what it asks for, and then [`DirectoryInput::Told`].
     Arrived {
         /// The agent.
         agent: AgentKey,
@@ -98,7 +98,7 @@ pub enum DirectoryInput {
         /// The object.
         object: ObjectId,
     },
-    /// An agent wants an object that it has not. Ends with its [`DirectoryInput::Have`], [`DirectoryInput::Unwant`] or
+    /// An agent asks for an object that it has not. Ends with its [`DirectoryInput::Have`], [`DirectoryInput::Unwant`] or
     /// [`DirectoryOutput::Denied`].
     Want {
         /// The agent.
@@ -108,7 +108,7 @@ pub enum DirectoryInput {
         /// How.
         wish: Wish,
     },
-    /// It wants it no more.
+    /// It asks for it no more.
     Unwant {
         /// The agent.
         agent: AgentKey,
@@ -140,7 +140,7 @@ pub enum DirectoryInput {
         /// The receivers' names, and for those that did not get it, why.
         outcomes: Vec<(String, Result<(), String>)>,
     },
-    /// An agent wants every version of a topic. Refused by [`DirectoryOutput::TopicRefused`].
+    /// An agent asks for every version of a topic. Refused by [`DirectoryOutput::TopicRefused`].
     Subscribe {
         /// The agent.
         agent: AgentKey,
@@ -188,7 +188,7 @@ pub enum DirectoryInput {
 pub enum DirectoryOutput {
     /// An agent is to send an object to these; where it sends it to others already, they are added.
     Serve {
-        /// Who has it.
+        /// The agent that has it.
         holder: AgentKey,
         /// The number of the serve.
         serve: u64,
@@ -197,7 +197,7 @@ pub enum DirectoryOutput {
         /// The receivers' names.
         receivers: Vec<String>,
     },
-    /// An agent is to get an object from its origin: nobody has it, and nobody else is told to. It may be told twice.
+    /// An agent is to get an object from its origin: no agent has it, and no other is told to. It may be told twice.
     Fill {
         /// The agent.
         agent: AgentKey,
@@ -253,8 +253,8 @@ pub enum DirectoryOutput {
 /// Why an agent does not get an object.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WishRefusal {
-    /// There is nobody to get it from.
-    #[error("no agent has it, and nobody who asks for it says where to get it from")]
+    /// There is no agent to get it from.
+    #[error("no agent has it, and no process that asks for it says where to get it from")]
     Nobody,
     /// All who could get it have failed.
     #[error("no agent has it, and it cannot be got from its origin: {0}")]
@@ -299,8 +299,8 @@ pub enum TopicRefusal {
     /// The publisher has not got the object.
     #[error("the publisher of '{0}' does not have the object")]
     NotHeld(String),
-    /// Nobody has the object any more.
-    #[error("nobody has the object any more that was to be version {number} of '{topic}'")]
+    /// No agent has the object any more.
+    #[error("no agent has the object any more that was to be version {number} of '{topic}'")]
     Vanished {
         /// The topic's name.
         topic: String,

@@ -1,7 +1,7 @@
 //! What holders say that was lent to them, and how far that is believed.
 //!
 //! A manager that has just begun without records has to learn from agents what is in use. One that knows all that was lent
-//! believes nobody who names something else: otherwise one agent could take every address by naming it. What has ended here
+//! believes no agent that names something else: otherwise one agent could take every address by naming it. What has ended here
 //! because its holder was away is known for a while, so that the holder can go on with it.
 
 use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
@@ -20,7 +20,7 @@ const RETURN: Duration = Duration::from_secs(10);
 pub(super) struct Claimed {
     /// Until when holders may name what is not known here; `None` before anything has happened.
     learns_until: Option<Time>,
-    /// Until when paths may be in use that nobody has named yet: nothing new is lent.
+    /// Until when paths may be in use that no agent has named yet: nothing new is lent.
     in_doubt_until: Option<Time>,
     /// What has ended because its holder was away, and when.
     pub(super) ended: BTreeMap<PlanId, Ended>,
@@ -69,7 +69,7 @@ impl Leases {
         self.knows_all(now, true);
     }
 
-    /// Nobody could be heard until now: nobody is blamed for having been silent.
+    /// No agent could be heard until now: none is taken for dead because it was silent.
     pub fn excuse(&mut self, now: Time) {
         self.members.excuse(now);
         let all: Vec<PlanId> = self.leases.keys().copied().collect();
@@ -103,7 +103,7 @@ impl Leases {
         }
     }
 
-    /// Whether a path that is not lent as far as is known here can be lent to the one who names it.
+    /// Whether a path that is not lent as far as is known here can be lent to the agent that names it.
     fn can_be_lent(&self, now: Time, key: &RequestKey, held: &HeldLease) -> bool {
         let learns = self.claimed.learns_until.is_none_or(|until| now < until);
         let ended = self.claimed.ended.get(&held.plan);
@@ -162,7 +162,7 @@ impl Leases {
             service,
             lease: held.left,
         };
-        // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
+        // A path that has been lent to another agent since is lost; the next heartbeat's answer says so.
         self.network.claim(&grant.plan);
         if self.network.hold(held.plan, group, grant.plan.clone()) {
             self.claimed.ended.remove(&held.plan);
@@ -191,7 +191,7 @@ impl Leases {
         self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
     }
 
-    /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.
+    /// Devices have said what they hold: it is not lent until the agents that use it have had the time to say so.
     pub(super) fn found(&mut self, now: Time, commands: &[polycast_planning::DeviceCommand]) {
         if self.claims != Claims::Unknown {
             return;

@@ -1,6 +1,6 @@
 //! Requests that come before their receivers.
 //!
-//! Agents come back to a manager that has just begun one after the other. A request that names one who is not here yet waits
+//! Agents come back to a manager that has just begun one after the other. A request that names an agent that is not here yet waits
 //! as long as one may take; after that there is no such agent.
 
 use super::Leases;
@@ -47,7 +47,7 @@ impl Early {
 }
 
 impl Leases {
-    /// Whether one who is not here may still be on the way.
+    /// Whether an agent that is not here may still be on the way.
     pub(super) fn may_yet_come(&self, now: Time) -> bool {
         now < self.early.until && self.early.len() + self.pending.len() < self.config.pending_max
     }

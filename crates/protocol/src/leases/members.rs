@@ -42,7 +42,7 @@ pub(super) enum Arrival {
 pub(super) struct Members {
     pub(super) by_name: BTreeMap<String, Member>,
     pub(super) names: BTreeMap<HostId, String>,
-    /// Numbers that belong to names for ever, whether or not their agents are here.
+    /// Numbers that belong to names for good, whether or not their agents are here.
     pub(super) known: BTreeMap<String, HostId>,
     /// When each was heard of last, longest ago first.
     pub(super) heard: BTreeSet<(Time, HostId)>,
@@ -102,7 +102,7 @@ impl Members {
         Ok(())
     }
 
-    /// A number is in use: it is given to nobody else.
+    /// A number is in use: it is given to no other.
     pub(super) fn note_number(&mut self, host: HostId) {
         self.next_host = self.next_host.max(host.0.saturating_add(1));
     }
@@ -126,7 +126,7 @@ impl Members {
     fn next_number(&mut self) -> HostId {
         loop {
             let host = HostId(self.next_host);
-            // After all of them it begins anew: the largest is nobody's.
+            // After all of them it begins anew: the largest belongs to no host.
             self.next_host = self.next_host.checked_add(1).unwrap_or(0);
             let is_taken =
                 self.names.contains_key(&host) || self.known.values().any(|number| *number == host);
@@ -224,7 +224,7 @@ impl Members {
         self.by_name.get(name)
     }
 
-    /// The number of a member, or of a name that is known for ever.
+    /// The number of a member, or of a name that is known for good.
     pub(super) fn number(&self, name: &str) -> Option<HostId> {
         self.by_name.get(name).map(|member| member.host).or_else(|| self.known.get(name).copied())
     }
@@ -243,7 +243,7 @@ impl Members {
         Some((name.clone(), self.by_name.get(name)?.address))
     }
 
-    /// The names that are known for ever of those among these hosts that are not here.
+    /// The names that are known for good of those among these hosts that are not here.
     pub(super) fn away(&self, hosts: &BTreeSet<HostId>) -> Vec<String> {
         let known = self.known.iter().filter(|(_, host)| hosts.contains(host));
         known.filter(|(_, host)| !self.names.contains_key(host)).map(|(name, _)| name.clone()).collect()
@@ -253,7 +253,7 @@ impl Members {
         self.by_name.iter().map(|(name, member)| (name.as_str(), member))
     }
 
-    /// The group of `source` and everybody else who was heard of lately: one whom nobody has named is not waited for.
+    /// The group of `source` and all others that were heard of lately: one that no request has named is not waited for.
     pub(super) fn all_but(&self, now: Time, source: &str) -> Result<Group, Denial> {
         let source = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
         let lately = self.heard.iter().rev().take_while(|(at, _)| now.since(*at) <= self.silence / 2);

@@ -1,11 +1,11 @@
-//! Parts of networks that are not lent: what is suspected to be dead, because transfers over it reached nobody, and what an
+//! Parts of networks that are not lent: what is suspected to be dead, because transfers over it reached no receiver, and what an
 //! operator has taken out.
 //!
 //! A source that did not reach receivers says so, and so do the ports of racks that should have light and have none. What the
 //! ways to those receivers have in common, and the ways to the others do not, is suspected. The most suspected part rests:
 //! it is not lent, and the next transfer takes another one. The others are doubtful: they are taken last. A rest ends by
 //! itself, and grows each time that the part is found dead again; then the part is doubtful, so that only those try it who
-//! have nothing else. A transfer that reaches everybody over a part acquits it.
+//! have nothing else. A transfer that reaches all receivers over a part acquits it.
 
 use super::words::{Output, ReleaseReason, RequestKey};
 use super::{Leases, RecordKey};
@@ -34,7 +34,7 @@ pub(super) const DRAINED_MAX: usize = 4_096;
 pub struct Suspect {
     /// Which.
     pub what: Failure,
-    /// How often a transfer over it reached nobody of those whose ways lead through it, since it last did.
+    /// How often a transfer over it reached none of the receivers whose ways lead through it, since it last did.
     pub times: u32,
     /// How often it has rested since then.
     pub rests: u32,

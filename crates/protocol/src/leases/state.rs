@@ -1,6 +1,6 @@
 //! The manager's state as records: what another manager has to know to go on where this one has ended.
 //!
-//! A record says who is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
+//! A record says which agent is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
 //! the last call, [`Leases::restore`] makes a new machine of them. What a manager learns again by itself is not in
 //! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it. So is how far
 //! off the estimates of fabrics are, which it takes many transfers to learn.
@@ -28,7 +28,7 @@ pub enum RecordKey {
     Lease(PlanId),
     /// The request that waits, by its place in the queue.
     Pending(RequestId),
-    /// The paths that devices hold ready for nobody; all in one record, as there are few.
+    /// The paths that devices hold ready for no request yet; all in one record, as there are few.
     Kept,
     /// What is out of use or suspected; all in one record too.
     Parts,
@@ -189,7 +189,7 @@ fn hosts(group: &Group) -> impl Iterator<Item = HostId> {
     group.receivers.iter().copied().chain([group.source])
 }
 
-/// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others such as nobody
+/// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others such as no host
 /// has had. In what order the settings name them does not matter.
 pub fn host_numbers<'a>(
     names: impl IntoIterator<Item = &'a str>,
@@ -241,7 +241,7 @@ pub struct SetAside {
 }
 
 impl Leases {
-    /// Notes that a record has changed, if anybody wants to know.
+    /// Notes that a record has changed, if the settings ask for records.
     pub(super) fn touch(&mut self, key: RecordKey) {
         if self.config.recorded {
             self.changed.insert(key);
@@ -317,7 +317,7 @@ impl Leases {
         })
     }
 
-    /// Takes over what an earlier manager has recorded, into a machine that knows nobody yet. Members count as heard
+    /// Takes over what an earlier manager has recorded, into a machine that knows no agent yet. Members count as heard
     /// of now, and leases as renewed. Gives the records that do not fit: they are left out, and if one of them is of a path,
     /// its holder has a while to name it before anything is lent.
     pub fn restore(&mut self, now: Time, records: impl IntoIterator<Item = Record>) -> Vec<SetAside> {
@@ -415,7 +415,7 @@ impl Leases {
         }
     }
 
-    /// Whether the source of a group has the number that its name has for ever, where that is known.
+    /// Whether the source of a group has the number that its name has for good, where that is known.
     fn check_group(&self, source: &str, group: &Group) -> Result<(), String> {
         match self.members.known.get(source) {
             Some(number) if *number != group.source => {

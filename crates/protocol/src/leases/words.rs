@@ -28,14 +28,14 @@ impl AgentKey {
 /// A request's name: the agent that made it and the number that it gave it (`requestID`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RequestKey {
-    /// Who asked.
+    /// The agent that asked.
     pub agent: AgentKey,
     /// Its number there.
     pub request: u64,
 }
 
 /// Requests of an agent from this number on are for streams of messages: they get a path at once or not at all, over a
-/// fabric that many can use at the same time, and keep it until nobody listens any more.
+/// fabric that many can use at the same time, and keep it until no receiver listens any more.
 pub const STREAMS_FROM: u64 = 1 << 63;
 
 impl RequestKey {
@@ -92,14 +92,14 @@ pub enum Input {
         /// What.
         failures: Vec<Failure>,
     },
-    /// What devices held when the manager came, whoever told them; nothing where that cannot be told.
+    /// What devices held when the manager came, whatever told them; nothing where that cannot be told.
     Found {
         /// What they keep.
         commands: Vec<DeviceCommand>,
     },
     /// A source's agent asks for a path. Answered by one [`Output::Response`], now or later.
     Request(PathRequest),
-    /// The one who asked does not want the path any more, or could not be told of it.
+    /// The agent that asked gives the path up, or could not be told of it.
     Withdraw {
         /// Which request.
         request: RequestKey,
@@ -156,7 +156,7 @@ pub enum Input {
 /// An agent that joins.
 #[derive(Clone, Debug)]
 pub struct Join {
-    /// Who.
+    /// The agent.
     pub agent: AgentKey,
     /// Where other agents reach it: IPv4 address and TCP port.
     pub address: ([u8; 4], u16),
@@ -235,7 +235,7 @@ pub struct Grant {
     /// The fabrics that come before it in the settings or would have been faster, and why none of them carries it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take from the grant to its end, as far as is known; `None` where nobody estimates.
+    /// How long the transfer will take from the grant to its end, as far as is known; `None` where that is not estimated.
     #[serde(default)]
     pub estimate: Option<Duration>,
     /// The path.
@@ -271,7 +271,7 @@ pub enum JoinRefusal {
     NameTaken {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The agent that has it.
         address: [u8; 4],
     },
     /// The name cannot be one.
@@ -311,7 +311,7 @@ pub enum Denial {
     /// No receiver is named.
     #[error("no receiver is named")]
     NoReceivers,
-    /// It is for all, and there is nobody else.
+    /// It is for all, and there is no other agent.
     #[error("there is no other agent to send to")]
     NobodyElse,
     /// More remains than there is.
@@ -367,7 +367,7 @@ pub enum ReleaseReason {
     TimeOver,
     /// Its holder left or restarted.
     HolderGone,
-    /// The one who asked did not want it any more.
+    /// The agent that asked gave it up.
     Withdrawn,
     /// What it needs has failed, and there is no other path.
     Failed,
@@ -409,7 +409,7 @@ pub enum Output {
         /// The decision.
         response: Result<Grant, Denial>,
     },
-    /// Tell who asked how a request stands that waits: at first, and when its place has changed.
+    /// Tell the agent that asked how a request stands that waits: at first, and when its place has changed.
     Waiting {
         /// Which.
         request: RequestKey,
@@ -429,7 +429,7 @@ pub enum Output {
         plan_id: PlanId,
         /// The path.
         plan: Plan,
-        /// What devices hold for nobody and can let go now, or have to.
+        /// What devices hold for no request and can let go now, or have to.
         instead_of: Vec<DeviceCommand>,
     },
     /// A path's devices have failed: tell them again.
@@ -439,7 +439,7 @@ pub enum Output {
         /// The path.
         plan: Plan,
     },
-    /// Tell the one who asked how the path stands.
+    /// Tell the agent that asked how the path stands.
     Path {
         /// Its number.
         plan_id: PlanId,
@@ -463,7 +463,7 @@ pub enum Output {
         before: Plan,
         /// The path from now on.
         plan: Plan,
-        /// What devices hold for nobody and have to let go.
+        /// What devices hold for no request and have to let go.
         displaced: Vec<DeviceCommand>,
         /// Which device failed and why, if it was one.
         reason: Option<String>,

@@ -21,7 +21,7 @@ pub struct ForwarderConfig {
     pub pending_interests: u32,
     /// How long an interest is pending before it may give way to another, or is sent on anew.
     pub interest_lifetime: Duration,
-    /// A random number that nobody else knows: it keeps strangers from choosing names that collide.
+    /// A random number that no other machine knows: it keeps strangers from choosing names that collide.
     pub secret: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Counters {
     pub passed: u64,
     /// Packets dropped: their route leads to no port of this node, or back to the port they came by.
     pub bad_routes: u64,
-    /// Data dropped that nobody asked for.
+    /// Data dropped that was not asked for.
     pub unsolicited: u64,
     /// Interests dropped because the table of pending ones was full.
     pub full: u64,
@@ -145,7 +145,7 @@ impl Forwarder {
         self.pending.len()
     }
 
-    /// Forgets interests that were sent on before `then` and that nobody has answered or repeated. They would give way
+    /// Forgets interests that were sent on before `then` and were not answered or repeated. They would give way
     /// when their place is needed; this leaves nothing of transfers that have ended.
     pub fn forget_pending_before(&mut self, then: Time) {
         self.pending.forget_before(then);
@@ -329,7 +329,11 @@ mod tests {
         assert_eq!(sent.route.way_back(3).bytes(), [3, 2], "over this node by the port it came by");
         let way = sent.route.way_back(3).stepped();
         let out = take(&mut node, 1, Face::Port(1), Packet::Data(data(5, way)));
-        assert!(matches!(out[..], [Output::Send { port: 2, payload: Payload::Arrived, .. }]), "{out:?}");
+        let [Output::Send { port: 2, packet: Packet::Data(sent), payload: Payload::Arrived }] = out[..]
+        else {
+            panic!("{out:?}");
+        };
+        assert_eq!(sent, data(5, way.stepped()), "the next node finds its own hop");
         assert_eq!((node.kept(), node.pending(), node.counters().passed), (0, 0, 2));
     }
 
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn interests_that_nobody_answers_are_forgotten() {
+    fn interests_without_an_answer_are_forgotten() {
         let mut node = forwarder(4);
         for (now, sn) in [(10, 1), (20, 2)] {
             take(&mut node, now, Face::Port(2), Packet::Interest(interest(sn, at_second(1, false))));
@@ -402,7 +406,7 @@ mod tests {
         let arrived = data(5, at_second(0, false).stepped());
         let of =
             |digest| Packet::Data(Data { name: arrived.name.with_digest(Digest([digest; 16])), ..arrived });
-        assert_eq!(take(&mut node, 1, Face::Port(1), of(8)), [], "nobody asked for that");
+        assert_eq!(take(&mut node, 1, Face::Port(1), of(8)), [], "that was not asked for");
         assert_eq!((node.counters().unsolicited, node.kept(), node.pending()), (1, 0, 1));
         assert_eq!(take(&mut node, 2, Face::Port(1), of(7)).len(), 2);
         let (from, packet) = ask(3, 8);

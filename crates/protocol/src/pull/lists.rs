@@ -1,4 +1,4 @@
-//! The lists of names: what has to be known of packets before anybody may ask for them, in packets that are pulled themselves.
+//! The lists of names: what has to be known of packets before they may be asked for, in packets that are pulled themselves.
 //!
 //! A receiver may ask for a packet when it knows its digest. To tell every receiver all digests would cost the source more than
 //! the object, once there are enough receivers. So they travel like the object: an object divides into *sections*, and the list

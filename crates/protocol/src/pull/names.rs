@@ -164,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever knows the roots learns every name, each from a packet that was named before, and the hashes.
+        /// A receiver that knows the roots learns every name, each from a packet that was named before, and the hashes.
         #[test]
         fn a_receiver_learns_from_lists_what_the_source_put_in(
             object in 0u64..400_000, payload in 64u16..2_000, shift in 8u32..14,

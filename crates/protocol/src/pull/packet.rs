@@ -9,7 +9,7 @@ use super::route::Route;
 /// A packet's name: the transfer, the packet's number in the object, and what its payload hashes to.
 ///
 /// The paper's names are paths of any length in a trie. Numbers say the same in 32 bytes. With the digest in the name,
-/// a forwarder can tell whether a payload belongs to what was asked for, and keeps nothing else: whoever forges a
+/// a forwarder can tell whether a payload belongs to what was asked for, and keeps nothing else: a host that forges a
 /// packet would have to be asked for it by that very digest. The machines only compare digests; drivers, which see the
 /// payload, put them in and check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

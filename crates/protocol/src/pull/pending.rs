@@ -10,7 +10,7 @@ use super::table::NameTable;
 
 const NONE: u32 = u32::MAX;
 
-/// Somebody who waits for a packet.
+/// A face that waits for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) face: Face,
@@ -71,8 +71,8 @@ impl PendingTable {
         self.entries.check();
         let (waiters, names) = (self.waiters_in_use, self.entries.len());
         assert!(waiters <= self.waiters_max, "{waiters} wait, where {} may", self.waiters_max);
-        assert!(names <= waiters, "{waiters} wait for {names} names: somebody must wait for each");
-        assert!(waiters as usize <= self.waiters.len(), "who waits has a place");
+        assert!(names <= waiters, "{waiters} wait for {names} names: at least one must wait for each");
+        assert!(waiters as usize <= self.waiters.len(), "one that waits has a place");
     }
 
     /// Enters an interest.
@@ -134,7 +134,7 @@ impl PendingTable {
         Verdict::Forward
     }
 
-    /// The packet has come: takes its entry out and gives the first who waits for it.
+    /// The packet has come: takes its entry out and gives the first face that waits for it.
     #[inline]
     pub(super) fn satisfy(&mut self, name: Name) -> Option<Waiters> {
         let slot = self.entries.find(name)?;
@@ -142,7 +142,7 @@ impl PendingTable {
         Some(Waiters(entry.waiters))
     }
 
-    /// The next who waits; his place is free then.
+    /// The next face that waits; its place is free then.
     #[inline]
     pub(super) fn next_waiter(&mut self, waiters: &mut Waiters) -> Option<Waiter> {
         if waiters.0 == NONE {
@@ -156,7 +156,7 @@ impl PendingTable {
         Some(waiter)
     }
 
-    /// Forgets what nobody has answered or asked for anew since.
+    /// Forgets what was not answered or asked for anew since.
     pub(super) fn forget_before(&mut self, then: Time) {
         while let Some(oldest) = self.entries.oldest()
             && self.entries.value(oldest).forwarded_at < then
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just before the
-    /// other's comes: whoever waits for too long must get through.
+    /// other's comes: an interest that waits for too long must get through.
     #[test]
     fn nodes_that_wait_for_each_other_get_out_of_it() {
         let mut table = table(4);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_entries_that_nobody_answers_give_way() {
+    fn the_table_is_bounded_and_entries_without_an_answer_give_way() {
         let mut table = table(2);
         table.ask(Time(0), name(1), Face::Port(2), way(2));
         table.ask(Time(5), name(2), Face::Port(2), way(2));

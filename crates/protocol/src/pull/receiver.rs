@@ -505,7 +505,7 @@ impl Receiver {
         }
     }
 
-    /// Packets of lists that were corrupt, as far as nobody has read them.
+    /// Packets of lists that were corrupt, as far as they were not read.
     fn lose_unread(&mut self, sns: &Range<u64>) {
         let blocks = self.config.blocks;
         let is_corrupt = |place: &ListPlace| sns.contains(&blocks.list_sn(*place));
@@ -610,7 +610,7 @@ impl Receiver {
         self.sweep()
     }
 
-    /// When no tree has a block left: a packet that is missing and that nobody has asked for.
+    /// When no tree has a block left: a packet that is missing and was not asked for.
     fn sweep(&mut self) -> Option<u64> {
         if self.trees.iter().any(|tree| tree.block.is_some()) {
             return None;

@@ -110,7 +110,7 @@ struct Lane {
     /// Packets that were asked for by this port.
     asked: Bits,
     first: VecDeque<Waiting>,
-    /// Retransmissions go first: whoever needs them is behind all others.
+    /// Retransmissions go first: a receiver that needs them is behind all others.
     again: VecDeque<Waiting>,
     turns: Turns,
 }

@@ -9,7 +9,7 @@ use super::table::NameTable;
 /// Which packet a full store forgets.
 ///
 /// The paper forgets the one that was used the longest ago. A receiver that lags behind then keeps alive, by using
-/// them, packets that it has and that nobody asks for any more, at the cost of those that it will ask for next;
+/// them, packets that it has and that no receiver asks for any more, at the cost of those that it will ask for next;
 /// stores that few pass on their way to the source keep more than those nearby, and the receiver is served from far.
 /// To forget the one that came the longest ago costs nothing else, so it is what [`Replacement::default`] says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

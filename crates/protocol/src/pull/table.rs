@@ -90,7 +90,7 @@ impl<V: Copy> NameTable<V> {
 
     /// Enters a name that is not there, as the newest; there must be room.
     pub(super) fn insert(&mut self, name: Name, value: V) -> u32 {
-        assert!(!self.is_full(), "whoever enters a name has made room");
+        assert!(!self.is_full(), "the caller has made room for a name");
         let entry = Slot { name, value, older: NONE, newer: NONE };
         let slot = match self.free.pop() {
             Some(slot) => {

@@ -65,7 +65,7 @@ impl Turns {
         self.sent.push_back(now);
     }
 
-    /// A packet is asked for that nobody has asked for before.
+    /// A packet is asked for the first time.
     pub(super) fn asked(&mut self, now: Time) {
         if self.early < self.credits {
             self.early += 1;

@@ -2,7 +2,7 @@
 //!
 //! Attempts too far apart find a finished path late; attempts too close together are lost while circuits
 //! settle, and each loss is a patch. Republic sets the interval to 1 to 3 % of the time that the path takes,
-//! which somebody must know in advance. Here the interval is [`ELAPSED_PARTS`]th of the time already waited:
+//! which has to be known in advance. Here the interval is [`ELAPSED_PARTS`]th of the time already waited:
 //! when the path comes up, that is 2 % of what it took, whatever it took.
 //!
 //! A circuit that has let one packet through may still be settling, and lose much of what follows. To wait and
@@ -97,7 +97,7 @@ pub(super) enum Settling {
 impl Settling {
     /// Every receiver has been reached, `waited` after the start; `lossy` if attempts have shown that the path still
     /// loses, `packet_time` is what one takes on a dedicated path. A path is given as long again to settle, and at least 10 ms: one that
-    /// always loses must not wait for ever.
+    /// always loses must not wait without an end.
     pub(super) fn begin(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! The order of the TCP chain: who fetches from whom.
+//! The order of the TCP chain: which receiver fetches from which.
 //!
 //! The source feeds the first member, each member the next. A member that fails or stops making progress
 //! is taken out of the middle, so that those behind it get a new upstream, and a member that only
@@ -17,14 +17,14 @@ pub struct Chain {
 /// `peer` is to fetch from `upstream`, or from the source where that is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Who fetches.
+    /// The receiver that fetches.
     pub peer: PeerId,
     /// From whom.
     pub upstream: Option<PeerId>,
 }
 
 impl Chain {
-    /// Whether nobody is in the chain.
+    /// Whether no receiver is in the chain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -21,7 +21,7 @@ pub struct Combination {
     pub gains: Vec<(PeerId, u64)>,
 }
 
-/// The next patch for receivers that lack these fragments; `None` when nobody lacks any.
+/// The next patch for receivers that lack these fragments; `None` when no receiver lacks any.
 ///
 /// No receiver lacks two fragments of a combination, so each can decode it if it has got all the others.
 /// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it. At most

@@ -14,7 +14,7 @@ pub(super) enum Service {
     Listening { since: Time },
     /// It takes the data channel and holds the sender's window.
     Streaming,
-    /// Too slow: it takes what it can, and patches by unicast for the rest; it holds nobody.
+    /// Too slow: it takes what it can, and patches by unicast for the rest; it does not delay the others.
     Patching,
     /// Multicast does not reach it: it fetches over the TCP chain.
     Chained,
@@ -92,6 +92,8 @@ pub(super) struct Peer {
     pub(super) watched: (u64, u64),
     /// Packets that came in a row, as far as reports tell, since the path began to settle.
     pub(super) clean: u64,
+    /// When it joined.
+    pub(super) joined_at: Time,
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
@@ -123,7 +125,7 @@ pub(super) struct Peer {
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
     pub(super) held: Duration,
-    /// What was seen of its path since the last look at who is slow.
+    /// What was seen of its path since slow receivers were last looked for.
     pub(super) look: Look,
     /// How often the others were tried without it in vain, and when they may be again.
     pub(super) tried: u32,
@@ -143,7 +145,7 @@ pub(super) struct Peer {
     pub(super) moves: u32,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
-    /// Who reports for it, if it does not do so itself.
+    /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// Its next report tells its own totals, which were not known meanwhile.
     pub(super) totals_unknown: bool,
@@ -177,7 +179,7 @@ impl Peer {
         }
     }
 
-    /// Nobody reports for it any more.
+    /// No other receiver reports for it any more.
     pub(super) fn speak_for_itself(&mut self) {
         (self.spoken_by, self.totals_unknown) = (None, true);
     }
@@ -240,6 +242,7 @@ impl Peer {
             asked_until: 0,
             watched: (0, 0),
             clean: 0,
+            joined_at: now,
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),
@@ -345,5 +348,52 @@ mod tests {
         assert!(late(false, MS * 2));
         assert!(!late(true, MS * 2));
         assert!(late(true, LATE_BESIDE_OTHERS));
+    }
+
+    /// Eight packets are enough to tell, and more than a quarter of them is much. Fewer are kept for the next look.
+    #[test]
+    fn more_than_a_quarter_of_enough_packets_is_much() {
+        for sent in 0..40u64 {
+            for got in 0..=sent {
+                let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+                (peer.acknowledged, peer.received) = (1_000, 900);
+                peer.watch();
+                (peer.acknowledged, peer.received) = (1_000 + sent, 900 + got);
+                assert_eq!(peer.misses_much(), sent >= 8 && 4 * (sent - got) > sent, "{got} of {sent}");
+                // From here on it is looked at anew, or with what was too little.
+                (peer.acknowledged, peer.received) = (1_008 + sent, 900 + got);
+                let lost = if sent >= 8 { 8 } else { 8 + sent - got };
+                let looked_at = if sent >= 8 { 8 } else { 8 + sent };
+                assert_eq!(peer.misses_much(), 4 * lost > looked_at, "{got} of {sent}, and none of 8");
+            }
+        }
+    }
+
+    #[test]
+    fn a_position_is_reported_when_its_loss_would_have_been_asked_for() {
+        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+        (peer.initial, peer.position) = (Some(10), 30);
+        // 20 packets of its lap were sent, and three of them lost.
+        (peer.first_acknowledged, peer.acknowledged, peer.received) = (5, 25, 17);
+        for (asked, asked_until) in [(0, 0), (2, 12), (2, 28), (3, 28), (4, 40)] {
+            (peer.asked, peer.asked_until) = (asked, asked_until);
+            for position in 0..40 {
+                let is_of_its_lap = (10..30).contains(&position);
+                let expected = is_of_its_lap && (asked >= 3 || position < asked_until);
+                assert_eq!(peer.has_reported(position), expected, "{position}, {asked} up to {asked_until}");
+            }
+        }
+        peer.initial = None;
+        assert!(!peer.has_reported(20), "its lap has not begun");
+    }
+
+    #[test]
+    fn only_one_that_nothing_has_reached_is_listening() {
+        let mut peer = Peer::new(Time(70), 100, RangeSet::new());
+        assert_eq!(peer.listening_since(), Some(Time(70)));
+        for service in [Service::Streaming, Service::Patching, Service::Chained, Service::Done] {
+            peer.service = service;
+            assert_eq!(peer.listening_since(), None);
+        }
     }
 }

@@ -429,7 +429,7 @@ impl Receiver {
         }
         let fresh = self.missing_in(sns.clone(), count);
         if !self.is_near(&positions) {
-            // What is there already, from an earlier place, is a packet that somebody sends again.
+            // What is there already, from an earlier place, is a packet that some host sends again.
             if fresh > 0 && position >= self.offered {
                 let waited = now.since(arrived);
                 let claim = Claim { positions, packets: count, attempts, arrived, waited };
@@ -465,7 +465,7 @@ impl Receiver {
             return self.next.saturating_sub(positions.end) <= reach;
         }
         let skipped = positions.start - self.next;
-        // The source skips what nobody lacks.
+        // The source skips what no receiver lacks.
         let missing = || {
             let sns = self.config.geometry.sns_of_positions(self.next..positions.start);
             sns.into_iter().map(|sns| self.missing_in(sns, reach + 1)).sum::<u64>()
@@ -603,7 +603,7 @@ impl Receiver {
         news.into_iter().for_each(|run| self.check_groups(run));
     }
 
-    /// Keeps fragments that came on the data channel, unless somebody has spoiled their group there twice.
+    /// Keeps fragments that came on the data channel, unless their group was spoiled there twice.
     fn keep_trusted(&mut self, sns: Range<u64>) {
         if self.distrusted.count == 0 {
             return self.keep(sns);

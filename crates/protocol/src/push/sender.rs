@@ -54,7 +54,7 @@ pub struct Sender {
     config: SenderConfig,
     fragments: u64,
     peers: BTreeMap<PeerId, Peer>,
-    /// Who may speak for whom.
+    /// Which receivers may speak for which.
     racks: BTreeMap<PeerId, BTreeSet<PeerId>>,
     chain: Chain,
     outputs: VecDeque<Output>,
@@ -91,13 +91,13 @@ pub struct Sender {
     /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
     stream_at: Option<Time>,
     next_check: Time,
-    /// When it was last looked at who gets anything done.
+    /// When it was last looked at which receivers get anything done.
     progress_at: Time,
     /// When a path that may have to settle is asked for a report again.
     next_look: Time,
     next_patch: Option<Time>,
     next_generation: Time,
-    /// Who is slower than the others, and what is being tried about it.
+    /// Receivers that are slower than the others, and what is being tried about them.
     slow: slow::Watch,
 }
 
@@ -282,7 +282,7 @@ impl Sender {
 
     /// How many bytes should at most wait for the wire in this host: a few packets, and what passes in a third of
     /// a millisecond at the best rate that a receiver has seen. TCP holds back about as much (TCP Small Queues), so
-    /// flows of one host share its link; whoever keeps more in the common queue takes the link. A granted rate is the link's:
+    /// flows of one host share its link; a flow that keeps more in the common queue takes the link. A granted rate is the link's:
     /// what had to wait on the way comes faster.
     #[must_use]
     pub fn host_queue_bytes(&self) -> u64 {
@@ -348,7 +348,7 @@ impl Sender {
                 peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
                 let links = self.move_in_chain(id);
                 let link = Link { peer: id, upstream: None };
-                // The tail has nobody to change places with: it fetches from the source.
+                // The tail has no other to change places with: it fetches from the source.
                 let links = if links.is_empty() { [link].to_vec() } else { links };
                 self.outputs.extend(links.into_iter().map(Output::Chain));
             }
@@ -491,7 +491,7 @@ impl Sender {
         }
     }
 
-    /// What these have been offered of what one of them asks for. The rest is still to come: whoever asks for it has
+    /// What these have been offered of what one of them asks for. The rest is still to come: one that asks for it has
     /// believed a packet that is not ours.
     fn offered_of(&self, ids: impl Iterator<Item = PeerId>, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(initial) = ids.filter_map(|id| self.peers.get(&id)?.initial).min() else {
@@ -512,7 +512,7 @@ impl Sender {
         last.saturating_sub(behind)
     }
 
-    /// At the end of the stream everybody asks at about the same time.
+    /// At the end of the stream all receivers ask at about the same time.
     fn short_patch_delay(&self) -> Duration {
         (self.round_trip / 2).min(self.config.patch_delay / 8)
     }
@@ -540,8 +540,8 @@ impl Sender {
                 .collect();
             let reported = |peer: PeerId, sn: u64| self.peers[&peer].has_reported(self.last_sent(sn));
             let Some(combination) = combine(self.config.coded_max(), &missing, &reported) else { return };
-            // A dedicated path is nobody else's loss, and there at once at full rate; TCP would have to find its own.
-            // Whoever speaks for a rack need not be the one that lacks it.
+            // A dedicated path takes nothing from other transfers, and is there at once at full rate; TCP would have to find its own.
+            // A receiver that speaks for a rack need not be the one that lacks it.
             if let [(id, sn)] = combination.gains[..]
                 && self.config.rate.is_none()
                 && !self.speaks_for_others(id)
@@ -566,7 +566,7 @@ impl Sender {
         }
     }
 
-    /// The stream itself: full rate where somebody needs something, else attempts for those that listen.
+    /// The stream itself: full rate where a receiver needs something, else attempts for those that listen.
     fn stream(&mut self, now: Time) -> Option<Output> {
         let listening = self.listening();
         if self.settling == Settling::Dark {
@@ -631,7 +631,7 @@ impl Sender {
             if let Some(at) = self.next_for_attempt(settling.is_some()) {
                 return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));
             }
-            // Nobody is there to be offered anything: only patches can help.
+            // No receiver is there to be offered anything: only patches can help.
             self.resume(now);
         }
         self.stream_at = listening.then_some(self.next_attempt);
@@ -650,8 +650,8 @@ impl Sender {
         self.patch_soon(now);
     }
 
-    /// Position of the next attempt: what somebody still has to be offered. While the path settles and everything
-    /// has been offered, what somebody has missed, or anything: the reports tell when the path is there.
+    /// Position of the next attempt: what a receiver still has to be offered. While the path settles and everything
+    /// has been offered, what a receiver has missed, or anything: the reports tell when the path is there.
     fn next_for_attempt(&self, settles: bool) -> Option<u64> {
         let (position, fragments) = (self.position, self.fragments);
         let wanted = self.peers.values().filter_map(|p| p.needs(position, fragments));
@@ -798,7 +798,7 @@ impl Sender {
         self.peers.values().any(|p| matches!(p.service, Service::Listening { .. }))
     }
 
-    /// Whether somebody still has to be offered something.
+    /// Whether a receiver still has to be offered something.
     fn streaming(&mut self) -> bool {
         self.needed_run().is_some()
     }
@@ -812,7 +812,7 @@ impl Sender {
         let run =
             lapped.filter_map(|p| p.needs(self.position, self.fragments)).min_by_key(|run| run.start)?;
         self.needed = run.clone();
-        // What lies before it is needed by nobody: the stream goes on from there.
+        // No receiver needs what lies before it: the stream goes on from there.
         self.position = run.start;
         Some(run)
     }

@@ -18,7 +18,7 @@ pub struct CentralConfig {
     pub incarnation: u64,
     /// A leaf controller that has been silent for this long is reported.
     pub silence: Duration,
-    /// Until when it may not know all sessions yet: before that nobody forgets what an earlier run has said.
+    /// Until when it may not know all sessions yet: before that no leaf forgets what an earlier run has said.
     pub settles_at: Time,
     /// How many sets of changes may wait for confirmation.
     pub tickets_max: usize,
@@ -49,7 +49,7 @@ pub enum CentralInput<'a> {
         /// The changes.
         changes: Vec<Change>,
     },
-    /// Nobody waits for these changes to be confirmed any more; they stay made.
+    /// The caller does not wait for these changes to be confirmed any more; they stay made.
     Forget {
         /// Which changes.
         ticket: u64,
@@ -133,7 +133,7 @@ struct RackState {
     heard_at: Option<Time>,
     /// Up to which number all its agents have the updates.
     confirmed: u64,
-    /// Who waits for which number.
+    /// The tickets that wait for a number.
     waiting: BTreeMap<u64, Waiting>,
 }
 
@@ -293,7 +293,7 @@ impl Central {
             let rack = &mut self.racks[change.leaf as usize];
             let number = rack.log.head() + 1;
             let before = rack.log.set(number, change.session, &change.label);
-            // Who waits for the change that this one replaces has to wait for this one: the other is not sent any more.
+            // A ticket that waits for the change that this one replaces has to wait for this one: the other is not sent any more.
             let mut waiting = before.and_then(|before| rack.waiting.remove(&before)).unwrap_or_default();
             waiting.changes = waiting.changes.saturating_add(1);
             waiting.tickets.push(ticket);
@@ -411,7 +411,7 @@ impl Central {
     fn feed(&mut self, now: Time, leaf: u32) -> Option<Vec<u8>> {
         let rack = &mut self.racks[leaf as usize];
         let to = Name { rack: leaf, agent: None };
-        // Nobody to send to before it has called.
+        // There is nothing to send to before the leaf has called.
         rack.heard_at?;
         let before = rack.feed.deadline();
         let datagram = rack.feed.next(now, &rack.log, to, &self.config.feed);

@@ -103,7 +103,7 @@ pub struct Feedback {
     /// What was reported last, and when it is said again.
     reported: u64,
     report_at: Option<Time>,
-    /// Who has said something since then.
+    /// Members that have said something since then.
     said: BTreeSet<u32>,
     gathered: RangeSet,
     ask_at: Option<Time>,
@@ -215,7 +215,7 @@ impl Feedback {
         }
     }
 
-    /// Finds out who lacks what others have.
+    /// Finds out which members lack what others have.
     fn compare(&mut self, now: Time) {
         let best = self.best();
         for member in self.members.values_mut() {
@@ -449,7 +449,7 @@ mod tests {
         say(&mut feedback, Time::ZERO, 0, &progress(130, 120, 0));
         assert_eq!(said(&mut feedback, Time::ZERO), []);
         assert_eq!(said(&mut feedback, Time::ZERO + MS), [report(101, 91, 19, 0, 0)]);
-        // Nobody waits for one that has left, and one that is no member is not heard.
+        // A member that has left is not waited for, and one that is no member is not heard.
         (1..5).for_each(|member| feedback.handle(Time::ZERO, FeedbackInput::Left { member }));
         let after = said(&mut feedback, Time::ZERO);
         assert_eq!(after.last(), Some(&report(105, 95, 19, 0, 0)));

@@ -2,7 +2,7 @@
 //!
 //! An agent is heard by its heartbeats, and an active one by the packets that it relabels, too: the leaf switch sees them.
 //! A suspicion that is wrong costs nothing: an agent that is replaced may name hosts for a while, so that what it was handed
-//! arrives; it has its place again as soon as it is heard; and where nobody can take its place it goes on being handed
+//! arrives; it has its place again as soon as it is heard; and where no agent can take its place it goes on being handed
 //! packets, which would be lost in any case.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -202,7 +202,7 @@ impl Member {
 #[derive(Debug)]
 struct Gone {
     incarnation: u64,
-    /// Its stream and the last number that it can have of it, so that one who was only late goes on where it was; `None` if
+    /// Its stream and the last number that it can have of it, so that one that was only late goes on where it was; `None` if
     /// that is over.
     stream: Option<(u64, u64)>,
     /// Until when it may name hosts; `None` when that is over.
@@ -219,7 +219,7 @@ pub struct Leaf {
     members: BTreeMap<u32, Member>,
     /// What each port had last.
     before: BTreeMap<u32, Gone>,
-    /// The active agent that was lost last, if nobody was there to take its place.
+    /// The active agent that was lost last, if no other was there to take its place.
     last_hope: Option<u32>,
     /// The port whose turn it is to be sent something.
     turn: u32,
@@ -236,7 +236,7 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// A leaf controller that knows nobody yet; its first heartbeat is due at once.
+    /// A leaf controller that knows no agent yet; its first heartbeat is due at once.
     ///
     /// # Panics
     /// If no agent is to be active, so that packets would go nowhere, if there is no time between heartbeats, or if there are
@@ -267,7 +267,7 @@ impl Leaf {
     }
 
     /// Takes in what happened. Everything that has come should be handed over before the next `poll`, which judges by it
-    /// who is silent.
+    /// which agents are silent.
     pub fn handle(&mut self, now: Time, input: LeafInput<'_>) {
         match input {
             LeafInput::FromAgent { port, message } => {

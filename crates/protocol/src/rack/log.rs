@@ -27,7 +27,7 @@ pub(super) struct Log {
     /// Bytes of all labels.
     label_bytes: usize,
     head: u64,
-    /// The last number of those that were forgotten: whoever is not so far cannot go on from where it is.
+    /// The last number of those that were forgotten: a receiver that is not so far cannot go on from where it is.
     floor: u64,
 }
 
@@ -55,7 +55,7 @@ impl Log {
         self.head
     }
 
-    /// The number of the last change that is kept: whoever has it has everything.
+    /// The number of the last change that is kept: a receiver that has it has everything.
     pub(super) fn last(&self) -> u64 {
         self.entries.last_key_value().map_or(0, |(number, _)| *number)
     }
@@ -233,5 +233,74 @@ impl Feed {
         let below = core::iter::once(&self.confirmed).chain(&self.in_flight);
         assert!(below.zip(&self.in_flight).all(|(before, last)| before < last), "{self:?} is not in order");
         assert!(self.in_flight.back().is_none_or(|last| *last <= self.sent), "{self:?} has sent more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use polycast_types::Duration;
+    use proptest::prelude::*;
+
+    /// What a follower has after these changes, by their numbers.
+    fn replayed(changes: &[(u32, bool)]) -> BTreeMap<u32, u64> {
+        let mut has = BTreeMap::new();
+        for (number, (session, is_member)) in (1..).zip(changes) {
+            if *is_member {
+                has.insert(*session, number);
+            } else {
+                has.remove(session);
+            }
+        }
+        has
+    }
+
+    proptest! {
+        /// A follower that was away goes on from where it is if nothing that it missed was forgotten and it has no more than it can
+        /// have; it then gets all that it lacks, and nothing else can be told from what it has.
+        #[test]
+        fn who_was_away_goes_on_where_nothing_is_forgotten(
+            changes in proptest::collection::vec((0u32..6, any::<bool>()), 1..40),
+            forgotten in 0u64..40,
+        ) {
+            let mut log = Log::default();
+            for (number, (session, is_member)) in (1..).zip(&changes) {
+                log.set(number, *session, if *is_member { &[0x80] } else { &[] });
+                log.check();
+            }
+            let has = replayed(&changes).len();
+            prop_assert_eq!((log.labelled(), log.label_bytes()), (has, has));
+            log.forget_removed(forgotten);
+            log.check();
+            prop_assert_eq!((log.labelled(), log.label_bytes()), (has, has));
+            let to = Name { rack: 1, agent: None };
+            let config = FeedConfig::default();
+            for reached in 0..=log.head() {
+                for applied in 0..=log.head() + 2 {
+                    let feed = Feed::resumed(7, reached, applied, &log);
+                    prop_assert_eq!(feed.is_some(), applied <= reached && applied >= log.floor());
+                    let Some(mut feed) = feed else { continue };
+                    prop_assert_eq!((feed.stream(), feed.reached(), feed.confirmed()), (7, reached, applied));
+                    let mut has = replayed(&changes[..applied as usize]);
+                    let mut numbers = vec![applied];
+                    while let Some(datagram) = feed.next(Time::ZERO, &log, to, &config) {
+                        let Ok(Rack::Updates(updates)) = Rack::parse(&datagram) else { panic!() };
+                        for update in &updates.updates {
+                            numbers.push(update.number);
+                            if update.label.is_empty() {
+                                has.remove(&update.session);
+                            } else {
+                                has.insert(update.session, update.number);
+                            }
+                        }
+                        prop_assert!(feed.confirm(Time::ZERO + Duration(1), updates.last(), &config));
+                        feed.check(&log, &config);
+                    }
+                    prop_assert!(numbers.is_sorted() && !feed.confirm(Time::ZERO, log.head() + 1, &config));
+                    prop_assert_eq!(has, replayed(&changes));
+                }
+            }
+        }
     }
 }

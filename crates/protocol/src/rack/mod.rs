@@ -5,8 +5,8 @@
 //! number is the next one that there is: none is applied out of order, and none is missed. Confirmations come back up
 //! the tree in heartbeats. A leaf controller replaces an active agent that has been silent for a time T by a standby.
 //!
-//! A row of numbers is kept short: only the newest change of a session is kept (`log`). So whoever was away, or starts
-//! anew, is brought up to date by what is left of the row, and there is no other kind of transfer of state. Whoever
+//! A row of numbers is kept short: only the newest change of a session is kept (`log`). So one that was away, or starts
+//! anew, is brought up to date by what is left of the row, and there is no other kind of transfer of state. One that
 //! starts anew keeps what it had until it has everything: packets flow on meanwhile.
 //!
 //! [`feedback`] makes one voice of a rack's receivers towards the source of a push transfer (appendix A.4).
@@ -27,7 +27,7 @@ use polycast_types::Duration;
 /// One that stands by says this much less often that it lives, and may be silent for this much longer: nothing is lost
 /// meanwhile if it is dead, and a rack has more to do with heartbeats than with anything else where T is short.
 const STANDBY_SLOWER: u64 = 4;
-/// The same in a rack without any session: nothing is lost there, whoever is dead.
+/// The same in a rack without any session: nothing is lost there, whichever agent is dead.
 const IDLE_SLOWER: u64 = 16;
 
 /// How many times as long as under load an agent may be silent, and takes from one heartbeat to the next.
@@ -44,7 +44,7 @@ fn slower(is_active: bool, has_sessions: bool) -> u64 {
 pub struct FeedConfig {
     /// How many datagrams may be on their way to one follower.
     pub window: usize,
-    /// An update that nobody has confirmed after this time is sent again; later ones after twice the time, up to 64
+    /// An update that was not confirmed after this time is sent again; later ones after twice the time, up to 64
     /// times. It should be above the round trip.
     pub retry: Duration,
 }

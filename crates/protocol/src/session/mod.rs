@@ -1,4 +1,4 @@
-//! The session of a transfer: who is called, who comes, who is waited for, when it starts, who is given up and with
+//! The session of a transfer: which receivers are called, come and are waited for, when it starts, which are given up and with
 //! which sentence (Republic section III-A, the hand-shake around Table III).
 //!
 //! [`Roster`] is the source's end and [`Guest`] a receiver's end, for the push and the pull transport alike. Both are
@@ -17,7 +17,7 @@
 //!
 //! Two rules hold for both transports:
 //!
-//! - **Who may come.** Where the receivers are named, only they, each once at a time. Where they are counted, anyone
+//! - **Which receivers may come.** Where the receivers are named, only they, each once at a time. Where they are counted, anyone
 //!   until all places are taken; several of one name are told apart by a number (`x#2`). One that has failed may come
 //!   again while the transfer runs, unless it was taken out, or the path cannot reach it.
 //! - **When it starts.** Where the receivers are named, when all are ready, or when none has become ready for

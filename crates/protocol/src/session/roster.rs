@@ -10,7 +10,7 @@ use polycast_wire::control::{Control, Hello};
 
 /// A named receiver is called so often, if connections that come under its name do not become ready.
 const CALLS_MAX: u32 = 8;
-/// A source that serves whoever comes serves at most so many.
+/// A source that serves all that come serves at most so many.
 const SERVED_MAX: u32 = 100_000;
 
 /// A connection to the source. The driver counts them; a number is never used again.
@@ -29,7 +29,7 @@ pub enum Expected {
     AtLeast(u32),
 }
 
-/// Who notices that a receiver is done, silent or late.
+/// Which part notices that a receiver is done, silent or late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdicts {
     /// The transport's sender does, and says so by [`Input::Settled`] (push).
@@ -57,7 +57,7 @@ pub struct RosterConfig {
     pub have_timeout: Duration,
     /// One that is served without any sign of life for this long has failed.
     pub stall_timeout: Duration,
-    /// Who judges receivers that are ready.
+    /// Which part judges receivers that are ready.
     pub verdicts: Verdicts,
 }
 
@@ -755,7 +755,7 @@ impl Roster {
         }
     }
 
-    /// One has said HELLO and does not become ready. Where the receivers are named, whoever came under this name need not be the
+    /// One has said HELLO and does not become ready. Where the receivers are named, the host that came under this name need not be the
     /// one that was called: that one is called again.
     fn lose_place(&mut self, now: Time, at: usize, why: Why) {
         let entry = &self.entries[at];
@@ -794,7 +794,7 @@ impl Roster {
     }
 
     /// Until when receivers that still check what they have are waited for: where all who are ready had something to check, as
-    /// long again as that took them. They lack little, which is sent once if they begin together. Whoever has nothing waits for nobody.
+    /// long again as that took them. They lack little, which is sent once if they begin together. Receivers that have nothing do not wait.
     fn checked_by(&self) -> Option<Time> {
         let checks = |entry: &Entry| entry.stage == Stage::Present && entry.informed_at.is_some();
         let ready = self.entries.iter().filter(|entry| entry.stage == Stage::Ready);
@@ -817,7 +817,7 @@ impl Roster {
             self.started_at = Some(now);
             self.outputs.push_back(Output::Start);
         } else if self.serves() {
-            // Whoever comes is the first.
+            // The next receiver that comes is the first.
         } else if !ready && late && !self.entries.iter().any(Entry::is_awaited) && self.vacant() > 0 {
             self.finished = true;
             self.outputs.push_back(Output::NoneCame);
@@ -848,7 +848,7 @@ impl Roster {
         }
     }
 
-    /// Nobody fetches from those that are done and stayed for the others' sake: they need not wait for who may come some day.
+    /// No receiver fetches from those that are done and stayed for the others' sake: they need not wait for one that may come some day.
     fn let_go(&mut self) {
         for at in 0..self.entries.len() {
             if let Some(guest) = self.entries[at].guest.filter(|_| self.entries[at].connected) {

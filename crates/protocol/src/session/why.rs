@@ -22,7 +22,7 @@ pub enum Why {
     /// HELLO names another transfer.
     #[error("there is no such transfer here")]
     UnknownHandle,
-    /// HELLO came without the proof that an offer with a code wants.
+    /// HELLO came without the proof that an offer with a code asks for.
     #[error("this offer is for those who know its code: polycast accept CODE")]
     NeedsCode,
     /// The proof is wrong.

@@ -4,7 +4,7 @@
 //! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
 //! numbers only ever rise, but for the first message of all, if nothing agrees with it. What waits is bounded in messages and in memory, whatever a sender does.
 //!
-//! Anybody who can send to a stream's group can send a number. One that is far ahead of those before it is believed when another
+//! Any host that can send to a stream's group can send a number. One that is far ahead of those before it is believed when another
 //! one agrees with it and the stream has been silent for a while where it was: otherwise a single datagram would make all that
 //! follows too late. So is the first number of all, until another one agrees with it.
 
@@ -24,9 +24,9 @@ pub struct OrderConfig {
 }
 
 /// A number that is further ahead than this is a claim.
-pub const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
+pub(super) const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
 /// How long nothing may have come from where the stream was before such a claim is believed.
-pub const QUIET: Duration = Duration::from_millis(50);
+pub(super) const QUIET: Duration = Duration::from_millis(50);
 
 /// What keeping a piece takes beside its payload, in bytes.
 pub const PIECE_COST: usize = 96;
@@ -193,7 +193,7 @@ impl Order {
             self.first.take_if(|first| *first != (number, piece));
             return self.next;
         }
-        // What is far behind is old, unless the only piece that says so may be anybody's.
+        // What is far behind is old, unless the only piece that says so may be of any sender.
         if number < next && self.first.is_none() {
             return self.next;
         }
@@ -274,7 +274,7 @@ impl Order {
                 self.give_up_to(number);
                 self.take_out(number);
                 self.next = Some(number + 1);
-                // Whoever joins in the middle of a message has not lost it.
+                // A receiver that joins in the middle of a message has not lost it.
                 if self.counts.delivered == 0 {
                     self.lost = 0;
                 }
@@ -338,7 +338,7 @@ mod tests {
     fn a_gap_is_waited_for_and_then_said() {
         let mut order = order(HOLD, 8);
         let deliver = |number, lost| OrderOutput::Deliver { number, lost };
-        assert!(order.handle(Time(0), piece(7, 0, 1)), "whoever joins begins in the middle");
+        assert!(order.handle(Time(0), piece(7, 0, 1)), "a receiver that joins begins in the middle");
         assert_eq!(drain(&mut order, Time(0)), [deliver(7, 0)]);
         assert!(order.handle(Time(1), piece(9, 0, 1)));
         assert_eq!(drain(&mut order, Time(1)), []);
@@ -364,7 +364,7 @@ mod tests {
             });
             numbers.collect::<Vec<_>>()
         };
-        // The first piece of all may be anybody's, too.
+        // The first piece of all may be of any sender, too.
         assert!(order.handle(at(0), piece(1 << 62, 0, 1)));
         assert_eq!(delivered(&mut order, at(0)), [(1 << 62, 0)]);
         assert!(!order.handle(at(1), piece(6, 0, 1)));

@@ -1,8 +1,8 @@
-//! The manager's table of streams: who sends, who wants to hear, and what is asked of the leases for it.
+//! The manager's table of streams: which agent sends, which ask to hear, and what is asked of the leases for it.
 //!
 //! A stream's path is a lease of its source's agent. It is asked for when the first receiver joins, changes with every join
-//! and leave, and goes back when nobody listens. At most one change of a lease is under way at a time; what comes meanwhile
-//! goes with the next. Agents say again what they want whenever a session begins, so a manager that knows nothing learns it.
+//! and leave, and goes back when no receiver listens. At most one change of a lease is under way at a time; what comes meanwhile
+//! goes with the next. Agents say again what they ask for whenever a session begins, so a manager that knows nothing learns it.
 
 use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ pub struct StreamsConfig {
     /// How many receivers may wait for streams that are not there yet.
     pub parked_max: usize,
     /// How long after its beginning a manager may not know all streams yet, and an agent whose session begins anew may
-    /// take to say again what it wants.
+    /// take to say again what it asks for.
     pub settle: Duration,
     /// How long after a failure a path is asked for again.
     pub retry: Duration,
@@ -43,7 +43,7 @@ impl Default for StreamsConfig {
 /// What happens to the table.
 #[derive(Clone, Debug)]
 pub enum StreamsInput {
-    /// A session of an agent has begun. It says again what it wants; what it does not name is not wanted any more.
+    /// A session of an agent has begun. It says again what it asks for; what it does not name is not asked for any more.
     Arrived {
         /// The agent.
         agent: AgentKey,
@@ -74,14 +74,14 @@ pub enum StreamsInput {
         /// The stream.
         name: String,
     },
-    /// An agent wants to hear a stream. Answered by [`StreamWord::Joined`] or [`StreamWord::Refused`].
+    /// An agent asks to hear a stream. Answered by [`StreamWord::Joined`] or [`StreamWord::Refused`].
     Join {
         /// The receiver.
         agent: AgentKey,
         /// The stream.
         name: String,
     },
-    /// An agent does not want to hear it any more.
+    /// An agent does not listen any more.
     Leave {
         /// The receiver.
         agent: AgentKey,
@@ -165,13 +165,13 @@ pub enum StreamRefusal {
     Taken {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The agent that has it.
         source_name: String,
     },
     /// There is no such stream.
     #[error("there is no stream '{0}': its source has to create it first")]
     Unknown(String),
-    /// The source wants to receive.
+    /// The source asks to receive.
     #[error("'{0}' is the source of this stream and cannot join it")]
     SourceItself(String),
     /// A limit is reached.
@@ -192,9 +192,9 @@ pub struct StreamView {
     pub name: String,
     /// The source's name.
     pub source: String,
-    /// Who receives, and who waits for it.
+    /// The agents that receive, and those that wait for it.
     pub receivers: Vec<String>,
-    /// The fabric that carries it; none while nobody listens, or there is no path.
+    /// The fabric that carries it; none while no receiver listens, or there is no path.
     pub fabric: Option<FabricName>,
 }
 
@@ -222,13 +222,13 @@ struct Stream {
     members: BTreeMap<String, AgentKey>,
     lent: Option<Lent>,
     asked: Asked,
-    /// Who joins one at a time: asked for together, they were refused together.
+    /// Receivers join one at a time: asked for together, they were refused together.
     singly: bool,
     /// Not to be asked for a path before.
     retry_at: Option<Time>,
 }
 
-/// Somebody who has to say again what it wants.
+/// What an agent has to say again.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Unsure {
     Source(String),
@@ -242,7 +242,7 @@ pub struct Streams {
     settles_at: Time,
     streams: BTreeMap<String, Stream>,
     names: BTreeMap<RequestKey, String>,
-    /// Who waits for a stream that is not there yet.
+    /// Agents that wait for a stream that is not there yet.
     parked: BTreeSet<(String, AgentKey)>,
     unsure: BTreeSet<(Time, Unsure)>,
     outputs: VecDeque<StreamsOutput>,
@@ -378,7 +378,7 @@ impl Streams {
         }
     }
 
-    /// Waits until then for somebody to say again what it wants; from when it was asked first.
+    /// Waits until then for an agent to say something again; from when it was asked first.
     fn doubt(&mut self, until: Time, unsure: Unsure) {
         if !self.unsure.iter().any(|(_, other)| *other == unsure) {
             self.unsure.insert((until, unsure));
@@ -389,7 +389,7 @@ impl Streams {
         self.outputs.push_back(StreamsOutput::Tell { agent: agent.clone(), name: name.to_string(), word });
     }
 
-    /// An agent says again what it wants, until then.
+    /// An agent says again what it asks for, until then.
     fn arrived(&mut self, now: Time, agent: &AgentKey) {
         self.parked.retain(|(_, waiting)| waiting.name != agent.name);
         let until = now + self.config.settle;
@@ -411,7 +411,7 @@ impl Streams {
             }
         }
         doubts.into_iter().for_each(|unsure| self.doubt(until, unsure));
-        // Another run of it wants nothing of this any more.
+        // Another run of it asks for nothing of this any more.
         gone.dedup();
         for agent in gone {
             self.gone(now, &agent);
@@ -456,7 +456,7 @@ impl Streams {
                 let source_name = stream.source.name.clone();
                 return Err(StreamRefusal::Taken { name: name.into(), source_name });
             }
-            // Its path ended without its hearing of that, and it has named it again: nobody else would give it back.
+            // Its path ended without its hearing of that, and it has named it again: no other agent would give it back.
             let is_new = stream.lent.is_none() && stream.asked == Asked::Nothing;
             if let Some(lent) = lent.filter(|_| is_new) {
                 stream.lent = Some(lent);
@@ -643,7 +643,7 @@ impl Streams {
         self.reconcile(now, &name);
     }
 
-    /// Those who wanted to join cannot, or have to be asked for one by one to see who.
+    /// The receivers that were to join cannot, or have to be asked for one by one to see which.
     fn turn_down(&mut self, name: &str, add: Vec<String>, denial: Denial) {
         let Some(stream) = self.streams.get_mut(name) else { return };
         let one = if stream.singly {
@@ -674,7 +674,7 @@ impl Streams {
                 lent.plan = grant.plan;
                 add.iter().for_each(|member| self.tell_joined(&name, member));
             }
-            // The lease knows better who is there: somebody whom an earlier manager has let in, or who is gone.
+            // The lease knows better which agents are there: one that an earlier manager has let in, or that is gone.
             Err(Denial::AlreadyReceiver(member)) => {
                 lent.held.insert(member.clone());
                 self.tell_joined(&name, &member);

@@ -3,7 +3,7 @@
 //! A switch whose forwarding has died may leave its ports lit. So every switch sends its neighbours a probe a period, which
 //! their data paths send back. Several without an answer, one after the other, and the neighbour counts as broken; as many
 //! answers, and it works again. What counts are probes and not times: a switch that is held up itself sends fewer probes, and
-//! takes nobody for broken.
+//! takes no neighbour for broken.
 
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_was_held_up_takes_nobody_for_broken() {
+    fn a_switch_that_was_held_up_takes_no_neighbour_for_broken() {
         let mut probes = Probes::new(CONFIG, [0], Time::ZERO);
         for at in [0u64, 900, 2_000, 9_000, 9_500] {
             let (sent, found) = outputs(&mut probes, Time::ZERO + MS * at);

@@ -141,7 +141,7 @@ impl RackLabels {
     }
 }
 
-/// Spreads session numbers, which often follow each other, over all bits. The numbers are the manager's: nobody outside can
+/// Spreads session numbers, which often follow each other, over all bits. The numbers are the manager's: no host outside can
 /// choose them to collide.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionHasher(u64);

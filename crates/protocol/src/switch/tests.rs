@@ -62,7 +62,7 @@ fn labelled(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn packets_reach_the_receivers_and_nobody_else(
+    fn packets_reach_the_receivers_and_no_other_host(
         shape in (2u32..5, 1u32..4, 1u32..4, 1u32..4, 1u32..3), picks in proptest::collection::vec(any::<u16>(), 1..20),
         filter_bits in 2u32..40, session: u32, by_pods: bool,
     ) {
@@ -149,7 +149,7 @@ fn agents_take_turns_and_only_they_may_name_hosts() {
     assert_eq!(ports(&outputs(&mut leaf, Input::Packet { port: 1, header: &hosts })), [0, 1, 3]);
     let dropped = outputs(&mut leaf, Input::Packet { port: 0, header: &hosts });
     assert_eq!(dropped, [Output::Dropped(Fault::NotAnAgent)]);
-    // Who was active a moment ago is handed nothing, and what it has is taken.
+    // An agent that was active a moment ago is handed nothing, and what it has is taken.
     outputs(&mut leaf, Input::Agents { active: vec![3], rack: 0b1010 });
     assert_eq!(ports(&to_agent(&mut leaf)), [3]);
     assert_eq!((leaf.relabelled_at(1), leaf.relabelled_at(3)), (Some(Time::ZERO), None));

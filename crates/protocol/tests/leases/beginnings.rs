@@ -109,7 +109,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
 
 /// An agent that settings do not name has gone, and a path is planned for it still: no other one gets its number.
 #[test]
-fn a_number_that_is_in_use_is_nobody_elses() {
+fn a_number_that_is_in_use_is_given_to_no_other() {
     let mut first = with_three_agents(manager(1, false));
     ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
     apply(&mut first, Time(2), Input::Died { agent: agent(2, 1) });
@@ -143,7 +143,7 @@ fn a_path_whose_record_is_lost_is_not_lent_again() {
             let outputs = apply(&mut next, Time(5), beat);
             assert_eq!(outputs, [Output::Heartbeat { agent: agent(0, 1), result: Ok(vec![]) }]);
         }
-        // The deadline wakes whoever waits.
+        // The deadline wakes those that wait.
         assert!(next.deadline().is_some_and(|at| at <= Time(2) + PATIENCE));
         (1..3).for_each(|number| drop(apply(&mut next, Time(2) + SILENCE / 2, join(number, 1))));
         let outputs = drain(&mut next, Time(2) + PATIENCE);
@@ -166,9 +166,9 @@ fn records_that_do_not_fit_are_named() {
         let mut next = manager(2, false);
         let aside = next.restore(Time(2), records);
         // It leads whatever they say.
-        let nobody = Input::Request(request(agent(9, 1), 1, &["host-0"]));
+        let unknown = Input::Request(request(agent(9, 1), 1, &["host-0"]));
         let denied = |output: &Output| matches!(output, Output::Response { response: Err(_), .. });
-        assert!(apply(&mut next, Time(3), nobody).iter().any(denied));
+        assert!(apply(&mut next, Time(3), unknown).iter().any(denied));
         aside.into_iter().map(|record| (record.key.to_string(), record.reason)).collect::<Vec<_>>()
     };
     let first_address = first.leases().next().unwrap().grant.plan.clone();
@@ -286,9 +286,9 @@ fn one_agent_has_so_many_paths_at_most() {
     assert!(response(&apply(&mut manager, Time(5), release)).is_ok());
 }
 
-/// A path that has ended because its holder was away can be taken up again, by its holder and by nobody else.
+/// A path that has ended because its holder was away can be taken up again, by its holder and by no other.
 #[test]
-fn who_was_away_goes_on_with_its_path_if_nobody_else_has_it() {
+fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     let mut manager = with_three_agents(manager(1, false));
     let late = Time(0) + LEASE + LEASE;
     (0..3).for_each(|number| drop(apply(&mut manager, late, join(number, 1))));
@@ -309,14 +309,14 @@ fn who_was_away_goes_on_with_its_path_if_nobody_else_has_it() {
     assert_eq!(manager.leases().map(|lease| lease.grant.plan_id).collect::<Vec<_>>(), [grant.plan_id]);
 }
 
-/// Agents come back to a manager that begins one after the other: who is not here yet may come.
+/// Agents come back to a manager that begins one after the other: an agent that is not here yet may come.
 #[test]
 fn receivers_of_a_new_manager_may_yet_come() {
     let patient = LeasesConfig { patience: PATIENCE, ..config() };
     let mut manager = with_config(patient, 4, false, Box::new(Fcfs));
     apply(&mut manager, Time(1), join(0, 1));
     for number in 1..=3 {
-        let names: &[&str] = if number == 2 { &["host-1", "nobody"] } else { &["host-1"] };
+        let names: &[&str] = if number == 2 { &["host-1", "absent"] } else { &["host-1"] };
         assert_eq!(apply(&mut manager, Time(2), Input::Request(request(agent(0, 1), number, names))), []);
     }
     apply(&mut manager, Time(3), Input::Withdraw { request: agent(0, 1).request(3) });
@@ -326,13 +326,13 @@ fn receivers_of_a_new_manager_may_yet_come() {
     assert_eq!(manager.deadline().map(|at| at <= over), Some(true));
     (0..2).for_each(|number| drop(apply(&mut manager, Time(1) + SILENCE / 2, join(number, 1))));
     let denial = response(&drain(&mut manager, over)).unwrap_err();
-    assert_eq!(denial.to_string(), "there is no agent 'nobody'");
+    assert_eq!(denial.to_string(), "there is no agent 'absent'");
     // From then on the answer comes at once.
-    let denial = ask(&mut manager, over, request(agent(0, 1), 4, &["nobody"])).unwrap_err();
-    assert_eq!(denial.to_string(), "there is no agent 'nobody'");
+    let denial = ask(&mut manager, over, request(agent(0, 1), 4, &["absent"])).unwrap_err();
+    assert_eq!(denial.to_string(), "there is no agent 'absent'");
 }
 
-/// A manager that was stopped for a while blames nobody for what it did not hear.
+/// A manager that was stopped for a while takes no agent for dead because of what it did not hear.
 #[test]
 fn who_could_not_be_heard_has_not_been_silent() {
     let patient = LeasesConfig { patience: PATIENCE, ..config() };
@@ -344,7 +344,7 @@ fn who_could_not_be_heard_has_not_been_silent() {
     assert_eq!((manager.members().count(), manager.leases().count()), (3, 1));
     let outputs = apply(&mut manager, later, Input::Request(request(agent(0, 1), 2, &["host-4"])));
     assert_eq!(outputs, [], "it may yet come");
-    // Who stays silent from then on is gone.
+    // An agent that stays silent from then on is gone.
     let over = later + LEASE;
     let released =
         |output: &Output| matches!(output, Output::Released { plan_id, .. } if *plan_id == grant.plan_id);
@@ -399,7 +399,7 @@ fn who_comes_back_with_trees_hears_where_they_go_now() {
     assert_eq!(next.leases().next().unwrap().grant.plan, *plan);
 }
 
-/// Numbers of hosts begin anew after the largest one that may be given; those in use stay who they are.
+/// Numbers of hosts begin anew after the largest one that may be given; those in use stay as they are.
 #[test]
 fn after_the_largest_number_the_free_ones_are_given() {
     let mut manager = manager(1, false);

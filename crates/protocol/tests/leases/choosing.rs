@@ -28,7 +28,7 @@ fn manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Schedu
     manager
 }
 
-/// The same before anybody has joined.
+/// The same before an agent has joined.
 fn empty_manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Scheduler>) -> Leases {
     let pool = |third| AddressPool::new([239, 255, third, 0], 4, 7410).unwrap();
     let places = known_hosts(NAMES).map(|(_, host)| host).zip(0..);
@@ -168,7 +168,7 @@ fn a_path_that_is_not_back_in_time_is_waited_for_no_more() {
     assert_eq!(later.plan.fabric, IpMulticast::NAME, "{later:?}");
 }
 
-/// Who waits for circuits has them for a while too. Multicast takes 806 ms; circuits are back after 130 ms, and each of those who wait
+/// A request that waits for circuits has them for a while too. Multicast takes 806 ms; circuits are back after 130 ms, and each of those that wait
 /// takes 105 ms.
 #[test]
 fn those_who_wait_before_count() {
@@ -184,7 +184,7 @@ fn those_who_wait_before_count() {
 }
 
 #[test]
-fn where_nobody_is_to_wait_the_fastest_that_is_free_has_it() {
+fn where_no_request_is_to_wait_the_fastest_that_is_free_has_it() {
     let mut manager =
         manager_of(|fabrics| fabrics.choosing_by_time(false), Box::new(GreedyMatching::default()));
     assert_eq!(ask(&mut manager, millis(0), 0, LARGE).plan.fabric, Ocs::NAME);
@@ -248,7 +248,7 @@ fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
     }
 }
 
-/// What a fabric turns out to be changes who gets it.
+/// What a fabric turns out to be changes which request gets it.
 #[test]
 fn a_fabric_that_turns_out_fast_is_chosen_next() {
     let mut manager = by_time();
@@ -307,7 +307,7 @@ fn a_new_leader_goes_on_with_what_was_learned() {
     let knows = chosen(&mut after, now + 1);
     assert_eq!(knows, chosen(&mut before, now + 1));
     assert_eq!(knows.0, IpMulticast::NAME);
-    // One of an earlier version has written nothing of it, and what nobody has confirmed for an hour does not count.
+    // One of an earlier version has written nothing of it, and what was not confirmed for an hour does not count.
     let old: Vec<Record> = records.iter().filter(|record| !is_learned(record)).cloned().collect();
     for (records, at) in [(old, now), (records, now + 3_700_000)] {
         let mut after = successor();

@@ -1,4 +1,4 @@
-//! Histories of a manager: whatever agents do, devices do, and whoever leads, what the outside has seen is true.
+//! Histories of a manager: whatever agents and devices do, and whichever manager leads, what the outside has seen is true.
 
 use super::{LEASE, agent, apply, ask, config, drain, held_lease, join, object, request, with_config};
 use polycast_planning::{Channel, Failure, Fcfs, PlanId, Resource};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEASES_MAX: usize = 6;
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Join(u8),
     Restart(u8),
     Leave(u8),
@@ -37,7 +37,7 @@ pub enum Step {
     Pass(u64),
 }
 
-pub fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     let number = 0u8..5;
     prop_oneof![
         3 => number.clone().prop_map(Step::Join),
@@ -72,7 +72,7 @@ struct Held {
 }
 
 /// A manager, and what the outside has seen of it.
-pub struct World {
+pub(crate) struct World {
     addresses: u32,
     chain: bool,
     pub manager: Leases,
@@ -89,7 +89,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(addresses: u32, chain: bool) -> Self {
+    pub(crate) fn new(addresses: u32, chain: bool) -> Self {
         World {
             addresses,
             chain,
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Does one step, and looks at everything.
-    pub fn perform(&mut self, step: &Step) {
+    pub(crate) fn perform(&mut self, step: &Step) {
         match step {
             Step::Pass(millis) => {
                 self.now += Duration::from_millis(*millis);
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// Who takes over goes on where the one before has ended, and finds what has failed by itself.
+    /// A manager that takes over goes on where the one before has ended, and finds what has failed by itself.
     fn take_over(&mut self) {
         let restored = self.restored();
         assert_eq!(restored.records(), self.manager.records());
@@ -222,7 +222,7 @@ impl World {
         restored
     }
 
-    pub fn records(&self) -> Vec<Record> {
+    pub(crate) fn records(&self) -> Vec<Record> {
         self.written.values().map(|text| serde_json::from_str::<Record>(text).unwrap()).collect()
     }
 
@@ -409,7 +409,7 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 
-    /// Records that were changed by somebody else, or are of several managers: those that do not fit are named, and the
+    /// Records that another program has changed, or that are of several managers: those that do not fit are named, and the
     /// others make a state that agrees with itself.
     #[test]
     fn records_that_contradict_each_other_are_set_aside(

@@ -143,7 +143,7 @@ fn circuits_are_lent_to_hosts_by_their_places() {
     let from_rack_0 =
         |command: &DeviceCommand| matches!(command, DeviceCommand::CrossConnect { from: 0, to: 4 });
     assert!(grant.plan.commands.iter().any(from_rack_0), "{:?}", grant.plan.commands);
-    // host-0's only fibre is in use; a place that nobody knows is no place.
+    // host-0's only fibre is in use; a place that the manager does not know is no place.
     let outputs = apply(&mut manager, Time(2), Input::Request(request(agent(4, 1), 2, &["host-0"])));
     let [Output::Waiting { wait, .. }] = &outputs[..] else { panic!("{outputs:?}") };
     // 1,000 bytes at 1 Gbit/s take 8 us, of which 1 ns is over.
@@ -186,7 +186,7 @@ fn wrong_requests_are_denied_by_name() {
     let mut denial = |receivers: &[&str]| {
         ask(&mut manager, Time(1), request(agent(0, 1), 1, receivers)).unwrap_err().to_string()
     };
-    assert_eq!(denial(&["host-1", "nobody"]), "there is no agent 'nobody'");
+    assert_eq!(denial(&["host-1", "absent"]), "there is no agent 'absent'");
     assert_eq!(denial(&["host-1", "host-2", "host-1"]), "the receiver 'host-1' is named twice");
     assert_eq!(denial(&["host-0"]), "'host-0' is the source and cannot be a receiver");
     assert_eq!(denial(&[]), "no receiver is named");
@@ -387,7 +387,7 @@ fn a_new_manager_takes_running_leases_over() {
         assert_ne!(other.plan.resources, grant.plan.resources);
         assert_ne!(other.plan_id, grant.plan_id);
     }
-    // One whose address somebody else has by now is lost.
+    // One whose address another agent has by now is lost.
     again.leases[0].plan = PlanId(5_000);
     again.leases[0].request = 77;
     apply(&mut after, Time(2), Input::Join(again));
@@ -436,7 +436,7 @@ fn part_of_a_request_can_be_granted_where_the_source_can_use_it() {
     part.request = 2;
     part.remaining_bytes = 500;
     assert_eq!(ask(&mut manager, Time(1), part).unwrap().accepted_bytes, 250);
-    // Half an indivisible object is no use to anybody.
+    // Half an indivisible object is of no use.
     let whole = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 1, &["host-2"])));
     assert!(matches!(whole[..], [Output::Waiting { .. }]), "{whole:?}");
 }
@@ -538,7 +538,7 @@ fn a_path_that_fails_is_planned_anew_or_ends() {
     assert_eq!((*plan_id, before), (grant.plan_id, &grant.plan));
     assert_eq!(plan.fabric, "tcp-chain");
     assert_eq!(manager.leases().next().unwrap().grant.plan, *plan);
-    // Nobody gets what has failed, until it works again.
+    // What has failed is not lent, until it works again.
     let second = ask(&mut manager, Time(2), request(agent(0, 1), 2, &["host-1"])).unwrap();
     assert_eq!(second.plan.fabric, "tcp-chain");
     apply(&mut manager, Time(3), Input::Repaired { failures: failures.clone() });

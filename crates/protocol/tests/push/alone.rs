@@ -1,9 +1,11 @@
-//! A receiver by itself: when it speaks, and what it still waits for.
+//! A receiver by itself: when it speaks, what it still waits for, and whom it believes; and a sender that is joined late.
 
 use crate::geometry;
-use crate::settings::receiver;
-use polycast_protocol::push::{Receiver, ReceiverInput, ReceiverOutput};
-use polycast_types::{Duration, Time};
+use crate::settings::{config, receiver};
+use polycast_protocol::push::{
+    PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
+};
+use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::Control;
 
 fn at(millis: u64) -> Time {
@@ -70,4 +72,37 @@ fn more_is_expected_until_a_lap_is_over_or_nothing_is_missing() {
     machine.handle(at(1), ReceiverInput::Patched { sn: 149, count: 1 });
     said(&mut machine, at(1));
     assert!(!machine.expects_more(0), "it has everything");
+}
+
+/// The source's word that it is elsewhere counts where the receiver is further than what can be on its way.
+#[test]
+fn a_receiver_goes_back_only_if_it_is_further_than_what_can_be_on_its_way() {
+    for (came, goes_back) in [(300, false), (301, true)] {
+        let mut machine = Receiver::new(receiver(geometry(1_000)));
+        machine.handle(at(0), ReceiverInput::Begin);
+        (0..came).for_each(|sn| stream(&mut machine, at(1), 0, sn..sn + 1));
+        assert_eq!(machine.next_sn(), came);
+        let word = Control::DataFnsd { position: 0 };
+        machine.handle(at(1), ReceiverInput::Control(&word));
+        assert_eq!(machine.next_sn(), if goes_back { 0 } else { came }, "after {came}");
+    }
+}
+
+/// A receiver that joins while packets flow takes them too, and fetches over the chain only where there is no data channel.
+#[test]
+fn who_joins_late_takes_the_data_channel_if_there_is_one() {
+    for multicast in [true, false] {
+        let mut sender = Sender::new(SenderConfig { multicast, ..config(geometry(1_000)) });
+        for peer in [1, 2] {
+            let ready =
+                SenderInput::Ready { peer: PeerId(peer), window_bytes: 1 << 20, have: RangeSet::new() };
+            sender.handle(at(peer.into()), ready);
+            if peer == 1 {
+                sender.handle(at(1), SenderInput::Start);
+            }
+        }
+        for peer in [1, 2] {
+            assert_eq!(sender.status(PeerId(peer)).unwrap().chained, !multicast, "{peer}");
+        }
+    }
 }

@@ -161,7 +161,7 @@ fn who_is_slow_is_not_idle() {
     }
 }
 
-/// A rack's reports tell of the slowest: when that one gets nothing done, the others speak for themselves before anybody fails.
+/// A rack's reports tell of the slowest: when that one gets nothing done, the others speak for themselves before any fails.
 #[test]
 fn one_idle_receiver_does_not_fail_its_rack() {
     let mut bench = start(config(geometry(FRAGMENTS)), 3);

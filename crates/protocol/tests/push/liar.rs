@@ -6,19 +6,19 @@ use rand_pcg::Pcg64Mcg;
 use std::ops::Range;
 
 /// Draws numbers, and frames made of them.
-pub struct Liar(Pcg64Mcg);
+pub(crate) struct Liar(Pcg64Mcg);
 
 impl Liar {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Liar(Pcg64Mcg::new(u128::from(seed) << 1 | 1))
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0.next_u64() % limit.max(1)
     }
 
     /// Small, about as large as `near`, as large as there are, or anything.
-    pub fn number(&mut self, near: u64) -> u64 {
+    pub(crate) fn number(&mut self, near: u64) -> u64 {
         match self.below(10) {
             0 => 0,
             1..=5 => self.below(near.saturating_mul(2).saturating_add(2)),
@@ -29,7 +29,7 @@ impl Liar {
     }
 
     /// Ranges as the wire takes them: rising, not empty, apart from each other.
-    pub fn ranges(&mut self, near: u64) -> Vec<Range<u64>> {
+    pub(crate) fn ranges(&mut self, near: u64) -> Vec<Range<u64>> {
         let mut ends: Vec<u64> = (0..2 * self.below(6)).map(|_| self.number(near)).collect();
         ends.sort_unstable();
         ends.dedup();
@@ -37,7 +37,7 @@ impl Liar {
     }
 
     /// A frame of a receiver, as bytes that the parser takes.
-    pub fn word_to_source(&mut self, near: u64, peers: u64) -> Vec<u8> {
+    pub(crate) fn word_to_source(&mut self, near: u64, peers: u64) -> Vec<u8> {
         let control = match self.below(24) {
             0 => Control::Have(self.ranges(near)),
             1..=3 => Control::IntlSeq { position: self.number(near) },

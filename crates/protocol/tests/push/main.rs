@@ -102,7 +102,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is lost and whoever crashes: everyone that lives gets everything, however racks are cut.
+    /// Whatever is lost and whichever receivers crash: all that live get everything, however racks are cut.
     #[test]
     fn racks_with_one_voice_get_everything(
         seed: u64, receivers in 2u32..10, rack in 2u32..6, fragments in 1u64..300, loss in 0u64..150,
@@ -234,7 +234,7 @@ fn coded_patches_cost_little() {
 }
 
 #[test]
-fn nobody_is_drowned_by_a_faster_sender() {
+fn no_receiver_is_drowned_by_a_faster_sender() {
     let mut world = World::new(5, 3, config(geometry(20_000)), Faults::default());
     for peer in 0..3 {
         world.service.insert(peer, Duration::from_micros(20 + u64::from(peer)));
@@ -297,7 +297,7 @@ fn a_window_that_was_lost_as_a_whole_does_not_cost_the_path() {
 }
 
 #[test]
-fn a_stuck_receiver_is_named_and_holds_nobody() {
+fn a_stuck_receiver_is_named_and_delays_no_other() {
     // Whichever comes first, the policy for slow receivers or the time-out of paths: those that live are not
     // taken for unreachable because the sender waits for the one that is stuck.
     for path_ms in [200, 1_000] {
@@ -378,7 +378,7 @@ fn a_transfer_in_several_sessions_sends_everything_once() {
     world.assert_all_done();
     assert_eq!(world.sessions, 4);
     assert!(world.finished_at.unwrap() > Time(1) + world.between_sessions * 4);
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
     // A few more are attempts.
     assert!((450..520).contains(&world.data_packets), "{} packets", world.data_packets);
 }
@@ -396,7 +396,7 @@ fn another_path_takes_the_place_of_a_dead_one_in_mid_transfer() {
     world.another_path_at(world.now);
     world.run(seconds(60));
     world.assert_all_done();
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use polycast_protocol::push::{FullRate, Geometry, ReceiverConfig, SenderConfig, 
 use polycast_protocol::rack::feedback::FeedbackConfig;
 use polycast_types::{Duration, Handle};
 
-pub const HANDLE: Handle = Handle(7);
+pub(crate) const HANDLE: Handle = Handle(7);
 
-pub fn config(geometry: Geometry) -> SenderConfig {
+pub(crate) fn config(geometry: Geometry) -> SenderConfig {
     SenderConfig {
         handle: HANDLE,
         geometry,
@@ -29,7 +29,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
 }
 
 /// Times of a rack's feedback.
-pub fn feedback(own: u32) -> FeedbackConfig {
+pub(crate) fn feedback(own: u32) -> FeedbackConfig {
     FeedbackConfig {
         own,
         gather: Duration::from_millis(1),
@@ -40,7 +40,7 @@ pub fn feedback(own: u32) -> FeedbackConfig {
     }
 }
 
-pub fn receiver(geometry: Geometry) -> ReceiverConfig {
+pub(crate) fn receiver(geometry: Geometry) -> ReceiverConfig {
     ReceiverConfig {
         geometry,
         reorder_packets: 40,

@@ -1,4 +1,4 @@
-//! Receivers that are slower than the others: who is found, when, and what is said of it; the order of the chain.
+//! Receivers that are slower than the others: which are found, when, and what is said of them; the order of the chain.
 
 use crate::settings::config;
 use crate::world::{Faults, World};
@@ -116,7 +116,7 @@ fn the_slowest_of_a_chain_is_given_up_where_that_is_the_policy() {
     assert!(world.settled[&1].as_ref().unwrap().starts_with("slower than the others"));
 }
 
-/// If most are as slow, that is the usual: nobody is named, and none is given up.
+/// If most are as slow, that is the usual: no receiver is named, and none is given up.
 #[test]
 fn where_most_are_slow_none_is_the_slowest() {
     let all: Vec<(u32, Duration)> = (0..5).map(|peer| (peer, Duration::from_millis(8))).collect();

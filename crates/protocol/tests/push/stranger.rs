@@ -1,4 +1,4 @@
-//! Somebody who sends to the data channel of a transfer that is not his: what he makes up may cost a little time, never bytes,
+//! A host that sends to the data channel of a transfer that is not its own: what it makes up may cost a little time, never bytes,
 //! and never much.
 
 use crate::geometry;
@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 
 /// What he sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// The last positions that there are, one after the other.
     Last,
     /// Any fragment, in a round that may be the stream's.
@@ -31,7 +31,7 @@ pub enum Manner {
 
 /// One of his packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Strange {
+pub(crate) struct Strange {
     pub round: u32,
     pub sn: u64,
     pub flags: u8,
@@ -40,7 +40,7 @@ pub struct Strange {
 }
 
 /// The stranger.
-pub struct Stranger {
+pub(crate) struct Stranger {
     manner: Manner,
     pub begins_at: Time,
     interval: Duration,
@@ -61,7 +61,7 @@ impl Stranger {
     }
 
     /// He hears a packet of the source.
-    pub fn hear(&mut self, now: Time, packet: (u32, u64, u8)) {
+    pub(crate) fn hear(&mut self, now: Time, packet: (u32, u64, u8)) {
         if self.heard.len() < HEARD_MAX {
             self.heard.push((now, packet));
         } else {
@@ -71,7 +71,7 @@ impl Stranger {
     }
 
     /// His next packet, and when the one after it follows.
-    pub fn next(&mut self, now: Time, fragments: u64) -> Option<(Strange, Option<Time>)> {
+    pub(crate) fn next(&mut self, now: Time, fragments: u64) -> Option<(Strange, Option<Time>)> {
         self.packets = self.packets.checked_sub(1)?;
         let mut below = |most: u64| self.rng.next_u64() % most;
         let forged = |round, sn, flags| Strange { round, sn, flags, forged: true };
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// What somebody sends again, as it was, is no news.
+/// A packet that is sent again, as it was, is no news.
 #[test]
 fn replays_cost_nothing_to_speak_of() {
     let honest = took_of(&beside(1, Faults::default(), None));
@@ -186,7 +186,7 @@ fn outputs(machine: &mut Receiver, now: Time) -> Vec<ReceiverOutput> {
     std::iter::from_fn(|| machine.poll(now)).collect()
 }
 
-/// A group that was spoiled twice comes from the source alone, whoever goes on spoiling it; what the source itself has sent
+/// A group that was spoiled twice comes from the source alone, however it is spoiled after that; what the source itself has sent
 /// stays, and is not asked for again.
 #[test]
 fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
@@ -229,7 +229,7 @@ fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
     assert_eq!(machine.corrupt_groups(), 2);
 }
 
-/// Whoever asks for what was not offered to it yet has been led astray: it comes with the stream, and not twice.
+/// A receiver that asks for what was not offered to it yet has been led astray: it comes with the stream, and not twice.
 #[test]
 fn what_is_still_to_come_is_not_patched() {
     let mut sender = Sender::new(config(geometry(4_000)));

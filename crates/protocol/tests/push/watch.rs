@@ -12,10 +12,10 @@ const CATCH_UP: Duration = Duration::from_millis(2);
 /// What was sent by unicast is not sent again for so long.
 const UNICAST: Duration = Duration::from_secs(2);
 /// When a request is repeated first; then after twice as long, and so on five times.
-pub const RETRY_DELAY: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The memory of the checkers.
-pub struct Watch {
+pub(crate) struct Watch {
     geometry: Geometry,
     /// The rate of the data channel, if one was granted.
     pub rate: Option<Rate>,
@@ -40,7 +40,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(geometry: Geometry, rate: Option<Rate>) -> Self {
+    pub(crate) fn new(geometry: Geometry, rate: Option<Rate>) -> Self {
         Watch {
             geometry,
             rate,
@@ -59,7 +59,7 @@ impl Watch {
     }
 
     /// Packets of the stream: positions only rise.
-    pub fn stream(&mut self, round: u32, sn: u64, count: u32) {
+    pub(crate) fn stream(&mut self, round: u32, sn: u64, count: u32) {
         let position = u64::from(round) * self.geometry.fragments() + sn;
         assert!(position >= self.position, "position {position} was sent after {}", self.position);
         assert!(sn + u64::from(count) <= self.geometry.fragments(), "{count} fragments from {sn}");
@@ -67,7 +67,7 @@ impl Watch {
     }
 
     /// Packets that left: not faster than was granted.
-    pub fn left(&mut self, now: Time, packets: u64) {
+    pub(crate) fn left(&mut self, now: Time, packets: u64) {
         let Some(rate) = self.rate else { return };
         self.sent.push_back((now, packets));
         while self.sent.front().is_some_and(|(at, _)| now.since(*at) >= SPAN) {
@@ -80,12 +80,12 @@ impl Watch {
     }
 
     /// A receiver is to take the chain.
-    pub fn chain(&mut self, peer: u32) {
+    pub(crate) fn chain(&mut self, peer: u32) {
         self.chained.insert(peer);
     }
 
     /// Fragments for one receiver by TCP: no others than there are, not again at once, none for one in the chain.
-    pub fn unicast(&mut self, now: Time, peer: u32, sns: Range<u64>) {
+    pub(crate) fn unicast(&mut self, now: Time, peer: u32, sns: Range<u64>) {
         assert!(sns.end <= self.geometry.fragments() && !sns.is_empty(), "{sns:?}");
         assert!(!self.chained.contains(&peer), "receiver {peer} has the chain, and gets patches");
         for sn in sns {
@@ -95,7 +95,7 @@ impl Watch {
     }
 
     /// A receiver asks for fragments, for the first time or again: ever more seldom.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         now: Time,
         peer: u32,
@@ -122,13 +122,13 @@ impl Watch {
     }
 
     /// Fragments that a receiver lacks have come as patches.
-    pub fn patch(&mut self, peer: u32, sn: u64) {
+    pub(crate) fn patch(&mut self, peer: u32, sn: u64) {
         let bytes = self.geometry.fragment_bytes(sn);
         *self.patched.entry(peer).or_default() += bytes.end - bytes.start;
     }
 
     /// A receiver is done, and says how many bytes came as patches.
-    pub fn done(&self, peer: u32, patched_bytes: u64) {
+    pub(crate) fn done(&self, peer: u32, patched_bytes: u64) {
         let patched = self.patched.get(&peer).copied().unwrap_or_default();
         assert_eq!(patched_bytes, patched, "bytes that came to receiver {peer} as patches");
     }

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the data channel does to packets; parts of 1,000.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub loss: u64,
     pub duplication: u64,
     pub reordering: u64,
@@ -50,7 +50,7 @@ enum Event {
     Strange,
 }
 
-pub struct Node {
+pub(crate) struct Node {
     /// Its end of the session; `None` once that is over.
     guest: Option<Guest>,
     pub machine: Receiver,
@@ -69,7 +69,7 @@ pub struct Node {
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
-    /// Who speaks for it.
+    /// The receiver that speaks for it.
     pub speaker: Option<u32>,
     /// What it has to speak for others.
     pub feedback: Option<Feedback>,
@@ -77,7 +77,7 @@ pub struct Node {
     queued: u64,
 }
 
-pub struct World {
+pub(crate) struct World {
     roster: Roster,
     pub sender: Sender,
     pub nodes: BTreeMap<u32, Node>,
@@ -96,7 +96,7 @@ pub struct World {
     pub window_packets: u64,
     joined: usize,
     events: BTreeMap<(Time, u64), Event>,
-    /// When each machine wants to be polled again; the sender is `None`.
+    /// When each machine asks to be polled again; the sender is `None`.
     wakes: BTreeMap<Option<u32>, Time>,
     sequence: u64,
     rng: Pcg64Mcg,
@@ -121,16 +121,16 @@ pub struct World {
     pub group_time: BTreeMap<u32, Duration>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
-    /// Who says anything instead of the truth.
+    /// Receivers that say anything instead of the truth.
     liars: BTreeMap<u32, Liar>,
     pub watch: Watch,
-    /// Who sends to the data channel without being asked.
+    /// The host that sends to the data channel without being asked.
     stranger: Option<Stranger>,
 }
 
 const DELAY: Duration = Duration::from_micros(50);
 /// Stands for receivers that may still come.
-const NOBODY: &str = "nobody";
+const ABSENT: &str = "absent";
 
 fn bytes(control: &Control<'_>) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -139,7 +139,7 @@ fn bytes(control: &Control<'_>) -> Vec<u8> {
 }
 
 impl World {
-    pub fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
+    pub(crate) fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
         let geometry = config.geometry;
         let watch = Watch::new(geometry, config.rate);
         let expected = Expected::Named((0..receivers).map(|peer| peer.to_string()).collect());
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// So many receivers share a rack each, and the first of them speaks for the others.
-    pub fn in_racks_of(mut self, size: u32) -> Self {
+    pub(crate) fn in_racks_of(mut self, size: u32) -> Self {
         self.rack_size = size;
         self
     }
@@ -220,7 +220,7 @@ impl World {
         self.schedule(self.now + DELAY, Event::ToReceiver { peer, frame: bytes(control) });
     }
 
-    /// Does what the source's end of the session wants done.
+    /// Does what the source's end of the session orders.
     fn drain_roster(&mut self) {
         while let Some(output) = self.roster.poll(self.now) {
             let now = self.now;
@@ -277,7 +277,7 @@ impl World {
         self.roster.handle(self.now, RosterInput::Frame { guest: GuestId(peer), control: &have });
     }
 
-    /// A receiver's end of the session hears a frame, and what it wants done is done.
+    /// A receiver's end of the session hears a frame, and what it orders is done.
     fn hear(&mut self, peer: u32, control: &Control<'_>) {
         let now = self.now;
         let Some(guest) = self.nodes.get_mut(&peer).and_then(|node| node.guest.as_mut()) else { return };
@@ -345,54 +345,54 @@ impl World {
     }
 
     /// Lets one more receiver join (or a crashed one come back) at a time.
-    pub fn join_at(&mut self, peer: u32, at: Time) {
+    pub(crate) fn join_at(&mut self, peer: u32, at: Time) {
         self.roster.handle(self.now, RosterInput::Add(&peer.to_string()));
         self.schedule(at, Event::Join { peer });
     }
 
-    pub fn crash_at(&mut self, peer: u32, at: Time) {
+    pub(crate) fn crash_at(&mut self, peer: u32, at: Time) {
         self.schedule(at, Event::Crash { peer });
     }
 
     /// At this time another path takes the place of the one that there is.
-    pub fn another_path_at(&mut self, at: Time) {
+    pub(crate) fn another_path_at(&mut self, at: Time) {
         self.schedule(at, Event::NextSession);
     }
 
     /// From now on the data channel reaches the receiver (again).
-    pub fn mend_multicast(&mut self, peer: u32) {
+    pub(crate) fn mend_multicast(&mut self, peer: u32) {
         self.nodes.get_mut(&peer).expect("it is there").reached_by_multicast = true;
     }
 
     /// From now on the receiver neither takes nor says anything, but its connection stays.
-    pub fn freeze(&mut self, peer: u32) {
+    pub(crate) fn freeze(&mut self, peer: u32) {
         self.frozen.insert(peer);
     }
 
     /// From now on the data channel does not reach the receiver.
-    pub fn cut_multicast(&mut self, peer: u32) {
+    pub(crate) fn cut_multicast(&mut self, peer: u32) {
         self.nodes.get_mut(&peer).unwrap().reached_by_multicast = false;
     }
 
     /// From now on the receiver takes nothing, and says whatever `liar` draws.
-    pub fn lie(&mut self, peer: u32, liar: Liar) {
+    pub(crate) fn lie(&mut self, peer: u32, liar: Liar) {
         self.freeze(peer);
         self.liars.insert(peer, liar);
         self.schedule(self.now, Event::Lie { peer });
     }
 
     /// Liars say nothing more.
-    pub fn silence(&mut self) {
+    pub(crate) fn silence(&mut self) {
         self.liars.clear();
     }
 
-    /// From now on somebody sends to the data channel whatever `stranger` makes up.
-    pub fn disturb(&mut self, stranger: Stranger) {
+    /// From now on a host sends to the data channel whatever `stranger` makes up.
+    pub(crate) fn disturb(&mut self, stranger: Stranger) {
         self.schedule(stranger.begins_at, Event::Strange);
         self.stranger = Some(stranger);
     }
 
-    /// A packet of nobody's, to all: it takes no room that the stream's packets need.
+    /// A packet of the stranger's, to all: it takes no room that the stream's packets need.
     fn send_something_strange(&mut self) {
         let fragments = self.geometry.fragments();
         let Some((strange, next)) = self.stranger.as_mut().and_then(|s| s.next(self.now, fragments)) else {
@@ -425,7 +425,7 @@ impl World {
     }
 
     /// What the receiver holds when it joins (again).
-    pub fn hold(&mut self, peer: u32, groups: BTreeSet<u64>) {
+    pub(crate) fn hold(&mut self, peer: u32, groups: BTreeSet<u64>) {
         self.held.insert(peer, groups);
     }
 
@@ -439,7 +439,7 @@ impl World {
     }
 
     /// Runs until everything is settled, or `until`.
-    pub fn run(&mut self, until: Time) {
+    pub(crate) fn run(&mut self, until: Time) {
         while self.finished_at.is_none() && self.now < until {
             let wake = self.wakes.iter().map(|(who, at)| (*at, *who)).min();
             let event = self.events.first_key_value().map(|(key, _)| *key);
@@ -643,7 +643,7 @@ impl World {
         self.windows.get(&peer).copied().unwrap_or(self.window_packets)
     }
 
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         while self.roster.started_at().is_none() {
             let (&key, _) = self.events.first_key_value().expect("receivers join first");
             let event = self.events.remove(&key).unwrap();
@@ -651,14 +651,14 @@ impl World {
             self.apply(event);
             self.drain_roster();
         }
-        // Nobody is called so: the transfer is open until it is taken out.
-        self.roster.handle(self.now, RosterInput::Add(NOBODY));
+        // No receiver is called so: the transfer is open until it is taken out.
+        self.roster.handle(self.now, RosterInput::Add(ABSENT));
         self.drain_roster();
         self.wakes.insert(None, self.now);
     }
 
-    pub fn close(&mut self) {
-        self.roster.handle(self.now, RosterInput::Remove(NOBODY));
+    pub(crate) fn close(&mut self) {
+        self.roster.handle(self.now, RosterInput::Remove(ABSENT));
         self.drain_roster();
         self.wakes.insert(None, self.now);
     }
@@ -975,7 +975,7 @@ impl World {
     }
 
     /// Every receiver that still lives has everything, and the sender knows.
-    pub fn assert_all_done(&self) {
+    pub(crate) fn assert_all_done(&self) {
         assert!(self.finished_at.is_some(), "not finished at {:?}: settled {:?}", self.now, self.settled);
         for (peer, node) in &self.nodes {
             assert!(node.done || self.frozen.contains(peer), "receiver {peer} is not done");

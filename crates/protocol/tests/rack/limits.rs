@@ -3,12 +3,14 @@
 use super::world::{Faults, Limits, Shape, World};
 use super::{MS, ms, shape};
 use polycast_protocol::rack::{
-    Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
-    FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, SetRefusal,
+    Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput, Central, CentralConfig, CentralInput,
+    CentralOutput, Change, FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, SetRefusal,
 };
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::LABELS_LEN_MAX;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// A world whose machines are too small for what is asked of them: each keeps to its bound.
 #[test]
@@ -170,6 +172,7 @@ fn a_leaf_takes_as_many_sessions_as_it_may_have() {
     take(standing(to, 3, 9));
     assert_eq!(take(updates(to, 3, 1, &[4, 5, 6])), (3, 0));
     leaf.check();
+    assert_eq!(leaf.held(), (3, 3), "labels of one byte each");
 }
 
 /// An agent that was away and says that it has what it never was sent is brought up to date from the beginning.
@@ -249,5 +252,107 @@ fn an_agent_speaks_when_it_is_due() {
         assert_eq!(agent.poll(Time(at.0 - 1)), None, "before {at:?}");
         assert!(matches!(agent.poll(at), Some(AgentOutput::Send(_))), "at {at:?}");
         assert_eq!(agent.poll(at), None, "twice at {at:?}");
+    }
+}
+
+/// Changes of a row as a packet to one agent: which session gets a label, or loses it.
+fn changes(
+    (to, stream): (Name, u64),
+    row: &[(u32, bool)],
+    numbers: std::ops::Range<usize>,
+    labels: &[[u8; 2]],
+) -> Vec<u8> {
+    let mut updates = Updates::new(to, stream, numbers.start as u64);
+    for number in numbers.start + 1..=numbers.end {
+        let (session, is_member) = row[number - 1];
+        let label = if is_member { &labels[number][..] } else { &[] };
+        // Datagrams have room for so few.
+        assert!(updates.push(Update { number: number as u64, session, label }));
+    }
+    let mut datagram = Vec::new();
+    Rack::Updates(updates).emit(&mut datagram);
+    datagram
+}
+
+/// The labels that are there after a row of changes.
+fn members(row: &[(u32, bool)], labels: &[[u8; 2]]) -> BTreeMap<u32, Vec<u8>> {
+    let mut there = BTreeMap::new();
+    for (number, (session, is_member)) in (1..).zip(row) {
+        if *is_member {
+            there.insert(*session, labels[number].into());
+        } else {
+            there.remove(session);
+        }
+    }
+    there
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Parts of one row of changes come in any order, some twice, and words for others between them: an agent has what the row says
+    /// up to the last one that came in its order, counts all the rest, and takes changes of what it has though its map is full.
+    #[test]
+    fn an_agent_has_what_the_row_says(
+        row in proptest::collection::vec((0u32..4, any::<bool>()), 1..30),
+        words in proptest::collection::vec((0usize..30, 1usize..8, 0u8..9), 1..60),
+    ) {
+        let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 4 };
+        let mut agent = Agent::new(config, ms(0));
+        let (to, other) = (Name { rack: 3, agent: Some(1) }, Name { rack: 3, agent: Some(2) });
+        let all: Vec<[u8; 2]> = (0..=row.len()).map(|number| [number as u8, 0x80]).collect();
+        agent.handle(ms(1), AgentInput::Message(standing(to, 1, row.len() as u64)));
+        let mut labels: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let (mut applied, mut counts) = (0, AgentCounts::default());
+        for (after, count, kind) in words {
+            let after = after % row.len();
+            let end = row.len().min(after + count);
+            let part = |to, stream| changes((to, stream), &row, after..end, &all);
+            let mut word = |message: Rack<'_>| agent.handle(ms(1), AgentInput::Message(message));
+            match kind {
+                0 => {
+                    word(Rack::parse(&part(other, 1)).unwrap());
+                    counts.refused += 1;
+                }
+                1 => {
+                    let Rack::Standing(right) = standing(to, 1, 0) else { panic!() };
+                    word(Rack::Standing(Standing { incarnation: 4, ..right }));
+                    counts.refused += 1;
+                }
+                2 => {
+                    word(standing(to, 0, 0));
+                    counts.refused += 1;
+                }
+                // Of a stream that nothing has named the run of.
+                3 => {
+                    word(Rack::parse(&part(to, 2)).unwrap());
+                    counts.gaps += 1;
+                }
+                4 => {
+                    word(Rack::parse(&part(to, 0)).unwrap());
+                    counts.stale += (end - after) as u64;
+                }
+                _ => {
+                    word(Rack::parse(&part(to, 1)).unwrap());
+                    if after > applied {
+                        counts.gaps += 1;
+                    } else {
+                        counts.stale += (applied.min(end) - after) as u64;
+                        applied = applied.max(end);
+                    }
+                }
+            }
+            for output in std::iter::from_fn(|| agent.poll(ms(1))) {
+                match output {
+                    AgentOutput::Set { session, label } => _ = labels.insert(session, label),
+                    AgentOutput::Remove { session } => _ = labels.remove(&session),
+                    AgentOutput::Full => prop_assert!(false, "it has room for all sessions that there are"),
+                    AgentOutput::Active(_) | AgentOutput::Send(_) => {}
+                }
+            }
+            let expected = members(&row[..applied], &all);
+            prop_assert_eq!(&labels, &expected);
+            prop_assert_eq!((agent.applied(), agent.labels()), (applied as u64, expected.len()));
+            prop_assert_eq!(agent.counts(), counts);
+        }
     }
 }

@@ -130,7 +130,7 @@ fn an_agent_that_is_late_costs_no_packet() {
     world.assert_healed();
 }
 
-/// Where nobody can take over, packets go on to the one that has fallen silent: it may only be late.
+/// Where no agent can take over, packets go on to the one that has fallen silent: it may only be late.
 #[test]
 fn the_last_agent_goes_on_being_handed_packets() {
     let every = Duration::from_micros(50);
@@ -208,7 +208,7 @@ impl LeafAlone {
     }
 }
 
-/// A leaf controller that was held up itself judges nobody by the time that it was away.
+/// A leaf controller that was held up itself does not judge agents by the time that it was away.
 #[test]
 fn a_leaf_that_comes_late_gives_its_agents_time() {
     let mut leaf = LeafAlone::new(MS * 4);
@@ -228,7 +228,7 @@ fn a_leaf_that_comes_late_gives_its_agents_time() {
     assert_eq!(leaf.look(ms(67)).0, [0]);
 }
 
-/// Whoever is replaced may name hosts for a second; a host that never was an agent may not.
+/// An agent that is replaced may name hosts for a second; a host that never was an agent may not.
 #[test]
 fn an_agent_that_is_replaced_is_trusted_for_a_while() {
     let mut leaf = LeafAlone::new(MS * 4);
@@ -256,7 +256,7 @@ fn an_agent_that_is_replaced_is_trusted_for_a_while() {
     assert_eq!(agents(&mut leaf, ms(1_005)), Some((vec![1], 0b10)));
 }
 
-/// Where there is no session nobody has to hurry; with the first one T is T again, from then on.
+/// Where there is no session there is no hurry; with the first one T is T again, from then on.
 #[test]
 fn a_rack_without_sessions_says_little() {
     let shape = Shape { agents: 2, active: 1, standby: 1, racks: 1, ..shape() };
@@ -272,7 +272,7 @@ fn a_rack_without_sessions_says_little() {
         other.set(at + 1, 7, &[(0, false)]);
     }
     other.run_until(ms(110));
-    assert_eq!((other.lost, other.confirmed.len()), (0, 6), "the first session takes nobody by surprise");
+    assert_eq!((other.lost, other.confirmed.len()), (0, 6), "the first session finds all prepared");
     // Two agents, a heartbeat each in 4 ms.
     assert!((38..=42).contains(&(world.beats - sent)), "{}", world.beats - sent);
     let dead = world.switches[&0].0[0];
@@ -348,7 +348,7 @@ fn a_new_leaf_controller_takes_over_while_packets_flow() {
     world.packets(2, 299, Duration::from_micros(5), ms(40));
     world.run_until(ms(12));
     world.crash(Who::Leaf(2));
-    // Meanwhile one session ends: nobody must keep its label in the end.
+    // Meanwhile one session ends: no agent may keep its label in the end.
     world.set(1000, 5, &[(2, false)]);
     world.run_until(ms(15));
     world.start(Who::Leaf(2));

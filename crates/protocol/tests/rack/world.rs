@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the network does to messages; parts of 1,000.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub loss: u64,
     pub duplication: u64,
     /// Messages that come once more at any later time, when those who said them, or heard them, may have started anew.
@@ -24,7 +24,7 @@ pub struct Faults {
 
 /// What the machines may keep.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     pub tickets: usize,
     pub central: usize,
     pub leaf: usize,
@@ -32,11 +32,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub const WIDE: Limits = Limits { tickets: 10_000, central: 10_000, leaf: 10_000, agent: 10_000 };
+    pub(crate) const WIDE: Limits = Limits { tickets: 10_000, central: 10_000, leaf: 10_000, agent: 10_000 };
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub racks: u32,
     pub agents: u32,
     pub active: usize,
@@ -48,7 +48,7 @@ pub struct Shape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub(crate) enum Who {
     Central,
     Leaf(u32),
     Agent(u32, u32),
@@ -72,7 +72,7 @@ enum Event {
     },
 }
 
-pub struct AgentNode {
+pub(crate) struct AgentNode {
     pub machine: Agent,
     /// What packets of a session get, as the version that its label carries.
     pub labels: BTreeMap<u32, u64>,
@@ -80,7 +80,7 @@ pub struct AgentNode {
     newest: BTreeMap<u32, u64>,
 }
 
-pub struct World {
+pub(crate) struct World {
     pub shape: Shape,
     pub faults: Faults,
     pub now: Time,
@@ -91,7 +91,7 @@ pub struct World {
     heard: BTreeMap<u32, u64>,
     pub leafs: BTreeMap<u32, Leaf>,
     pub agents: BTreeMap<(u32, u32), AgentNode>,
-    /// Which agents the leaf switches hand packets to, and who is next.
+    /// Which agents the leaf switches hand packets to, and which is next.
     pub switches: BTreeMap<u32, (Vec<u32>, usize)>,
     /// What every rack should have in the end: the version of each label, 0 for none.
     pub wanted: BTreeMap<(u32, u32), u64>,
@@ -104,7 +104,7 @@ pub struct World {
     pub through: BTreeMap<u32, Vec<Time>>,
     /// When the agents at ports of racks relabelled a packet last.
     relabelled: BTreeMap<(u32, u32), Time>,
-    /// Agents that speak to nobody until then.
+    /// Agents that say nothing until then.
     pub mute: BTreeMap<(u32, u32), Time>,
     /// What agents have said.
     pub beats: u64,
@@ -126,7 +126,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(shape: Shape, faults: Faults, seed: u64) -> World {
+    pub(crate) fn new(shape: Shape, faults: Faults, seed: u64) -> World {
         let mut world = World {
             shape,
             faults,
@@ -165,12 +165,12 @@ impl World {
         world
     }
 
-    pub fn random(&mut self, below: u64) -> u64 {
+    pub(crate) fn random(&mut self, below: u64) -> u64 {
         self.rng.next_u64() % below
     }
 
     /// A new run of a leaf controller or an agent.
-    pub fn start(&mut self, who: Who) {
+    pub(crate) fn start(&mut self, who: Who) {
         self.crash(who);
         self.runs += 1;
         // Far enough apart that streams of different runs do not meet.
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// The central controller dies and begins anew after a while: it is told again what labels there are, bit by bit.
-    pub fn restart_central(&mut self, away: Duration) {
+    pub(crate) fn restart_central(&mut self, away: Duration) {
         self.crash(Who::Central);
         self.run_until(self.now + away);
         self.start(Who::Central);
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    pub fn crash(&mut self, who: Who) {
+    pub(crate) fn crash(&mut self, who: Who) {
         match who {
             Who::Leaf(rack) => {
                 self.leafs.remove(&rack);
@@ -235,7 +235,7 @@ impl World {
             Who::Central => {
                 self.central_lives = false;
                 self.heard.clear();
-                // Those who wait are told by nobody; what they wanted is told to the next run.
+                // Those that wait are not told; what they asked for is told to the next run.
                 let confirmed = &self.confirmed;
                 self.tickets.retain(|ticket, _| confirmed.contains_key(ticket));
                 self.steady.clear();
@@ -249,12 +249,12 @@ impl World {
         });
     }
 
-    pub fn start_at(&mut self, at: Time, who: Who) {
+    pub(crate) fn start_at(&mut self, at: Time, who: Who) {
         self.at(at, Event::Start(who));
     }
 
     /// Changes labels of a session in these racks; whether it has receivers there.
-    pub fn set(&mut self, ticket: u64, session: u32, racks: &[(u32, bool)]) {
+    pub(crate) fn set(&mut self, ticket: u64, session: u32, racks: &[(u32, bool)]) {
         self.versions += 1;
         let version = self.versions;
         let mut changes = Vec::new();
@@ -281,11 +281,11 @@ impl World {
     }
 
     /// Packets of a session come to a rack from now on.
-    pub fn packets(&mut self, rack: u32, session: u32, every: Duration, until: Time) {
+    pub(crate) fn packets(&mut self, rack: u32, session: u32, every: Duration, until: Time) {
         self.at(self.now, Event::Packet { rack, session, every, until });
     }
 
-    pub fn run_until(&mut self, end: Time) {
+    pub(crate) fn run_until(&mut self, end: Time) {
         while let Some((&(at, _), _)) = self.events.first_key_value()
             && at <= end
         {
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Every agent has every label in its newest version and nothing else, and everything is confirmed.
-    pub fn assert_healed(&self) {
+    pub(crate) fn assert_healed(&self) {
         for (&(rack, port), node) in &self.agents {
             let wanted: BTreeMap<u32, u64> = self
                 .wanted
@@ -326,12 +326,12 @@ impl World {
     }
 
     /// The longest time without a packet in a rack.
-    pub fn longest_gap(&self, rack: u32) -> Duration {
+    pub(crate) fn longest_gap(&self, rack: u32) -> Duration {
         let times = &self.through[&rack];
         times.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap_or(Duration::ZERO)
     }
 
-    pub fn send(&mut self, from: Who, to: Who, datagram: Vec<u8>) {
+    pub(crate) fn send(&mut self, from: Who, to: Who, datagram: Vec<u8>) {
         let copies = if self.rng.next_u64() % 1000 < self.faults.loss {
             0
         } else if self.rng.next_u64() % 1000 < self.faults.duplication {

@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_can_have_more_without_taking_from_somebody_poorer((capacities, mut flows) in network()) {
+        fn no_flow_can_have_more_without_taking_from_a_poorer_one((capacities, mut flows) in network()) {
             flows.iter_mut().for_each(|flow| flow.priority = 0);
             let rates = max_min(&capacities, &flows).unwrap();
             let used = |link: usize| -> f64 {

@@ -2,7 +2,7 @@
 //!
 //! What is modelled: pieces, of which a peer fetches the rarest that the other has, with lots among equals; one
 //! piece at a time over the connection of two peers; choking: a peer serves a few others, every ten seconds those
-//! that gave it the most since, and one more drawn every thirty seconds; whoever has everything draws all of
+//! that gave it the most since, and one more drawn every thirty seconds; a peer that has everything draws all of
 //! those that it serves. Connections share links by max-min fairness, as long-lived TCP does in the mean.
 //!
 //! What is not: slow start, the requests of blocks within a piece, the end game, trackers, disks.
@@ -123,10 +123,10 @@ struct Swarm {
     /// How many peers have a piece.
     owners: Vec<u32>,
     fetching: Vec<Vec<bool>>,
-    /// By who serves, then whom.
+    /// By the peer that serves, then by the one that is served.
     serves: Vec<Vec<bool>>,
     optimistic: Vec<Option<usize>>,
-    /// Bytes since the last decision, by who gave, then to whom.
+    /// Bytes since the last decision, by the peer that gave, then by the one that got.
     given: Vec<Vec<u64>>,
     flows: BTreeMap<FlowId, (usize, usize, usize)>,
     busy: Vec<Vec<bool>>,
@@ -154,14 +154,14 @@ impl Swarm {
         Ok(())
     }
 
-    /// Who lacks something that a peer has.
+    /// The peers that lack something that this one has.
     fn interested(&self, from: usize) -> Vec<usize> {
         let lacks =
             |to: usize| (0..self.owners.len()).any(|piece| self.has[from][piece] && !self.has[to][piece]);
         (0..self.held.len()).filter(|&to| to != from && lacks(to)).collect()
     }
 
-    /// Whoever has a slot left gives it to one who has become interested.
+    /// A peer with a free slot gives it to one that has become interested.
     fn fill_slots(&mut self, from: usize) {
         let others = self.interested(from);
         let served = others.iter().filter(|&&to| self.serves[from][to]).count();
@@ -197,7 +197,7 @@ impl Swarm {
         self.given.iter_mut().for_each(|given| given.fill(0));
     }
 
-    /// Every peer asks all who serve it, and from whom nothing is on the way, for a piece.
+    /// Every peer asks all that serve it, and from whom nothing is on the way, for a piece.
     fn request(&mut self) -> Result<(), FlowError> {
         for from in 0..self.held.len() {
             for to in 0..self.held.len() {

@@ -109,7 +109,8 @@ impl LinkCounters {
     }
 }
 
-/// What the engine touches for every packet.
+/// What the engine touches for every packet: two lines of the cache, and the first of them holds what a packet's way depends on.
+#[repr(align(64))]
 pub(super) struct LinkState {
     /// When the last bit of what was taken so far leaves; used with one priority.
     pub(super) free_at: Time,
@@ -127,20 +128,22 @@ pub(super) struct LinkState {
     pub(super) classes: u32,
     pub(super) up: bool,
     pub(super) faulty: bool,
-    /// The world wants to be told when the link has nothing more to send.
+    /// The world asks to be told when the link has nothing more to send.
     pub(super) watched: bool,
-    /// The longest wait at this rate, with one priority, and the most bytes that waited before the rate was set or with
-    /// several priorities.
+    /// The time that the most bytes that ever waited take at the rate; used with one priority.
     pub(super) queue_peak: Duration,
-    pub(super) queue_peak_bytes: u64,
     pub(super) counters: LinkCounters,
 }
+
+const _: () = assert!(size_of::<LinkState>() == 128);
 
 /// The queues of a link with several priorities.
 pub(super) struct Classes<P> {
     pub(super) queues: Vec<VecDeque<(u32, P)>>,
     pub(super) queued_bytes: Vec<u64>,
     pub(super) queue_bytes: u64,
+    /// The most bytes that waited, in all priorities together.
+    pub(super) queue_peak_bytes: u64,
     /// Priority and size of the packet that is being sent.
     pub(super) sending: Option<(u8, u32)>,
 }
@@ -152,6 +155,7 @@ impl<P> Classes<P> {
             queues: (0..count).map(|_| VecDeque::new()).collect(),
             queued_bytes: alloc::vec![0; count],
             queue_bytes: config.queue_bytes,
+            queue_peak_bytes: 0,
             sending: None,
         }
     }

@@ -197,7 +197,6 @@ impl<P: Packet> Network<P> {
             faulty: false,
             watched: false,
             queue_peak: Duration::ZERO,
-            queue_peak_bytes: 0,
             counters: LinkCounters::default(),
         });
         if config.faults != Faults::NONE {
@@ -343,7 +342,10 @@ impl<P: Packet> Network<P> {
     #[must_use]
     pub fn queue_peak_bytes(&self, link: LinkId) -> u64 {
         let state = &self.links[link.index()];
-        state.queue_peak_bytes.max(state.rate.bytes_in(state.queue_peak))
+        match state.classes {
+            NONE => state.rate.bytes_in(state.queue_peak),
+            classes => self.classes[classes as usize].queue_peak_bytes,
+        }
     }
 
     /// Sends a packet of `bytes` on a link; false if it was dropped at once, since the queue had no room
@@ -463,7 +465,7 @@ impl<P: Packet> Network<P> {
             return false;
         }
         classes.queued_bytes[class] += u64::from(bytes);
-        state.queue_peak_bytes = state.queue_peak_bytes.max(classes.queued_bytes.iter().sum());
+        classes.queue_peak_bytes = classes.queue_peak_bytes.max(classes.queued_bytes.iter().sum());
         state.counters.packets += 1;
         state.counters.bytes += u64::from(bytes);
         classes.queues[class].push_back((bytes, packet));
@@ -552,9 +554,9 @@ impl<P: Packet> Network<P> {
         assert!(rate.0 > 0, "a link's rate is above zero");
         let state = &mut self.links[link.index()];
         let queue_bytes = state.rate.bytes_in(state.queue_time);
-        state.queue_peak_bytes = state.queue_peak_bytes.max(state.rate.bytes_in(state.queue_peak));
-        state.queue_peak = Duration::ZERO;
+        let peak_bytes = state.rate.bytes_in(state.queue_peak);
         state.rate = rate;
+        state.queue_peak = rate.time_for(peak_bytes);
         state.queue_time = rate.time_for(queue_bytes);
     }
 

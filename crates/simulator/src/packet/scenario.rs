@@ -1,7 +1,7 @@
 //! A scenario: a network, a transfer over it, other traffic and what fails when; and its run.
 //!
 //! The command `polycast simulate` reads one from a file; experiments and the swarm make them. The checks
-//! are here, so that nobody can run a scenario that makes no sense: a [`Problem`] names the key that a
+//! are here, so that a scenario that makes no sense cannot be run: a [`Problem`] names the key that a
 //! file would have and says what would be right.
 
 mod layout;
@@ -102,9 +102,9 @@ pub struct TransferPlan {
 /// A background flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
-    /// Who sends.
+    /// The sender.
     pub from: u32,
-    /// Who receives.
+    /// The receiver.
     pub to: u32,
     /// How much; without end if `None`.
     pub bytes: Option<u64>,
@@ -260,7 +260,7 @@ impl Scenario {
             }
         }
         if receivers.is_empty() {
-            return Err(Problem::new("transfer.receivers", "there is nobody: name at least one host"));
+            return Err(Problem::new("transfer.receivers", "there is no receiver: name at least one host"));
         }
         let packets = plan.bytes.div_ceil(plan.transport.packet_bytes().max(1));
         let marks = packets.saturating_mul(receivers.len() as u64 + 1);
@@ -275,7 +275,7 @@ impl Scenario {
         Ok(receivers.into_iter().map(NodeId).collect())
     }
 
-    /// Links that are given one by one may leave somebody out.
+    /// Links that are given one by one may leave a receiver out.
     fn check_ways(&self, net: &Network<Datagram>, receivers: &[NodeId]) -> Result<(), Problem> {
         if !matches!(self.layout, Layout::Nodes(_)) {
             return Ok(());
@@ -477,7 +477,7 @@ impl Scenario {
         if !by_planner || !matches!(self.transfer.transport, Transport::Push(_)) {
             return;
         }
-        // Where nobody can be reached any more the old rules stay.
+        // Where no receiver can be reached any more the old rules stay.
         if let Ok(Some(forwarding)) = self.forwarding(net, receivers, Some(at)) {
             let (forwarding, members) = (forwarding.into(), receivers.to_vec());
             cluster.plan(net, at, Happening::Relabel { transfer: 0, forwarding, members });

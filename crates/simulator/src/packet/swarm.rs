@@ -4,7 +4,7 @@
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
 //! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
 //! The checks are outside the machines: a fragment is kept once, a group is complete before it is checked,
-//! nothing that was not verified counts, content ids are the object's, a label reaches nobody who has left.
+//! nothing that was not verified counts, content ids are the object's, a label reaches no host that has left.
 //! A failure is one sentence; its seed replays it.
 
 mod attacker;
@@ -103,7 +103,7 @@ pub enum Plant {
     DearForgeries,
     /// A node takes what a packet carries for what its name says.
     SkipDigest,
-    /// A node forgets who waits for packets when one comes with other bytes.
+    /// A node forgets which faces wait for packets when one comes with other bytes.
     ForgetWaiters,
     /// An agent whose session begins anew does not say what it has.
     ForgetHave,

@@ -36,7 +36,7 @@ class TrainerInfo(TrainerInitInfo):
 
 class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
     """Publishes weights on a topic, to which the hosts of the workers have subscribed. vLLM stops serving only when all that live
-    have them, and only for as long as its workers take to load them. One that has died holds nobody."""
+    have them, and only for as long as its workers take to load them. One that has died does not delay the others."""
 
     init_info_cls = TrainerInfo
 

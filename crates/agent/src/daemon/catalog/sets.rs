@@ -18,7 +18,7 @@ const GATHERING_OF_ONE: usize = 8;
 
 /// What a set is made of.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Set {
+pub(crate) struct Set {
     pub manifest: Manifest,
     /// In the order of the list; of files that are equal the first one.
     parts: Vec<Part>,
@@ -27,7 +27,7 @@ pub struct Set {
 
 /// Bytes that one or several files of a set have.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub id: ObjectId,
     pub root: Root,
     pub len: u64,
@@ -36,7 +36,7 @@ pub struct Part {
 }
 
 /// The object that a file of a set is: its number is the beginning of its hash, so that equal files are one object.
-pub fn part_id(app: AppId, root: &Root) -> ObjectId {
+pub(crate) fn part_id(app: AppId, root: &Root) -> ObjectId {
     let first = root.first_chunk::<8>().copied().unwrap_or_default();
     ObjectId { app, data: DataId(u64::from_be_bytes(first)) }
 }
@@ -46,7 +46,7 @@ impl Set {
     ///
     /// # Errors
     /// Two different files would have the same number.
-    pub fn of(id: ObjectId, manifest: Manifest) -> Result<Self, Refusal> {
+    pub(crate) fn of(id: ObjectId, manifest: Manifest) -> Result<Self, Refusal> {
         let mut by_id: BTreeMap<ObjectId, Root> = BTreeMap::new();
         let mut parts = Vec::new();
         for Listed { name, len, root, .. } in manifest.files() {
@@ -68,18 +68,18 @@ impl Set {
     }
 
     /// Its different files.
-    pub fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
 
     /// Bytes of its different files.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
 }
 
 /// A path as messages show it.
-pub fn printable(name: &[u8]) -> String {
+pub(crate) fn printable(name: &[u8]) -> String {
     Printable(&String::from_utf8_lossy(name)).to_string()
 }
 
@@ -95,7 +95,7 @@ impl Inner {
         }
     }
 
-    /// Refuses to remove for a set what somebody has pinned or brought; what was entered with a set is the set's.
+    /// Refuses to remove for a set what a user has pinned or brought; what was entered with a set is the set's.
     fn check_unclaimed(&self, id: ObjectId) -> Result<(), Refusal> {
         let claimed = |why: &str| Err(Refusal::new(Kind::ObjectBusy, format!("object {id} {why}")));
         match self.objects.get(&id) {
@@ -155,7 +155,7 @@ impl Receive {
     ///
     /// # Errors
     /// The files of too many sets are waited for.
-    pub fn gather(&mut self, source: Option<IpAddr>) -> Result<(), Refusal> {
+    pub(crate) fn gather(&mut self, source: Option<IpAddr>) -> Result<(), Refusal> {
         let mut inner = self.catalog.lock();
         inner.admit_gathering(source)?;
         inner.receiving -= 1;
@@ -170,8 +170,8 @@ impl Catalog {
     /// Removes a file that no set needs any more, or that is not what its set names; see [`Catalog::delete`].
     ///
     /// # Errors
-    /// Somebody has pinned it, or has brought it by itself.
-    pub fn delete_part(
+    /// A user has pinned it, or has brought it by itself.
+    pub(crate) fn delete_part(
         &self,
         id: ObjectId,
         user: User,
@@ -181,24 +181,24 @@ impl Catalog {
     }
 
     /// The files of a set of which something is here or comes.
-    pub fn present(&self, set: &Set) -> BTreeSet<ObjectId> {
+    pub(crate) fn present(&self, set: &Set) -> BTreeSet<ObjectId> {
         let inner = self.lock();
         set.ids.iter().filter(|id| inner.objects.contains_key(id)).copied().collect()
     }
 
     /// The set that is coming, or is here, is made of these files: they stay as long as it does.
-    pub fn list_files(&self, id: ObjectId, set: Arc<Set>) {
+    pub(crate) fn list_files(&self, id: ObjectId, set: Arc<Set>) {
         self.lock().sets.insert(id, set);
         self.changed();
     }
 
     /// The set does not come: its files stay for themselves.
-    pub fn forget_list(&self, id: ObjectId) {
+    pub(crate) fn forget_list(&self, id: ObjectId) {
         self.lock().sets.remove(&id);
     }
 
     /// What a set is made of, once that is known.
-    pub fn set(&self, id: ObjectId) -> Option<Arc<Set>> {
+    pub(crate) fn set(&self, id: ObjectId) -> Option<Arc<Set>> {
         self.lock().sets.get(&id).cloned()
     }
 
@@ -206,7 +206,7 @@ impl Catalog {
     ///
     /// # Errors
     /// One that is here has other bytes than the set names: this one.
-    pub fn lacking(&self, set: &Set) -> Result<(Vec<ObjectId>, bool), (ObjectId, Refusal)> {
+    pub(crate) fn lacking(&self, set: &Set) -> Result<(Vec<ObjectId>, bool), (ObjectId, Refusal)> {
         let inner = self.lock();
         let (mut lacking, mut comes) = (Vec::new(), false);
         for part in &set.parts {
@@ -225,7 +225,7 @@ impl Catalog {
     }
 
     /// Enters a file of a set that lies where it was added; one that is here already is as good, wherever it lies.
-    pub fn add_part(
+    pub(crate) fn add_part(
         &self,
         part: &Part,
         object: Available,
@@ -254,7 +254,7 @@ impl Catalog {
     }
 
     /// The files of a set that has gone which no other set needs.
-    pub fn unlisted(&self, set: &Set) -> Vec<ObjectId> {
+    pub(crate) fn unlisted(&self, set: &Set) -> Vec<ObjectId> {
         let inner = self.lock();
         set.ids.iter().filter(|id| inner.check_unlisted(**id).is_ok()).copied().collect()
     }
@@ -263,7 +263,10 @@ impl Catalog {
     ///
     /// # Errors
     /// It is no set, or one of its files has gone.
-    pub fn files_of(&self, id: ObjectId) -> Result<(Arc<Set>, BTreeMap<ObjectId, Available>), Refusal> {
+    pub(crate) fn files_of(
+        &self,
+        id: ObjectId,
+    ) -> Result<(Arc<Set>, BTreeMap<ObjectId, Available>), Refusal> {
         let inner = self.lock();
         let set = inner.sets.get(&id).cloned();
         let set =
@@ -278,7 +281,7 @@ impl Catalog {
     }
 
     /// Whether this user may see a set that is here, or comes.
-    pub fn check_for(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
+    pub(crate) fn check_for(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
         match self.get(id) {
             Some(there) if !there.is_for(user) => Err(unknown(id)),
             _ => Ok(()),
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_pinned_or_brought_goes_with_no_set() {
+    fn what_a_user_pinned_or_brought_goes_with_no_set() {
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
         let list = set(app(1), &[("a", b"a"), ("b", b"b"), ("c", b"c")]);
         let [a, b, c] = [0, 1, 2].map(|at| list.parts()[at].id);

@@ -14,26 +14,26 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Objects that one message names.
 const BATCH_MAX: usize = 1_024;
-/// News that nobody has looked at.
+/// News that were not read yet.
 const NEWS_MAX: usize = 4_096;
 
 /// An object that is here: its length, and its root hash where that is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HeldObject {
+pub(crate) struct HeldObject {
     pub length: u64,
     pub root: Option<[u8; 32]>,
 }
 
 /// How an object is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Wish {
+pub(crate) struct Wish {
     pub can_fill: bool,
     pub waits: bool,
     pub fills: bool,
 }
 
 /// What has become of a version that was published.
-pub type Publication = Result<api::Published, Refusal>;
+pub(super) type Publication = Result<api::Published, Refusal>;
 
 struct Publishing {
     word: api::PublishTopic,
@@ -54,7 +54,7 @@ pub(super) struct Directory {
     news: Option<mpsc::Sender<News>>,
 }
 
-pub fn object_ref(object: ObjectId) -> Option<api::ObjectRef> {
+pub(crate) fn object_ref(object: ObjectId) -> Option<api::ObjectRef> {
     Some(api::ObjectRef { app_id: object.app.0.to_vec(), data_id: object.data.0 })
 }
 
@@ -83,7 +83,7 @@ fn have<'a>(held: impl Iterator<Item = (&'a ObjectId, &'a HeldObject)>) -> Vec<W
 
 impl Directory {
     /// All that the manager has to know.
-    pub fn all(&self) -> Vec<Said> {
+    pub(super) fn all(&self) -> Vec<Said> {
         let serving = Word::Serving(api::Serving { serve_ids: self.serving.keys().copied().collect() });
         let wants = self.wants.iter().filter(|(object, _)| !self.held.contains_key(object));
         let wants = wants.map(|(object, wish)| want(*object, *wish));
@@ -99,13 +99,13 @@ impl Directory {
     }
 
     /// Takes in what the manager has said; gives whether it was heard.
-    pub fn take_in(&mut self, news: api::DirectoryNews) -> bool {
+    pub(super) fn take_in(&mut self, news: api::DirectoryNews) -> bool {
         let Some(news) = news.news else { return true };
         match news {
             News::Published(published) => {
                 if let Some(publishing) = self.publishing.remove(&published.topic) {
                     self.know(&published.topic, &publishing.word.app_id, publishing.word.version);
-                    // Whoever published it may have gone.
+                    // The publisher may have gone.
                     let _ = publishing.answer.send(Ok(published));
                 }
                 true
@@ -145,7 +145,7 @@ impl Directory {
 }
 
 /// A refusal as the manager tells it.
-pub fn refusal(kind: &str, reason: String) -> Refusal {
+pub(crate) fn refusal(kind: &str, reason: String) -> Refusal {
     Refusal::new(Kind::from_name(kind).unwrap_or(Kind::Internal), reason)
 }
 
@@ -157,14 +157,14 @@ impl Table {
 
 impl ManagerLink {
     /// What the manager's directory says, from now on.
-    pub fn directory_news(&self) -> mpsc::Receiver<News> {
+    pub(crate) fn directory_news(&self) -> mpsc::Receiver<News> {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         self.table().directory.news = Some(sender);
         news
     }
 
     /// Tells what is here, and what is not any more.
-    pub fn tell_held(&self, changes: Vec<(ObjectId, Option<HeldObject>)>) {
+    pub(crate) fn tell_held(&self, changes: Vec<(ObjectId, Option<HeldObject>)>) {
         let mut table = self.table();
         let (mut here, mut gone) = (BTreeMap::new(), Vec::new());
         for (id, held) in changes {
@@ -195,8 +195,8 @@ impl ManagerLink {
         }
     }
 
-    /// Wants an object, in this way from now on.
-    pub fn want(&self, object: ObjectId, wish: Wish) {
+    /// Asks for an object, in this way from now on.
+    pub(crate) fn want(&self, object: ObjectId, wish: Wish) {
         let mut table = self.table();
         let is_new = table.directory.wants.insert(object, wish) != Some(wish);
         // Of what the manager takes to be here it hears first that it has gone.
@@ -206,36 +206,36 @@ impl ManagerLink {
     }
 
     /// Has been told to get an object from its origin, or has it said that it does not: nothing new to the manager.
-    pub fn note_filling(&self, object: ObjectId, fills: bool) {
+    pub(crate) fn note_filling(&self, object: ObjectId, fills: bool) {
         if let Some(wish) = self.table().directory.wants.get_mut(&object) {
             wish.fills = fills;
         }
     }
 
-    /// The manager has denied a wish: it is nobody's any more.
-    pub fn forget_want(&self, object: ObjectId) {
+    /// The manager has denied a wish: it is over.
+    pub(crate) fn forget_want(&self, object: ObjectId) {
         self.table().directory.wants.remove(&object);
     }
 
-    pub fn unwant(&self, object: ObjectId) {
+    pub(crate) fn unwant(&self, object: ObjectId) {
         let mut table = self.table();
         if table.directory.wants.remove(&object).is_some() {
             table.word(Word::Unwant(api::Unwant { object: object_ref(object) }));
         }
     }
 
-    pub fn fill_failed(&self, object: ObjectId, reason: String) {
+    pub(crate) fn fill_failed(&self, object: ObjectId, reason: String) {
         self.note_filling(object, false);
         self.table().word(Word::FillFailed(api::FillFailed { object: object_ref(object), reason }));
     }
 
     /// A serve has begun.
-    pub fn serving(&self, serve: u64) {
+    pub(crate) fn serving(&self, serve: u64) {
         *self.table().directory.serving.entry(serve).or_default() += 1;
     }
 
     /// How one transfer of a serve went.
-    pub fn served(&self, serve: u64, outcomes: Vec<(String, Result<(), String>)>) {
+    pub(crate) fn served(&self, serve: u64, outcomes: Vec<(String, Result<(), String>)>) {
         let receiver = |(name, outcome): (String, Result<(), String>)| api::ServedReceiver {
             name,
             error: outcome.err().unwrap_or_default(),
@@ -251,14 +251,14 @@ impl ManagerLink {
         }
     }
 
-    pub fn subscribe(&self, topic: &str, app: AppId) {
+    pub(crate) fn subscribe(&self, topic: &str, app: AppId) {
         let mut table = self.table();
         if table.directory.subscribed.insert(topic.to_string(), app).is_none() {
             table.word(subscribe(topic, app));
         }
     }
 
-    pub fn unsubscribe(&self, topic: &str) {
+    pub(crate) fn unsubscribe(&self, topic: &str) {
         let mut table = self.table();
         if table.directory.subscribed.remove(topic).is_some() {
             table.word(Word::Unsubscribe(api::UnsubscribeTopic { topic: topic.to_string() }));
@@ -266,12 +266,12 @@ impl ManagerLink {
     }
 
     /// The last version of a topic that this agent knows to be committed.
-    pub fn known_version(&self, topic: &str) -> Option<u64> {
+    pub(crate) fn known_version(&self, topic: &str) -> Option<u64> {
         self.table().directory.known.get(topic).map(|(_, version)| version.number)
     }
 
     /// Publishes a version; the answer comes when it is committed.
-    pub fn publish(&self, word: api::PublishTopic) -> Result<oneshot::Receiver<Publication>, Refusal> {
+    pub(crate) fn publish(&self, word: api::PublishTopic) -> Result<oneshot::Receiver<Publication>, Refusal> {
         let mut table = self.table();
         if let Some(other) = table.directory.publishing.get(&word.topic) {
             let number = other.word.version.as_ref().map_or(0, |version| version.number);
@@ -284,8 +284,8 @@ impl ManagerLink {
         Ok(published)
     }
 
-    /// Nobody waits for the answer any more.
-    pub fn forget_publishing(&self, topic: &str) {
+    /// The publisher does not wait for the answer any more.
+    pub(crate) fn forget_publishing(&self, topic: &str) {
         let mut table = self.table();
         let is_over = table.directory.publishing.get(topic).is_some_and(|one| one.answer.is_closed());
         if is_over {

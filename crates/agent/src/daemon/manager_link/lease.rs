@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 /// What a path is wanted for.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     pub object: ObjectId,
     /// The object's file or directory name, and its root hash where that is known.
     pub name: &'a str,
@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
 
 /// Which fabric is to carry a transfer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FabricWish {
+pub(crate) struct FabricWish {
     /// Its name; empty for the best one.
     pub name: String,
     /// Whether no other one is to carry it.
@@ -47,7 +47,7 @@ pub struct FabricWish {
 }
 
 /// A path that is lent to us; given back when dropped.
-pub struct Lease {
+pub(crate) struct Lease {
     link: ManagerLink,
     pub request_id: u64,
     pub response_id: u64,
@@ -62,7 +62,7 @@ pub struct Lease {
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take from now on, as the manager thinks.
+    /// How long the transfer will take from now on, as the manager estimates it.
     pub estimate: Option<Span>,
     pub granted_at: Instant,
     /// Which fabric was wished for.
@@ -73,7 +73,7 @@ pub struct Lease {
 
 impl Lease {
     /// How long it is still lent, if that has an end.
-    pub fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         // The table knows if that was changed meanwhile, unless the lease has ended.
         let held = self.link.table().held.get(&self.response_id).map(|held| held.ends_at);
         held.unwrap_or(self.ends_at).map(|at| at.saturating_duration_since(Instant::now()))
@@ -81,7 +81,7 @@ impl Lease {
 }
 
 /// An agent that the manager knows.
-pub struct Peer {
+pub(crate) struct Peer {
     pub name: String,
     pub control_address: String,
     pub silent_ms: u64,
@@ -96,7 +96,7 @@ struct Asking<'a> {
 impl ManagerLink {
     /// Asks for a path for what remains of an object, or for part of that, and waits until there is one. `on_wait` hears the
     /// request's number and how it stands.
-    pub async fn request(
+    pub(crate) async fn request(
         &self,
         wanted: Wanted<'_>,
         mut on_wait: impl FnMut(u64, &api::Waiting),
@@ -202,7 +202,7 @@ impl ManagerLink {
     }
 
     /// Changes the time or the receivers of a request; gives the path as it is now, `None` while it waits.
-    pub async fn extend(&self, extend: api::Extend) -> Result<Option<api::Granted>, Refusal> {
+    pub(crate) async fn extend(&self, extend: api::Extend) -> Result<Option<api::Granted>, Refusal> {
         let request = extend.request_id;
         let answered = self.table().extend(extend)?;
         match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
@@ -220,7 +220,7 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut table = self.link.table();
         let waited = table.asked.remove(&self.request).is_some();
-        // Granted, but nobody has taken it.
+        // Granted, but no transfer has taken it.
         let held = table.held.iter().find(|(_, held)| held.lease.request_id == self.request);
         let response = held.map(|(response, _)| *response);
         if let Some(response) = response {
@@ -247,7 +247,7 @@ fn passed_over(passed: api::PassedOver) -> PassedOver {
 }
 
 /// The receivers with their addresses.
-pub fn addresses(receivers: Vec<api::Receiver>) -> Result<Vec<(String, SocketAddr)>, Refusal> {
+pub(crate) fn addresses(receivers: Vec<api::Receiver>) -> Result<Vec<(String, SocketAddr)>, Refusal> {
     let address = |receiver: api::Receiver| {
         let address = receiver.control_address.parse().map_err(|_| {
             Refusal::new(Kind::Internal, format!("'{}' is no address", receiver.control_address))

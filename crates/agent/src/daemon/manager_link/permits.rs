@@ -19,7 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// What permits are checked with.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Permits {
-    /// Whether agents show who they are: without that a permit says nothing.
+    /// Whether agents show certificates: without that a permit says nothing.
     pub wanted: bool,
     /// The newest first.
     keys: Vec<[u8; PUBLIC_LEN]>,
@@ -29,7 +29,7 @@ pub(in crate::daemon) struct Permits {
 
 impl Permits {
     /// The manager that has let us in says what it signs with, and what time it is.
-    pub fn learn(&mut self, joined: &api::Joined) {
+    pub(super) fn learn(&mut self, joined: &api::Joined) {
         for key in &joined.permit_keys {
             if let Ok(key) = <[u8; PUBLIC_LEN]>::try_from(key.as_slice()) {
                 self.keys.retain(|known| *known != key);
@@ -52,7 +52,7 @@ pub(in crate::daemon) struct Authority {
 
 /// What the permit of a path is asked with.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub(super) struct Claim {
     name: String,
     data_size: u64,
     root: Vec<u8>,
@@ -151,7 +151,7 @@ impl ManagerLink {
     }
 
     /// The same until it has judged about these receivers.
-    pub async fn await_permit_of(
+    pub(crate) async fn await_permit_of(
         &self,
         steering: &Arc<Steering>,
         receivers: &[String],

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Our wishes that wait for answers.
 const WISHES_MAX: usize = 64;
-/// Answers to one wish that nobody has read.
+/// Answers to one wish that were not read yet.
 const ANSWERS_MAX: usize = 65_536;
 /// Wishes of others that wait; more are not heard.
 const OTHERS_MAX: usize = 256;
@@ -34,7 +34,7 @@ impl Removals {
     /// An answer to a wish of ours.
     pub(super) fn answered(&mut self, answer: api::Removed) {
         if let Some(ours) = self.ours.get(&answer.request_id) {
-            // Whoever wished it may have gone.
+            // The caller that wished it may have gone.
             let _ = ours.try_send(answer);
         }
     }
@@ -42,25 +42,25 @@ impl Removals {
 
 /// What has become of a wish.
 #[derive(Debug, Default)]
-pub struct Removal {
+pub(crate) struct Removal {
     /// One answer an agent.
     pub answers: Vec<api::Removed>,
-    /// Who is not at the manager.
+    /// Agents that are not at the manager.
     pub absent: Vec<String>,
-    /// Who did not answer in time.
+    /// Agents that did not answer in time.
     pub silent: Vec<String>,
 }
 
 impl ManagerLink {
     /// The wishes of other agents, from now on.
-    pub fn removals(&self) -> mpsc::Receiver<api::Remove> {
+    pub(crate) fn removals(&self) -> mpsc::Receiver<api::Remove> {
         let (others, wishes) = mpsc::channel(OTHERS_MAX);
         self.table().removals.others = Some(others);
         wishes
     }
 
     /// Answers a wish of another agent.
-    pub fn removed(&self, answer: api::Removed) {
+    pub(crate) fn removed(&self, answer: api::Removed) {
         self.table().say(Said::Removed(answer));
     }
 
@@ -68,7 +68,7 @@ impl ManagerLink {
     ///
     /// # Errors
     /// The manager cannot be reached.
-    pub async fn remove(
+    pub(crate) async fn remove(
         &self,
         agents: Vec<String>,
         all: bool,

@@ -15,16 +15,16 @@ use tokio::sync::watch;
 
 /// A source's view of its stream.
 #[derive(Clone, Debug, Default)]
-pub struct Audience {
+pub(crate) struct Audience {
     /// What the manager has said about it; nothing yet.
     pub made: Option<Result<(), Refusal>>,
-    /// The way to those who listen; none while nobody does.
+    /// The way to the stream's receivers; none while there are none.
     pub path: Option<(String, Path)>,
 }
 
 /// A receiver's view of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
+pub(crate) enum Whereabouts {
     /// Nothing is known yet.
     Unknown,
     /// It comes here.
@@ -47,14 +47,14 @@ pub enum Whereabouts {
 }
 
 /// A stream that we send; it ends when this is dropped.
-pub struct Published {
+pub(crate) struct Published {
     link: ManagerLink,
     name: String,
     pub audience: watch::Receiver<Audience>,
 }
 
 /// A stream that we hear; left when this is dropped.
-pub struct Listening {
+pub(crate) struct Listening {
     link: ManagerLink,
     name: String,
     pub whereabouts: watch::Receiver<Whereabouts>,
@@ -88,13 +88,13 @@ fn join(name: &str) -> Said {
 
 impl Streams {
     /// All that the manager has to know.
-    pub fn all(&self) -> Vec<Said> {
+    pub(super) fn all(&self) -> Vec<Said> {
         let created = self.created.iter().map(|(name, created)| created.word(name));
         created.chain(self.joined.keys().map(|name| join(name))).collect()
     }
 
     /// The handle of the stream with this request.
-    pub fn handle(&self, request: u64) -> u64 {
+    pub(super) fn handle(&self, request: u64) -> u64 {
         self.of(request).map_or(0, |created| created.handle)
     }
 
@@ -103,7 +103,7 @@ impl Streams {
     }
 
     /// The path of a request has changed; gives whether it is one of a stream here.
-    pub fn path(&self, request: u64, path: Option<(&str, &Option<Channel>)>) -> bool {
+    pub(super) fn path(&self, request: u64, path: Option<(&str, &Option<Channel>)>) -> bool {
         let Some(created) = self.of(request) else { return false };
         let path = path.and_then(|(fabric, channel)| {
             let path = lease::path(channel.clone());
@@ -117,7 +117,7 @@ impl Streams {
     }
 
     /// Takes in what the manager says of a stream.
-    pub fn take_in(&mut self, news: StreamNews) {
+    pub(super) fn take_in(&mut self, news: StreamNews) {
         let StreamNews { name, news } = news;
         let gone = |refusal| Whereabouts::Gone(refusal);
         match news {
@@ -158,11 +158,11 @@ impl Streams {
 }
 
 impl ManagerLink {
-    /// Makes a stream. The secret is told to those who join, where there is one.
+    /// Makes a stream. The secret is told to those that join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.
-    pub async fn create_stream(
+    pub(crate) async fn create_stream(
         &self,
         name: &str,
         handle: u64,
@@ -196,7 +196,7 @@ impl ManagerLink {
     ///
     /// # Errors
     /// It is sent or heard here already.
-    pub fn join_stream(&self, name: &str) -> Result<Listening, Refusal> {
+    pub(crate) fn join_stream(&self, name: &str) -> Result<Listening, Refusal> {
         let (sender, whereabouts) = watch::channel(Whereabouts::Unknown);
         let mut table = self.table();
         if table.streams.created.contains_key(name) {

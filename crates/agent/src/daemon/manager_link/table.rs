@@ -94,7 +94,7 @@ pub(super) struct Table {
 
 impl Table {
     /// A session has begun: says again what may have been lost with the one before.
-    pub fn connect(&mut self, outbox: mpsc::Sender<AgentMessage>, client: ManagerClient<Channel>) {
+    pub(super) fn connect(&mut self, outbox: mpsc::Sender<AgentMessage>, client: ManagerClient<Channel>) {
         (self.outbox, self.client) = (Some(outbox), Some(client));
         (self.answered, self.unanswered_since) = (self.beats, None);
         for (request, owed) in self.owed.clone() {
@@ -114,10 +114,10 @@ impl Table {
     }
 
     /// The session has ended.
-    pub fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         (self.outbox, self.client) = (None, None);
         self.extending.clear();
-        // Nobody tells when a path is there any more: from here on it has to reach everyone.
+        // The manager cannot tell any more when a path is there: from here on it has to reach everyone.
         for held in self.held.values() {
             held.steering.tell(PathNews { waits: Some(false), ..PathNews::default() });
         }
@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// The leases in use, for a manager that may not know them.
-    pub fn leases(&self) -> Vec<api::Lease> {
+    pub(super) fn leases(&self) -> Vec<api::Lease> {
         let now = Instant::now();
         let lease = |held: &Held| {
             let left = held.ends_at.map(|at| at.saturating_duration_since(now));
@@ -135,7 +135,7 @@ impl Table {
     }
 
     /// Puts a message on its way; gives whether there is one.
-    pub fn say(&mut self, message: Said) -> bool {
+    pub(super) fn say(&mut self, message: Said) -> bool {
         let Some(outbox) = &self.outbox else { return false };
         let said = outbox.try_send(AgentMessage { message: Some(message) }).is_ok();
         if !said {
@@ -146,7 +146,7 @@ impl Table {
     }
 
     /// Sends a heartbeat; gives whether there is a way.
-    pub fn beat(&mut self) -> bool {
+    pub(super) fn beat(&mut self) -> bool {
         self.beats += 1;
         self.unanswered_since.get_or_insert_with(Instant::now);
         self.renew_permits();
@@ -155,12 +155,12 @@ impl Table {
     }
 
     /// For how long the manager has owed us an answer.
-    pub fn unanswered_for(&self) -> Duration {
+    pub(super) fn unanswered_for(&self) -> Duration {
         self.unanswered_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Gives back a lease, or a request that has none.
-    pub fn give_back(&mut self, request: u64, response: Option<u64>, fared: Fared) {
+    pub(super) fn give_back(&mut self, request: u64, response: Option<u64>, fared: Fared) {
         self.owed.insert(request, Owed { response, fared: fared.clone(), confirmed_by: None });
         self.say_owed(request, response, fared);
     }
@@ -182,7 +182,7 @@ impl Table {
     }
 
     /// Asks for a change of a request; one at a time.
-    pub fn extend(
+    pub(super) fn extend(
         &mut self,
         extend: api::Extend,
     ) -> Result<oneshot::Receiver<Result<Option<api::Granted>, Refusal>>, Refusal> {
@@ -199,12 +199,12 @@ impl Table {
     }
 
     /// Forgets a change that was not answered in time.
-    pub fn give_up_extending(&mut self, request: u64) {
+    pub(super) fn give_up_extending(&mut self, request: u64) {
         self.extending.remove(&request);
     }
 
     /// Takes in what the manager has said.
-    pub fn take_in(&mut self, message: Told) {
+    pub(super) fn take_in(&mut self, message: Told) {
         match message {
             Told::Joined(_) => {}
             Told::Heartbeat(answer) => self.heartbeat(answer),
@@ -234,7 +234,7 @@ impl Table {
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
-                    // Nobody listens any more; or a new path follows.
+                    // No receiver listens any more; or a new path follows.
                     self.held.remove(&ended.response_id);
                 } else if let Some(held) = self.held.remove(&ended.response_id) {
                     tracing::warn!(response = ended.response_id, reason = %ended.reason, "the path has ended");
@@ -341,7 +341,7 @@ impl Table {
         for lost in answer.lost_leases {
             // The transfer goes on: at worst it shares its group address, and packets tell whose they are.
             if self.held.remove(&lost).is_some() {
-                tracing::warn!(response = lost, "the manager has lent a path in use to somebody else");
+                tracing::warn!(response = lost, "the manager has lent a path in use to another transfer");
             }
         }
     }
@@ -363,7 +363,7 @@ impl Table {
         let Some(asked) = self.asked.remove(&granted.request_id) else {
             let known = self.held.contains_key(&granted.response_id);
             if !known && !self.owed.contains_key(&granted.request_id) {
-                // Nobody wants it any more.
+                // No transfer needs it any more.
                 self.give_back(granted.request_id, Some(granted.response_id), Fared::default());
             }
             return;
@@ -391,7 +391,7 @@ impl Table {
             self.ask_permit(granted.response_id);
         }
         let Some(answer) = self.extending.remove(&extended.request_id) else { return };
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = answer.send(match extended.denied {
             Some(denied) => Err(refusal(denied)),
             None => Ok(extended.granted),

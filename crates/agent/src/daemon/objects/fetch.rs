@@ -26,11 +26,11 @@ const PROGRESS: Duration = Duration::from_millis(100);
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process.
-pub type Process = (AppId, u64);
+pub(super) type Process = (AppId, u64);
 
-/// Who waits for what.
+/// Which processes wait for which objects.
 #[derive(Default)]
-pub struct Fetches {
+pub(super) struct Fetches {
     objects: BTreeMap<ObjectId, Fetch>,
     waiters: usize,
     last_number: u64,
@@ -51,7 +51,7 @@ struct Waiter {
     words: mpsc::Sender<Word>,
 }
 
-/// Who gets an object from its origin.
+/// The process that gets an object from its origin.
 struct Filling {
     waiter: u64,
     process: Process,
@@ -65,16 +65,16 @@ enum Word {
     Denied(Refusal),
 }
 
-/// How somebody asks.
+/// How a process asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Asks {
+pub(crate) struct Asks {
     pub process: Process,
     pub user: User,
     pub can_fill: bool,
     pub deadline: Option<Duration>,
 }
 
-/// Somebody's place among those who wait; the wish ends with the last of them.
+/// The place of one wait among all that wait for an object; the wish ends with the last of them.
 struct Place {
     objects: Arc<Objects>,
     object: ObjectId,
@@ -91,7 +91,7 @@ type Events = mpsc::Sender<Result<FetchEvent, Status>>;
 
 impl Objects {
     /// Waits for an object, and tells the caller how it goes.
-    pub async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
+    pub(crate) async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
         if let Err(refusal) = Arc::clone(&self).follow(object, asks, &events).await {
             // A caller that has gone need not hear it.
             let _ = events.send(Err(refusal.into())).await;
@@ -161,7 +161,7 @@ impl Objects {
         Refusal::new(Kind::TimedOut, format!("object {object} did not come in time: {how}"))
     }
 
-    /// A place for one more who waits.
+    /// A place for one more that waits.
     fn enter(
         self: &Arc<Self>,
         object: ObjectId,
@@ -200,7 +200,7 @@ impl Objects {
         self.tidy(&mut fetches, object);
     }
 
-    /// Forgets an object that nobody here waits for or gets.
+    /// Forgets an object that no process here waits for or gets.
     fn tidy(&self, fetches: &mut Fetches, object: ObjectId) {
         let Some(fetch) = fetches.objects.get(&object) else { return };
         if fetch.filling.is_none() && fetch.waiters.is_empty() {
@@ -225,11 +225,11 @@ impl Objects {
     pub(super) fn told_to_fill(self: &Arc<Self>, object: ObjectId) {
         let mut fetches = self.fetches();
         let Some(fetch) = fetches.objects.get_mut(&object) else {
-            return self.shared.link.fill_failed(object, "nobody there asks for it any more".into());
+            return self.shared.link.fill_failed(object, "no process there asks for it any more".into());
         };
         self.shared.link.note_filling(object, true);
         if fetch.filling.is_none() {
-            self.choose(object, fetch, "nobody there can get it any more");
+            self.choose(object, fetch, "no process there can get it any more");
         }
         self.tidy(&mut fetches, object);
     }
@@ -325,7 +325,7 @@ impl Objects {
         let refusal = Refusal::new(refusal.kind, message);
         let mut told: usize = 0;
         fetch.waiters.retain(|_, waiter| {
-            // Who waits until somebody has it goes on waiting.
+            // A process that waits until an agent has the object goes on waiting.
             let goes_on = waiter.waits && refusal.kind == Kind::ObjectUnknown;
             if !goes_on {
                 // There is room: it has heard next to nothing.

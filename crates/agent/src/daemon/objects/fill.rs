@@ -28,13 +28,13 @@ use tonic::Streaming;
 const PIECES_MAX: usize = 8;
 /// The longest piece, in bytes.
 const PIECE_LEN_MAX: usize = 1 << 20;
-/// So much more room is taken at a time where nobody knows how long the object is.
+/// So much more room is taken at a time where the object's length is not known.
 const ROOM_STEP: u64 = 64 << 20;
 /// Bytes that are read at a time to compute a digest.
 const READ_LEN: usize = 1 << 20;
 
 /// The next bytes that a caller brings, and whether they are the last.
-pub struct Piece {
+pub(crate) struct Piece {
     bytes: Vec<u8>,
     error: String,
     done: bool,
@@ -53,7 +53,7 @@ impl From<PutRequest> for Piece {
 }
 
 /// What an object is called and unpacks to.
-pub struct Shape {
+pub(crate) struct Shape {
     pub name: String,
     pub kind: ObjectKind,
     pub mode: u16,
@@ -63,20 +63,20 @@ pub struct Shape {
 static ROOM: Mutex<()> = Mutex::new(());
 
 /// What has to be true of the bytes that are brought.
-pub struct Expected {
+pub(crate) struct Expected {
     pub length: Option<u64>,
     pub digest: Digest,
-    /// Who brings them.
+    /// The user who brings them.
     pub user: User,
 }
 
 /// What the file came to.
-pub struct Written {
+pub(super) struct Written {
     length: u64,
     root: String,
 }
 
-/// A fill that has begun; whoever lets go of it without an end has failed.
+/// A fill that has begun; if it is dropped without an end it has failed.
 struct Begun {
     objects: Arc<Objects>,
     object: ObjectId,
@@ -98,7 +98,7 @@ impl Drop for Begun {
 }
 
 /// Takes in an object from a process that was told to get it.
-pub async fn fill(
+pub(crate) async fn fill(
     objects: &Arc<Objects>,
     (process, user): (Process, User),
     first: FillRequest,
@@ -129,7 +129,7 @@ async fn take_in(
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    // What a key names is for all, and counts for who has brought it.
+    // What a key names is for all, and counts for the user who has brought it.
     let receive = match user.is_other() {
         true => shared.catalog.begin_bring(key.object, user, false)?,
         false => shared.catalog.begin_receive(key.object)?,
@@ -140,7 +140,7 @@ async fn take_in(
 }
 
 /// Writes what a caller brings into the store.
-pub async fn store<R: Into<Piece> + Send>(
+pub(crate) async fn store<R: Into<Piece> + Send>(
     shared: &Arc<Shared>,
     receive: Receive,
     shape: Shape,
@@ -167,7 +167,7 @@ pub async fn store<R: Into<Piece> + Send>(
 }
 
 /// Writes bytes that are at hand into the store, for this user.
-pub fn store_bytes(
+pub(crate) fn store_bytes(
     shared: &Arc<Shared>,
     receive: Receive,
     shape: Shape,
@@ -235,7 +235,7 @@ fn write(
     let target = shared.store.path(id);
     let path = part_path(&target);
     let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
-    // Whoever has mapped what an earlier try has left keeps that.
+    // A process that has mapped what an earlier try has left keeps that.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

@@ -10,7 +10,7 @@ const KIND_LEN_MAX: usize = 32;
 
 /// What the bytes of an object have to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Digest {
+pub(crate) enum Digest {
     /// Whatever they are.
     None,
     /// Their SHA-256.
@@ -21,7 +21,7 @@ pub enum Digest {
 
 /// A key by which an object is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     pub text: String,
     pub object: ObjectId,
     pub digest: Digest,
@@ -29,7 +29,7 @@ pub struct Key {
 
 impl Key {
     /// Reads a key: KIND:TEXT.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let shown = Printable(text);
         let invalid = |why: String| Refusal::new(Kind::Invalid, why);
         if text.len() > KEY_LEN_MAX {
@@ -63,8 +63,8 @@ impl Key {
         Ok(Key { text: text.to_string(), object: derive(kind, &name), digest })
     }
 
-    /// The name that a copy of the object gets where nobody says another: the end of the key.
-    pub fn name(&self) -> String {
+    /// The name that a copy of the object gets where no other is chosen: the end of the key.
+    pub(crate) fn name(&self) -> String {
         let end = self.text.rsplit(['/', ':']).find(|part| !part.is_empty()).unwrap_or("object");
         let end = end.split(['?', '#']).next().unwrap_or_default();
         if polycast_net::store::check_name(end).is_ok() { end.to_string() } else { "object".into() }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stand_for_the_same_ids_for_ever() {
+    fn keys_always_stand_for_the_same_ids() {
         // blake3("polycast:name\0model"), by another implementation.
         let key = Key::parse("name:model").unwrap();
         let hash = blake3::hash(b"polycast:name\0model");

@@ -18,8 +18,8 @@ const RANGES_MAX: usize = 65_536;
 
 type Events = mpsc::Sender<Result<WatchEvent, Status>>;
 
-/// What a caller wants of an object, and what it has been told.
-pub struct Watching {
+/// What a caller asks for of an object, and what it has been told.
+pub(crate) struct Watching {
     id: ObjectId,
     /// Empty for all of it.
     wanted: RangeSet,
@@ -30,7 +30,7 @@ pub struct Watching {
 impl Watching {
     /// # Errors
     /// A range has no bytes, or there are too many.
-    pub fn new(id: ObjectId, ranges: &[ByteRange], events: Events) -> Result<Self, Refusal> {
+    pub(crate) fn new(id: ObjectId, ranges: &[ByteRange], events: Events) -> Result<Self, Refusal> {
         let invalid = |why: String| Refusal::new(Kind::Invalid, why);
         if ranges.len() > RANGES_MAX {
             return Err(invalid(format!("{} ranges are more than {RANGES_MAX}", ranges.len())));
@@ -45,7 +45,7 @@ impl Watching {
     }
 
     /// Tells of bytes as they are verified, until all that are wanted have been told of, or the caller has gone.
-    pub async fn run(mut self, shared: Arc<Shared>, timeout: Option<Duration>) {
+    pub(crate) async fn run(mut self, shared: Arc<Shared>, timeout: Option<Duration>) {
         let outcome = match timeout {
             None => self.follow(&shared).await,
             Some(span) => tokio::time::timeout(span, self.follow(&shared)).await.unwrap_or_else(|_| {
@@ -115,7 +115,7 @@ impl Watching {
                     return Ok(false);
                 }
                 more = news.changed() => {
-                    more.map_err(|_| Refusal::new(Kind::Internal, "nobody receives it any more"))?;
+                    more.map_err(|_| Refusal::new(Kind::Internal, "it is not being received any more"))?;
                 }
                 () = self.events.closed() => return Ok(true),
             }

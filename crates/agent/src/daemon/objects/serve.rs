@@ -18,14 +18,14 @@ const ADD_WITHIN: Duration = Duration::from_millis(500);
 const ADD_AGAIN: Duration = Duration::from_millis(25);
 
 /// What has become of receivers, by their names.
-pub type Outcomes = Vec<(String, Result<(), String>)>;
+pub(crate) type Outcomes = Vec<(String, Result<(), String>)>;
 
 impl Objects {
     /// Sends an object to these: they are added to the transfer that runs, or get one of their own. The manager hears how it
     /// went.
     pub(super) async fn serve(self: &Arc<Self>, serve: u64, object: ObjectId, receivers: Vec<String>) {
         tracing::info!(%object, serve, receivers = receivers.len(), "sends to those who asked");
-        // Nobody was told of it: the manager cannot know that it is here.
+        // Other users were not told of it: the manager cannot know that it is here.
         if self.shared.catalog.get(object).is_some_and(|there| there.holder().is_some_and(|one| one.private))
         {
             let refusal =

@@ -1,4 +1,4 @@
-//! Topics: what is published here, and who here has subscribed.
+//! Topics: what is published here, and which processes here have subscribed.
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Reports of a version's transfers come within this, or are not waited for.
 const REPORTS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The topics that somebody here has subscribed to.
+/// The topics that processes here have subscribed to.
 #[derive(Default)]
-pub struct Topics {
+pub(super) struct Topics {
     topics: BTreeMap<String, Topic>,
 }
 
@@ -44,7 +44,7 @@ struct TopicStanding {
     refused: Option<Refusal>,
 }
 
-/// One who has subscribed.
+/// A process that has subscribed.
 struct Subscription {
     objects: Arc<Objects>,
     topic: String,
@@ -62,7 +62,7 @@ impl Drop for Subscription {
     }
 }
 
-/// A version that is being published; nobody waits for it when this is dropped.
+/// A version that is being published; when this is dropped, the caller has stopped waiting for it.
 struct Publication<'a> {
     objects: &'a Objects,
     topic: &'a str,
@@ -78,7 +78,7 @@ impl Drop for Publication<'_> {
 
 impl Objects {
     /// Publishes a version, and waits until it is committed.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         (app, user): (AppId, User),
         request: PublishRequest,
@@ -154,7 +154,7 @@ impl Objects {
     }
 
     /// Tells a caller of every version from the last one on, until it goes.
-    pub async fn subscribe(
+    pub(crate) async fn subscribe(
         self: Arc<Self>,
         caller: (AppId, User),
         topic: String,

@@ -28,7 +28,7 @@ const RETRY_INITIAL: Duration = Duration::from_millis(100);
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// A tree in which nothing comes for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// The longest time without a look at whether the caller wants to end it.
+/// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the caller hears how far this receiver is.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
@@ -251,7 +251,7 @@ impl Run<'_> {
         Ok(verified)
     }
 
-    /// Does what the session wants until it may begin.
+    /// Does what the session asks for until it may begin.
     fn await_begin(&mut self) -> Result<(), TransferError> {
         while let Some(output) = self.link.poll() {
             match output {
@@ -430,7 +430,7 @@ impl Run<'_> {
             seconds,
             patched_bytes: 0,
             spared_bytes: self.spared_bytes,
-            // Packets with wrong bytes are dropped one by one, by whoever hashes them first.
+            // Packets with wrong bytes are dropped one by one, by the first node that hashes them.
             corrupt_groups: 0,
             sealed: self.seal.is_some(),
             forged_packets: 0,

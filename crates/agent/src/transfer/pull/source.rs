@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 const SETUP_QUEUE_LEN: usize = 1 << 20;
 /// The caller hears of the transfer this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time without a look at what the caller wants.
+/// The longest time without a look at what the caller asks for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two words of a receiver on how far it is, in a small group and at most.
 const PROGRESS_MS: u64 = 100;
@@ -39,7 +39,7 @@ const PROGRESS_MS_MOST: u64 = 2_000;
 const PROGRESS_RECEIVERS: u64 = 8;
 /// A packet is lost that so many have overtaken, as with TCP: trees keep the order.
 const OVERTAKEN: u32 = 3;
-/// Receivers whose ways are known, those included who are named later.
+/// Receivers whose ways are known, those included that are named later.
 const ROUTES_MAX: usize = 1 << 16;
 /// Interests that may wait at the source for tokens, a tree and port.
 const WAITING_MAX: u32 = 1 << 14;
@@ -264,7 +264,7 @@ impl Run {
         Ok(())
     }
 
-    /// Does what the session wants of the transport.
+    /// Does what the session asks of the transport.
     fn turn_session(&mut self) -> Result<(), TransferError> {
         while let Some(event) = self.session.poll() {
             match event {

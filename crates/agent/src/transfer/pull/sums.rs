@@ -1,4 +1,4 @@
-//! What has to be known of a packet before anybody may pull it: the hash of its group, and the digest by which it is named.
+//! What has to be known of a packet before it may be pulled: the hash of its group, and the digest by which it is named.
 //!
 //! Threads read and hash the object from its beginning while the first packets travel already. What is known of a section of it
 //! makes the packets of that section's list (`protocol::pull`), which receivers pull too; of its root they hear from the source.
@@ -57,7 +57,7 @@ struct Section {
 }
 
 impl Sums {
-    /// Begins to read the object. Threads end when all is known, or nobody needs it any more.
+    /// Begins to read the object. Threads end when all is known, or it is not needed any more.
     pub(crate) fn start(
         source: &Arc<dyn ObjectSource>,
         (transfer, geometry, blocks): (Handle, Geometry, Blocks),

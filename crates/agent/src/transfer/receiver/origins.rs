@@ -1,4 +1,4 @@
-//! Who has sent to the data channel: named when wrong bytes have come, since one of them has sent these.
+//! The hosts that have sent to the data channel: named when wrong bytes have come, since one of them has sent these.
 
 use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Origins {
         }
     }
 
-    /// A group came with wrong bytes: says so, and who may have sent them, at most once a second.
+    /// A group came with wrong bytes: says so, and which hosts may have sent them, at most once a second.
     pub(super) fn spoiled(&mut self, now: Time, group: u64) {
         self.unlogged += 1;
         if self.logged_at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {

@@ -27,7 +27,7 @@ pub(super) enum Rack {
 /// What a speaker has.
 pub(super) struct Speaker {
     own: u32,
-    /// Who may come.
+    /// The receivers that may come.
     expected: BTreeSet<u32>,
     feedback: Feedback,
     members: BTreeMap<u32, FrameStream>,
@@ -64,7 +64,7 @@ impl Run {
         self.rack = Rack::Speaker(Box::new(Speaker { own, expected, feedback, members: BTreeMap::new() }));
     }
 
-    /// The source says who speaks for this receiver.
+    /// The source says which receiver speaks for this one.
     pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
         self.rack = Rack::Alone;
         let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref());
@@ -110,7 +110,7 @@ impl Run {
     pub(super) fn rack_turn(&mut self, now: Time, readable: bool) {
         match &mut self.rack {
             Rack::Alone => {
-                // Who comes to one that speaks for nobody is sent away.
+                // This receiver speaks for no rack: those that come to it are sent away.
                 drop(self.served.newcomers());
             }
             Rack::Member { speaker } => {

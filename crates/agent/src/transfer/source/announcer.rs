@@ -1,4 +1,4 @@
-//! How a source that nobody has been told of is found: it announces itself by multicast (`offer`).
+//! How receivers that were not told of a source find it: the source announces itself by multicast (`offer`).
 
 use super::super::entrance::host_name;
 use polycast_net::udp::Beacon;

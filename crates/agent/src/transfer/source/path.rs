@@ -36,7 +36,7 @@ impl Run {
         }
         let (now, fabric) = (self.now(), self.account.fabric.clone());
         let what = if all {
-            format!("the path of {fabric} reaches nobody: all get the object over TCP")
+            format!("the path of {fabric} reaches no receiver: all get the object over TCP")
         } else {
             format!("the path of {fabric} does not reach {}: they get the object over TCP", names.join(", "))
         };
@@ -68,7 +68,7 @@ impl Run {
 
     /// Goes on over another path, or without one where that cannot be.
     pub(super) fn take_path(&mut self, now: Time, next: NextPath) {
-        // Whoever is served by the chain by now stays there.
+        // Receivers that the chain serves by now stay there.
         if self.without_path || self.channel.is_none() {
             return;
         }

@@ -103,7 +103,7 @@ impl Optics for &Bench {
                 text: "stuck".into(),
             });
         }
-        // Long enough for somebody to want the end meanwhile.
+        // Long enough for the user to ask for the end meanwhile.
         self.made.set(self.made.get() + 1);
         if !self.manners.lies && self.manners.late.is_none_or(|(late, _)| late != self.made.get()) {
             self.circuits.borrow_mut().insert(circuit.from, circuit.to);

@@ -19,7 +19,7 @@ const LINE_LEN_MAX: usize = 200;
 /// Reports that a slow listener may be behind by.
 const REPORTS_MAX: usize = 1_024;
 
-/// Who we say we are.
+/// The user as whom we log in.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The user's name.
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Login {
 pub struct CircuitOptions {
     /// Its dialect.
     pub dialect: Arc<dyn Dialect>,
-    /// The login, if the switch wants one.
+    /// The login, if the switch asks for one.
     pub login: Option<Login>,
     /// How the connection is sealed, if it is.
     pub security: Option<Security>,
@@ -88,7 +88,7 @@ pub enum CircuitError {
     Login {
         /// Where.
         address: SocketAddr,
-        /// Who was refused.
+        /// The user that was refused.
         user: String,
         /// Why.
         reason: String,
@@ -349,7 +349,7 @@ impl CircuitClient {
     }
 
     fn unread(&self, line: String, wanted: &'static str) -> CircuitError {
-        // Whoever lies at length is not repeated at length.
+        // A long line that is wrong is repeated in part only.
         let line: String = line.chars().take(LINE_LEN_MAX).collect();
         CircuitError::Answer { line, wanted, dialect: self.dialect.name() }
     }
@@ -449,11 +449,11 @@ impl Keeper {
         }
     }
 
-    /// A new connection, or `None` if nobody wants one any more.
+    /// A new connection, or `None` if no task of this process asks for one any more.
     async fn reconnect(&mut self) -> Option<Conversation<Language>> {
         let mut pause = self.options.retry_first;
         loop {
-            // Who asks now hears at once that there is nobody to ask.
+            // A task that asks now hears at once that there is no connection.
             let pausing = sleep(pause);
             tokio::pin!(pausing);
             loop {

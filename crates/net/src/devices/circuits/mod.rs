@@ -55,14 +55,14 @@ impl From<Circuit> for Held {
 pub enum Request {
     /// Logs in.
     Login {
-        /// Who.
+        /// The user.
         user: String,
         /// How that is proven.
         password: String,
     },
     /// Logs out.
     Logout {
-        /// Who.
+        /// The user.
         user: String,
     },
     /// Notes a circuit that is not to be lit yet.
@@ -171,7 +171,7 @@ pub trait Dialect: fmt::Debug + Send + Sync {
         Framing::Tl1
     }
 
-    /// Whether such switches want to know who speaks to them.
+    /// Whether such switches ask for a user and a password.
     fn has_login(&self) -> bool {
         true
     }

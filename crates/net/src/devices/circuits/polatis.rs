@@ -142,7 +142,7 @@ impl Dialect for Polatis {
         format!("{from},{to}")
     }
 
-    /// In SCPI errors of those who spoke before are cleared away.
+    /// In SCPI errors of earlier clients are cleared away.
     fn login(&self, login: Option<&Login>) -> Option<Command> {
         match self.protocol {
             Protocol::Tl1 => login.map(Command::tl1_login),

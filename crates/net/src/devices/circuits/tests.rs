@@ -305,7 +305,7 @@ async fn many_commands_are_under_way_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_switch_is_not_waited_for_for_ever() {
+async fn waiting_for_a_silent_switch_ends() {
     let (listener, address) = listen().await;
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
@@ -359,7 +359,7 @@ async fn reports_are_passed_on_and_a_refused_login_is_said() {
     let login = Some(Login { user: "x".into(), password: "y".into() });
     let refused = CircuitClient::connect(address, CircuitOptions { login, ..plain() }).await.unwrap_err();
     assert!(refused.to_string().contains("refuses the login of 'x': unknown user (PIUI)"), "{refused}");
-    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    let error = CircuitClient::connect(nobody, plain()).await.unwrap_err();
+    let unused = SocketAddr::from(([127, 0, 0, 1], 1));
+    let error = CircuitClient::connect(unused, plain()).await.unwrap_err();
     assert!(matches!(error, CircuitError::Unreachable { .. }), "{error}");
 }

@@ -412,7 +412,7 @@ impl SwitchListener {
         self.next().await?.shake_hands().await
     }
 
-    /// The next that connects, who has not shaken hands yet.
+    /// The next that connects, before it has shaken hands.
     ///
     /// # Errors
     /// No more connections can be taken.
@@ -424,7 +424,7 @@ impl SwitchListener {
     }
 }
 
-/// Somebody who has connected, and may be a switch.
+/// A client that has connected, and may be a switch.
 #[derive(Debug)]
 pub struct Arrival {
     stream: TcpStream,

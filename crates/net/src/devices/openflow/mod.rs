@@ -219,9 +219,9 @@ pub enum Message {
     EchoRequest(Vec<u8>),
     /// It does.
     EchoReply(Vec<u8>),
-    /// Asks who the switch is.
+    /// Asks what the switch is.
     FeaturesRequest,
-    /// Who the switch is.
+    /// What the switch is.
     FeaturesReply {
         /// Its number.
         datapath_id: u64,
@@ -365,7 +365,7 @@ impl Message {
     /// The message on the wire.
     ///
     /// # Panics
-    /// If it is longer than a message can be: whoever builds one keeps it short.
+    /// If it is longer than a message can be: the code that builds one keeps it short.
     #[must_use]
     pub fn emit(&self, transaction: u32) -> Vec<u8> {
         let mut wire = vec![VERSION, 0, 0, 0];

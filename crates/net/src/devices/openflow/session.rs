@@ -9,7 +9,7 @@ const PENDING_MAX: usize = 1_024;
 const EVENTS_MAX: usize = 8_192;
 /// Ports of one switch that are listened to: more than any has.
 const PORTS_MAX: usize = 16_384;
-/// Flags, and how much of a packet the controller wants: all of it.
+/// Flags, and how much of a packet the controller asks for: all of it.
 const SET_CONFIG: u8 = 9;
 /// Bit 4 of a greeting: OpenFlow 1.3.
 const OUR_VERSION: u32 = 1 << super::VERSION;
@@ -103,7 +103,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// A fresh connection: our greeting and our question who the switch is go out first.
+    /// A fresh connection: our greeting and our question what the switch is go out first.
     #[must_use]
     pub fn new() -> Self {
         let outgoing = Message::Hello { versions: Some(OUR_VERSION) }.emit(1);

@@ -95,7 +95,7 @@ pub enum Output {
         /// Whether another part follows.
         more: bool,
     },
-    /// Something that nobody asked for.
+    /// Something that the client did not ask for.
     Autonomous {
         /// How bad it is.
         severity: Severity,

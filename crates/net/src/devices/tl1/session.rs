@@ -167,7 +167,7 @@ impl Session {
         comment: String,
         more: bool,
     ) {
-        // An answer to nobody, or to a command that was given up.
+        // An answer to no command, or to one that was given up.
         let Some(answer) = tag.parse().ok().and_then(|tag| self.pending.get_mut(&tag)) else { return };
         let room = LINES_MAX.saturating_sub(answer.lines.len());
         lines.truncate(room);

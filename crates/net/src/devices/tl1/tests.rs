@@ -58,7 +58,7 @@ fn parts_of_an_answer_are_joined() {
         session.poll(),
         Some(Event::Done { tag, result: Ok(Answer { lines, comment: String::new() }) })
     );
-    // The same answer again is an answer to nobody.
+    // The same answer again belongs to no command.
     session.receive(part(&[], false).as_bytes()).unwrap();
     assert_eq!(session.poll(), None);
 }

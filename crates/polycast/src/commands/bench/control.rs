@@ -44,7 +44,7 @@ const STEPS: [Step; 6] = [
 ];
 
 /// `polycast bench control`
-pub fn run(args: &BenchControlArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &BenchControlArgs, format: Format) -> Result<Exit, Failure> {
     let (spec, requests) = (&args.spec, args.requests);
     let fabric = match spec.network {
         Network::Blast { .. } => "ocs",

@@ -64,7 +64,7 @@ fn millis(nanos: u64) -> f64 {
 }
 
 /// `polycast bench rack-kill`
-pub fn kills(args: &BenchKillArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn kills(args: &BenchKillArgs, format: Format) -> Result<Exit, Failure> {
     let (load, kills) = (load(&args.lab)?, args.kills);
     let mut specs = Vec::new();
     for timeout in &args.timeout {
@@ -149,7 +149,7 @@ fn kill_report(
 }
 
 /// `polycast bench join`
-pub fn joins(args: &BenchJoinArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn joins(args: &BenchJoinArgs, format: Format) -> Result<Exit, Failure> {
     let (load, joins) = (load(&args.lab)?, args.joins);
     let spec = &args.lab.spec;
     output::say(&format!("joining in {spec}"));
@@ -157,7 +157,7 @@ pub fn joins(args: &BenchJoinArgs, format: Format) -> Result<Exit, Failure> {
     let Measured::Joins { joins, flow } = measured else {
         return Err(Failure::unexpected("the lab has measured something else"));
     };
-    let nothing = || Failure::unexpected("nobody has joined");
+    let nothing = || Failure::unexpected("no receiver has joined");
     let spread = |of: &dyn Fn(&Joining) -> f64| Spread::of(joins.iter().map(of)).ok_or_else(nothing);
     let heard = spread(&|join| millis(join.heard_ns))?;
     let arrived = spread(&|join| millis(join.arrived_ns))?;

@@ -12,7 +12,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
 /// The interface that transfers would use.
-pub fn interface(devices: &[Link], wanted: Option<&str>, checks: &mut Vec<Check>) -> Option<Interface> {
+pub(super) fn interface(
+    devices: &[Link],
+    wanted: Option<&str>,
+    checks: &mut Vec<Check>,
+) -> Option<Interface> {
     const NAME: &str = "interface";
     const COST: &str = "no other machine can be reached";
     let used = match interface::resolve(wanted) {
@@ -60,7 +64,7 @@ pub fn interface(devices: &[Link], wanted: Option<&str>, checks: &mut Vec<Check>
 }
 
 /// Whether the ports can be had.
-pub fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
+pub(super) fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
     let group = SocketAddrV4::new(discovery::GROUP.into(), discovery::PORT);
     checks.push(match Beacon::open(address, group) {
         Ok(_) => Check::ok("ports", format!("UDP {} can be used", discovery::PORT)),
@@ -74,7 +78,7 @@ pub fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
 }
 
 /// The socket's buffer.
-pub fn buffers(checks: &mut Vec<Check>) {
+pub(super) fn buffers(checks: &mut Vec<Check>) {
     const NAME: &str = "buffers";
     let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
     let limit = limit.ok().and_then(|text| text.trim().parse::<usize>().ok());
@@ -95,7 +99,7 @@ pub fn buffers(checks: &mut Vec<Check>) {
 }
 
 /// Where agents keep objects unless they are told otherwise.
-pub fn memory(checks: &mut Vec<Check>) {
+pub(super) fn memory(checks: &mut Vec<Check>) {
     const NAME: &str = "store";
     let place = Path::new("/dev/shm");
     checks.push(match rustix::fs::statvfs(place) {
@@ -123,7 +127,7 @@ pub fn memory(checks: &mut Vec<Check>) {
 }
 
 /// What this build and the kernel can do.
-pub fn kernel(checks: &mut Vec<Check>) {
+pub(super) fn kernel(checks: &mut Vec<Check>) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let missing = polycast_net::bpf::missing();
     checks.push(match missing.first() {
@@ -140,7 +144,7 @@ pub fn kernel(checks: &mut Vec<Check>) {
 }
 
 /// The agent and its manager, if there are any.
-pub fn service(local: &LocalArgs, checks: &mut Vec<Check>) {
+pub(super) fn service(local: &LocalArgs, checks: &mut Vec<Check>) {
     let asked = cluster::runtime()
         .and_then(|runtime| runtime.block_on(async { Ok(cluster::connect(local).await?.status().await?) }));
     let status = match asked {

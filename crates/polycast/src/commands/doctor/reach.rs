@@ -24,7 +24,7 @@ const HEADERS_LEN: usize = 28;
 const USUAL_MTU: u32 = 1_500;
 
 /// Looks at how far packets get.
-pub fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
+pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
     let asker = match Asker::open(used.address) {
         Ok(asker) => asker,
         Err(error) => {
@@ -51,7 +51,7 @@ pub fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
 
 const NO_MULTICAST: &str = "everything goes over the chain of TCP connections, and `accept` needs --from";
 
-/// Asks all, and says who answered to short and to long questions; gives the addresses of those who did.
+/// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that did.
 fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {
     let own = Answerer::open(used.address, &network::machine_name());
     let ends = AtomicBool::new(false);
@@ -141,7 +141,7 @@ fn named(names: &[String]) -> String {
     text
 }
 
-/// Everybody who answers to a question of this length.
+/// The hosts that answer to a question of this length.
 fn ask(
     asker: &Asker,
     to: Option<SocketAddrV4>,
@@ -213,10 +213,10 @@ fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>
 
 fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
     checks.push(match querier(std::time::Duration::from_nanos(patience.0)) {
-        Ok(Some(from)) => Check::ok("querier", format!("{from} asks who wants which group")),
+        Ok(Some(from)) => Check::ok("querier", format!("{from} asks which hosts are in which group")),
         Ok(None) => Check::warning(
             "querier",
-            format!("nobody has asked who wants which group for {} s", patience.0 / 1_000_000_000),
+            format!("no router or switch has asked which hosts are in which group for {} s", patience.0 / 1_000_000_000),
             "a switch that snoops on IGMP stops multicast after some minutes",
             "switch a querier on in the switch (a Linux bridge: ip link set br0 type bridge mcast_querier 1), or its snooping off",
         ),

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 /// `polycast lab compare`
 #[derive(Arguments, Debug)]
-pub struct CompareArgs {
+pub(super) struct CompareArgs {
     /// The lab, such as datacast:bcube:4,2 or bridge:8
     #[arg(value_name = "SPEC")]
     spec: Spec,
@@ -101,7 +101,7 @@ fn paper(spec: &Spec, way: Way) -> Option<Paper> {
     }
 }
 
-pub fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
     let mut ways = vec![Way::Polycast];
     for way in &args.with {
         way.check(&args.spec)?;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// `polycast lab soak`
 #[derive(Arguments, Debug)]
-pub struct SoakArgs {
+pub(super) struct SoakArgs {
     /// The lab, such as datacast:bcube:4,2 or bridge:8
     #[arg(value_name = "SPEC")]
     spec: Spec,
@@ -48,7 +48,7 @@ struct Document {
     outcome: SoakOutcome,
 }
 
-pub fn run(args: &SoakArgs, format: Format) -> Result<Exit, Failure> {
+pub(super) fn run(args: &SoakArgs, format: Format) -> Result<Exit, Failure> {
     drop(object::open(&args.path)?);
     let path = args.path.canonicalize().map_err(|error| Failure::path("read", &args.path, &error))?;
     let SoakArgs { groups, parallel, receivers, seed, readings, .. } = *args;

@@ -28,7 +28,7 @@ groups.json:
 
 docs/planning.md has all of its fields.";
 
-/// How long the exact scheduler may think.
+/// How long the exact scheduler may compute.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The most ports of a circuit switch whose circuits are listed.
@@ -43,7 +43,7 @@ const UNLIMITED_POWER: PowerBudget =
 
 /// Arguments of `plan circuits`.
 #[derive(Args, Clone, Debug)]
-pub struct CircuitsArgs {
+pub(crate) struct CircuitsArgs {
     /// The network and the groups, as JSON
     #[arg(value_name = "FILE.json")]
     pub file: PathBuf,

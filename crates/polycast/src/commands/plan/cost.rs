@@ -17,7 +17,7 @@ docs/planning.md has the keys of a parts file.";
 
 /// Arguments of `plan cost`.
 #[derive(Args, Clone, Debug)]
-pub struct CostArgs {
+pub(crate) struct CostArgs {
     /// Racks to reach
     #[arg(long)]
     pub tors: u32,

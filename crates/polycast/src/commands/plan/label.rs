@@ -22,7 +22,7 @@ const LISTED_MAX: usize = 32;
 
 /// Arguments of `plan label`.
 #[derive(Args, Clone, Debug)]
-pub struct LabelArgs {
+pub(crate) struct LabelArgs {
     /// fat-tree:n,3 or leaf-spine:leafs,spines,hosts or clos:pods,leafs,spines,hosts,cores
     #[arg(long)]
     pub topology: String,

@@ -5,7 +5,7 @@
 mod circuits;
 mod cost;
 mod label;
-pub mod names;
+pub(crate) mod names;
 mod parts;
 mod shufflecast;
 mod trees;
@@ -28,7 +28,7 @@ use std::time::Instant;
 
 /// Ask a planner.
 #[derive(Args, Clone, Debug)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// What to plan.
     #[command(subcommand)]
     pub what: PlanWhat,
@@ -36,7 +36,7 @@ pub struct PlanArgs {
 
 /// The planners.
 #[derive(Subcommand, Clone, Debug)]
-pub enum PlanWhat {
+pub(crate) enum PlanWhat {
     /// Relays of a p, k-Shufflecast, and its rules after relays have failed
     #[command(after_help = shufflecast::EXAMPLES)]
     Shufflecast(shufflecast::ShufflecastArgs),
@@ -56,7 +56,7 @@ pub enum PlanWhat {
 
 /// What has failed in a network.
 #[derive(Args, Clone, Debug)]
-pub struct Damage {
+pub(crate) struct Damage {
     /// Links that have failed, by their two ends
     #[arg(long, value_name = "NODE-NODE,NODE-NODE", value_delimiter = ',')]
     pub failed_links: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Damage {
 
 /// Why there is no plan: one sentence that says what was wrong and what would be right.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// About the network.
     #[error(transparent)]
     Topology(#[from] TopologyError),
@@ -129,7 +129,7 @@ impl From<PlanError> for Failure {
 }
 
 /// Asks the planner, and prints what it answers.
-pub fn run(args: &PlanArgs, format: Format) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &PlanArgs, format: Format) -> Result<Exit, Failure> {
     let answer = answer(&args.what)?;
     output::result(format, &answer.document, &answer.text)?;
     Ok(Exit::Done)

@@ -4,7 +4,7 @@ use polycast_topology::{Graph, Hybrid, Kind, Network, Node};
 
 /// The name of a node: `h5` is a server, `leaf2`, `spine0` and `core1` are switches of a Clos network counted among
 /// their kind, and `s16` is the switch of another network with the number 16.
-pub fn node(network: &Network, node: Node) -> String {
+pub(crate) fn node(network: &Network, node: Node) -> String {
     if let Some(clos) = network.as_clos() {
         let (kind, index) = clos.kind(node);
         let word = match kind {
@@ -19,7 +19,7 @@ pub fn node(network: &Network, node: Node) -> String {
 }
 
 /// Names with spaces between them, or a dash where there is none; many are cut short.
-pub fn list(names: impl IntoIterator<Item = String>) -> String {
+pub(crate) fn list(names: impl IntoIterator<Item = String>) -> String {
     const SHOWN_MAX: usize = 48;
     let names: Vec<String> = names.into_iter().collect();
     if names.is_empty() {
@@ -30,7 +30,7 @@ pub fn list(names: impl IntoIterator<Item = String>) -> String {
 }
 
 /// Which numbers the nodes have by which `--failed-nodes` and JSON know them.
-pub fn numbers(network: &Network) -> String {
+pub(crate) fn numbers(network: &Network) -> String {
     let span = |first: Node, count: u32| {
         let last = first + count - 1;
         let (from, to) = (node(network, first), node(network, last));
@@ -55,7 +55,7 @@ pub fn numbers(network: &Network) -> String {
 }
 
 /// What is at a port of a circuit switch.
-pub fn port(hybrid: &Hybrid, port: u32) -> String {
+pub(crate) fn port(hybrid: &Hybrid, port: u32) -> String {
     let of_racks = hybrid.rack_port(hybrid.racks, 0);
     if port < of_racks {
         let (rack, uplink) = (port / hybrid.ports_per_rack, port % hybrid.ports_per_rack);

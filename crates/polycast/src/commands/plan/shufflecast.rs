@@ -19,7 +19,7 @@ Examples:
 
 /// Arguments of `plan shufflecast`.
 #[derive(Args, Clone, Debug)]
-pub struct ShufflecastArgs {
+pub(crate) struct ShufflecastArgs {
     /// Outputs of a splitter
     #[arg(long)]
     pub p: u32,

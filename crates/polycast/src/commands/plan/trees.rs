@@ -21,7 +21,7 @@ const LISTED_MAX: usize = 64;
 
 /// Arguments of `plan trees`.
 #[derive(Args, Clone, Debug)]
-pub struct TreesArgs {
+pub(crate) struct TreesArgs {
     /// bcube:n,k or torus:n,k or fat-tree:n,k
     #[arg(long)]
     pub topology: String,
@@ -102,7 +102,7 @@ fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
     text + "\n" + &paragraph(&names::numbers(network), 0)
 }
 
-/// Who feeds whom in a tree, from the source outwards.
+/// Which node feeds which in a tree, from the source outwards.
 fn branches(network: &Network, plan: &TreePlan, tree: &SteinerTree) -> String {
     let name = |node: Node| {
         let mark = if plan.is_receiver(node) { "*" } else { "" };

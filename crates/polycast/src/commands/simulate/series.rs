@@ -9,7 +9,7 @@ use std::io::{self, Write};
 const ROWS_MAX: u64 = 100_000_000;
 
 /// Writes samples as they come. The first error ends it; [`Series::end`] says it.
-pub struct Series<W: Write> {
+pub(super) struct Series<W: Write> {
     out: W,
     failed: Option<io::Error>,
     before: Time,
@@ -20,13 +20,13 @@ pub struct Series<W: Write> {
 
 impl<W: Write> Series<W> {
     /// Begins with the heads of the columns.
-    pub fn new(mut out: W) -> Self {
+    pub(super) fn new(mut out: W) -> Self {
         let failed = writeln!(out, "time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops").err();
         Series { out, failed, before: Time::ZERO, bytes: BTreeMap::new(), rows: 0 }
     }
 
     /// Adds a sample.
-    pub fn add(&mut self, sample: &Sample) {
+    pub(super) fn add(&mut self, sample: &Sample) {
         if self.failed.is_none() {
             self.failed = self.write(sample).err();
         }
@@ -34,7 +34,7 @@ impl<W: Write> Series<W> {
     }
 
     /// Whether all was written.
-    pub fn end(mut self) -> io::Result<()> {
+    pub(super) fn end(mut self) -> io::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),
             None => self.out.flush(),

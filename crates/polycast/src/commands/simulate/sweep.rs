@@ -9,14 +9,14 @@ const RUNS_MAX: usize = 10_000;
 
 /// A key and the values that it takes in turn.
 #[derive(Clone, Debug)]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// As in problems of scenarios: `links.queue`, `flow[0].bytes`.
     pub key: String,
     values: Vec<String>,
 }
 
 /// The values of one run.
-pub type Choice = Vec<(String, String)>;
+pub(super) type Choice = Vec<(String, String)>;
 
 impl std::str::FromStr for Sweep {
     type Err = String;
@@ -38,7 +38,7 @@ impl std::str::FromStr for Sweep {
 }
 
 /// Each value of the first key with each of the second, and so on; the last key changes fastest.
-pub fn choices(sweeps: &[Sweep]) -> Result<Vec<Choice>, Failure> {
+pub(super) fn choices(sweeps: &[Sweep]) -> Result<Vec<Choice>, Failure> {
     for (at, sweep) in sweeps.iter().enumerate() {
         if sweeps[..at].iter().any(|other| other.key == sweep.key) {
             let key = &sweep.key;
@@ -67,7 +67,7 @@ pub fn choices(sweeps: &[Sweep]) -> Result<Vec<Choice>, Failure> {
 }
 
 /// A choice for people: `links.queue=64K transfer.bytes=1M`.
-pub fn describe(choice: &Choice) -> String {
+pub(super) fn describe(choice: &Choice) -> String {
     let mut text = String::new();
     for (key, value) in choice {
         let _ = write!(text, "{}{key}={value}", if text.is_empty() { "" } else { " " });
@@ -76,7 +76,7 @@ pub fn describe(choice: &Choice) -> String {
 }
 
 /// The scenario with these values in place of its own.
-pub fn apply(scenario: &Table, choice: &Choice) -> Result<String, String> {
+pub(super) fn apply(scenario: &Table, choice: &Choice) -> Result<String, String> {
     let mut table = scenario.clone();
     for (key, value) in choice {
         set(&mut table, key, written(value)).map_err(|why| format!("{key}: {why}"))?;

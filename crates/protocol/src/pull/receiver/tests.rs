@@ -93,7 +93,7 @@ fn packets_without_a_name_are_not_asked_for() {
     assert_eq!(receiver.deadline(), None);
     receiver.handle(Time(0), Input::Roots { until: 1 });
     assert_eq!(asked(&mut receiver, 0), [(0, 30)]);
-    // Nobody has named this one.
+    // No list has named this one.
     give(&mut receiver, 1, 36, 0, Decision::Open);
     assert_eq!((receiver.counters().refused, receiver.has(36)), (1, false));
     assert_eq!(give_list(&mut receiver, 1, 30, 0), [0]);
@@ -437,7 +437,7 @@ fn a_way_that_has_become_slow_is_understood() {
     let mut receiver = receiver(300, 1, retry);
     receiver.handle(Time(millis(1)), Input::Begin);
     let mut now = millis(1);
-    // What was asked for comes a round trip later; a repeated interest is answered by nobody.
+    // What was asked for comes a round trip later; a repeated interest gets no answer.
     let mut coming: VecDeque<(u64, u64)> = VecDeque::new();
     let mut repeated_when_slow = 0;
     while !receiver.is_complete() {

@@ -107,7 +107,7 @@ fn duplicates_within_w_of_the_last_signal_are_one_signal() {
     }
     let before = source.rate_bps(0);
     for (turn, (sn, signals)) in (0..).zip([(3, 1), (4, 1), (5, 1), (6, 1), (7, 2), (8, 2), (4, 2), (3, 3)]) {
-        // Somebody else goes on, so that the rate does matter.
+        // Another receiver goes on, so that the rate does matter.
         ask(&mut source, now, 0, 20 + turn);
         sent(&mut source, now, now + 1_000_000);
         ask(&mut source, now + 1_000_000, 0, sn);
@@ -162,7 +162,7 @@ fn the_last_packet_of_a_block_says_which_block_follows() {
         source.handle(Time(now), Input::Interest { port: tree, interest: interest(sn, tree) });
         sent(&mut source, now, now + 1_000_000)[0].2.decision
     };
-    // Blocks 0 and 1 are the trees' first; whoever ends first takes block 2.
+    // Blocks 0 and 1 are the trees' first; the tree that ends first takes block 2.
     assert_eq!(decision(1, 18, 0), Decision::Open);
     assert_eq!(decision(1, 19, 2_000_000), Decision::Next(2));
     assert_eq!(decision(0, 9, 4_000_000), Decision::Next(3));

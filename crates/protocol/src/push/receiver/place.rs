@@ -1,6 +1,6 @@
 //! Where a receiver is in the stream, and what may change it.
 //!
-//! Anybody who can send to the data channel can send a position, so one that is far from where the stream was is a claim. It
+//! Any host that can send to the data channel can send a position, so one that is far from where the stream was is a claim. It
 //! counts when another packet agrees with it, and nothing has come for a while from where the stream was: the stream is in
 //! one place at a time. A claim that was believed wrongly is left in the same way, since the stream goes on where it is.
 //! What the source itself says over the control connection counts at once.
@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use core::ops::Range;
 use polycast_types::{Duration, Time};
 
-/// Places that are looked at: a stranger who makes up more hides the stream's for a while, and the source's words tell.
+/// Places that are looked at: a stranger that makes up more hides the stream's for a while, and the source's words tell.
 pub(super) const CLAIMS_MAX: usize = 4;
 /// How long nothing may have come from where the stream was.
 pub(super) const QUIET: Duration = Duration::from_millis(5);

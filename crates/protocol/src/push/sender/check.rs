@@ -44,7 +44,7 @@ impl Sender {
             peer.service
         );
         let settled = !peer.is_active();
-        assert!(!settled || peer.spoken_by.is_none(), "{id:?} is settled, and somebody speaks for it");
+        assert!(!settled || peer.spoken_by.is_none(), "{id:?} is settled, and another speaks for it");
         assert!(
             peer.initial.is_none_or(|initial| (self.config.first..self.position).contains(&initial)),
             "{id:?} began where nothing was sent"

@@ -1,4 +1,4 @@
-//! Receivers that live, are served, and get nothing done: a sign of life is no reason to hold a path for ever.
+//! Receivers that live, are served, and get nothing done: a sign of life is no reason to hold a path without an end.
 //!
 //! Only the time counts in which a receiver could have verified something. On the data channel that is when its lap is over, or
 //! when fragments of two hash groups that it lacked have been sent since it last verified any; never while the path is being set

@@ -16,7 +16,7 @@ use polycast_wire::control::Control;
 use super::Output;
 
 impl Sender {
-    /// Who may speak for whom, and is told so.
+    /// Says which receivers one may speak for, and tells it.
     pub(super) fn allow(&mut self, speaker: PeerId, members: BTreeSet<PeerId>) {
         let before = self.racks.insert(speaker, members).unwrap_or_default();
         for member in before.difference(&self.racks[&speaker]) {
@@ -29,7 +29,7 @@ impl Sender {
     /// A speaker names those whom it speaks for now.
     pub(super) fn name_rack(&mut self, speaker: PeerId, named: &[u32]) {
         // One whose first packet is still to come may have heard of its rack already. One that falls off the path later speaks
-        // for nobody: see `disband`.
+        // for no other: see `disband`.
         let Some(allowed) = self.racks.get(&speaker) else { return };
         let named: BTreeSet<PeerId> = named.iter().map(|number| PeerId(*number)).collect();
         let mut window = u64::MAX;
@@ -111,7 +111,7 @@ impl Sender {
         waits(peer) || of_rack.is_some_and(waits)
     }
 
-    /// A receiver speaks for nobody any more, and nobody speaks for it.
+    /// A receiver speaks for no other any more, and no other speaks for it.
     pub(super) fn disband(&mut self, id: PeerId) {
         if let Some(members) = self.racks.remove(&id) {
             for member in members {

@@ -1,4 +1,4 @@
-//! Receivers that are slower than the others: they hold nobody.
+//! Receivers that are slower than the others: they hold none of them.
 //!
 //! Republic's sender goes at the pace of the slowest receiver (section III-A); where one is far slower, all would be. Whether
 //! one is cannot be read off its reports: as long as all go at its pace, nothing shows what the others could take. So the
@@ -7,6 +7,9 @@
 //! would hold the rest as before. If the others get on faster, they stay off their pace: one whose path lets most packets
 //! through takes what it can of the stream, and asks for the rest; one whose path does not leaves the data channel, and
 //! fetches over TCP, so that the stream does not fill its path.
+//!
+//! A short transfer is over before a trial can show that. So a receiver that goes on alone for long after most others have
+//! finished is named too, by what has reached it until then.
 //!
 //! The members of the chain are served in the order of their speed, for the same reason.
 
@@ -49,6 +52,8 @@ const TRY_DOUBLINGS: u32 = 6;
 /// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
 /// link with the stream.
 const PATCH_FOR: u64 = 12;
+/// The last ones of a transfer are named when most others have been done for this long.
+const LAST_AFTER: Duration = Duration::from_secs(1);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
 const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 /// One that is held by its upstream alone for so long changes places with it.
@@ -63,7 +68,7 @@ const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
 
-/// Who is watched, and what is tried.
+/// Which receivers are watched, and what is tried.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
     /// When the present look began, and the packets sent until then.
@@ -81,7 +86,7 @@ pub(super) struct Watch {
 /// The others go on without some, to see whether they are faster.
 #[derive(Clone, Debug)]
 struct Trial {
-    /// Who is left out, and the packets that each had got when the trial began.
+    /// The receivers that are left out, and the packets that each had got when the trial began.
     without: Vec<(PeerId, u64)>,
     since: Time,
     /// Packets sent when it began; the window and the pace before.
@@ -125,12 +130,13 @@ fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Narrow {
 }
 
 impl Sender {
-    /// Whoever holds the others is tried without, and left behind where that helps.
+    /// A receiver that holds the others is tried without, and left behind where that helps.
     pub(super) fn check_slow(&mut self, now: Time) {
         self.make_up();
         let Some(patience) = self.config.slow.patience() else { return };
         if self.gating().next().is_none() {
             self.serve_the_slow();
+            self.name_the_last(now);
             return;
         }
         if let Some(trial) = self.slow.trial.take() {
@@ -155,13 +161,13 @@ impl Sender {
         let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
         let streaming = self.peers.iter().filter(|(_, p)| p.service == Service::Streaming);
         let without: Vec<PeerId> = streaming.clone().filter(|(_, p)| due(p)).map(|(id, _)| *id).collect();
-        // Somebody has to be there for whom it is done.
+        // Another receiver has to be there that gains by it.
         if !without.is_empty() && without.len() < streaming.count() {
             self.try_without(now, &without);
         }
     }
 
-    /// Only slow ones are left on their laps: they hold nobody any more, so they set the pace.
+    /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace.
     fn serve_the_slow(&mut self) {
         self.slow.trial = None;
         for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
@@ -170,7 +176,45 @@ impl Sender {
         }
     }
 
-    /// One that nobody waits for has asked for these.
+    /// Names the receivers that go on alone, long after most have finished: less than half of the bytes a second that the others
+    /// got has reached them.
+    fn name_the_last(&mut self, now: Time) {
+        let Some(started_at) = self.started_at else { return };
+        let rate = |p: &Peer, until: Time| {
+            let got = p.verified_bytes.saturating_sub(self.bytes_of(p.held_count));
+            per_second(got, until.since(started_at.max(p.joined_at)))
+        };
+        let mut done: Vec<(u64, Time)> = Vec::new();
+        let mut last: Vec<(PeerId, u64)> = Vec::new();
+        for (id, peer) in &self.peers {
+            if peer.service == Service::Done {
+                done.push((rate(peer, peer.verified_at), peer.verified_at));
+            } else if peer.is_on_channel() && peer.spoken_by.is_none() && peer.slower.is_none() {
+                last.push((*id, rate(peer, now)));
+            }
+        }
+        if last.is_empty() || done.len() < last.len() {
+            return;
+        }
+        done.sort_unstable();
+        let (usual, _) = done[done.len() / 2];
+        let finished_at = done.iter().map(|(_, at)| *at).max().expect("there are some");
+        if now.since(finished_at) < LAST_AFTER {
+            return;
+        }
+        for (id, own) in last {
+            if own.saturating_mul(2) > usual {
+                continue;
+            }
+            let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
+            self.peers.get_mut(&id).expect("a key of the same map").slower = Some(slower);
+            if let SlowPolicy::Drop { .. } = self.config.slow {
+                self.settle(id, Some(Why::Slow(slower)));
+            }
+        }
+    }
+
+    /// A receiver that the others do not wait for has asked for these.
     pub(super) fn put_off(&mut self, id: PeerId, ranges: &[Range<u64>]) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         if peer.later.is_empty() {
@@ -184,7 +228,8 @@ impl Sender {
         }
     }
 
-    /// Those that nobody waits for get some of what they have asked for, and all of it when they are waited for again.
+    /// Receivers that the others do not wait for get some of what they have asked for, and all of it when they are waited for
+    /// again.
     fn make_up(&mut self) {
         for (id, peer) in self.peers.iter_mut().filter(|(_, p)| !p.later.is_empty()) {
             let mut turn = u64::MAX;
@@ -497,7 +542,7 @@ mod tests {
     use polycast_types::{Handle, RangeSet};
     use proptest::prelude::*;
 
-    /// Who stands out, looked for among all sets of receivers.
+    /// The receivers that stand out, looked for among all sets of them.
     fn among_all_sets(measured: &[u64], least: u64) -> Option<(Vec<usize>, bool)> {
         let count = measured.len();
         let sets = (1u32..1 << count).filter(|set| {

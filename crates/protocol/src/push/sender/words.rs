@@ -1,4 +1,4 @@
-//! What the sender is told, what it wants done, and what it says of itself.
+//! What the sender is told, what it orders, and what it says of itself.
 
 use super::super::attempt::{AttemptInterval, FullRate};
 use super::super::chain::Link;
@@ -168,7 +168,7 @@ pub enum Input<'a> {
     Close,
     /// More receivers will join after all, until the next `Close`.
     Open,
-    /// The data channel must not be used any more: whoever still takes it goes on over the TCP chain.
+    /// The data channel must not be used any more: receivers that still take it go on over the TCP chain.
     PathLost,
     /// Another data channel takes the place of the one before, or of one whose allowance is used up.
     Path {
@@ -179,7 +179,7 @@ pub enum Input<'a> {
         /// How many fragments it was granted for; `None` for what is left of the one before.
         allowance: Option<u64>,
     },
-    /// Whether the data channel is still being set up: nobody is chained for not being reached by it meanwhile.
+    /// Whether the data channel is still being set up: no receiver is chained for not being reached by it meanwhile.
     PathWaits(bool),
 }
 

@@ -203,7 +203,7 @@ fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_take
 
 /// Only one that knows the hashes, and has not said yet what it has, checks anything: nothing else is waited for longer.
 #[test]
-fn whoever_checks_nothing_is_not_given_the_time_of_a_check() {
+fn a_receiver_that_checks_nothing_is_not_given_the_time_of_a_check() {
     type Prepare = fn(&mut Roster);
     let cases: [(&str, Prepare); 3] = [
         ("the other one has not come", |_| {}),
@@ -256,7 +256,7 @@ fn a_source_that_serves_goes_on_until_it_is_told_to_end() {
         let ready = Output::Ready { guest: GuestId(guest), have: RangeSet::new(), late: true };
         assert_eq!(outputs(&mut roster, ms(90_000)).last(), Some(&ready));
     }
-    // Two of them fetch from the third, which stays for them, and for nobody else.
+    // Two of them fetch from the third, which stays for them, and for no other.
     roster.handle(ms(90_001), Input::Settled { guest: GuestId(2), failure: None, serves: true });
     assert_eq!(outputs(&mut roster, ms(90_001)), []);
     for guest in 3..5 {
@@ -387,7 +387,7 @@ fn a_connection_hears_something_every_half_second() {
     assert_eq!(outputs(&mut roster, ms(800)), [Output::Alive(GuestId(1))]);
 }
 
-/// A place is for one that wants the object: HELLO alone does not hold it.
+/// A place is for one that asks for the object: HELLO alone does not hold it.
 #[test]
 fn who_says_hello_and_nothing_more_loses_its_place() {
     let sentence = "it said HELLO and then nothing for 2s";
@@ -401,7 +401,7 @@ fn who_says_hello_and_nothing_more_loses_its_place() {
         assert!(outputs(&mut counted, ms(2_500)).contains(&Output::Start));
         assert_eq!(counted.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["honest"]);
 
-        // Whoever came under a name need not be the one that was called.
+        // The host that came under a name need not be the one that was called.
         let mut by_name = Roster::new(ms(0), config(named(&["a", "b"]), verdicts));
         outputs(&mut by_name, ms(0));
         hello(&mut by_name, ms(1), 1, "a");
@@ -417,7 +417,7 @@ fn who_says_hello_and_nothing_more_loses_its_place() {
     }
 }
 
-/// What an earlier try has left takes time to check, and a sign of life shows that it is checked: but not for ever.
+/// What an earlier try has left takes time to check, and a sign of life shows that it is checked: but not without an end.
 #[test]
 fn who_checks_what_it_has_keeps_its_place_as_long_as_a_slow_disk_takes() {
     let mut roster = Roster::new(ms(0), config(Expected::Count(1), Verdicts::Sender));
@@ -463,9 +463,9 @@ fn receivers_that_are_done_before_the_start_end_the_transfer() {
     }
 }
 
-/// A roster for which nothing is awaited and nobody is here is not called again.
+/// A roster for which nothing is awaited and no receiver is here is not called again.
 #[test]
-fn one_that_waits_for_nobody_has_no_deadline() {
+fn a_roster_that_waits_for_no_receiver_has_no_deadline() {
     let mut roster = Roster::new(ms(0), config(named(&[]), Verdicts::Sender));
     outputs(&mut roster, ms(1));
     assert_eq!(roster.deadline(), None);

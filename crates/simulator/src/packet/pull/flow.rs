@@ -35,7 +35,7 @@ pub struct FlowConfig {
     pub tcp: TcpConfig,
     /// Bytes of a segment beside its data, and of an acknowledgement.
     pub header_bytes: u32,
-    /// How much it sends; `u64::MAX` for ever.
+    /// How much it sends; `u64::MAX` is without an end.
     pub bytes: u64,
 }
 

@@ -8,7 +8,7 @@ use polycast_protocol::pull::{
 use polycast_topology::{Failures, Node};
 use polycast_types::{Duration, Handle};
 
-/// One transfer: who, over which routes, and how.
+/// One transfer: its hosts, their routes, and its settings.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The transfer.

@@ -41,7 +41,7 @@ impl Packet for PullPacket {
         }
     }
 
-    /// A bit of the payload flips; headers have a checksum, and who finds it wrong drops the packet.
+    /// A bit of the payload flips; headers have a checksum, and a node that finds it wrong drops the packet.
     fn corrupt(&mut self, draw: u64) {
         self.content ^= 1 << (draw % 32);
     }

@@ -41,7 +41,7 @@ impl ReceiverLog {
         }
     }
 
-    /// Why what a receiver has is not the object, if so: who is done must have the exact object.
+    /// Why what a receiver has is not the object, if so: a receiver that is done must have the exact object.
     #[must_use]
     pub fn breach(&self, machine: &Receiver) -> Option<String> {
         let kept = self.wrong.iter().find(|sn| machine.has(**sn))?;

@@ -10,7 +10,7 @@ use polycast_topology::{Clos, Graph, Network as Topology, Shufflecast};
 use polycast_types::{Duration, Rate};
 
 /// The most nodes of an explicit network.
-pub const NODES_MAX: u32 = 1 << 22;
+pub(super) const NODES_MAX: u32 = 1 << 22;
 
 /// Which nodes there are, and which links before [`Change`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,7 +183,7 @@ impl Scenario {
             if let (None, Some(_)) = (plan.crash, plan.restart) {
                 return Err(Problem::new(
                     key("restart"),
-                    "who comes back has crashed before: write `crash` too",
+                    "a receiver that comes back has crashed before: write `crash` too",
                 ));
             }
             if plan.restart.is_some_and(|restart| Some(restart) <= plan.crash) {
@@ -288,7 +288,7 @@ impl Run<'_, '_> {
     fn begin_flow(&mut self, index: usize) {
         let plan = &self.scenario.flows[index];
         let (from, to) = (NodeId(plan.from), NodeId(plan.to));
-        // One that nobody can reach sends nothing.
+        // A flow without a way sends nothing.
         let Some(links) = Distances::from(&self.net, from).path(&self.net, to, index as u64) else { return };
         let nodes =
             core::iter::once(from).chain(links.into_iter().map(|link| self.net.ends(link).1)).collect();
@@ -297,7 +297,7 @@ impl Run<'_, '_> {
         self.world.open_flow(&mut self.net, &config);
     }
 
-    /// Plans the trees around the links that are down and tells the receivers whose way has changed. Where nobody
+    /// Plans the trees around the links that are down and tells the receivers whose way has changed. Where no receiver
     /// can be reached the old ways stay.
     fn replan(&mut self) {
         let mut failures = Failures::none();

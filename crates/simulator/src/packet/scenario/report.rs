@@ -144,7 +144,7 @@ pub struct Report {
     pub links: Vec<LinkReport>,
     /// Packets lost in queues, by loss, on links that were down, in sockets and in optical switches.
     pub drops: u64,
-    /// Packets of the data channel that held nothing new for who got them; with pull, duplicate interests at
+    /// Packets of the data channel that held nothing new for the hosts that got them; with pull, duplicate interests at
     /// the source.
     pub duplicates: u64,
     /// Events of the run.

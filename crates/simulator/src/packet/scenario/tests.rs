@@ -180,16 +180,16 @@ fn pull_runs_where_it_has_trees() {
     let mut optical = scenario("bcube:4,2", pull());
     optical.optical.push(OpticalPlan { node: 17, ready_at: Time(1), loss_ppm: 1 });
     assert!(optical.run(1).unwrap_err().to_string().starts_with("optical: "));
-    let mut nobody = scenario("bcube:4,2", pull());
-    nobody.receivers.push(ReceiverPlan { node: 1, service: None, crash: None, restart: None });
-    assert!(nobody.run(1).unwrap_err().to_string().starts_with("receiver[0].node: host 1 is no receiver"));
+    let mut stray = scenario("bcube:4,2", pull());
+    stray.receivers.push(ReceiverPlan { node: 1, service: None, crash: None, restart: None });
+    assert!(stray.run(1).unwrap_err().to_string().starts_with("receiver[0].node: host 1 is no receiver"));
 }
 
 #[test]
 fn pull_shares_links_with_tcp_and_its_trees_follow_failures() {
     let transport = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
     let alone = scenario("bcube:4,2", transport);
-    let finish = |run: &Scenario| run.run(3).unwrap().finished_at.expect("everybody gets it");
+    let finish = |run: &Scenario| run.run(3).unwrap().finished_at.expect("all receivers get it");
     let mut beside = alone.clone();
     let source = alone.transfer.source;
     let other = if source == 1 { 2 } else { 1 };
@@ -222,7 +222,7 @@ fn a_receiver_by_pull_crashes_and_comes_back_with_what_it_had() {
     assert!(run.run(3).unwrap().finished_at.is_some());
 }
 
-/// Without new labels and rules a spine or a relay that fails cuts receivers off, who are then served over TCP.
+/// Without new labels and rules a spine or a relay that fails cuts receivers off, which are then served over TCP.
 #[test]
 fn labels_and_relays_are_planned_around_failures() {
     let fabric = polycast_topology::Shufflecast::new(2, 2).unwrap();

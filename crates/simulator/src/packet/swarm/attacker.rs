@@ -1,7 +1,7 @@
 //! Cases with an attacker: sealed transfers by push and by pull, with all that fails in the others.
 //!
-//! What must hold, whatever it does: no source seals two contents with one key and nonce; one who has left is not told the key of
-//! what is first sent later; nobody keeps, or takes part in, what its source has not said; a packet of one who has no keys gets to no
+//! What must hold, whatever it does: no source seals two contents with one key and nonce; one that has left is not told the key of
+//! what is first sent later; no receiver keeps, or takes part in, what its source has not said; a packet of one that has no keys gets to no
 //! machine; and when it stops, every receiver gets the object. Of eight seeds one is about time: a single forged packet changes
 //! nothing, and as many as the source sends make a transfer at most 1.3 times as long.
 

@@ -1,8 +1,8 @@
 //! Cases of a rack that speaks with one voice (Orca appendix A.4): receivers that tell their rack's speaker what they have
 //! and lack, over a network that loses, delays and repeats; some fall behind, some begin anew.
 //!
-//! What the speaker reports is never more than any receiver has that it speaks for, it asks only for what somebody lacks,
-//! and in the end everybody has everything.
+//! What the speaker reports is never more than any receiver has that it speaks for, it asks only for what some receiver lacks,
+//! and in the end every receiver has everything.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -19,7 +19,7 @@ use polycast_wire::control::Control;
 
 const TICK: Duration = Duration::from_micros(500);
 const OWN: u32 = 0;
-/// After healing everybody has everything within this time.
+/// After healing every receiver has everything within this time.
 const LIVENESS: Duration = Duration::from_secs(2);
 
 /// A receiver of the rack.
@@ -276,7 +276,7 @@ impl World<'_> {
                 FeedbackOutput::PutOut { member } => {
                     self.coverage.hit(coverage::RECEIVER_BEHIND);
                     if member == OWN || !self.spoken_for.remove(&member) {
-                        return Err(format!("receiver {member} is put out, for which nobody speaks"));
+                        return Err(format!("receiver {member} is put out, for which no receiver speaks"));
                     }
                     self.told_lost.remove(&member);
                     let receiver = &mut self.receivers[member as usize];
@@ -301,9 +301,9 @@ impl World<'_> {
                     }
                 }
                 match self.told_lost.values().max() {
-                    Some(most) if *most > lost => {
-                        Err(format!("the rack says that it has lost {lost}, but somebody has lost {most}"))
-                    }
+                    Some(most) if *most > lost => Err(format!(
+                        "the rack says that it has lost {lost}, but one of its receivers has lost {most}"
+                    )),
                     _ => Ok(()),
                 }
             }
@@ -318,7 +318,9 @@ impl World<'_> {
                     !others.contains(member) && self.receivers[**member as usize].session == 0
                 };
                 match members.iter().find(never) {
-                    Some(member) => Err(format!("the rack names receiver {member}, for which nobody speaks")),
+                    Some(member) => {
+                        Err(format!("the rack names receiver {member}, for which no receiver speaks"))
+                    }
                     None => Ok(()),
                 }
             }

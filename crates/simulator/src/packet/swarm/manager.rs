@@ -467,7 +467,7 @@ impl World {
         }
     }
 
-    /// Wants a path, or something else of what it has.
+    /// Asks for a path, or for something else of what it has.
     fn wish(&mut self, random: &mut Random, now: Time, at: usize) {
         if self.agents[at].ask.is_none() {
             if random.one_in(6) {
@@ -528,7 +528,7 @@ impl World {
         self.call(at, Input::Extend { request, time, add, remove });
     }
 
-    /// What a receiver did not get is sent again.
+    /// What receivers did not get is sent again.
     fn ask_for_the_rest(&mut self, now: Time, at: usize) {
         let Some(wire) = self.wire.as_mut().filter(|_| self.agents[at].ask.is_none()) else { return };
         if let Some(lacking) = wire.resume(at, self.next_request + 1) {
@@ -603,7 +603,7 @@ impl World {
         self.office.breach.take().map_or(Ok(()), Err)
     }
 
-    /// Does what a manager wants done.
+    /// Carries out what a manager orders.
     fn perform(&mut self, random: &mut Random, now: Time, act: Act) -> Result<(), String> {
         self.devices(random, now, &act);
         match &act.output {
@@ -617,7 +617,7 @@ impl World {
                 }
             }
             Output::Granted { plan_id, plan, .. } => {
-                // It may have come back before a check looks what is lent.
+                // It may have come back before it is looked at what is lent.
                 for resource in &plan.resources {
                     self.lent.entry(*resource).or_default().insert(*plan_id, now);
                 }
@@ -654,7 +654,7 @@ impl World {
         }
     }
 
-    /// A path was taken back: from one who uses it only for a reason.
+    /// A path was taken back: from an agent that uses it only for a reason.
     fn released(
         &mut self,
         now: Time,
@@ -783,7 +783,7 @@ impl World {
         if ended || over || explained || broken || silent >= LEASE || unread && silent >= PATIENCE {
             return Ok(());
         }
-        Err(format!("{} lost {plan:?} though its address was lent to no other agent", name(at)))
+        Err(format!("{} lost {plan:?} though no other was lent its address", name(at)))
     }
 
     /// An agent hears what becomes of its request.
@@ -798,7 +798,7 @@ impl World {
         let Some(ask) = self.agents[at].ask.clone().filter(|ask| ask.number == number) else { return Ok(()) };
         let grant = match response {
             Ok(grant) => grant,
-            // Who is not known asks again when it has joined, and so does one whose receivers are away.
+            // An agent that is not known asks again when it has joined, and so does one whose receivers are away.
             Err(Denial::NotMember(_) | Denial::UnknownReceiver(_) | Denial::NobodyElse) => {
                 if let Some(ask) = &mut self.agents[at].ask {
                     (ask.said, ask.not_before) = (None, now + Duration::from_secs(2));
@@ -832,7 +832,7 @@ impl World {
     fn check_claims(&self, now: Time) -> Result<(), String> {
         let mut claims: BTreeMap<Resource, (usize, PlanId)> = BTreeMap::new();
         for (at, agent) in self.agents.iter().enumerate() {
-            // One who was not answered for so long may have been taken for dead.
+            // An agent that was not answered for so long may have been taken for dead.
             if now < agent.down_until || now.since(agent.contact) >= RECONNECT {
                 continue;
             }
@@ -873,7 +873,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether no other agent may have this, and its holder could know if that were not so.
+    /// Whether no other may have this, and its holder could know if that were not so.
     fn can_claim(&self, now: Time, at: usize, id: PlanId, resource: Resource) -> bool {
         let revoked = self.revoked.get(&(id, resource)).is_some_and(|when| *when >= self.agents[at].contact);
         if is_of_circuits(&resource) {
@@ -890,7 +890,7 @@ impl World {
         lease.is_some_and(|lease| !lease.grant.plan.resources.contains(resource))
     }
 
-    /// No manager lends anything twice by what it knows itself, and no lease is there that was never granted.
+    /// No manager lends anything twice by what it knows itself, and no lease was made up.
     fn check(&mut self, now: Time) -> Result<(), String> {
         self.note_lent(now);
         for core in self.office.cores() {
@@ -926,9 +926,7 @@ impl World {
         };
         let left: Vec<PlanId> = core.leases.leases().map(|lease| lease.grant.plan_id).collect();
         if !left.is_empty() {
-            return Err(format!(
-                "{left:?} are still lent {LEASE} after the last release, and no agent holds them"
-            ));
+            return Err(format!("{left:?} are still lent {LEASE} after the last release"));
         }
         let waiting = core.leases.pending().len();
         if waiting > 0 {

@@ -28,7 +28,7 @@ use polycast_protocol::stream::{
 use polycast_types::{Duration, Handle, Time};
 
 const TICK: Duration = Duration::from_millis(100);
-/// After healing everybody hears what is sent within this time: a path that its source has never heard of has expired, and
+/// After healing every receiver hears what is sent within this time: a path that its source has never heard of has expired, and
 /// is asked for again.
 const LIVENESS: Duration = Duration::from_secs(40);
 /// The bytes of a piece.
@@ -253,7 +253,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody wants something else of a stream.
+    /// A host asks for something else of a stream.
     fn wish(&mut self) {
         if !self.random.one_in(3) {
             return;
@@ -401,7 +401,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A session begins: the agent says again what it has and wants.
+    /// A session begins: the agent says again what it has and what it asks for.
     fn join(&mut self, at: usize) {
         let agent = self.agent(at);
         let leases = self.hosts[at].sends.iter().filter_map(|sends| sends.lease.clone()).collect();
@@ -552,7 +552,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// As the manager's core does it: what leases and streams want of each other, and of agents.
+    /// As the manager's core does it: what leases and streams ask of each other, and of agents.
     fn drain(&mut self) {
         let now = self.now;
         loop {
@@ -692,7 +692,7 @@ impl World<'_> {
         }
     }
 
-    /// Every stream's path has the receivers that want it and nobody else.
+    /// Every stream's path has the receivers that ask for it and no others.
     fn check_paths(&self) -> Result<(), String> {
         let Some(manager) = &self.manager else { return Err("there is no manager".into()) };
         for (at, host) in self.hosts.iter().enumerate() {
@@ -717,7 +717,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whoever was let in has heard all that was sent.
+    /// A receiver that was let in has heard all that was sent.
     fn check_heard(&self, sent: &BTreeMap<String, (Handle, u64)>) -> Result<(), String> {
         for (at, host) in self.hosts.iter().enumerate() {
             for (stream, hears) in &host.hears {

@@ -1,7 +1,7 @@
 //! Cases of objects that are asked for, and of topics: the manager's directory, agents that come and go, sessions that break
 //! with what was on its way, a manager that begins anew, origins that fail, and transfers that some do not get.
 //!
-//! No origin is read while somebody who lives has the object or reads it already; a version is committed when every subscriber
+//! No origin is read while a living host has the object or reads it already; a version is committed when every subscriber
 //! has it or is named; in the end every wish has its answer, and every subscriber the last version.
 
 use super::coverage::Coverage;
@@ -266,7 +266,7 @@ impl World<'_> {
         words.into_iter().for_each(|word| self.say(host, word));
     }
 
-    /// Somebody wants something, or has it no more.
+    /// A host asks for something, or has it no more.
     fn wish(&mut self) {
         if !self.random.one_in(20) {
             return;
@@ -424,7 +424,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Nobody who lives has an object, or reads its origin, when another one is told to.
+    /// No living host has an object, or reads its origin, when another one is told to.
     fn check_origin(&self, host: usize, object: ObjectId) -> Result<(), String> {
         for (at, other) in self.hosts.iter().enumerate().filter(|(at, other)| *at != host && other.up) {
             // What is on its way to the manager, or was lost on it, no manager can know.
@@ -439,7 +439,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Everybody who is said to have a version has it, and every subscriber is in one of the lists.
+    /// Every host that is said to have a version has it, and every subscriber is in one of the lists.
     fn check_commit(&self, number: u64, have: &[String], missing: &[(String, String)]) -> Result<(), String> {
         let version = object(1_000 + number);
         for name in have {
@@ -509,7 +509,7 @@ impl World<'_> {
         }
         let agent = self.key(host);
         if !one.wants.contains_key(&object) {
-            let reason = "nobody here asks for it".to_string();
+            let reason = "no process here asks for it".to_string();
             return self.say(host, Input::FillFailed { agent, object, reason });
         }
         let ends_at = self.now + Duration(self.random.magnitude(20_000_000..=4_000_000_000));

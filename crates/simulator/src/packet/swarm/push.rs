@@ -385,7 +385,7 @@ fn live(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) -> Resu
     Ok(())
 }
 
-/// Everything works from now on, and who is not there comes back.
+/// Everything works from now on, and hosts that are down come back.
 fn heal(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
     let hosts = case.layout.hosts();
     let dead = case.dead_relay.map(|relay| NodeId(hosts + relay));

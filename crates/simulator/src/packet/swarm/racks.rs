@@ -180,7 +180,7 @@ impl World<'_> {
             (0..self.shape.agents).for_each(|agent| self.start(Who::Agent(rack, agent)));
         }
         self.run_until(self.heal_at)?;
-        // Who is down comes back, and the network is whole.
+        // All that are down come back, and the network is whole.
         (self.shape.loss, self.shape.duplication) = (0, 0);
         self.agents.values_mut().for_each(|node| node.mute_until = Time::ZERO);
         let mut absent = Vec::new();
@@ -221,7 +221,7 @@ impl World<'_> {
         FeedConfig { window: 4, retry: self.shape.delay * 3 + self.shape.jitter * 2 }
     }
 
-    /// A new run of somebody.
+    /// A new run of one of them.
     fn start(&mut self, who: Who) {
         self.crash(who);
         self.runs += 1;
@@ -275,7 +275,7 @@ impl World<'_> {
             Who::Central => {
                 self.central = None;
                 self.told.clear();
-                // Nobody will say any more that they are confirmed.
+                // No controller will say any more that they are confirmed.
                 self.tickets.clear();
             }
             Who::Leaf(rack) => {
@@ -565,7 +565,7 @@ impl World<'_> {
     /// What is confirmed is known to every agent that has been in its place all the time.
     fn check_known(&mut self, ticket: u64) {
         let Some(Ticket { wants, steady, .. }) = self.tickets.remove(&ticket) else {
-            self.failure = Some(format!("{ticket} was confirmed, for which nobody waits"));
+            self.failure = Some(format!("{ticket} was confirmed, which was not asked for"));
             return;
         };
         for (rack, session, version) in wants {
@@ -621,7 +621,8 @@ impl World<'_> {
             AgentOutput::Send(datagram) => self.send(Who::Agent(rack, port), Who::Leaf(rack), datagram),
             AgentOutput::Set { session, label } => {
                 let Ok(bytes) = <[u8; 8]>::try_from(label) else {
-                    self.failure = Some(format!("agent {port} of rack {rack} has a label that nobody made"));
+                    self.failure =
+                        Some(format!("agent {port} of rack {rack} has a label that was never made"));
                     return;
                 };
                 let version = u64::from_be_bytes(bytes);

@@ -1,4 +1,4 @@
-//! What is drawn of the sessions of push transfers: who is added and taken out while they run, which hosts cannot or may not
+//! What is drawn of the sessions of push transfers: receivers that are added and taken out while they run, hosts that cannot or may not
 //! take part, racks, paths that another one follows, and connections that break.
 
 use super::draw::{self, Random};

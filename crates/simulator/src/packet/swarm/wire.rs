@@ -1,7 +1,7 @@
 //! The network behind a manager: transfers by push over the paths that agents were lent.
 //!
 //! A path that is granted carries a transfer, and is given back when that is over. A lease that is lost takes the
-//! data channel away in mid-transfer; hosts crash and come back; whoever lacks something is served again over a
+//! data channel away in mid-transfer; hosts crash and come back; a host that lacks something is served again over a
 //! new path.
 
 use super::draw::{self, Random};
@@ -30,7 +30,7 @@ pub(super) struct Wire {
     deliveries: Vec<Delivery>,
     /// The transfer that uses a lease.
     over: BTreeMap<PlanId, u32>,
-    /// Requests for the rest of a transfer that was not everybody's.
+    /// Requests for the rest of a transfer that some receivers did not get.
     resumes: BTreeMap<u64, u32>,
     down: BTreeSet<usize>,
 }
@@ -142,8 +142,8 @@ impl Wire {
         }
     }
 
-    /// A transfer of this host that is over, or has crashed, though somebody lacks something; `request` is for the
-    /// rest. Gives who lacks it.
+    /// A transfer of this host that is over, or has crashed, though a receiver lacks something; `request` is for the
+    /// rest. Gives those that lack it.
     pub(super) fn resume(&mut self, host: usize, request: u64) -> Option<Vec<usize>> {
         let (at, lacking) =
             (self.deliveries.iter().enumerate()).filter(|(_, d)| d.source == host).find_map(|(at, d)| {
@@ -167,7 +167,7 @@ impl Wire {
         }
     }
 
-    /// Whether everybody has what was sent to it.
+    /// Whether every receiver has what was sent to it.
     pub(super) fn is_done(&self) -> bool {
         (0..self.deliveries.len() as u32)
             .all(|transfer| self.cluster.push(transfer).lacking().next().is_none())

@@ -20,7 +20,7 @@ impl Cluster {
     /// One thing that it may do at any time.
     pub(super) fn act(&mut self, net: &mut Network<Datagram>) {
         let receivers = self.push(0).receivers.len() as u64;
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let (kind, to) = (guard.random.below(12), guard.random.below(receivers) as u32);
         let is_inside = guard.attack.insider.is_some();
         match kind {
@@ -40,7 +40,7 @@ impl Cluster {
     fn send_seen(&mut self, net: &mut Network<Datagram>, to: u32) {
         let (handle, channel) =
             (self.push(0).source.run.as_ref().map(|run| run.handle), self.push(0).source.channel());
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(seen) = guard.seen() else { return };
         let (mut fragment, mut name) = (seen.clone(), named::ATTACK_REPLAYS);
         if let Some(handle) = handle.filter(|handle| *handle != seen.handle || seen.transfer != 0) {
@@ -61,7 +61,7 @@ impl Cluster {
 
     /// Its only packet: one that it has seen, with another position.
     pub(super) fn send_one(&mut self, net: &mut Network<Datagram>) {
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(seen) = guard.seen() else { return };
         let forged = guard.changed(&seen);
         if forged.author == Author::Stranger {
@@ -70,10 +70,10 @@ impl Cluster {
         }
     }
 
-    /// A packet that nobody has sent.
+    /// A packet that no source has sent.
     fn send_made(&mut self, net: &mut Network<Datagram>, to: u32) {
         let like = self.new_fragment(0);
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let round = *guard.random.pick(&[0, 0, 1, u32::MAX]);
         let (sn, content) = (guard.random.magnitude(0..=1 << 16), guard.random.below(u64::MAX));
         let fragment = guard.made(&like, from_nothing(like.handle, round, sn, content));
@@ -81,14 +81,14 @@ impl Cluster {
         self.take_in(net, (0, to), fragment);
     }
 
-    /// One who has the keys sends a fragment with another content, or with its own content far ahead.
+    /// A member with the keys sends a fragment with another content, or with its own content far ahead.
     fn forge_as_member(&mut self, net: &mut Network<Datagram>, to: u32) {
         let (fragments, object) = {
             let push = self.push(0);
             (push.config.geometry(push.object_len).fragments(), push.object)
         };
         let like = self.new_fragment(0);
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(keys) = guard.known.get(&like.handle).cloned() else { return };
         let sn = guard.random.below(fragments);
         let jumps = guard.random.one_in(2);
@@ -106,12 +106,12 @@ impl Cluster {
         self.take_in(net, (0, to), fragment);
     }
 
-    /// One who has the keys sends a coded patch of something else.
+    /// A member with the keys sends a coded patch of something else.
     fn forge_patch(&mut self, net: &mut Network<Datagram>, to: u32) {
         let push = self.push(0);
         let fragments = push.config.geometry(push.object_len).fragments();
         let like = self.new_fragment(0);
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(keys) = guard.known.get(&like.handle).cloned() else { return };
         let first = guard.random.below(fragments);
         let sns: Vec<u64> = (first..fragments.min(first + guard.random.within(2..=8))).collect();
@@ -125,7 +125,7 @@ impl Cluster {
         self.take_in(net, (0, to), fragment);
     }
 
-    /// Somebody's connection gets bytes of its own in between, which do not open at the other end.
+    /// A connection of others gets the attacker's bytes in between, which do not open at the other end.
     fn cut_in(&mut self, net: &mut Network<Datagram>, to: u32) {
         let host = &self.push(0).receivers[to as usize];
         let Some(stream) = host.upstream.or(host.control) else { return };
@@ -137,7 +137,7 @@ impl Cluster {
     fn lie(&mut self, net: &mut Network<Datagram>) {
         let push = self.push(0);
         let geometry = push.config.geometry(push.object_len);
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(insider) = guard.attack.insider else { return };
         let random = &mut guard.random;
         let sn = random.below(geometry.fragments());
@@ -176,7 +176,7 @@ impl Cluster {
     fn speak_as(&mut self, net: &mut Network<Datagram>, victim: u32) {
         let push = self.push(0);
         let (source, geometry) = (push.source.node, push.config.geometry(push.object_len));
-        let guard = self.guard.as_deref().expect("somebody attacks");
+        let guard = self.guard.as_deref().expect("there is an attacker");
         let Some(insider) = guard.attack.insider.filter(|insider| *insider != victim) else { return };
         let (Some(run), host) = (&push.source.run, &push.receivers[victim as usize]) else { return };
         let (node, name) = (push.receivers[insider as usize].node, host.name.clone());
@@ -185,7 +185,7 @@ impl Cluster {
         let body = Body::of(&hello);
         let len = body.len(&geometry);
         let stream = self.open(net, node, source, Owner::Control { transfer: 0, receiver: victim });
-        self.guard.as_deref_mut().expect("somebody attacks").impostors.insert(stream);
+        self.guard.as_deref_mut().expect("there is an attacker").impostors.insert(stream);
         self.coverage.hit(named::ATTACK_SPEAKS_AS);
         self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         self.streams.pump(net, stream, 0);
@@ -206,12 +206,12 @@ impl Cluster {
             from_unix_s: unix_s(Time::ZERO),
         };
         let manager = Manager(push.object);
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let lets = manager.lets_attacker(&mut guard.random, &honest, net.now(), &name);
         let takes_part = self.plant == Some(Plant::SkipPermit) || lets;
         self.coverage.hit(named::ATTACK_CALLS);
         if takes_part {
-            self.breaches.push(format!("receiver {to} takes part in what nobody has permitted"));
+            self.breaches.push(format!("receiver {to} takes part in what was not permitted"));
         }
     }
 

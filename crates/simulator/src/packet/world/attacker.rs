@@ -29,14 +29,14 @@ const HELD_FROM: u32 = 1 << 30;
 /// The timer of the only packet that it makes.
 const ONE: u32 = HELD_FROM - 1;
 
-/// Who has made a packet: what really is, which no machine is told.
+/// The author of a packet: what really is, which no machine is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The source of its transfer.
     Source,
-    /// One who has the keys.
+    /// A member: it has the keys.
     Member,
-    /// One who has not, or a fault.
+    /// A host without them, or a fault.
     Stranger,
 }
 
@@ -60,11 +60,11 @@ pub(super) struct Guard {
     /// What was sealed by sources: one content for a secret and a nonce.
     sealed: BTreeMap<(Secret, [u8; 12]), u64>,
     secrets: u64,
-    /// Digests of the packets that those have made who have the keys: one that is changed twice may be as it was.
+    /// Digests of the packets that members with the keys have made: one that is changed twice may be as it was.
     made_with_keys: BTreeSet<u64>,
     /// The receivers that were told a secret.
     told: BTreeMap<Secret, BTreeSet<u32>>,
-    /// Connections on which somebody speaks in the name of a receiver.
+    /// Connections on which the attacker speaks in the name of a receiver.
     pub(super) impostors: BTreeSet<StreamId>,
     pub(super) attack: Attack,
     pub(super) random: Random,
@@ -83,7 +83,7 @@ enum Fate {
 }
 
 impl Cluster {
-    /// Packets are sealed from now on, and somebody attacks.
+    /// Packets are sealed from now on, and there is an attacker.
     pub(crate) fn set_attack(&mut self, net: &mut Network<Datagram>, seed: u64, attack: Attack) {
         let mut random = Random::new(seed ^ 0xa77a_c4e5);
         for act in 0..attack.acts {
@@ -166,13 +166,13 @@ impl Cluster {
         self.take_in(net, to, forged);
     }
 
-    /// One who has the keys has made a packet.
+    /// A member with the keys has made a packet.
     pub(super) fn note_made(&mut self, datagram: &[u8]) {
         let guard = self.guard.as_deref_mut().expect("only sealed transfers have keys");
         guard.made_with_keys.insert(keys::digest(0, datagram));
     }
 
-    /// A receiver has taken a packet for the source's: one who has the keys has made it.
+    /// A receiver has taken a packet for the source's: a member with the keys has made it.
     pub(super) fn check_suspect(&mut self, transfer: u32, receiver: u32) {
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let Some(datagram) = host.suspect.take() else { return };
@@ -197,7 +197,7 @@ impl Cluster {
         guard.told.entry(secret).or_default().insert(receiver);
     }
 
-    /// A source seals a fragment: never two contents with one secret and nonce, nor, the first time, for one who was taken out.
+    /// A source seals a fragment: never two contents with one secret and nonce, nor, the first time, for one that was taken out.
     pub(super) fn check_sealed(&mut self, transfer: u32, sn: u64, content: u64) {
         let Some(run) = self.push_mut(transfer).source.run.as_deref_mut() else { return };
         let Some(secret) = run.keys.secret_of(sn) else { return };
@@ -285,7 +285,7 @@ impl Guard {
         fragments.next()
     }
 
-    /// The packet with something else in it, by one who has no keys. One that comes out as it was is still its source's.
+    /// The packet with something else in it, by a host without keys. One that comes out as it was is still its source's.
     pub(super) fn changed(&mut self, fragment: &Fragment) -> Fragment {
         let Some(datagram) = &fragment.datagram else { return fragment.clone() };
         let mut bytes = datagram.to_vec();
@@ -328,7 +328,7 @@ impl Guard {
         self.made(fragment, bytes)
     }
 
-    /// A packet of these bytes on the way of another one, by one who has no keys.
+    /// A packet of these bytes on the way of another one, by a host without keys.
     pub(super) fn made(&self, like: &Fragment, bytes: Vec<u8>) -> Fragment {
         let same = like.datagram.as_deref() == Some(&bytes[..]);
         let author = if same { like.author } else { Author::Stranger };
@@ -352,7 +352,7 @@ pub(super) fn retagged(
     keys.packet(&Header::Fragment(header), &[header.sn], content)
 }
 
-/// A packet that nobody has sent, with tags that mean nothing.
+/// A packet that no source has sent, with tags that mean nothing.
 pub(super) fn from_nothing(handle: u32, round: u32, sn: u64, content: u64) -> Vec<u8> {
     let handle = Handle(handle.into());
     let header = FragmentHeader { handle, round, sn, flags: 0, object_len: None, sealed: true };

@@ -47,7 +47,7 @@ impl Cluster {
         address: ([u8; 4], u16),
     ) {
         let Some((to, upstream)) = self.place(transfer, address) else {
-            self.breaches.push(format!("receiver {receiver} is sent to {address:?}, where nobody is"));
+            self.breaches.push(format!("receiver {receiver} is sent to {address:?}, where no receiver is"));
             return;
         };
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];

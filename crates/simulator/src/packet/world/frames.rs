@@ -28,7 +28,7 @@ pub(super) enum Body {
 
 /// A frame on a connection.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub(super) struct Frame {
     pub(super) body: Body,
     /// The data channel that its source used when it wrote this; for a check outside the machines.
     pub(super) channel: u32,

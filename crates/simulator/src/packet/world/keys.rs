@@ -1,6 +1,6 @@
 //! Ideal cryptography: what is sealed tells nothing to those who lack its secret, and they cannot make it.
 //!
-//! A secret is a number, and ciphers are functions of it that mix well. They are as good as perfect, because whoever has not been
+//! A secret is a number, and ciphers are functions of it that mix well. They are as good as perfect, because a host that was not
 //! told a secret does not calculate with it: the attacker has only the [`Keyring`] of a receiver that is its own. Which bytes are
 //! under which key, with which nonce, and what is looked at first, is `wire::seal` as in production.
 

@@ -65,7 +65,7 @@ pub struct Fragment {
     pub(crate) coded: Option<Arc<[u64]>>,
     /// The packet's bytes where it is sealed: then only they count, with what is needed to bring them to their place.
     pub(crate) datagram: Option<Arc<[u8]>>,
-    /// Who has made it, for checks outside the machines.
+    /// Its author, for checks outside the machines.
     pub(crate) author: Author,
 }
 
@@ -208,7 +208,7 @@ pub struct PushTransfer {
     pub(crate) object: u64,
     pub(crate) object_len: u64,
     pub(crate) forwarding: Arc<Forwarding>,
-    /// Hosts that labels may reach; nobody looks if `None`.
+    /// Hosts that labels may reach; not checked if `None`.
     members: Option<BTreeSet<NodeId>>,
     /// How often the session was planned.
     plans: u32,
@@ -241,7 +241,7 @@ impl PushTransfer {
         &self.forwarding
     }
 
-    /// Whether a link leads to nobody but a receiver that has left the data channel: its switch has heard so.
+    /// Whether a link leads only to a receiver that has left the data channel: its switch has heard so.
     fn has_left(&self, net: &Network<Datagram>, link: LinkId) -> bool {
         let (_, node) = net.ends(link);
         let left = |number: &u32| {
@@ -276,11 +276,11 @@ impl TcpTransfer {
 /// A background flow over TCP.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Who sends.
+    /// The sender.
     pub from: NodeId,
-    /// Who receives.
+    /// The receiver.
     pub to: NodeId,
-    /// How much; `u64::MAX` for ever.
+    /// How much; `u64::MAX` is without an end.
     pub bytes: u64,
     /// When it had all bytes.
     pub finished_at: Option<Time>,
@@ -332,7 +332,7 @@ pub struct Cluster {
     /// Whether the machines are held against themselves after every input.
     checks: bool,
     coverage: Coverage,
-    /// Where packets are sealed and somebody attacks.
+    /// Where packets are sealed and there is an attacker.
     guard: Option<Box<attacker::Guard>>,
 }
 

@@ -17,7 +17,7 @@ type Hash = [u8; HASH_LEN];
 const BEGUN_UNIX_S: u64 = 1_800_000_000;
 /// Permits are good for so long.
 const GOOD_FOR_S: u64 = 3_600;
-/// Who attacks; the manager knows it by this name.
+/// The attacker, by the name that the manager knows.
 const ATTACKER: &str = "one of its own";
 
 fn long<const N: usize>(sum: u64) -> [u8; N] {
@@ -31,7 +31,7 @@ pub(in crate::packet) fn unix_s(now: Time) -> u64 {
     BEGUN_UNIX_S + now.0 / 1_000_000_000
 }
 
-/// The manager that leads. Who does not calculate with its secret cannot sign.
+/// The manager that leads. A host that does not calculate with its secret cannot sign.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::packet) struct Manager(pub(in crate::packet) u64);
 
@@ -125,7 +125,7 @@ impl Manager {
             .is_ok_and(|permit| permit.source == caller && permit.covers(call))
     }
 
-    /// Whether a receiver takes part in what an attacker calls it for, who has seen the permit of an honest source.
+    /// Whether a receiver takes part in what an attacker calls it for that has seen the permit of an honest source.
     pub(in crate::packet) fn lets_attacker(
         &self,
         random: &mut Random,

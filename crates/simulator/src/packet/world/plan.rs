@@ -77,7 +77,7 @@ pub enum Happening {
         /// The receiver's number in it.
         receiver: u32,
     },
-    /// No link leads to this receiver, says who looks after the network.
+    /// No link leads to this receiver, says the manager of the network.
     CutOff {
         /// The transfer.
         transfer: u32,

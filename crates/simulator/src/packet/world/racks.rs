@@ -28,7 +28,7 @@ pub(super) enum Rack {
 /// What a speaker has.
 pub(super) struct Speaker {
     own: u32,
-    /// Who may come.
+    /// The receivers that may come.
     expected: BTreeSet<u32>,
     feedback: Feedback,
     /// The numbers of those who have come, by connection.
@@ -64,7 +64,7 @@ impl Cluster {
         *self.rack_mut(transfer, receiver) = Rack::Speaker(Box::new(speaker));
     }
 
-    /// The source says who speaks for this receiver.
+    /// The source says which receiver speaks for this one.
     pub(super) fn follow(
         &mut self,
         net: &mut Network<Datagram>,
@@ -74,7 +74,7 @@ impl Cluster {
     ) {
         self.leave_rack(net, transfer, receiver);
         let Some((to, Some(speaker))) = self.place(transfer, (address, port)) else {
-            self.breaches.push(format!("receiver {receiver} is to follow {address:?}, where nobody is"));
+            self.breaches.push(format!("receiver {receiver} is to follow {address:?}, where no receiver is"));
             return;
         };
         // One that is not there leaves this end to speak for itself.
@@ -137,7 +137,7 @@ impl Cluster {
         self.streams.pump(net, stream, 0);
     }
 
-    /// A frame came to one of whom a receiver of its rack thinks that it speaks for it.
+    /// A frame came to a receiver which another one of its rack takes for its speaker.
     pub(super) fn rack_frame(
         &mut self,
         net: &mut Network<Datagram>,
@@ -147,7 +147,7 @@ impl Cluster {
     ) {
         let (now, own) = (net.now(), Handle(self.push(transfer).receivers[receiver as usize].handle.into()));
         let Rack::Speaker(speaker) = self.rack_mut(transfer, receiver) else {
-            // Who comes to one that speaks for nobody is sent away.
+            // It speaks for no rack: one that comes to it is sent away.
             return self.finish(net, stream, 1);
         };
         match (body.control(), speaker.members.get(&stream)) {
@@ -190,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// Does what a rack's feedback wants done.
+    /// Does what a rack's feedback asks for.
     pub(super) fn drive_rack(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let now = net.now();
         loop {

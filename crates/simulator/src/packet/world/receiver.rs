@@ -137,7 +137,7 @@ pub struct PushReceiver {
     /// What packets are sealed with, and how many were not.
     pub(super) keys: Keyring,
     forged: u64,
-    /// A planted bug: a position is believed whoever says it.
+    /// A planted bug: a position is believed whatever host says it.
     pub(super) believes: bool,
     /// What WELCOME has said: it chooses what is shown in the end.
     pub(super) salt: Salt,
@@ -391,7 +391,7 @@ impl PushReceiver {
         opened.is_some()
     }
 
-    /// A sealed packet as it says to be, if one who has the keys says so.
+    /// A sealed packet as it says to be, if a member with the keys says so.
     fn opened(&mut self, fragment: &Fragment) -> Option<Fragment> {
         let mut bytes = fragment.datagram.as_deref()?.to_vec();
         let (header, len) = Header::parse(&bytes).ok()?;

@@ -1,4 +1,4 @@
-//! Driving a receiver: what its end of the session and its machine want done.
+//! Driving a receiver: what its end of the session and its machine order.
 
 use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
 use super::keys::Secret;
@@ -60,7 +60,7 @@ impl Cluster {
         }
     }
 
-    /// Does what a receiver's end of the session wants done.
+    /// Does what a receiver's end of the session orders.
     fn drive_guest(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let now = net.now();
         loop {

@@ -1,4 +1,4 @@
-//! Driving a source: what its end of the session and its sender want done.
+//! Driving a source: what its end of the session and its sender order.
 
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
 use super::keys::{Keyring, mix, proof_of, salt_of};
@@ -31,7 +31,7 @@ const PATCH_FRAGMENTS: u64 = 16;
 const CALLED_AFTER: Duration = Duration::from_millis(1);
 
 impl Cluster {
-    /// A source begins a transfer, for all who lack the object and are to have it.
+    /// A source begins a transfer, for all that lack the object and are to have it.
     pub(super) fn begin_push(&mut self, net: &mut Network<Datagram>, transfer: u32) {
         if self.run_mut(transfer).is_some() {
             self.break_all(net, transfer, None);
@@ -105,7 +105,7 @@ impl Cluster {
         let now = net.now();
         loop {
             let Some(run) = self.run_mut(transfer) else { return };
-            // What the session says comes first: who joins, who has left, whether more will come.
+            // What the session says comes first: which receivers join, which have left, whether more will come.
             if let Some(output) = run.roster.poll(now) {
                 self.roster_output(net, transfer, output);
                 continue;
@@ -180,7 +180,7 @@ impl Cluster {
     fn call(&mut self, net: &mut Network<Datagram>, transfer: u32, name: &str) {
         let push = self.push(transfer);
         let Some(&receiver) = push.by_name.get(name) else {
-            self.breaches.push(format!("'{name}' is called, and is nobody"));
+            self.breaches.push(format!("'{name}' is called, and is no receiver"));
             return;
         };
         let host = &push.receivers[receiver as usize];
@@ -550,7 +550,7 @@ impl Cluster {
                 self.tell_roster(now, transfer, RosterInput::Hello { guest, hello: &hello });
                 let is_there = |run: &mut Sending| run.roster.entry(guest).is_some();
                 if is_impostor && self.run_mut(transfer).is_some_and(is_there) {
-                    self.breaches.push(format!("somebody else has the place of receiver {receiver}"));
+                    self.breaches.push(format!("another host has the place of receiver {receiver}"));
                 }
             }
             Ok(Control::DataRcvd { .. }) if is_unproven => {
@@ -639,7 +639,7 @@ impl Cluster {
         let (rate, attempt_interval) = (push.config.rate, push.config.attempt_interval);
         let allowance = push.config.fragments_of(allowance);
         let Some(run) = push.source.run.as_deref_mut() else { return };
-        // Whoever is served by the chain by now stays there.
+        // Receivers that the chain serves by now stay there.
         let other = handle.is_some_and(|handle| handle != run.handle);
         if run.over || run.without_path || run.channel == 0 || other {
             return;
@@ -649,7 +649,7 @@ impl Cluster {
         if allowance.is_some() {
             (run.granted, run.spent) = (allowance, 0);
         }
-        // Who is slower than the others has left the data channel for good.
+        // A receiver that is slower than the others has left the data channel for good.
         let stays = |stream: &StreamId| {
             !run.machine
                 .status(PeerId(stream.0))
@@ -727,7 +727,7 @@ impl super::PushTransfer {
     }
 }
 
-/// Whether a sender wants to patch such a fragment.
+/// Whether a sender orders a patch of such a fragment.
 fn is_patch_of(output: &SenderOutput, mut wanted: impl FnMut(u64) -> bool) -> bool {
     match output {
         SenderOutput::SendPatch(sns) => sns.iter().copied().any(wanted),

@@ -46,7 +46,7 @@ fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Netwo
     (cluster, net)
 }
 
-/// When each of them had everything, and who is said to be slow.
+/// When each of them had everything, and which are said to be slow.
 fn finish(special: &[Special], settings: PushConfig, seed: u64) -> (Vec<f64>, Vec<bool>) {
     let (cluster, _) = play(special, settings, seed);
     let push = cluster.push(0);
@@ -61,7 +61,7 @@ fn narrow(rate_mbps: u64) -> Special {
 
 /// Plays a group whose first receivers are special: these are named as slow, or none is; the others take at most so many
 /// percent of what they take without them.
-fn hold_nobody(special: &[Special], settings: &PushConfig, named: bool, percent_max: f64) -> Vec<f64> {
+fn delay_no_other(special: &[Special], settings: &PushConfig, named: bool, percent_max: f64) -> Vec<f64> {
     let (alone, none) = finish(&[], settings.clone(), 1);
     assert_eq!(none, [false; 7], "all are alike");
     for seed in 1..3 {
@@ -80,15 +80,15 @@ fn hold_nobody(special: &[Special], settings: &PushConfig, named: bool, percent_
 }
 
 #[test]
-fn a_narrow_path_holds_nobody_and_is_used_to_the_full() {
+fn a_narrow_path_delays_no_other_and_is_used_to_the_full() {
     for rate_mbps in [50, 100, 200] {
-        let times = hold_nobody(&[narrow(rate_mbps)], &PushConfig::default(), true, 115.0);
+        let times = delay_no_other(&[narrow(rate_mbps)], &PushConfig::default(), true, 115.0);
         let ideal = OBJECT_LEN as f64 * 8.0 / (rate_mbps as f64 * 1e6);
         assert!(times[0] < 1.4 * ideal, "{times:?} of {ideal} s");
     }
 }
 
-/// Who is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
+/// A receiver that is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
 /// itself must not have to pass through the stream: here connections come before data channels.
 #[test]
 fn a_narrow_path_carries_the_object_and_not_the_stream_beside_it() {
@@ -107,50 +107,65 @@ fn a_narrow_path_carries_the_object_and_not_the_stream_beside_it() {
 
 /// A queue that takes seconds to pass makes round trips long, and what is to be seen of it is seen as soon.
 #[test]
-fn a_long_queue_before_a_narrow_path_holds_nobody() {
+fn a_long_queue_before_a_narrow_path_delays_no_other() {
     let long = Special { queue_bytes: Some(16 << 20), ..narrow(50) };
     let wide = PushConfig { window_bytes: 64 << 20, ..PushConfig::default() };
-    hold_nobody(&[long], &wide, true, 115.0);
+    delay_no_other(&[long], &wide, true, 115.0);
 }
 
 /// A granted rate is not slowed by losses, but what one has lost is sent again to all.
 #[test]
-fn a_narrow_path_holds_nobody_at_a_granted_rate() {
+fn a_narrow_path_delays_no_other_at_a_granted_rate() {
     let rate = Some(Rate(900_000_000));
     let granted = PushConfig { rate, window_bytes: 64 << 20, ..PushConfig::default() };
-    hold_nobody(&[narrow(100)], &granted, true, 115.0);
+    delay_no_other(&[narrow(100)], &granted, true, 115.0);
     let hardly = Special { loss_ppm: 10_000, ..Special::default() };
-    hold_nobody(&[hardly], &granted, false, 115.0);
+    delay_no_other(&[hardly], &granted, false, 115.0);
+}
+
+/// A queue that holds the rest of a short transfer shows nothing until the others are done. A second later its receiver is named, if it
+/// has got less than half of what they have.
+#[test]
+fn a_narrow_path_behind_a_long_queue_is_named_after_the_others() {
+    let behind = |rate_mbps| Special { queue_bytes: Some(64 << 20), ..narrow(rate_mbps) };
+    let granted = |rate_mbps: u64| {
+        let rate = Some(Rate(rate_mbps * 1_000_000));
+        PushConfig { rate, window_bytes: 128 << 20, ..PushConfig::default() }
+    };
+    let times = delay_no_other(&[behind(50)], &granted(900), true, 115.0);
+    assert!(times[0] < 1.4 * OBJECT_LEN as f64 * 8.0 / 50e6, "{times:?}");
+    let times = delay_no_other(&[behind(70)], &granted(100), false, 115.0);
+    assert!(times[0] > OBJECT_LEN as f64 * 8.0 / 100e6 + 1.2, "{times:?}: too quick to tell");
 }
 
 #[test]
 fn several_narrow_paths_hold_neither_the_others_nor_each_other() {
-    let times = hold_nobody(&[narrow(50), narrow(200)], &PushConfig::default(), true, 120.0);
+    let times = delay_no_other(&[narrow(50), narrow(200)], &PushConfig::default(), true, 120.0);
     assert!(times[1] * 2.0 < times[0], "the wider one waits for the narrower: {times:?}");
-    hold_nobody(&[narrow(200), narrow(50), narrow(100)], &PushConfig::default(), true, 180.0);
+    delay_no_other(&[narrow(200), narrow(50), narrow(100)], &PushConfig::default(), true, 180.0);
 }
 
 #[test]
-fn narrow_paths_that_are_alike_hold_nobody() {
+fn narrow_paths_that_are_alike_delay_no_other() {
     for alike in [2, 3] {
-        hold_nobody(&[narrow(100); 3][..alike], &PushConfig::default(), true, 120.0);
+        delay_no_other(&[narrow(100); 3][..alike], &PushConfig::default(), true, 120.0);
     }
 }
 
 #[test]
-fn a_lossy_path_and_a_late_host_hold_nobody() {
+fn a_lossy_path_and_a_late_host_delay_no_other() {
     // What is sent again for one is a part of what it costs the others: a tenth of the link.
     let lossy = Special { loss_ppm: 100_000, ..Special::default() };
-    hold_nobody(&[lossy], &PushConfig::default(), true, 110.0);
+    delay_no_other(&[lossy], &PushConfig::default(), true, 110.0);
     let late = Special { service: Duration(50_000), ..Special::default() };
-    hold_nobody(&[late], &PushConfig::default(), true, 135.0);
+    delay_no_other(&[late], &PushConfig::default(), true, 135.0);
 }
 
 #[test]
 fn who_is_hardly_slower_is_waited_for() {
-    hold_nobody(&[narrow(950)], &PushConfig::default(), false, 115.0);
+    delay_no_other(&[narrow(950)], &PushConfig::default(), false, 115.0);
     let lossy = Special { loss_ppm: 10_000, ..Special::default() };
-    hold_nobody(&[lossy], &PushConfig::default(), false, 115.0);
+    delay_no_other(&[lossy], &PushConfig::default(), false, 115.0);
 }
 
 #[test]
@@ -171,14 +186,18 @@ fn with_the_policy_drop_a_slow_one_is_given_up_and_told_why() {
 }
 
 #[test]
-fn a_narrow_path_holds_nobody_in_the_chain() {
+fn a_narrow_path_delays_no_other_in_the_chain() {
     let settings = PushConfig { multicast: false, ..PushConfig::default() };
     let (alone, none) = finish(&[], settings.clone(), 1);
     assert_eq!(none, [false; 7], "all are alike");
     let (times, slow) = finish(&[narrow(50)], settings.clone(), 1);
     let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
     assert!(last(&times[1..]) < last(&alone) + 0.6, "{times:?} of {alone:?}");
-    assert_eq!(slow, [true, false, false, false, false, false, false], "it is named, and nobody behind it");
+    assert_eq!(
+        slow,
+        [true, false, false, false, false, false, false],
+        "it is named, and no receiver behind it"
+    );
     let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
     let (cluster, _) = play(&[narrow(50)], dropping, 1);
     let said = cluster.push(0).failure_of(0).unwrap();

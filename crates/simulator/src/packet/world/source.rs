@@ -42,7 +42,7 @@ pub struct PushConfig {
     pub join_timeout: Duration,
     /// Policy for slow receivers.
     pub slow: SlowPolicy,
-    /// Whether there is a data channel; without one everybody is chained.
+    /// Whether there is a data channel; without one all receivers are chained.
     pub multicast: bool,
     /// Bytes that a path is granted for; all that are needed if `None`.
     pub allowance: Option<u64>,
@@ -52,7 +52,7 @@ pub struct PushConfig {
     pub counted: bool,
     /// So many receivers, one after the other, share a rack, and one of them speaks for it; below 2 each is on its own.
     pub rack: u32,
-    /// Whether packets are sealed; the world then has somebody who attacks them.
+    /// Whether packets are sealed; the world then has an attacker.
     pub sealed: bool,
 }
 
@@ -161,7 +161,7 @@ pub(super) struct Sending {
     pub(super) waits_for: Option<LinkId>,
     /// The number of its data channel; 0 for none.
     pub(super) channel: u32,
-    /// Whoever was on the path goes on over the chain.
+    /// The receivers that were on the path go on over the chain.
     pub(super) without_path: bool,
     /// Fragments that the path was granted for, and those sent on it at full rate.
     pub(super) granted: Option<u64>,
@@ -172,7 +172,7 @@ pub(super) struct Sending {
     /// What its packets are sealed with, and the connections that were told so and have not ended.
     pub(super) keys: Keyring,
     pub(super) members: BTreeSet<StreamId>,
-    /// Fragments that were on the data channel, whether anybody got them or not.
+    /// Fragments that were on the data channel, whether a receiver got them or not.
     pub(super) ever_sent: RangeSet,
 }
 

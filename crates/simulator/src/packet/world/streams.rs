@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub u32);
 
-/// One of a connection's two ends: who opened it is 0, the other 1.
+/// One of a connection's two ends: the one that opened it is 0, the other 1.
 pub type End = u8;
 
 /// What has come of a segment at a node.
@@ -99,7 +99,7 @@ impl Direction {
 pub struct Streams {
     config: TcpConfig,
     streams: Vec<Stream>,
-    /// Who waits for room on a link, in the order in which they are served.
+    /// The connections that wait for room on a link, in the order in which they are served.
     waiting: BTreeMap<LinkId, VecDeque<(StreamId, End)>>,
 }
 

@@ -331,7 +331,7 @@ fn one_seed_gives_one_run() {
     assert_ne!(trace(1), trace(2));
 }
 
-/// The frames of many connections do not fit into the queue of the source's link: they wait, and nobody has to find out by a
+/// The frames of many connections do not fit into the queue of the source's link: they wait, so that the receivers do not learn by a
 /// time-out that they were dropped.
 #[test]
 fn a_source_drops_nothing_of_its_own() {

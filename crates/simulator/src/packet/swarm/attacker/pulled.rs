@@ -1,7 +1,7 @@
 //! Cases by pull with an attacker: sealed transfers through nodes that keep packets.
 //!
 //! What must hold is what must hold by push (see [`super`]), as far as there is such a thing. Interests and the headers of data are
-//! open to all: nodes answer whoever asks, and believe where a packet goes, its tree, and what follows in it. So a stranger's packet gets to
+//! open to all: nodes answer every asker, and believe where a packet goes, its tree, and what follows in it. So a stranger's packet gets to
 //! forwarders, and what holds is: no store and no receiver takes bytes that are not what the source has given that name.
 
 mod attack;
@@ -204,7 +204,7 @@ impl Case {
         let (coverage, trace, _) = seen;
         let packet = u64::from(self.geometry.fragment_len) + u64::from(HEADER_BYTES);
         // A node takes packets as fast as all its ports bring them, or up to four times as fast: data, as much that is forged, and an
-        // interest for each. A slower one loses honest packets for want of time, and what forged ones cost cannot be told from that.
+        // interest for each. A slower one loses honest packets for lack of time, and what forged ones cost cannot be told from that.
         let ports = (0..self.topology.node_count()).map(|node| u64::from(self.topology.port_count(node)));
         let most = 3 * ports.max().unwrap_or(1);
         let service = self.link.rate.time_for(packet) / random.within(most..=4 * most);

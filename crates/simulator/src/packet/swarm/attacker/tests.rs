@@ -15,7 +15,7 @@ fn sound(seed: u64) -> Verdict {
     verdict
 }
 
-/// An attacker does all that it can think of, and gets nothing by it.
+/// An attacker does all that was planned for it, and gets nothing by it.
 #[test]
 fn an_attacker_gets_nothing_and_does_everything() {
     let mut coverage = Coverage::default();
@@ -53,7 +53,7 @@ fn bugs_of_sealed_transfers_are_found() {
     for (plant, words) in [
         (Plant::ReuseNonce, "with a nonce that has another content"),
         (Plant::KeepEpoch, "and knows the key of fragment"),
-        (Plant::SkipPermit, "in what nobody has permitted"),
+        (Plant::SkipPermit, "in what was not permitted"),
         (Plant::BelievePosition, "is taken for the source's"),
         (Plant::SkipProof, "settled as done, but is not"),
         (Plant::SkipName, "has the place of receiver"),
@@ -74,7 +74,7 @@ fn bugs_of_sealed_transfers_by_pull_are_found() {
     for (plant, words) in [
         (Plant::ReuseNonce, "with a nonce that has another content"),
         (Plant::KeepEpoch, "and knows the key of packet"),
-        (Plant::SkipPermit, "in what nobody has permitted"),
+        (Plant::SkipPermit, "in what was not permitted"),
         (Plant::SkipDigest, "takes other bytes for packet"),
         (Plant::SkipProof, "settled as done, but is not"),
         (Plant::SkipCheck, "other content than its source has said"),

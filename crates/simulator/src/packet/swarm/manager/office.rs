@@ -156,7 +156,7 @@ pub(super) struct Core {
     term: u64,
     /// When the store was asked last that has said that we lead.
     kept_at: Time,
-    /// When it takes what it cannot read for what no agent holds.
+    /// When it takes paths that it cannot read for free.
     sure_at: Option<Time>,
     next_session: u64,
     sessions: BTreeMap<AgentKey, u64>,
@@ -540,7 +540,7 @@ impl Office {
         self.drain(now, at);
     }
 
-    /// What the core wants done waits for its record, or is done at once where there are none.
+    /// What the core orders waits for its record, or is done at once where there are none.
     fn drain(&mut self, now: Time, at: usize) {
         self.drain_after(now, at, Vec::new());
     }

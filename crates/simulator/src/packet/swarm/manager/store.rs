@@ -12,7 +12,7 @@ use polycast_types::{Duration, Time};
 /// Changes that go into one transaction, by the key of each record.
 pub(super) type Changes = BTreeMap<RecordKey, Option<Record>>;
 
-/// Who leads.
+/// The leader.
 #[derive(Debug)]
 struct Leader {
     term: u64,
@@ -54,7 +54,7 @@ impl Store {
         self.leader.as_ref().is_some_and(|leader| leader.term == term && leader.expires_at > now)
     }
 
-    /// Who leads.
+    /// The manager that leads.
     pub(super) fn leader(&self, now: Time) -> Option<usize> {
         self.leader.as_ref().filter(|leader| leader.expires_at > now).map(|leader| leader.manager)
     }
@@ -108,7 +108,7 @@ impl Store {
         for (key, record) in changes {
             self.spoilt.remove(&key);
             if let RecordKey::Lease(plan) = key {
-                // One that is gone again before it was written was written as far as a manager can tell.
+                // One that is gone again before it was written was written, as far as can be seen.
                 self.written.insert(plan);
             }
             match record {
@@ -149,7 +149,7 @@ impl Store {
         !self.spoilt.is_empty()
     }
 
-    /// A leader sets aside what no manager can read.
+    /// A leader sets aside what it cannot read.
     pub(super) fn forget_spoilt(&mut self, now: Time, term: u64) {
         if self.leads(now, term) {
             for key in core::mem::take(&mut self.spoilt) {

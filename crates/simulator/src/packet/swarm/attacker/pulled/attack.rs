@@ -187,7 +187,7 @@ impl World {
         Some(packet)
     }
 
-    /// Whether one who was taken out can read what is sent for the first time since.
+    /// Whether one that was taken out can read what is sent for the first time since.
     fn read_along(&mut self, bytes: &[u8]) {
         let Some(before) = &self.attacker.sent_before else { return };
         let Ok(Packet::Transfer(header, payload)) = Packet::parse(bytes) else { return };
@@ -274,7 +274,7 @@ impl World {
         self.come(net, node, link, packet);
     }
 
-    /// Data that nobody has sent, under a name that somebody has asked for.
+    /// Data that no source has sent, under a name that a node has asked for.
     fn send_made(&mut self, net: &mut Network<Datagram>) {
         let Some((node, link, seen)) = self.attacker.seen() else { return };
         let Ok(Packet::Transfer(header, _)) = Packet::parse(&seen.0) else { return };
@@ -313,11 +313,11 @@ impl World {
         let lets = self.manager.lets_attacker(&mut self.attacker.random, &self.allowed, net.now(), name);
         self.coverage.hit(named::ATTACK_CALLS);
         if lets || self.plant == Some(Plant::SkipPermit) {
-            self.breaches.push(format!("receiver {to} takes part in what nobody has permitted"));
+            self.breaches.push(format!("receiver {to} takes part in what was not permitted"));
         }
     }
 
-    /// One who has the keys seals other bytes, of the object or of a list, and names them as they are. It asks for them, so that
+    /// A member with the keys seals other bytes, of the object or of a list, and names them as they are. It asks for them, so that
     /// nodes keep them.
     fn forge_as_member(&mut self, net: &mut Network<Datagram>) {
         let Some((node, link, seen)) = self.attacker.seen() else { return };

@@ -10,7 +10,7 @@ use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Hash;
 
-/// One who is to have the object, over all transfers of it.
+/// A host that is to have the object, over all transfers of it.
 pub(super) struct Host {
     pub(super) node: u32,
     pub(super) name: String,

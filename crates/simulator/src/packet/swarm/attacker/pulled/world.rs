@@ -66,7 +66,7 @@ pub(super) enum Later {
     One,
 }
 
-/// The keys of a transfer, of one who was told its secret.
+/// The keys of a transfer, of a member that was told its secret.
 pub(super) fn keyring(secret: Secret, handle: Handle) -> Keyring {
     let mut keys = Keyring::default();
     keys.learn(Arc::new(core::iter::once(0..u64::MAX).collect()), Secret(keys::mix(secret.0, handle.0)));
@@ -193,7 +193,7 @@ impl World {
         self.breaches.first().cloned().map_or(Ok(()), Err)
     }
 
-    /// The transfer begins: the source calls everybody who is not done and may take part, and knows so many roots at first.
+    /// The transfer begins: the source calls all that are not done and may take part, and knows so many roots at first.
     pub(in super::super) fn begin(&mut self, net: &mut Network<Datagram>, roots: u64) {
         let before = self.runs.last().map(|run| run.secret).filter(|_| self.plant == Some(Plant::KeepEpoch));
         self.secrets = keys::mix(self.secrets, 7);
@@ -223,7 +223,7 @@ impl World {
         self.call(net);
     }
 
-    /// The source's calls, each with the permit; who takes part is told.
+    /// The source's calls, each with the permit; those that take part are told.
     fn call(&mut self, net: &mut Network<Datagram>) {
         let (run, now) = (self.runs.len() - 1, net.now());
         for at in 0..self.hosts.len() {
@@ -319,7 +319,7 @@ impl World {
         }
     }
 
-    /// A packet of the object is sent: the first time, for nobody who has left.
+    /// A packet of the object is sent: the first time, for no host that has left.
     fn check_sent(&mut self, sn: u64) {
         let Some(run) = self.runs.last() else { return };
         if sn >= self.group.blocks.packets() || self.truth.sent.insert(sn..sn + 1) == 0 {
@@ -435,7 +435,7 @@ impl World {
         self.stop_when_done(net);
     }
 
-    /// Whether everybody who is to have the object has it, and the source knows.
+    /// Whether every host that is to have the object has it, and the source knows.
     pub(in super::super) fn is_done(&self) -> bool {
         let settled = |at: usize| self.runs.iter().any(|run| run.settled.contains(&at));
         (0..self.hosts.len()).all(|at| self.hosts[at].removed || settled(at))
@@ -472,7 +472,7 @@ impl World {
         (0..self.hosts.len()).find(|at| !self.hosts[*at].removed && self.hosts[*at].done_at.is_none())
     }
 
-    /// Everybody who is done has the object.
+    /// Every host that is done has the object.
     pub(in super::super) fn check_objects(&self) -> Result<(), String> {
         let wrong = |host: &Host| host.done_at.is_some() && host.bytes != self.object;
         match self.hosts.iter().position(wrong) {

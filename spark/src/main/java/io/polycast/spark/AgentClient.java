@@ -219,7 +219,7 @@ final class AgentClient {
     }
 
     void cancel() {
-      call.cancel("nobody waits any more", null);
+      call.cancel("the caller waits no more", null);
     }
 
     @Override

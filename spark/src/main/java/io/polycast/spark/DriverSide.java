@@ -139,7 +139,7 @@ final class DriverSide implements Side {
   private synchronized Refusal failed(Refusal refusal) {
     last = refusal;
     restsUntilMs = System.currentTimeMillis() + REST_MS;
-    // An agent that has begun anew knows nobody.
+    // An agent that has begun anew knows no other.
     agent.forget();
     return refusal;
   }

@@ -15,7 +15,7 @@ final class ExecutorSide implements Side {
   private static final Logger LOG = LoggerFactory.getLogger(PolycastPlugin.class);
   /** How long nothing may come before the driver is asked. */
   private static final long QUIET_MS = 2_000;
-  /** The longest that anybody waits for one value, whatever comes. */
+  /** The longest wait for one value, whatever comes. */
   private static final long LONGEST_MS = 3_600_000;
   /** How long the agent is left alone after it did not answer. */
   private static final long REST_MS = 5_000;

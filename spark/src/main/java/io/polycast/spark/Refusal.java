@@ -14,7 +14,7 @@ final class Refusal extends Exception {
   static final String STORE_FULL = "store-full";
   /** The agent has no manager. */
   static final String NO_MANAGER = "no-manager";
-  /** Spark encrypts, and nobody has said that the agents do. */
+  /** Spark encrypts, and the settings do not promise that the agents do. */
   static final String ENCRYPTION = "encryption";
   /** Nothing has come for too long. */
   static final String LATE = "late";

@@ -31,7 +31,7 @@ final class Settings {
   final long patienceMs;
   /** Folder of the driver's files. */
   final Path spool;
-  /** Which of Spark's settings asks for encryption that nobody has promised of the agents, or null. */
+  /** Which of Spark's settings asks for encryption that is not promised of the agents, or null. */
   final String unsealed;
 
   private final String socket;

@@ -47,7 +47,7 @@ final class Spool {
         // Another driver was faster; whose it is shows now.
       }
     }
-    // Shared memory is a folder that everybody may write to.
+    // Shared memory is a folder that every user may write to.
     Set<PosixFilePermission> allowed = Files.getPosixFilePermissions(below, LinkOption.NOFOLLOW_LINKS);
     boolean ours = Files.getAttribute(below, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString().equals(Settings.user());
     if (!ours || !allowed.equals(PosixFilePermissions.fromString(OWNER_ONLY))) {
