@@ -273,7 +273,7 @@ impl World {
         let lives = self.agents.iter().filter(|agent| now >= agent.down_until);
         let held = lives.flat_map(|agent| agent.held.iter().map(|(plan, held)| (agent.ends.get(plan), held)));
         let needs = held.filter(|(_, held)| !held.plan.resources.is_empty());
-        needs.max_by_key(|(end, _)| *end).map(|(_, held)| held.plan.resources.iter().copied().collect())
+        needs.max_by_key(|(end, _)| *end).map(|(_, held)| held.plan.resources.to_vec())
     }
 
     /// The holder of a path may miss where it goes now, and may lose its session over that while its transfer goes on.

@@ -394,23 +394,8 @@ impl Office {
         let mut leases = self.settings.core(self.runs, self.plant, written);
         let mut missing = BTreeMap::new();
         if let Some((mut load, records)) = records {
-            if self.plant == Some(Plant::ForgetWaiting) {
-                load.retain(|record| !matches!(record, Record::Pending { .. }));
-            }
-            if !load.is_empty() {
-                self.coverage.hit(coverage::RESTORED);
-            }
-            let is_learned = |record: &Record| matches!(record, Record::Learned { .. });
-            if load.iter().any(is_learned) {
-                self.coverage.hit(coverage::LEARNED_RESTORED);
-            }
-            if self.plant == Some(Plant::ForgetLearned) {
-                load.retain(|record| !is_learned(record));
-            }
+            self.forget(&mut load);
             let forgets = self.plant == Some(Plant::ForgetLent);
-            if forgets {
-                load.retain(|record| !matches!(record, Record::Lease { .. }));
-            }
             // That what is restored is not what was written is left for what comes of it.
             if let Err(breach) = restores(&mut leases, now, load, &records)
                 && !forgets
@@ -446,6 +431,25 @@ impl Office {
             let circuits = |command: &&DeviceCommand| matches!(command, DeviceCommand::CrossConnect { .. });
             let commands = self.switch.iter().filter(circuits).cloned().collect();
             self.handle(now, at, Input::Found { commands });
+        }
+    }
+
+    /// What a leader goes on from; plants forget a part of it.
+    fn forget(&mut self, load: &mut Vec<Record>) {
+        if self.plant == Some(Plant::ForgetWaiting) {
+            load.retain(|record| !matches!(record, Record::Pending { .. }));
+        }
+        if !load.is_empty() {
+            self.coverage.hit(coverage::RESTORED);
+        }
+        let is_learned = |record: &Record| matches!(record, Record::Learned { .. });
+        if load.iter().any(is_learned) {
+            self.coverage.hit(coverage::LEARNED_RESTORED);
+        }
+        match self.plant {
+            Some(Plant::ForgetLearned) => load.retain(|record| !is_learned(record)),
+            Some(Plant::ForgetLent) => load.retain(|record| !matches!(record, Record::Lease { .. })),
+            _ => {}
         }
     }
 
