@@ -8,7 +8,7 @@ use polycast_manager::Racks;
 use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
 use polycast_net::words::{Words, WordsKey};
-use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
+use polycast_protocol::rack::{AgentCounts, Change, FeedConfig, LeafConfig};
 use polycast_types::Duration;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use polycast_wire::words::Way;
@@ -340,6 +340,25 @@ fn a_leaf_controller_believes_members_only() {
     assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
 }
 
+/// An agent of the first rack's first port, what it keeps, and at its end what it has refused.
+fn start_agent(
+    host: Ipv4Addr,
+    leaf: SocketAddrV4,
+    key: &WordsKey,
+    stop: &Arc<AtomicBool>,
+) -> (Kept, std::thread::JoinHandle<AgentCounts>) {
+    let (labels, stopped, key) = (Kept::default(), Arc::clone(stop), key.clone());
+    let listen = SocketAddrV4::new(host, 0);
+    let options =
+        ControllerOptions { rack: 0, port: 0, listen, leaf, period: PERIOD, labels_max: 1_000, key };
+    let mut agent = Controller::open(options, labels.clone()).unwrap();
+    let runs = std::thread::spawn(move || {
+        agent.run(&stopped).unwrap();
+        agent.counts().0
+    });
+    (labels, runs)
+}
+
 /// Two honest agents for one host, each at the host's own address: the later run has the place, and is told everything. The earlier
 /// one is refused, counted and named once, and what is said to the other does not go to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -372,26 +391,7 @@ async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
             leaf_log.hear(|| leaf.run(&stopped, &mut told)).unwrap();
             leaf.counts()
         });
-        let start = || {
-            let listen = SocketAddrV4::new(host, 0);
-            let (labels, stopped) = (Kept::default(), Arc::clone(&stop));
-            let key = key.clone();
-            let options = ControllerOptions {
-                rack,
-                port: 0,
-                listen,
-                leaf: leaf_at,
-                period: PERIOD,
-                labels_max: 1_000,
-                key,
-            };
-            let mut agent = Controller::open(options, labels.clone()).unwrap();
-            let runs = std::thread::spawn(move || {
-                agent.run(&stopped).unwrap();
-                agent.counts().0
-            });
-            (labels, runs)
-        };
+        let start = || start_agent(host, leaf_at, &key, &stop);
         let set =
             |session: u32| racks.set(vec![Change { leaf: rack, session, label: vec![0x81; 3] }]).unwrap();
         let (earlier, earlier_runs) = start();
