@@ -8,7 +8,7 @@ use polycast_manager::Racks;
 use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
 use polycast_net::words::{Words, WordsKey};
-use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
+use polycast_protocol::rack::{AgentCounts, Change, FeedConfig, LeafConfig};
 use polycast_types::Duration;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use polycast_wire::words::Way;
@@ -338,6 +338,89 @@ fn a_leaf_controller_believes_members_only() {
         assert!((3..=2 + replayed).contains(&dropped), "{dropped} dropped of {replayed} and two");
     });
     assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
+}
+
+/// An agent of the first rack's first port, what it keeps, and at its end what it has refused.
+fn start_agent(
+    host: Ipv4Addr,
+    leaf: SocketAddrV4,
+    key: &WordsKey,
+    stop: &Arc<AtomicBool>,
+) -> (Kept, std::thread::JoinHandle<AgentCounts>) {
+    let (labels, stopped, key) = (Kept::default(), Arc::clone(stop), key.clone());
+    let listen = SocketAddrV4::new(host, 0);
+    let options =
+        ControllerOptions { rack: 0, port: 0, listen, leaf, period: PERIOD, labels_max: 1_000, key };
+    let mut agent = Controller::open(options, labels.clone()).unwrap();
+    let runs = std::thread::spawn(move || {
+        agent.run(&stopped).unwrap();
+        agent.counts().0
+    });
+    (labels, runs)
+}
+
+/// Two honest agents for one host, each at the host's own address: the later run has the place, and is told everything. The earlier
+/// one is refused, counted and named once, and what is said to the other does not go to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
+    for (key, said) in [
+        (WordsKey::default(), "an agent of an earlier run still speaks"),
+        (key(), "an earlier run of its speaker"),
+    ] {
+        let (leaf_at, rack) = (free(Ipv4Addr::LOCALHOST), 0);
+        let racks = Racks::start((Ipv4Addr::LOCALHOST, 0).into(), vec![leaf_at.into()], &key).unwrap();
+        let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
+        let host = Ipv4Addr::new(127, 81, 1, 1);
+        let config = LeafConfig {
+            rack,
+            ports: 1,
+            incarnation: incarnation(),
+            active: 1,
+            standby: 1,
+            timeout: TIMEOUT,
+            period: PERIOD,
+            labels_max: 1_000,
+            feed: FeedConfig::default(),
+        };
+        let options = LeafOptions { config, listen: leaf_at, central, servers: vec![host], key: key.clone() };
+        let mut leaf = LeafController::open(options).unwrap();
+        let (log, active) = (Log::default(), Active::default());
+        let (mut told, leaf_log, stop) = (active.clone(), log.clone(), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let leaf = std::thread::spawn(move || {
+            leaf_log.hear(|| leaf.run(&stopped, &mut told)).unwrap();
+            leaf.counts()
+        });
+        let start = || start_agent(host, leaf_at, &key, &stop);
+        let set =
+            |session: u32| racks.set(vec![Change { leaf: rack, session, label: vec![0x81; 3] }]).unwrap();
+        let (earlier, earlier_runs) = start();
+        let confirmed = set(1);
+        tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
+        assert!(earlier.0.lock().unwrap().contains_key(&1));
+        let (later, later_runs) = start();
+        until("the later one has what there is", || later.0.lock().unwrap().contains_key(&1)).await;
+        until("the earlier one has been refused", || log.text().contains(said)).await;
+        for session in 2..60 {
+            tokio::time::timeout(WITHIN, set(session)).await.unwrap().unwrap().unwrap();
+            assert!(later.0.lock().unwrap().contains_key(&session), "session {session}");
+            tokio::time::sleep(Span::from_millis(2)).await;
+        }
+        assert_eq!(*active.0.lock().unwrap(), [0]);
+        stop.store(true, Ordering::Relaxed);
+        let (counts, dropped) = leaf.join().unwrap();
+        let refused = counts.refused.get("earlier run").copied().unwrap_or(0);
+        assert_eq!((refused > 0, dropped > 0), (!key.is_there(), key.is_there()), "{counts:?}, {dropped}");
+        assert_eq!(log.text().matches(said).count(), 1, "{}", log.text());
+        assert_eq!(earlier.0.lock().unwrap().len(), 1, "it is told nothing more");
+        let heard = earlier_runs.join().unwrap();
+        assert_eq!(
+            (heard.refused, heard.stale, heard.gaps),
+            (0, 0, 0),
+            "what is for the other one does not come to it"
+        );
+        later_runs.join().unwrap();
+    }
 }
 
 /// Updates with stale numbers, and datagrams that are no messages: counted, and the label stays as it is.

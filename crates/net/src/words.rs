@@ -90,7 +90,7 @@ impl Words {
                 tracing::warn!(
                     ?way,
                     from,
-                    "dropped a word that has no right tag of the cluster's key, or came a second time"
+                    "dropped a word that has no right tag of the cluster's key, came a second time, or is of an earlier run of its speaker"
                 );
             }
         }

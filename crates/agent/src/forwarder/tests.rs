@@ -359,6 +359,110 @@ fn one_that_is_cut_off_is_named_and_the_others_finish() {
     assert!(why.contains("cut it off") && why.contains("kept for another try"), "{why}");
 }
 
+/// What nodes say in their logs: they have threads of their own.
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Of this whole process.
+    fn of_all() -> &'static Self {
+        static ALL: std::sync::OnceLock<Log> = std::sync::OnceLock::new();
+        ALL.get_or_init(|| {
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::WARN)
+                .with_writer(move || writer.clone())
+                .with_ansi(false)
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            log
+        })
+    }
+
+    fn lines_with(&self, words: [&str; 2]) -> usize {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| words.iter().all(|words| line.contains(words))).count()
+    }
+}
+
+/// Passes on what comes to `at` from either of two nodes to the other one, and changes a byte of what the second gets of `first_sn` and
+/// higher numbers: the first two times that each comes. Gives how many it has changed.
+fn pass_on_and_lie(at: [&UdpSocket; 2], to: [SocketAddrV4; 2], first_sn: u64, stop: &AtomicBool) -> usize {
+    let mut times = std::collections::BTreeMap::<u64, u32>::new();
+    let (mut buffer, mut changed) = (vec![0; 1 << 16], 0);
+    at.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        for (from, other) in [(0, 1), (1, 0)] {
+            let Ok(len) = at[from].recv(&mut buffer) else { continue };
+            idle = false;
+            if let Ok(wire::Packet::Transfer(header, payload)) = wire::Packet::parse(&buffer[..len])
+                && matches!(header.kind, wire::Kind::Data { .. })
+                && (from, payload.is_empty()) == (0, false)
+                && header.sn >= first_sn
+            {
+                let time = times.entry(header.sn).or_default();
+                *time += 1;
+                if *time <= 2 {
+                    changed += 1;
+                    buffer[len - 1] ^= 1;
+                }
+            }
+            at[other].send_to(&buffer[..len], to[other]).unwrap();
+        }
+        if idle {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    }
+    changed
+}
+
+/// A neighbour changes the lists of names on their way: each packet that does not fit its root is refused and counted, the neighbour is
+/// named once, nothing of it is kept, and the receiver gets the right bytes.
+#[test]
+fn lists_that_do_not_fit_their_roots_are_refused_and_come_again() {
+    let log = Log::of_all();
+    let (payload, bytes) = (1_400, object(3 << 20));
+    let mut configs = configs(2, &[(0, 1)]);
+    configs[1].name = "deceived".into();
+    // The neighbour of each is the one between them.
+    let sockets = [0, 1].map(|at| {
+        let between = address();
+        let socket = UdpSocket::bind(between).unwrap();
+        configs[at].ports[0].peer = between;
+        socket
+    });
+    let to = [0, 1].map(|at: usize| configs[at].ports[0].local);
+    let nodes = start_all(&configs);
+    let (stop, folder) = (AtomicBool::new(false), tempfile::tempdir().unwrap());
+    let first_sn = bytes.len().div_ceil(payload) as u64;
+    let changed = std::thread::scope(|scope| {
+        let passes = scope.spawn(|| pass_on_and_lie([&sockets[0], &sockets[1]], to, first_sn, &stop));
+        let receivers = [(1, vec![route(&[(0, false)])])];
+        let outcomes = deliver(&nodes, &bytes, &receivers, payload as u16, folder.path(), |_| {});
+        stop.store(true, Ordering::Relaxed);
+        assert_delivered(&outcomes, &bytes);
+        passes.join().unwrap()
+    });
+    // Those of one section at the least: a root, and what it names.
+    assert!(changed > 4, "{changed} packets were changed");
+    let status = nodes[1].status().unwrap();
+    assert_eq!((status.poisoned, status.malformed), (changed as u64, 0), "{status:?}");
+    assert_eq!(log.lines_with(["deceived", "a neighbour sends other bytes"]), 1);
+}
+
 /// A socket that stands for a neighbour.
 struct Stranger {
     socket: UdpSocket,

@@ -204,8 +204,12 @@ impl LeafController {
                 self.machine.handle(now, LeafInput::FromCentral(message));
             }
             (Some(port), Ok(message)) => {
-                self.agents.insert(port, from);
+                let refused = self.machine.refused();
                 self.machine.handle(now, LeafInput::FromAgent { port, message });
+                // What is said to an agent does not go to another one of its host that is refused.
+                if self.machine.refused() == refused {
+                    self.agents.insert(port, from);
+                }
             }
             (port, message) => {
                 self.foreign += 1;

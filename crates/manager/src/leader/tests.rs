@@ -673,7 +673,11 @@ const SEEDS: u64 = 8;
 #[tokio::test(start_paused = true)]
 async fn a_manager_leads_whatever_etcd_holds() {
     let server = Server::new();
-    for (key, value) in OLD.iter().chain(&[("member/gone", OLD[0].1), ("kept", "[]"), ("pods/web", "k8s")]) {
+    // A hundred times as long as is assumed.
+    let lie =
+        r#"{"Learned":{"fabrics":[{"fabric":"ip-multicast","set_up":6553600,"carrying":65536,"at":1}]}}"#;
+    let more = [("member/gone", OLD[0].1), ("kept", "[]"), ("pods/web", "k8s"), ("learned", lie)];
+    for (key, value) in OLD.iter().chain(&more) {
         server.put(&format!("/polycast/state/{key}"), value.as_bytes());
     }
     server.put("/polycast/journaled", b"7");
@@ -689,9 +693,8 @@ async fn a_manager_leads_whatever_etcd_holds() {
     assert_eq!(world.server.keys("/polycast/aside/"), Vec::<String>::new());
     tokio::time::sleep(Duration::from_secs(3)).await;
     let aside = world.server.keys("/polycast/aside/");
-    let names =
-        ["kept", "member/gone", "pending/00000000000000000003"].map(|key| format!("/polycast/aside/{key}"));
-    assert_eq!(aside, names);
+    let names = ["kept", "learned", "member/gone", "pending/00000000000000000003"];
+    assert_eq!(aside, names.map(|key| format!("/polycast/aside/{key}")));
     assert!(world.server.keys("/polycast/state/").contains(&"/polycast/state/pods/web".to_string()));
     node.task.unwrap().abort();
 }

@@ -133,7 +133,9 @@ pub enum Refusal {
     #[error("the leaf has no such port")]
     NoPort,
     /// An agent's run that has been replaced by a newer one.
-    #[error("an agent of an earlier run still speaks")]
+    #[error(
+        "an agent of an earlier run still speaks: let one rack agent run on its host, and stop the other"
+    )]
     OldRun,
     /// N + M agents are there already.
     #[error("the rack has all its active and standby agents: this one waits until one is lost")]
@@ -365,6 +367,12 @@ impl Leaf {
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.log.labelled(), self.log.label_bytes())
+    }
+
+    /// How many messages of agents were refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.values().sum()
     }
 
     /// What was refused so far.

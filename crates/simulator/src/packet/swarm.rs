@@ -71,6 +71,10 @@ pub enum Plant {
     LendInDoubt,
     /// Every manager gives its leases the same numbers.
     ReuseNumbers,
+    /// A manager that is to choose by time takes the first fabric that is free.
+    TakeSlower,
+    /// A manager that goes on from records forgets how long transfers have taken.
+    ForgetLearned,
     /// A central controller of racks takes what confirms an earlier run for a confirmation of its own.
     OldConfirmation,
     /// Agents of racks apply changes of streams that have ended.

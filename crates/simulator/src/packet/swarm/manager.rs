@@ -7,6 +7,7 @@
 //! healing every request is answered and everything comes back.
 
 mod agent;
+mod choice;
 mod office;
 mod store;
 
@@ -20,6 +21,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use choice::Choose;
 use core::fmt::Write;
 use office::{Act, Call, Office, Settings};
 use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId, Resource};
@@ -45,6 +47,8 @@ const STEP: Duration = Duration::from_millis(250);
 
 struct World {
     office: Office,
+    /// Whether managers choose fabrics by time.
+    by_time: bool,
     agents: Vec<Agent>,
     next_request: u64,
     /// When each address was seen to be lent last, and for which lease.
@@ -83,12 +87,13 @@ fn index(name: &str) -> usize {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
 }
 
-fn settings(random: &mut Random) -> Settings {
+fn settings(seed: u64, random: &mut Random) -> Settings {
     let recorded = random.one_in(2);
     Settings {
         agents: random.within(2..=6) as usize,
         addresses: random.within(1..=4) as u32,
         chain: random.one_in(3),
+        choose: Choose::draw(seed),
         circuits: random.one_in(3),
         kept_max: random.below(3) as usize,
         grant_bytes_max: if random.one_in(2) { 400 } else { u64::MAX },
@@ -99,11 +104,11 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
-    let settings = settings(random);
+    let settings = settings(seed, random);
     let count = settings.agents;
     let wire = random.one_in(3).then(|| Wire::new(random, count, seed, plant));
     let case = format!(
-        "manager of {count} agents{}, {} addresses{}{}{}",
+        "manager of {count} agents{}, {} addresses{}{}{}{}",
         if settings.recorded {
             format!(", one of {} with records", settings.managers)
         } else {
@@ -112,9 +117,11 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         settings.addresses,
         if settings.chain { ", a chain behind them" } else { "" },
         if settings.circuits { ", circuits" } else { "" },
+        if settings.choose.is_by_time() { ", chosen by time" } else { "" },
         if wire.is_some() { ", transfers over the paths" } else { "" }
     );
     let mut world = World {
+        by_time: settings.choose.is_by_time(),
         office: Office::new(settings, plant),
         agents: (0..count).map(|_| Agent::new()).collect(),
         next_request: 0,
@@ -187,7 +194,7 @@ impl World {
         let until = now + Duration(random.magnitude(100_000_000..=40_000_000_000));
         let until = until.min(heal_at);
         let at = random.below(self.agents.len() as u64) as usize;
-        match random.below(8) {
+        match random.below(9) {
             0 => self.office.fail(random, now, until),
             1 => {
                 self.coverage.hit(coverage::AGENT_CRASHES);
@@ -209,7 +216,7 @@ impl World {
                 }
             }
             6 if random.one_in(3) => self.office.doubt(random, now),
-            6 => self.fail_resource(random, now),
+            6 | 7 => self.fail_resource(random, now),
             _ => {
                 if self.agents[at].session.is_some() && now >= self.agents[at].down_until {
                     self.coverage.hit(coverage::AGENT_LEAVES);
@@ -243,29 +250,50 @@ impl World {
             }
             return;
         }
-        let resource = match random.below(3) {
-            0 => Resource::CircuitPort { port: random.below(self.agents.len() as u64) as u32 },
-            1 => Resource::Splitter { splitter: random.below(2) as u32 },
-            _ => {
-                let address = [239, 255, 64, random.below(4) as u8];
-                Resource::MulticastAddress { address, port: 7410 }
-            }
-        };
+        let used = self.used_longest(now).filter(|_| random.one_in(2));
+        let resource =
+            used.map(|resources| *random.pick(&resources)).unwrap_or_else(|| match random.below(3) {
+                0 => Resource::CircuitPort { port: random.below(self.agents.len() as u64) as u32 },
+                1 => Resource::Splitter { splitter: random.below(2) as u32 },
+                _ => {
+                    let address = [239, 255, 64, random.below(4) as u8];
+                    Resource::MulticastAddress { address, port: 7410 }
+                }
+            });
         let failure = Failure::Resource(resource);
         if !self.office.failed.contains(&failure) {
             self.coverage.hit(coverage::RESOURCE_FAILS);
             self.office.failed.push(failure);
-            // The holder may miss where its path goes now.
-            let has =
-                |agent: &&mut Agent| agent.held.values().any(|held| held.plan.resources.contains(&resource));
-            if let Some(holder) = self.agents.iter_mut().find(has).filter(|_| random.one_in(2)) {
-                self.coverage.hit(coverage::ANSWERS_CUT);
-                holder.answers_cut = now + Duration(random.magnitude(1_000_000_000..=8_000_000_000));
-            }
+            self.miss_where_it_goes(random, now, resource);
         }
     }
 
-    /// Every agent and manager does what it is time for.
+    /// What the path needs whose transfer takes longest yet. A failure of what is not lent asks little of a manager.
+    fn used_longest(&self, now: Time) -> Option<Vec<Resource>> {
+        let lives = self.agents.iter().filter(|agent| now >= agent.down_until);
+        let held = lives.flat_map(|agent| agent.held.iter().map(|(plan, held)| (agent.ends.get(plan), held)));
+        let needs = held.filter(|(_, held)| !held.plan.resources.is_empty());
+        needs.max_by_key(|(end, _)| *end).map(|(_, held)| held.plan.resources.to_vec())
+    }
+
+    /// The holder of a path may miss where it goes now, and may lose its session over that while its transfer goes on.
+    fn miss_where_it_goes(&mut self, random: &mut Random, now: Time, resource: Resource) {
+        let has = |held: &agent::Held| held.plan.resources.contains(&resource);
+        let mut agents = self.agents.iter_mut();
+        let holder = agents.find_map(|agent| {
+            let plan = agent.held.iter().find(|(_, held)| has(held)).map(|(plan, _)| *plan);
+            plan.map(|plan| (agent, plan))
+        });
+        let Some((agent, plan)) = holder.filter(|_| random.one_in(2)) else { return };
+        self.coverage.hit(coverage::ANSWERS_CUT);
+        let cut = Duration(random.magnitude(1_000_000_000..=8_000_000_000));
+        agent.answers_cut = now + if random.one_in(2) { cut } else { ANSWER + cut };
+        let more = Duration(random.magnitude(1_000_000_000..=8_000_000_000));
+        let until = agent.answers_cut + more;
+        agent.ends.entry(plan).and_modify(|end| *end = until.max(*end));
+    }
+
+    /// All agents and managers do what it is time for.
     fn step(&mut self, random: &mut Random, now: Time, new_requests: bool) -> Result<(), String> {
         self.office.advance(random, now);
         if let Some(wire) = &mut self.wire {
@@ -414,13 +442,22 @@ impl World {
             _ => Vec::new(),
         };
         let (request, reached_all) = (self.key(at).request(lease.request), plan.0 % 4 == 2);
-        self.call(at, Input::Fared { request, plan, unreached, reached_all, took: None });
+        // Some have looked at no clock, and some lie.
+        let took = match plan.0 / 4 % 4 {
+            _ if !self.by_time => None,
+            0 => None,
+            1 => Some(Duration::ZERO),
+            2 => Some(Duration(u64::MAX)),
+            _ => Some(Duration::from_millis(plan.0 % 1_000)),
+        };
+        self.call(at, Input::Fared { request, plan, unreached, reached_all, took });
     }
 
     fn new_ask(&self, now: Time, receivers: Receivers) -> Ask {
         Ask {
             number: self.next_request,
             receivers,
+            object_bytes: 1_000,
             bytes: 1_000,
             divisible: false,
             lease: None,
@@ -444,6 +481,10 @@ impl World {
                 let receivers = if all { Receivers::All } else { Receivers::Named(receivers) };
                 let mut ask = self.new_ask(now, receivers);
                 ask.divisible = self.wire.is_none() && random.one_in(2);
+                if self.by_time {
+                    ask.object_bytes = *random.pick(&[1_000, 1_000_000, 100_000_000]);
+                    ask.bytes = if ask.divisible { 1_000 } else { ask.object_bytes };
+                }
                 ask.lease =
                     random.one_in(6).then(|| Duration(random.magnitude(500_000_000..=20_000_000_000)));
                 self.agents[at].ask = Some(ask);
@@ -534,7 +575,7 @@ impl World {
             agent,
             request: ask.number,
             object: object(ask.number),
-            object_bytes: 1_000,
+            object_bytes: ask.object_bytes,
             remaining_bytes: ask.bytes,
             receivers: ask.receivers.clone(),
             divisible: ask.divisible,
@@ -732,13 +773,14 @@ impl World {
             self.office.failed.contains(&Failure::Resource(*resource))
                 || self.failed_at.get(resource).is_some_and(lately)
         };
-        // Without records another one may have been quicker, or what the path needs has failed.
+        // Without records another one may have been quicker.
         let alone = self.office.store.is_none();
-        let explained =
-            alone && (is_explained(&self.lent, plan, now) || lost.plan.resources.iter().any(failed));
+        let explained = alone && is_explained(&self.lent, plan, now);
         // Of a path whose record is lost its holder has to come in time.
         let unread = self.office.store.as_ref().is_some_and(|store| store.lost.contains(&plan));
-        if ended || over || explained || silent >= LEASE || unread && silent >= PATIENCE {
+        // A manager that does not know a path cannot lead it around what has failed.
+        let broken = (alone || unread) && lost.plan.resources.iter().any(failed);
+        if ended || over || explained || broken || silent >= LEASE || unread && silent >= PATIENCE {
             return Ok(());
         }
         Err(format!("{} lost {plan:?} though no other was lent its address", name(at)))
@@ -852,6 +894,7 @@ impl World {
     fn check(&mut self, now: Time) -> Result<(), String> {
         self.note_lent(now);
         for core in self.office.cores() {
+            choice::check_factors(&core.leases)?;
             let mut lent: BTreeSet<Resource> = BTreeSet::new();
             for lease in core.leases.leases() {
                 for resource in &lease.grant.plan.resources {

@@ -21,11 +21,13 @@ fn seeds_run_without_a_failure() {
 /// Seeds that have failed once. A path was kept ready and lent again to the agent that had held it; a path of a stream kept
 /// receivers that had not come back to a manager without records, or was named again by a source that had not heard of its
 /// end; a path was named without the receiver that its manager did not see. The checks were wrong where a manager without
-/// records had lent an address to another one in the same step, which is a reason for a loss, and where an agent was
-/// told late of a path whose time it had changed while it waited.
-const ONCE_FAILED: [u64; 23] = [
-    20_485, 20_973, 22_961, 30_517, 30_659, 31_793, 31_971, 32_347, 32_592, 32_905, 34_761, 104_165, 108_854,
-    113_896, 117_095, 118_371, 125_539, 130_507, 135_995, 137_019, 138_910, 218_760, 407_406,
+/// records had lent an address to another one in the same step, which is a reason for a loss, where an agent was
+/// told late of a path whose time it had changed while it waited, and where the record of a path was lost and its address had
+/// failed.
+const ONCE_FAILED: [u64; 25] = [
+    7_340, 9_152, 20_485, 20_973, 22_961, 30_517, 30_659, 31_793, 31_971, 32_347, 32_592, 32_905, 34_761,
+    104_165, 108_854, 113_896, 117_095, 118_371, 125_539, 130_507, 135_995, 137_019, 138_910, 218_760,
+    407_406,
 ];
 
 #[test]
@@ -89,15 +91,17 @@ fn found_among(kinds: core::ops::Range<u64>, plant: Plant) -> String {
 #[test]
 fn bugs_of_managers_are_found() {
     for (plant, words) in [
-        (Plant::ForgetLease, ["though no other", "though no other"]),
-        (Plant::LoseGrant, ["was not answered", "was not answered"]),
-        // The manager after the one that forgets sees both.
-        (Plant::ForgetLent, ["is lent twice", "is held already"]),
-        (Plant::LendInDoubt, ["is lent twice", "though no other"]),
-        (Plant::WordsFirst, ["which is not written", "which is not written"]),
-        (Plant::ForgetWaiting, ["a manager that goes on from", "a manager that goes on from"]),
-        (Plant::ReuseNumbers, ["was given twice", "was given twice"]),
-        (Plant::MissReplan, ["goes on with", "is lent twice"]),
+        (Plant::ForgetLease, &["though no other"][..]),
+        (Plant::LoseGrant, &["was not answered"]),
+        // The manager after the one that forgets sees both, or takes the path from its holder.
+        (Plant::ForgetLent, &["is lent twice", "is held already", "though no other"]),
+        (Plant::LendInDoubt, &["is lent twice", "though no other"]),
+        (Plant::WordsFirst, &["which is not written"]),
+        (Plant::ForgetWaiting, &["a manager that goes on from"]),
+        (Plant::ReuseNumbers, &["was given twice"]),
+        (Plant::MissReplan, &["goes on with", "is lent twice"]),
+        (Plant::TakeSlower, &["was free"]),
+        (Plant::ForgetLearned, &["a manager that goes on from"]),
     ] {
         let found = found_among(MANAGERS, plant);
         assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
@@ -173,6 +177,7 @@ fn every_kind_of_trouble_is_drawn() {
         "manager of",
         "with records",
         "circuits",
+        "chosen by time",
         "streams among",
         "controllers of",
         "feedback of",

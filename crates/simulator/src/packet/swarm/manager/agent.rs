@@ -16,6 +16,8 @@ use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 pub(super) struct Ask {
     pub(super) number: u64,
     pub(super) receivers: Receivers,
+    pub(super) object_bytes: u64,
+    /// How many of them are still to be sent.
     pub(super) bytes: u64,
     pub(super) divisible: bool,
     pub(super) lease: Option<Duration>,

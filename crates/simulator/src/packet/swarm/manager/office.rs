@@ -5,12 +5,14 @@
 
 use super::super::coverage::{self, Coverage};
 use super::super::{Plant, draw::Random};
+use super::choice::{self, Choose};
 use super::store::{Changes, Store};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_planning::estimate::Estimator;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
@@ -19,7 +21,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
-    host_numbers,
+    RequestKey, host_numbers,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -36,6 +38,7 @@ pub(super) struct Settings {
     pub(super) agents: usize,
     pub(super) addresses: u32,
     pub(super) chain: bool,
+    pub(super) choose: Choose,
     pub(super) circuits: bool,
     pub(super) kept_max: usize,
     pub(super) grant_bytes_max: u64,
@@ -83,7 +86,12 @@ impl Settings {
             recorded: self.recorded,
             first_plan: PlanId(first),
         };
-        let mut leases = Leases::new(config, Fabrics::new(fabrics), scheduler);
+        let fabrics = Fabrics::new(fabrics).estimating(Estimator::default());
+        let fabrics = match self.choose {
+            Choose::Time { waits } if plant != Some(Plant::TakeSlower) => fabrics.choosing_by_time(waits),
+            Choose::Time { .. } | Choose::Order => fabrics,
+        };
+        let mut leases = Leases::new(config, fabrics, scheduler);
         for (name, number) in &numbers {
             leases.know_host_as(name, *number).expect("each name has a number of its own");
         }
@@ -190,6 +198,8 @@ pub(super) struct Office {
     pub(super) switch: Vec<DeviceCommand>,
     /// Every lease that was ever granted, and by which run: two must never have one number.
     pub(super) granted: BTreeMap<PlanId, u64>,
+    /// How many bytes the objects have that paths were asked for.
+    asked: BTreeMap<RequestKey, u64>,
     /// Why leases have ended, also where that was never written.
     pub(super) ended: BTreeMap<PlanId, ReleaseReason>,
     /// What went wrong here.
@@ -211,6 +221,7 @@ impl Office {
             failed: Vec::new(),
             switch: Vec::new(),
             granted: BTreeMap::new(),
+            asked: BTreeMap::new(),
             ended: BTreeMap::new(),
             breach: None,
             is_healed: false,
@@ -383,16 +394,8 @@ impl Office {
         let mut leases = self.settings.core(self.runs, self.plant, written);
         let mut missing = BTreeMap::new();
         if let Some((mut load, records)) = records {
-            if self.plant == Some(Plant::ForgetWaiting) {
-                load.retain(|record| !matches!(record, Record::Pending { .. }));
-            }
-            if !load.is_empty() {
-                self.coverage.hit(coverage::RESTORED);
-            }
+            self.forget(&mut load);
             let forgets = self.plant == Some(Plant::ForgetLent);
-            if forgets {
-                load.retain(|record| !matches!(record, Record::Lease { .. }));
-            }
             // That what is restored is not what was written is left for what comes of it.
             if let Err(breach) = restores(&mut leases, now, load, &records)
                 && !forgets
@@ -428,6 +431,25 @@ impl Office {
             let circuits = |command: &&DeviceCommand| matches!(command, DeviceCommand::CrossConnect { .. });
             let commands = self.switch.iter().filter(circuits).cloned().collect();
             self.handle(now, at, Input::Found { commands });
+        }
+    }
+
+    /// What a leader goes on from; plants forget a part of it.
+    fn forget(&mut self, load: &mut Vec<Record>) {
+        if self.plant == Some(Plant::ForgetWaiting) {
+            load.retain(|record| !matches!(record, Record::Pending { .. }));
+        }
+        if !load.is_empty() {
+            self.coverage.hit(coverage::RESTORED);
+        }
+        let is_learned = |record: &Record| matches!(record, Record::Learned { .. });
+        if load.iter().any(is_learned) {
+            self.coverage.hit(coverage::LEARNED_RESTORED);
+        }
+        match self.plant {
+            Some(Plant::ForgetLearned) => load.retain(|record| !is_learned(record)),
+            Some(Plant::ForgetLent) => load.retain(|record| !matches!(record, Record::Lease { .. })),
+            _ => {}
         }
     }
 
@@ -542,6 +564,10 @@ impl Office {
                             "the number {plan_id:?} was given twice, by runs {before} and {run}: {plan:?}"
                         ));
                     }
+                    let (asked, coverage) = (&self.asked, &mut self.coverage);
+                    let chosen =
+                        choice::check_grant(&core.leases, &self.settings, now, *plan_id, asked, coverage);
+                    self.breach = self.breach.take().or(chosen.err());
                 }
                 Output::Released { plan_id, reason, .. } => drop(self.ended.insert(*plan_id, *reason)),
                 _ => {}
@@ -688,6 +714,9 @@ impl Office {
         }
         let at = call.session.manager;
         let leaves = matches!(call.input, Input::Leave { .. });
+        if let Input::Request(request) = &call.input {
+            self.asked.insert(request.agent.request(request.request), request.object_bytes);
+        }
         self.handle(now, at, call.input);
         if let Some(core) = self.managers[at].core.as_mut().filter(|_| leaves) {
             core.sessions.remove(&call.agent);

@@ -130,15 +130,18 @@ impl Store {
 
     /// A record is lost: there is something in its place that no manager can read.
     pub(super) fn spoil(&mut self, random: &mut Random) {
-        if self.records.is_empty() || !random.one_in(3) {
+        // An agent that waits or is a member comes again by itself; of a path only its holder knows.
+        let leases = self.records.keys().filter_map(|key| match key {
+            RecordKey::Lease(plan) => Some(*plan),
+            _ => None,
+        });
+        let leases: Vec<PlanId> = leases.collect();
+        if leases.is_empty() || !random.one_in(3) {
             return;
         }
-        let at = random.below(self.records.len() as u64) as usize;
-        // An agent that waits or is a member comes again by itself; of a path only its holder knows.
-        if let Some(RecordKey::Lease(plan)) = self.records.keys().nth(at).cloned() {
-            self.lost.insert(plan);
-            self.spoilt.insert(RecordKey::Lease(plan));
-        }
+        let plan = *random.pick(&leases);
+        self.lost.insert(plan);
+        self.spoilt.insert(RecordKey::Lease(plan));
     }
 
     /// Whether there are paths of which nothing can be read.
