@@ -1,7 +1,7 @@
 //! Which parts of lines are drawn where several lie on each other: each has dashes in turn, so that all are seen.
 
 /// A point in pixels of the plot.
-pub type Pixel = (f64, f64);
+pub(super) type Pixel = (f64, f64);
 
 /// Length of a dash where lines share their way.
 const DASH_PX: f64 = 9.0;
@@ -81,7 +81,7 @@ fn steps(from: Pixel, to: Pixel) -> impl Iterator<Item = Pixel> {
 }
 
 /// For each line the parts of it that are drawn, on a plot of so many pixels.
-pub fn in_turn(lines: &[Vec<Pixel>], size: (u32, u32)) -> Vec<Vec<Vec<Pixel>>> {
+pub(super) fn in_turn(lines: &[Vec<Pixel>], size: (u32, u32)) -> Vec<Vec<Vec<Pixel>>> {
     let passed = Passed::new(lines, size);
     lines.iter().enumerate().map(|(at, line)| parts(&passed, at, line)).collect()
 }
