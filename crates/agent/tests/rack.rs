@@ -72,21 +72,26 @@ fn key() -> WordsKey {
     WordsKey::of(Some(&Security::shared(&Secret::fresh())))
 }
 
+/// A leaf controller with one active agent and one that stands by.
+fn leaf_config(rack: u32, ports: u32) -> LeafConfig {
+    LeafConfig {
+        rack,
+        ports,
+        incarnation: incarnation(),
+        active: 1,
+        standby: 1,
+        timeout: TIMEOUT,
+        period: PERIOD,
+        labels_max: 1_000,
+        feed: FeedConfig::default(),
+    }
+}
+
 fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4, key: &WordsKey) -> RackOf {
     // Every server has an address of its own; the sender is known by it.
     let server = |port: u32| Ipv4Addr::new(127, 77, rack as u8 + 1, port as u8 + 1);
     let options = LeafOptions {
-        config: LeafConfig {
-            rack,
-            ports: SERVERS,
-            incarnation: incarnation(),
-            active: 1,
-            standby: 1,
-            timeout: TIMEOUT,
-            period: PERIOD,
-            labels_max: 1_000,
-            feed: FeedConfig::default(),
-        },
+        config: leaf_config(rack, SERVERS),
         listen,
         central,
         servers: (0..SERVERS).map(server).collect(),
@@ -371,17 +376,7 @@ async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
         let racks = Racks::start((Ipv4Addr::LOCALHOST, 0).into(), vec![leaf_at.into()], &key).unwrap();
         let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
         let host = Ipv4Addr::new(127, 81, 1, 1);
-        let config = LeafConfig {
-            rack,
-            ports: 1,
-            incarnation: incarnation(),
-            active: 1,
-            standby: 1,
-            timeout: TIMEOUT,
-            period: PERIOD,
-            labels_max: 1_000,
-            feed: FeedConfig::default(),
-        };
+        let config = leaf_config(rack, 1);
         let options = LeafOptions { config, listen: leaf_at, central, servers: vec![host], key: key.clone() };
         let mut leaf = LeafController::open(options).unwrap();
         let (log, active) = (Log::default(), Active::default());
