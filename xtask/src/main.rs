@@ -6,6 +6,7 @@ mod code;
 mod dist;
 mod fuzz;
 mod limit;
+mod links;
 mod prose;
 mod purity;
 mod python;
@@ -36,7 +37,8 @@ Tasks:
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named
   arrows        Show which crate uses which, and check that arrows only point down
-  tidy          Check the rules of style that no other tool knows, for code and documents";
+  tidy          Check the rules of style that no other tool knows, for code and documents;
+                links between documents, and that docs/README.md names every page";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -62,13 +64,11 @@ fn main() -> ExitCode {
         "tidy" => {
             let workspace = workspace::load();
             let sources = &workspace.sources;
+            let documents = &workspace.documents;
             let style = [tidy::check(sources), tidy::check_list(sources)];
-            let prose = [
-                prose::check(&workspace.documents),
-                prose::check_sources(sources),
-                prose::check_list(sources),
-            ];
-            report(&[style.concat(), prose.concat()].concat())
+            let prose = [prose::check(documents), prose::check_sources(sources), prose::check_list(sources)];
+            let links = [links::check(documents, &links::is_there), links::check_index(documents)];
+            report(&[style.concat(), prose.concat(), links.concat()].concat())
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

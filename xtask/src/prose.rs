@@ -25,6 +25,8 @@ const REFUSED: [(&str, &str); 9] = [
 const NAME_IT: &str = "name the receiver, agent, host or user";
 const SAY_HOW_LONG: &str = "say how long, or what ends it";
 const SAY_WHAT_IT_DOES: &str = "say what the machine does";
+/// What opens a span of code, and what opens and begins what others said.
+const CODE_AND_QUOTES: [char; 3] = ['`', '"', '>'];
 /// Refused at the beginning of a sentence, which is where it has a capital.
 const SUBJECT: &str = "Who";
 
@@ -137,16 +139,21 @@ fn begins_with(words: &[Word], phrase: &str) -> bool {
     })
 }
 
-/// The document with white space in place of fenced blocks, spans of code, quoted lines and text in quotation marks. Lines
-/// stay where they are.
+/// A text without code and without what others said.
 fn without_code_and_quotes(text: &str) -> String {
+    without(text, &CODE_AND_QUOTES)
+}
+
+/// The document with white space in place of fenced blocks, and of the spans and lines that these marks open: '`' code, '"' text in
+/// quotation marks, '>' quoted lines. Lines stay where they are.
+pub(crate) fn without(text: &str, marks: &[char]) -> String {
     let mut prose = String::with_capacity(text.len());
     let mut paragraph = String::new();
     let mut fence: Option<&str> = None;
     for line in text.lines() {
         let begin = line.trim_start();
         let mark = ["```", "~~~"].into_iter().find(|mark| begin.starts_with(mark));
-        let is_prose = fence.is_none() && mark.is_none() && !begin.starts_with('>');
+        let is_prose = fence.is_none() && mark.is_none() && !(marks.contains(&'>') && begin.starts_with('>'));
         match (fence, mark) {
             (None, Some(mark)) => fence = Some(mark),
             (Some(open), Some(mark)) if open == mark => fence = None,
@@ -156,20 +163,20 @@ fn without_code_and_quotes(text: &str) -> String {
             paragraph.push_str(line);
             paragraph.push('\n');
         } else {
-            prose.push_str(&without_spans(&paragraph));
+            prose.push_str(&without_spans(&paragraph, marks));
             paragraph.clear();
             prose.push('\n');
         }
     }
-    prose.push_str(&without_spans(&paragraph));
+    prose.push_str(&without_spans(&paragraph, marks));
     prose
 }
 
 /// A paragraph without what stands between backticks or quotation marks. A mark without an end is a letter like others.
-fn without_spans(paragraph: &str) -> String {
+fn without_spans(paragraph: &str, marks: &[char]) -> String {
     let mut prose = String::with_capacity(paragraph.len());
     let mut rest = paragraph;
-    while let Some(start) = rest.find(['`', '"']) {
+    while let Some(start) = rest.find(|c| c != '>' && marks.contains(&c)) {
         prose.push_str(&rest[..start]);
         rest = &rest[start..];
         let letter = &rest[..1];
