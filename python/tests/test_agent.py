@@ -100,7 +100,7 @@ def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path
         agent.add_buffer(number, b"other")
     with pytest.raises(errors.AgentNotRunning, match=r"Agent\.embedded"):
         polycast.Agent(tmp_path / "nothing.sock")
-    closed = polycast.Agent(cluster[0]._embedded.socket)  # type: ignore[union-attr]
+    closed = polycast.Agent(cluster[0].socket)
     closed.close()
     with pytest.raises(errors.Closed):
         closed.list()
@@ -113,7 +113,7 @@ def test_a_socket_without_permission_says_so(cluster: Cluster) -> None:
     if child == 0:
         os.setuid(65534)
         try:
-            polycast.Agent(cluster[0]._embedded.socket)  # type: ignore[union-attr]
+            polycast.Agent(cluster[0].socket)
         except errors.SocketPermission as error:
             os._exit(0 if "agent's user" in str(error) else 2)
         except BaseException:
@@ -195,7 +195,7 @@ def test_the_other_process_does_not_take_the_agent_along() -> None:
 def test_two_of_one_application_in_one_process(cluster: Cluster) -> None:
     import uuid
 
-    socket, app = cluster[0]._embedded.socket, uuid.uuid4()  # type: ignore[union-attr]
+    socket, app = cluster[0].socket, uuid.uuid4()
     with polycast.Agent(socket, app) as one:
         polycast.Agent(socket, app).close()
         assert one.add_buffer(1, b"still registered").length == 16

@@ -48,8 +48,7 @@ def weights(seed: int) -> dict[str, Any]:
 
 
 def socket_of(agent: polycast.Agent) -> Path:
-    assert agent._embedded is not None
-    return agent._embedded.socket
+    return Path(agent.socket)
 
 
 def verified(agent: polycast.Agent, data_id: int) -> tuple[int, int]:

@@ -39,8 +39,7 @@ def test_what_is_no_value_is_refused(cut: int) -> None:
 def worker(scheduler: str, agent: polycast.Agent, folder: Path) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--no-dashboard", "--nworkers", "1"]
     line += ["--nthreads", "1", "--no-nanny", "--local-directory", str(folder)]
-    socket = agent._embedded.socket  # type: ignore[union-attr]
-    return subprocess.Popen(line, env={**os.environ, "POLYCAST_SOCKET": str(socket)}, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(line, env={**os.environ, "POLYCAST_SOCKET": agent.socket}, stderr=subprocess.DEVNULL)
 
 
 def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:

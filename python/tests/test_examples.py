@@ -31,3 +31,9 @@ def test_dataset(tmp_path: Path) -> None:
 def test_policy() -> None:
     pytest.importorskip("torch")
     assert run(str(EXAMPLES / "policy.py"), "3").count("has version 3") == 2
+
+
+def test_table() -> None:
+    pytest.importorskip("distributed")
+    pytest.importorskip("numpy")
+    assert run(str(EXAMPLES / "table.py"), "200000").count("a view of its host") == 3

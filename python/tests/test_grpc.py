@@ -52,7 +52,7 @@ def test_pythons_own_grpc_sends_an_object(cluster: list[polycast.Agent], number:
     file = tmp_path / "from-grpc"
     file.write_bytes(b"from a foreign client" * 1000)
     source = cluster[0]
-    socket = str(source._embedded.socket)  # type: ignore[union-attr]
+    socket = source.socket
     version = str(polycast._native.PROTOCOL_VERSION)
     arguments = [socket, source._app.hex(), version, str(number), str(file), source.name]
     done = subprocess.run(

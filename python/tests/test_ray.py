@@ -44,7 +44,7 @@ def nodes(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
     ray = str(Path(sys.executable).parent / "ray")
 
     def start(agent: polycast.Agent, *arguments: str) -> dict[str, str]:
-        environment = {**base, "POLYCAST_SOCKET": str(agent._embedded.socket)}  # type: ignore[union-attr]
+        environment = {**base, "POLYCAST_SOCKET": agent.socket}
         line = [ray, "start", "--num-cpus=2", "--object-store-memory=200000000", "--disable-usage-stats", *arguments]
         subprocess.run(line, env=environment, check=True, capture_output=True, timeout=120)
         return environment

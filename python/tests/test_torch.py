@@ -210,7 +210,7 @@ def test_a_wrong_module_is_not_touched(cluster: Cluster, topic: str) -> None:
 
 
 def test_wrong_use_says_what_to_do(cluster: Cluster, topic: str) -> None:
-    agent = polycast.Agent(cluster[1]._embedded.socket, uuid.UUID(bytes=cluster[1]._app))  # type: ignore[union-attr]
+    agent = polycast.Agent(cluster[1].socket, uuid.UUID(bytes=cluster[1]._app))
     with pytest.raises(errors.UnsupportedType, match="state_dict"):
         weights.publish(17, topic, agent=agent)  # type: ignore[arg-type]
     with pytest.raises(errors.UnsupportedType, match="state_dict"):
@@ -234,7 +234,7 @@ def test_wrong_use_says_what_to_do(cluster: Cluster, topic: str) -> None:
 
 
 def test_one_who_waits_hears_that_the_agent_was_closed(cluster: Cluster, topic: str) -> None:
-    agent = polycast.Agent(cluster[1]._embedded.socket, uuid.UUID(bytes=cluster[1]._app))  # type: ignore[union-attr]
+    agent = polycast.Agent(cluster[1].socket, uuid.UUID(bytes=cluster[1]._app))
     versions = weights.subscribe(topic, agent=agent)
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(versions.next)
@@ -301,7 +301,7 @@ with Agent(socket, app) as agent, weights.subscribe(topic, agent=agent) as versi
 
 def test_one_copy_from_tensor_to_wire_and_none_behind_it(cluster: Cluster, topic: str) -> None:
     def script(text: str, agent: polycast.Agent) -> subprocess.Popen[str]:
-        arguments = [str(agent._embedded.socket), str(uuid.UUID(bytes=agent._app)), topic]  # type: ignore[union-attr]
+        arguments = [agent.socket, str(uuid.UUID(bytes=agent._app)), topic]
         line = [sys.executable, "-c", text, *arguments]
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -43,7 +43,7 @@ def test_the_back_end_does_what_vllm_asks(modules: Path, cluster: Cluster) -> No
     from conftest import sent_bytes
 
     pytest.importorskip("requests")
-    sockets = [str(agent._embedded.socket) for agent in cluster[:3]]  # type: ignore[union-attr]
+    sockets = [agent.socket for agent in cluster[:3]]
     before = sent_bytes(cluster[0])
     line = [sys.executable, str(CONTRACT), str(modules), str(uuid.UUID(bytes=cluster[0]._app)), *sockets]
     done = subprocess.run(line, capture_output=True, text=True, timeout=180, env={**os.environ, "POLYCAST_SOCKET": "/nowhere"})

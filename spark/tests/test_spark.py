@@ -46,6 +46,8 @@ class Application:
         line = [str(HOME / "bin/spark-submit"), "--master", "local-cluster[2,1,1024]"]
         for name, value in (all_conf | (conf or {})).items():
             line += ["--conf", f"{name}={value}"]
+        if script.endswith(".jar"):
+            line += ["--class", "Job"]
         environment = dict(os.environ) | {"SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"SPARK_LOCAL_DIRS": str(folder / "local")}
         # Four virtual machines for a few seconds: it is not worth it to compile much.
@@ -141,6 +143,29 @@ def test_executors_of_one_host_share_a_copy(cluster: Cluster, torrent: dict[str,
     assert job.result()["python"] == torrent["python"]
     assert {executor for executor, *_ in READ.findall(job.executors())} == {"0", "1"}
     assert cluster.count("driver", "polycast_sent_bytes_total") == sent
+    assert job.warnings() == []
+
+
+@pytest.fixture(scope="module")
+def scala_job(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Job.scala, compiled by the compiler that Spark has for its shell."""
+    made = tmp_path_factory.mktemp("scala") / "job.jar"
+    compiler = ["java", "-cp", f"{HOME}/jars/*", "scala.tools.nsc.Main", "-usejavacp", "-d", str(made), str(HERE / "Job.scala")]
+    subprocess.run(compiler, check=True, timeout=PATIENCE_S)
+    return str(made)
+
+
+def test_a_job_in_scala_has_torrents_results(cluster: Cluster, scala_job: str, tmp_path: Path) -> None:
+    torrent = Application(tmp_path / "torrent", scala_job).result()
+    assert set(torrent) == {"values", "join", "word2vec", "lda"}
+    job = Application(tmp_path / "job", scala_job, conf=with_polycast(cluster, threshold="100k"))
+    assert job.result() == torrent
+    published = {int(id_): int(length) for id_, length, _ in PUBLISHED.findall(job.driver())}
+    # The array, the map, a table, two models in each of Word2Vec's two iterations, and topics in each of LDA's two.
+    assert len(published) >= 7 and 8_000_000 < max(published.values()) < 8_100_000, published
+    for executor in ("0", "1"):
+        read = [int(id_) for reader, id_, *_ in READ.findall(job.executors()) if reader == executor]
+        assert len(read) >= 0.8 * len(published), (executor, published, read)
     assert job.warnings() == []
 
 

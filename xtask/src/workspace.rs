@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Folders below the root that hold sources of ours.
-const SOURCE_FOLDERS: [&str; 7] = ["crates", "xtask", "fuzz", "bpf", "python", "rtl", "spark"];
+const SOURCE_FOLDERS: [&str; 8] = ["crates", "examples", "xtask", "fuzz", "bpf", "python", "rtl", "spark"];
 /// Endings of the files whose style is checked.
 const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.

@@ -319,7 +319,9 @@ class Agent:
 
             app = uuid.UUID(app)
         self._app = bytes(16) if app is None else app.bytes
-        self._native: _native.Connection | None = _native.Connection(where or _native.default_socket(), self._app)
+        self.socket = where or os.fspath(_native.default_socket())
+        """Where the agent listens. Other processes of this host find it there: `POLYCAST_SOCKET`."""
+        self._native: _native.Connection | None = _native.Connection(self.socket, self._app)
         self._memory: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._published: dict[str, int] = {}
