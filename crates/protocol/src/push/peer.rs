@@ -35,19 +35,33 @@ const LOOK_PACKETS: u64 = 8;
 pub(super) struct Look {
     /// What it had lost in all when the while began.
     pub(super) lost: u64,
-    /// The packets that had reached it when the while began.
+    /// The packets that had reached it when the while began, by its last report until then, and when that came.
     received: u64,
-    /// Packets a second that reached it in the while before.
-    pub(super) pace: u64,
+    reported_at: Time,
+    /// Packets a second that reached it in the while before; nothing is known at first.
+    pub(super) pace: Option<u64>,
     queues: u64,
     queue_ns: u64,
 }
 
 impl Look {
-    /// The next while, which begins when so many packets have reached it, and so many were lost, in all.
-    pub(super) fn next(&self, received: u64, lost: u64, span: Duration) -> Self {
-        let pace = per_second(received.saturating_sub(self.received), span);
-        Look { lost, received, pace, ..Look::default() }
+    /// The first while, before any report.
+    fn first(now: Time) -> Self {
+        Look { reported_at: now, ..Look::default() }
+    }
+
+    /// The next while, which begins when so many packets have reached it, and so many were lost, in all, as it has reported at that
+    /// time. Its reports are farther apart than a while is long: what came between two of them is divided by their distance.
+    pub(super) fn next(&self, now: Time, (received, lost): (u64, u64), reported_at: Time) -> Self {
+        let between = reported_at.since(self.reported_at);
+        let pace = if between > Duration::ZERO {
+            Some(per_second(received.saturating_sub(self.received), between))
+        } else if now.since(reported_at) >= SILENT {
+            Some(0)
+        } else {
+            self.pace
+        };
+        Look { lost, received, reported_at, pace, ..Look::default() }
     }
 
     /// A packet has queued for so long.
@@ -61,6 +75,9 @@ impl Look {
         Duration(self.queue_ns.checked_div(self.queues).unwrap_or(0))
     }
 }
+
+/// A receiver whose reports have not advanced for so long gets nothing: they come every 50 ms at least.
+const SILENT: Duration = Duration::from_millis(150);
 
 /// Packets a second.
 pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
@@ -261,7 +278,7 @@ impl Peer {
             later_from: 0,
             finish_at: None,
             held: Duration::ZERO,
-            look: Look::default(),
+            look: Look::first(now),
             tried: 0,
             try_at: Time::ZERO,
             slower: None,

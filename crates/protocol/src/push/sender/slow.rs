@@ -42,6 +42,9 @@ const TAKES_ALL_BUT: u64 = 16;
 /// A trial goes on for at least this long, and no longer than that.
 const TRIAL_MIN: Duration = Duration::from_millis(40);
 const TRIAL_MAX: Duration = Duration::from_millis(250);
+/// One that is hardly slower than the others, or that gets less than half of what has reached it so far, may have stopped for a while: it is
+/// looked at again, so often. The others do not wait for it meanwhile.
+const AGAIN_MAX: u32 = 4;
 /// What the others must gain at least, in percent, to go on without it.
 const GAIN: u64 = 115;
 /// A gain that needs no more time to be believed.
@@ -86,13 +89,34 @@ pub(super) struct Watch {
 /// The others go on without some, to see whether they are faster.
 #[derive(Clone, Debug)]
 struct Trial {
-    /// The receivers that are left out, and the packets that each had got when the trial began.
-    without: Vec<(PeerId, u64)>,
+    /// The receivers that are left out, and the others, as they were when the trial began.
+    without: Vec<Standing>,
+    beside: Vec<Standing>,
     since: Time,
     /// Packets sent when it began; the window and the pace before.
     packets: u64,
     window: u64,
     pace: u64,
+    /// How often it was looked at again.
+    again: u32,
+}
+
+/// What had reached a receiver by its last report, and when that came.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    id: PeerId,
+    received: u64,
+    reported_at: Time,
+}
+
+/// What a trial says of one that it leaves out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// It gets what the others get.
+    TakesAll,
+    /// It gets less than half of that, and as much as ever.
+    Narrow,
+    Unsure,
 }
 
 /// A member of the chain has come before its upstream.
@@ -135,6 +159,7 @@ impl Sender {
         self.make_up();
         let Some(patience) = self.config.slow.patience() else { return };
         if self.gating().next().is_none() {
+            self.name_the_tried(now);
             self.serve_the_slow();
             self.name_the_last(now);
             return;
@@ -167,9 +192,25 @@ impl Sender {
         }
     }
 
+    /// The others are done before a trial is over: those that have got less so far, and still get something, are named.
+    fn name_the_tried(&mut self, now: Time) {
+        let Some(trial) = self.slow.trial.take() else { return };
+        let span = now.since(trial.since);
+        let others = per_second(self.packets - trial.packets, span);
+        for one in trial.without.iter().filter(|_| trial.again > 0) {
+            let own = self.reached_since(one).unwrap_or(0);
+            if own > 0
+                && self.peers.contains_key(&one.id)
+                && self.verdict(now, one, others) != Verdict::TakesAll
+            {
+                let slower = self.slower(own, others);
+                self.peers.get_mut(&one.id).expect("looked up above").slower = Some(slower);
+            }
+        }
+    }
+
     /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace.
     fn serve_the_slow(&mut self) {
-        self.slow.trial = None;
         for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
             peer.service = Service::Streaming;
             peer.held = Duration::ZERO;
@@ -290,9 +331,7 @@ impl Sender {
             .filter(|(_, p)| may_be_tried(p))
             .map(|(id, p)| (*id, p.look.mean_queue().0, p.lost.saturating_sub(p.look.lost)))
             .collect();
-        for peer in self.peers.values_mut() {
-            peer.look = peer.look.next(peer.received, peer.lost, span);
-        }
+        self.begin_looks(now);
         // A window that still grows has met no receiver's limit.
         let is_granted = self.config.rate.is_some();
         if seen.len() < 2 || !(is_granted || self.congestion.has_found()) {
@@ -311,21 +350,55 @@ impl Sender {
     /// The others go on without them for a while.
     fn try_without(&mut self, now: Time, ids: &[PeerId]) {
         let window = self.congestion.window();
-        // What was sent into their queues has helped nobody: the pace was that at which it came out of them.
-        let came = ids.iter().map(|id| self.peers[id].look.pace).min().unwrap_or(0);
+        // What was sent into their queues has brought no receiver anything: the pace was that at which it came out of them.
+        let came = ids.iter().filter_map(|id| self.peers[id].look.pace).min().unwrap_or(u64::MAX);
         let (packets, pace) = (self.packets, self.slow.pace.min(came));
-        let span = now.since(self.slow.since);
-        let mut without = Vec::new();
         for id in ids {
             let peer = self.peers.get_mut(id).expect("a key of the same map");
             (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
-            without.push((*id, peer.received));
         }
         (self.slow.since, self.slow.packets) = (now, self.packets);
-        self.peers.values_mut().for_each(|p| p.look = p.look.next(p.received, p.lost, span));
-        self.slow.trial = Some(Trial { without, since: now, packets, window, pace });
+        self.begin_looks(now);
+        let without = ids.iter().map(|id| self.standing(*id)).collect();
+        self.slow.trial =
+            Some(Trial { without, beside: self.beside(), since: now, packets, window, pace, again: 0 });
         self.congestion.seek();
         ids.iter().for_each(|id| self.disband(*id));
+    }
+
+    fn begin_looks(&mut self, now: Time) {
+        for peer in self.peers.values_mut() {
+            peer.look = peer.look.next(now, (peer.received, peer.lost), peer.advanced_at);
+        }
+    }
+
+    fn standing(&self, id: PeerId) -> Standing {
+        let peer = &self.peers[&id];
+        Standing { id, received: peer.received, reported_at: peer.advanced_at }
+    }
+
+    /// Those that go on in a trial.
+    fn beside(&self) -> Vec<Standing> {
+        let goes_on = |p: &Peer| p.service == Service::Streaming && p.spoken_by.is_none();
+        self.peers.iter().filter(|(_, p)| goes_on(p)).map(|(id, _)| self.standing(*id)).collect()
+    }
+
+    /// Packets a second that have reached it since then, as far as it has reported; `None` where it has not.
+    fn reached_since(&self, standing: &Standing) -> Option<u64> {
+        let peer = self.peers.get(&standing.id)?;
+        let span = peer.advanced_at.since(standing.reported_at);
+        let received = peer.received.saturating_sub(standing.received);
+        (span > Duration::ZERO).then(|| per_second(received, span))
+    }
+
+    /// Packets a second that most of those that go on get. Packets that wait before a link that all share have reached none of them.
+    fn others_get(&self, trial: &Trial, sent: u64) -> u64 {
+        let goes_on = |id| self.peers.get(&id).is_some_and(|p| p.service == Service::Streaming);
+        let beside = trial.beside.iter().filter(|standing| goes_on(standing.id));
+        let mut reached: Vec<u64> =
+            beside.map(|standing| self.reached_since(standing).unwrap_or(0)).collect();
+        reached.sort_unstable();
+        reached.get(reached.len() / 2).map_or(sent, |usual| sent.min(*usual))
     }
 
     /// While a trial goes on: if another one plainly holds the rest now, both are left out, and the trial begins anew.
@@ -339,15 +412,18 @@ impl Sender {
         for id in narrow.ids {
             let peer = self.peers.get_mut(&id).expect("a key of the same map");
             (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
-            trial.pace = trial.pace.min(peer.look.pace);
-            trial.without.push((id, 0));
+            trial.pace = trial.pace.min(peer.look.pace.unwrap_or(u64::MAX));
+            trial.without.push(self.standing(id));
             self.disband(id);
         }
-        for (id, received) in &mut trial.without {
-            *received = self.peers[id].received;
-        }
-        (trial.since, trial.packets) = (now, self.packets);
+        self.begin_again(now, trial);
         self.congestion.seek();
+    }
+
+    fn begin_again(&self, now: Time, trial: &mut Trial) {
+        trial.without = trial.without.iter().map(|one| self.standing(one.id)).collect();
+        trial.beside = self.beside();
+        (trial.since, trial.packets) = (now, self.packets);
     }
 
     /// That their paths alone had queues or losses for so long counts against them.
@@ -363,13 +439,15 @@ impl Sender {
     fn judge(&mut self, now: Time, mut trial: Trial) {
         let span = now.since(trial.since);
         // Some may be settled, or have lost their paths, meanwhile.
-        trial.without.retain(|(id, _)| self.peers.get(id).is_some_and(|p| p.service == Service::Patching));
+        trial.without.retain(|one| self.peers.get(&one.id).is_some_and(|p| p.service == Service::Patching));
         if trial.without.is_empty() {
             return;
         }
-        let sent = self.packets - trial.packets;
-        let gained = per_second(sent, span).saturating_mul(100) / trial.pace.max(1);
-        if span < TRIAL_MIN.max(self.bare_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
+        let others = self.others_get(&trial, per_second(self.packets - trial.packets, span));
+        let gained = others.saturating_mul(100) / trial.pace.max(1);
+        let is_sure = |one: &Standing| self.verdict(now, one, others) != Verdict::Unsure;
+        let is_clear = gained >= GAIN_CLEAR && trial.without.iter().all(is_sure);
+        if span < TRIAL_MIN.max(self.bare_trip * 4) || (!is_clear && span < TRIAL_MAX) {
             self.look_beside(now, &mut trial);
             self.slow.trial = Some(trial);
             return;
@@ -378,41 +456,81 @@ impl Sender {
         let looked = now.since(self.slow.since);
         let narrow = self.narrow(now, looked);
         self.hold_against(&narrow, looked);
-        for (id, received) in &trial.without {
-            let peer = self.peers.get_mut(id).expect("looked up above");
-            let received = peer.received.saturating_sub(*received);
-            if gained < GAIN {
-                peer.service = Service::Streaming;
-                peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
-                peer.tried = peer.tried.saturating_add(1);
-            } else if received >= sent - sent / TAKES_ALL_BUT {
-                // Its process paused, or another one holds all: it need not wait for its next trial.
-                peer.service = Service::Streaming;
-            } else {
-                self.leave_behind(now, *id, (received, sent), span);
-            }
-        }
         if gained < GAIN {
-            self.congestion.resume(trial.window);
+            self.in_vain(now, &trial);
+        } else {
+            self.go_on_without(now, trial, others);
         }
     }
 
-    /// The others are faster without it: of so many packets sent, so many have reached it meanwhile.
-    fn leave_behind(&mut self, now: Time, id: PeerId, (received, sent): (u64, u64), span: Duration) {
-        let packet_len = self.packet_len();
-        let rate = |packets| Rate(per_second(packets, span).saturating_mul(packet_len).saturating_mul(8));
-        let slower = Slower { own: rate(received), others: rate(sent) };
+    /// What a trial says of one that it leaves out, while the others get so many packets a second.
+    fn verdict(&self, now: Time, standing: &Standing, others: u64) -> Verdict {
+        let own = self.reached_since(standing).unwrap_or(0);
+        if own >= others - others / TAKES_ALL_BUT {
+            return Verdict::TakesAll;
+        }
+        let peer = &self.peers[&standing.id];
+        let since = self.started_at.unwrap_or(Time::ZERO).max(peer.joined_at);
+        let usual = per_second(peer.received, now.since(since));
+        let is_narrow = own.saturating_mul(2) < others && own.saturating_mul(2) >= usual;
+        if is_narrow { Verdict::Narrow } else { Verdict::Unsure }
+    }
+
+    /// All go on as before.
+    fn in_vain(&mut self, now: Time, trial: &Trial) {
+        for one in &trial.without {
+            let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
+            peer.service = Service::Streaming;
+            peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
+            peer.tried = peer.tried.saturating_add(1);
+        }
+        self.congestion.resume(trial.window);
+    }
+
+    /// The others are faster without them. Those that are not surely slow are looked at again.
+    fn go_on_without(&mut self, now: Time, mut trial: Trial, others: u64) {
+        let mut unsure = Vec::new();
+        for one in &trial.without {
+            match self.verdict(now, one, others) {
+                // Its process paused, or another one holds all: it need not wait for its next trial.
+                Verdict::TakesAll => {
+                    self.peers.get_mut(&one.id).expect("those of a trial are there").service =
+                        Service::Streaming;
+                }
+                Verdict::Unsure if trial.again < AGAIN_MAX => unsure.push(*one),
+                Verdict::Unsure | Verdict::Narrow => {
+                    self.leave_behind(now, one.id, self.reached_since(one).unwrap_or(0), others);
+                }
+            }
+        }
+        if !unsure.is_empty() {
+            trial.without = unsure;
+            trial.again += 1;
+            self.begin_again(now, &mut trial);
+            self.slow.trial = Some(trial);
+        }
+    }
+
+    /// The others are faster without it: so many packets a second have reached it meanwhile, and so many the others.
+    fn leave_behind(&mut self, now: Time, id: PeerId, own: u64, others: u64) {
+        let slower = self.slower(own, others);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.slower = Some(slower);
         peer.chain_rate = Some(slower.own.0 / 8);
         if let SlowPolicy::Drop { .. } = self.config.slow {
             self.settle(id, Some(Why::Slow(slower)));
-        } else if received * 2 < sent && now.since(peer.heard_at) < self.config.path_timeout / 4 {
+        } else if own.saturating_mul(2) < others && now.since(peer.heard_at) < self.config.path_timeout / 4 {
             // What it cannot take would only fill its path.
             let control = Control::Channel { channel: ([0; 4], 0), outer_len: 0 };
             self.outputs.push_back(Output::Control { peer: id, control });
             self.move_to_chain(now, id);
         }
+    }
+
+    /// Packets a second as rates.
+    fn slower(&self, own: u64, others: u64) -> Slower {
+        let rate = |pace: u64| Rate(pace.saturating_mul(self.packet_len()).saturating_mul(8));
+        Slower { own: rate(own), others: rate(others) }
     }
 
     /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail. One whose upstream

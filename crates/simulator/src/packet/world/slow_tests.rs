@@ -168,6 +168,40 @@ fn who_is_hardly_slower_is_waited_for() {
     delay_no_other(&[lossy], &PushConfig::default(), false, 115.0);
 }
 
+/// All share the source's narrow link, and each host does something else for a while now and then: a trial that counts what was sent into the
+/// queue of that link, or what has come before a report says so, names one of them.
+#[test]
+fn hosts_that_are_late_now_and_then_behind_one_narrow_link_are_not_slow() {
+    let topology: Topology = "leaf-spine:1,1,8".parse().unwrap();
+    let settings = PushConfig { fragment_bytes: 8_900, ..PushConfig::default() };
+    for seed in 1..6 {
+        let lossy = Faults { loss_ppm: 1_000, ..Faults::default() };
+        let usual = LinkConfig::new(Rate(40_000_000), Duration::from_micros(50));
+        let link = LinkConfig { faults: lossy, queue_bytes: 2 << 20, ..usual };
+        let mut net = Builder::from_graph(&topology, |_, _| link).build(seed);
+        let mut cluster = Cluster::new(seed, TcpConfig::default());
+        let receivers: Vec<NodeId> = (1..8).map(NodeId).collect();
+        cluster.add_push(&net, NodeId(0), &receivers, OBJECT_LEN / 2, settings.clone(), None);
+        for step in 0..120 {
+            let receiver = ((seed + step * 5) % 7) as u32;
+            for (at_ms, service) in [(0, Duration::from_millis(40)), (60, Duration::ZERO)] {
+                let happening = Happening::Service { transfer: 0, receiver, service };
+                cluster.plan(&mut net, Time::ZERO + Duration::from_millis(step * 70 + at_ms), happening);
+            }
+        }
+        cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
+        let outcome = net.run(&mut cluster, Time(600_000_000_000));
+        assert_eq!((outcome, cluster.breaches()), (Outcome::Stopped, Vec::new()));
+        let slow: Vec<u32> = (0..7).filter(|receiver| cluster.push(0).slow_of(*receiver).is_some()).collect();
+        assert_eq!(
+            slow,
+            Vec::<u32>::new(),
+            "seed {seed}: {:?}",
+            cluster.push(0).slow_of(slow.first().copied().unwrap_or(0))
+        );
+    }
+}
+
 #[test]
 fn with_the_policy_wait_all_go_at_the_pace_of_the_narrowest_path() {
     let settings = PushConfig { slow: SlowPolicy::Wait, ..PushConfig::default() };
