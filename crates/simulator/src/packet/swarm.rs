@@ -39,6 +39,10 @@ pub enum Plant {
     SkipCheck,
     /// What an older version has in the place of a group passes for the group.
     OldGroup,
+    /// An object that comes takes the pages of an older version though a process has that open.
+    RecycleOpen,
+    /// It takes them without waiting for a process that has found the older version and is about to open it.
+    RecycleAtOnce,
     /// The rules of relays are not changed when one has failed.
     StaleRelays,
     /// A source of a pull transfer that comes back after a crash does not know the transfer any more.

@@ -5,7 +5,7 @@ use super::{Coverage, Plant, Verdict, attacker, session as sessions};
 use crate::packet::scenario::Layout;
 use crate::packet::tcp::{Growth, TcpConfig};
 use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
-use crate::packet::world::{Cluster, Datagram, Flow, Happening, Phase, PushConfig};
+use crate::packet::world::{Cluster, Datagram, Flow, Happening, OPENS_WITHIN, Phase, PushConfig, Reader};
 use crate::packet::{Faults, LinkId, Network, NodeId, Outcome};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -123,13 +123,34 @@ pub(super) fn run(
 /// Some receivers have an older version. Drawn apart, so that what else a seed draws stays what it was.
 fn older_versions(seed: u64, cluster: &mut Cluster, summary: &mut String) {
     let mut random = Random::new(seed ^ 0x6f6c_6465_7200);
+    let mut readers = Random::new(seed ^ 0x7061_6765_7300);
     for receiver in 0..cluster.push(0).receivers().len() as u32 {
         if random.one_in(6) {
             let one_in = random.magnitude(2..=100);
             cluster.give_older(0, receiver, |_| random.one_in(one_in));
             summary.push_str(", one has an older version");
+            if readers.one_in(2) {
+                cluster.give_readers(0, receiver, readers_of(&mut readers));
+                summary.push_str(" whose pages may be taken");
+            }
         }
     }
+}
+
+/// Processes that read an older version: some have it open when the object begins to come, some find it just then.
+fn readers_of(random: &mut Random) -> Vec<Reader> {
+    let reader = |random: &mut Random| {
+        let (finds_at, opens_at) = match random.one_in(2) {
+            true => (Time::ZERO, Time::ZERO),
+            false => {
+                let finds_at = Time(random.magnitude(10_000..=50_000_000));
+                (finds_at, finds_at + Duration(random.below(OPENS_WITHIN.0)))
+            }
+        };
+        let reads = Duration(random.magnitude(1_000_000..=2_000_000_000));
+        Reader { finds_at, opens_at, closes_at: opens_at + reads }
+    };
+    (0..random.below(3)).map(|_| reader(random)).collect()
 }
 
 fn config_of(random: &mut Random) -> PushConfig {

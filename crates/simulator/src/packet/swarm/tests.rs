@@ -77,6 +77,9 @@ fn planted_bugs_are_found() {
     assert!(found_within(Plant::StaleLabel, 400).contains("has left"));
     assert!(found_within(Plant::SkipCheck, 100).contains("content"));
     assert!(found_within(Plant::OldGroup, 100).contains("other content"));
+    for plant in [Plant::RecycleOpen, Plant::RecycleAtOnce] {
+        assert!(found_within(plant, 2_000).contains("is written over that a process has open"));
+    }
     assert!(found_within(Plant::StaleRelays, 400).contains("gets 0 copies"));
     assert!(found_within(Plant::ForgetSource, 200).contains("did not get the object"));
 }
@@ -183,6 +186,7 @@ fn every_kind_of_trouble_is_drawn() {
         "feedback of",
         "objects asked for",
         "an older version",
+        "whose pages may be taken",
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");
     }

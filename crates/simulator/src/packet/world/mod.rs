@@ -12,6 +12,7 @@ mod ends;
 pub mod forward;
 mod frames;
 pub(super) mod keys;
+mod pages;
 pub(super) mod permits;
 mod plan;
 mod racks;
@@ -23,6 +24,7 @@ mod source;
 pub mod streams;
 
 pub use attacker::{Attack, Author};
+pub(crate) use pages::{OPENS_WITHIN, Reader};
 pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
@@ -38,6 +40,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forward::{FRESH, Forwarding, Tree};
+use pages::Pages;
 use polycast_types::{Duration, Time};
 use receiver::Waiting;
 use routes::Distances;
@@ -379,6 +382,12 @@ impl Cluster {
     pub fn give_older(&mut self, transfer: u32, receiver: u32, differs: impl FnMut(&u64) -> bool) {
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         host.older = Some((0..host.geometry.groups()).filter(differs).collect());
+    }
+
+    /// Its agent lets the object take that version's pages where it may; these processes read the version.
+    pub(crate) fn give_readers(&mut self, transfer: u32, receiver: u32, readers: Vec<Reader>) {
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        host.pages = Some(Pages::read_by(readers));
     }
 
     /// How often each thing has happened, and the machines were told each thing, by name.

@@ -6,11 +6,13 @@
 
 use super::attacker::Author;
 use super::keys::{CONTENT_LEN, Keyring, number, proof_of};
+use super::pages::{Pages, Taking};
 use super::racks::Rack;
 use super::streams::StreamId;
 use super::{Alarm, Fragment};
 use crate::packet::NodeId;
-use crate::packet::swarm::coverage::{Coverage, of_receiver};
+use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage::{Coverage, PAGES_AWAITED, PAGES_OPEN, PAGES_TAKEN, of_receiver};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -126,6 +128,8 @@ pub struct PushReceiver {
     coded: Coded<u64>,
     /// An older version that is here: its groups that are not the object's.
     pub(super) older: Option<BTreeSet<u64>>,
+    /// The pages of that version, where an object that comes may take them.
+    pub(super) pages: Option<Pages>,
     looking: Option<Reuse>,
     /// Whether an earlier try has left something that is looked at.
     rest: bool,
@@ -202,6 +206,7 @@ impl PushReceiver {
             last: None,
             coded: Coded::default(),
             older: None,
+            pages: None,
             looking: None,
             rest: false,
             believes_old: false,
@@ -287,18 +292,47 @@ impl PushReceiver {
     }
 
     /// There is room for the object: a machine that waits until what is stored has been checked.
-    pub(super) fn prepare(&mut self, outer_len: u32) {
+    pub(super) fn prepare(&mut self, now: Time, plant: Option<Plant>, outer_len: u32) {
         self.machine = Some(Receiver::new(ReceiverConfig::new(self.geometry, self.window_bytes, outer_len)));
         let len = self.geometry.object_len;
-        self.rest = !self.intact.is_empty();
+        let taken_earlier = self.pages.as_ref().is_some_and(Pages::are_taken);
+        self.rest = taken_earlier || !self.intact.is_empty();
         let rest = self.rest.then_some(Version { len, whole: true });
-        let older = self.older.as_ref().map(|_| Version { len, whole: false });
+        if !self.rest {
+            self.take_pages(now, plant);
+        }
+        let older = self.has_older().then_some(Version { len, whole: false });
         let versions: Vec<Version> = rest.into_iter().chain(older).collect();
         self.looking = (!versions.is_empty()).then(|| Reuse::new(self.geometry, &versions));
         self.kept.clear();
         self.sent.clear();
         self.ever.clear();
         self.wrong.clear();
+    }
+
+    /// Lets the object that comes take the pages of the older version, where no process has it open.
+    fn take_pages(&mut self, now: Time, plant: Option<Plant>) {
+        let Some(pages) = self.pages.as_mut().filter(|pages| pages.have_a_name()) else { return };
+        self.coverage.hit(match pages.take(now, plant) {
+            Taking::Taken => PAGES_TAKEN,
+            Taking::Open => PAGES_OPEN,
+            Taking::Awaited => PAGES_AWAITED,
+        });
+    }
+
+    /// Whether the older version can be looked at: it has its name, or is what the part file begins with.
+    fn has_older(&self) -> bool {
+        let begins_there = |pages: &Pages| pages.have_a_name() || (pages.are_taken() && !self.rest);
+        self.older.is_some() && self.pages.as_ref().is_none_or(begins_there)
+    }
+
+    /// Notes that a group's place in the part file is written over.
+    fn write(&mut self, now: Time, group: u64) {
+        if self.pages.as_mut().is_some_and(|pages| pages.write(now, group)) {
+            self.breach(&format!(
+                "group {group} of an older version is written over that a process has open"
+            ));
+        }
     }
 
     /// Whether something is here that has to be looked at first.
@@ -316,7 +350,10 @@ impl PushReceiver {
             let group = look.group;
             let differs = self.older.as_ref().is_some_and(|older| older.contains(&group));
             let same = match look.version < rest {
-                true => self.intact.contains(&group),
+                true => {
+                    let still = self.pages.as_ref().is_some_and(|pages| pages.still_have(group));
+                    self.intact.contains(&group) || (still && !differs)
+                }
                 false => !differs || self.believes_old,
             };
             looking.handle(ReuseInput::Looked { look, same });
@@ -487,6 +524,7 @@ impl PushReceiver {
         let lacks = self.machine.as_ref().is_some_and(|machine| !machine.is_verified(group));
         if lacks && self.takes_packets() {
             self.handle(now, ReceiverInput::Fetched { group });
+            self.write(now, group);
             self.verify(group);
             self.hold(group);
             // The verified group is stored in place of what came before.
@@ -520,7 +558,7 @@ impl PushReceiver {
         let output = self.machine.as_mut()?.poll(now)?;
         Some(match output {
             ReceiverOutput::Keep { sn, count } => {
-                self.keep(sn..sn + u64::from(count));
+                self.keep(now, sn..sn + u64::from(count));
                 None
             }
             ReceiverOutput::Check { group } => {
@@ -543,7 +581,7 @@ impl PushReceiver {
         })
     }
 
-    fn keep(&mut self, run: core::ops::Range<u64>) {
+    fn keep(&mut self, now: Time, run: core::ops::Range<u64>) {
         self.ever.insert(run.clone());
         // What the source itself sends takes the place of what came on the data channel.
         if self.kept.insert(run.clone()) != run.end - run.start && !self.sent.covers(run.clone()) {
@@ -564,6 +602,7 @@ impl PushReceiver {
                 if self.intact.contains(&group) {
                     continue;
                 }
+                self.write(now, group);
                 if content == right {
                     self.wrong.remove(&(group, sn));
                 } else {

@@ -79,7 +79,7 @@ impl Cluster {
         receiver: u32,
         output: GuestOutput,
     ) {
-        let now = net.now();
+        let (now, plant) = (net.now(), self.plant);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         match output {
             GuestOutput::Hello => {
@@ -99,7 +99,7 @@ impl Cluster {
                 let foreign = offer.geometry != Geometry { group_len, ..host.geometry };
                 host.channel = channel_at(offer.channel);
                 host.salt = offer.salt;
-                host.prepare(offer.outer_len.into());
+                host.prepare(now, plant, offer.outer_len.into());
                 let resumes = host.looks();
                 if foreign {
                     self.breaches.push(format!("receiver {receiver} was offered {offer:?}"));
