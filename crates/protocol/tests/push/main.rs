@@ -5,6 +5,7 @@ mod alone;
 mod hostile;
 mod idle;
 mod liar;
+mod narrow;
 mod paths;
 mod settings;
 mod slow;
