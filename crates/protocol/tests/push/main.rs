@@ -6,6 +6,7 @@ mod asked;
 mod hostile;
 mod idle;
 mod liar;
+mod narrow;
 mod paths;
 mod settings;
 mod slow;
