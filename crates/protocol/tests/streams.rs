@@ -326,6 +326,37 @@ fn mistakes_are_said_in_a_sentence() {
     assert!(world.hears(5, "c", 4));
 }
 
+/// A stream has a name of 1 to 255 bytes, without spaces, commas, slashes and control characters.
+#[test]
+fn names_of_streams_have_bounds() {
+    let long = "x".repeat(255);
+    for (stream, is_name) in [
+        ("", false),
+        ("x", true),
+        ("a-b_c.d:e", true),
+        (long.as_str(), true),
+        (&format!("{long}x"), false),
+        ("a b", false),
+        ("a\u{a0}b", false),
+        ("a,b", false),
+        ("a/b", false),
+        ("a\n", false),
+        ("\u{7}", false),
+    ] {
+        let mut world = World::new(false, 4);
+        world.create(1, stream);
+        let word = world.word(1, stream);
+        assert_eq!(word == Some(&StreamWord::Created), is_name, "{stream:?}: {word:?}");
+        assert_eq!(
+            matches!(word, Some(StreamWord::Refused(StreamRefusal::BadName(_)))),
+            !is_name,
+            "{word:?}"
+        );
+        world.join(2, stream);
+        assert_eq!(world.hears(2, stream, 1), is_name, "{stream:?}");
+    }
+}
+
 #[test]
 fn a_manager_without_a_fabric_for_many_refuses() {
     let mut world = World::new(false, 4);

@@ -601,4 +601,146 @@ mod tests {
         control.acknowledged(140);
         assert_eq!(control.window(), 148);
     }
+
+    /// What one usually loses is a mean over sixteen rounds that were quiet, or lost less than usual, and at most 8 %.
+    #[test]
+    fn the_usual_loss_is_learned_in_quiet_rounds() {
+        for (usual, lost, quiet, expected) in [
+            (0, 16, true, 1_000),
+            (0, 16, false, 0),
+            (16_000, 0, true, 15_000),
+            (16_000, 0, false, 15_000),
+            (16_000, 16, false, 16_000),
+            (16_000, 15, false, 15_937),
+            (16_000, 32, true, 17_000),
+            (80_000, 900, true, 80_000),
+        ] {
+            let mut history = LossHistory { usual, lost, received: 5, ..LossHistory::default() };
+            history.end_round(Time(7), 1_000, quiet);
+            assert_eq!(history.usual, expected, "{lost} of 1,000 where {usual} of a million are usual");
+            assert_eq!((history.lost, history.received, history.since), (0, 0, Time(7)));
+        }
+    }
+
+    /// A burst is more than the mean and so many standard deviations, to each of which chance may add half a fragment.
+    #[test]
+    fn a_burst_is_more_than_chance_explains() {
+        for (usual, counted, deviations, most) in [
+            (10_000, 10_000, 3.0, 131),
+            (10_000, 10_000, 1.0, 110),
+            (0, 500, 3.0, 1),
+            (0, 500, 1.0, 0),
+            (40_000, 100, 3.0, 11),
+        ] {
+            for lost in [most, most + 1] {
+                let history = LossHistory { usual, lost, ..LossHistory::default() };
+                assert_eq!(history.is_burst(counted, deviations), lost > most, "{lost} of {counted}");
+            }
+        }
+    }
+
+    /// A round's loss is judged when 32 fragments have been heard of and a round trip is over; the window is cut once a round trip, and not
+    /// below the least.
+    #[test]
+    fn a_window_is_cut_once_a_round_trip() {
+        let second = Time(1_000_000_000);
+        for (fragments, later, cuts) in [(31, TRIP, 0), (32, TRIP, 1), (32, Duration(TRIP.0 - 1), 0)] {
+            let mut control = grown(400);
+            let mut history = LossHistory { since: second, ..LossHistory::default() };
+            control.reported(
+                second + later,
+                &mut history,
+                fragments - 20,
+                20,
+                &mut PathDelay::default(),
+                TRIP,
+            );
+            assert_eq!(control.cuts(), cuts, "{fragments} fragments after {later}");
+            assert_eq!(control.window(), if cuts == 1 { 280 } else { 400 });
+        }
+        let mut control = grown(6);
+        // Several receivers report the same loss.
+        for (at_us, cuts, window) in [(0, 1, 4), (999, 1, 4), (1_000, 2, 4), (1_999, 2, 4)] {
+            let now = second + Duration::from_micros(at_us);
+            control.reported(now, &mut LossHistory::default(), 50, 50, &mut PathDelay::default(), TRIP);
+            assert_eq!((control.cuts(), control.window()), (cuts, window), "after {at_us} us");
+        }
+    }
+
+    /// Every second the queue is kept short for 50 ms and four rounds.
+    #[test]
+    fn a_queue_is_kept_short_every_second() {
+        for (round_ms, lasts_ms) in [(1, 50), (10, 50), (20, 100), (50, 250)] {
+            let mut control = grown(400);
+            control.next_probe = Time::ZERO;
+            let mut probing = Vec::new();
+            for round in 0..=1_400 / round_ms {
+                let at_ms = round * round_ms;
+                let now = Time(5_000_000_000) + Duration::from_millis(at_ms);
+                control.round(now, Duration::from_millis(40), Duration::ZERO, Others::default());
+                if control.probe.is_some() {
+                    probing.push(at_ms);
+                }
+            }
+            let first: Vec<u64> = probing.iter().copied().take_while(|at| *at < 500).collect();
+            let second = probing.iter().copied().find(|at| *at >= 500).unwrap();
+            assert_eq!(
+                (first[0], first[first.len() - 1]),
+                (0, lasts_ms - round_ms),
+                "rounds of {round_ms} ms"
+            );
+            assert_eq!(second, lasts_ms + 1_000, "rounds of {round_ms} ms");
+        }
+    }
+
+    /// The window gives way by half of what it has too much for the queue, and the first time by all of it.
+    #[test]
+    fn a_window_gives_way_to_the_queue() {
+        for (window, queue_ms, first, expected) in [
+            (400, 8, false, 300),
+            (400, 8, true, 200),
+            (400, 5, false, 360),
+            (12, 400, false, 7),
+            (5, 400, true, 4),
+        ] {
+            let mut control = grown(window);
+            control.slow_start = first;
+            control.give_way(Duration::from_millis(queue_ms), QUEUE_TARGET);
+            assert_eq!(
+                (control.window(), control.has_found()),
+                (expected, true),
+                "{window} of {queue_ms} ms"
+            );
+        }
+    }
+
+    /// Where others fill the queue only loss counts, for 2 s at first, then for twice as long, up to 32 s; a queue that was under control for 5 s makes it
+    /// short again.
+    #[test]
+    fn a_hold_doubles_until_the_queue_has_been_calm() {
+        let mut control = grown(8);
+        let mut now = Time(1_000_000_000);
+        let mut holds = Vec::new();
+        let mut held_from = None;
+        // Rounds of 10 ms; the queue is long, but for 5 s after the eighth hold.
+        let (mut calm_until, mut rounds) = (Time::ZERO, 0);
+        while holds.len() < 10 && rounds < 40_000 {
+            rounds += 1;
+            now += Duration::from_millis(10);
+            let queue = Duration::from_millis(if now < calm_until { 1 } else { 30 });
+            control.round(now, queue, Duration::ZERO, Others { shared: true, ..Others::default() });
+            match (held_from, control.follows_loss()) {
+                (None, true) => held_from = Some(now),
+                (Some(at), false) => {
+                    holds.push(now.since(at).as_millis() / 1_000);
+                    held_from = None;
+                    if holds.len() == 8 {
+                        calm_until = now + CALM;
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(holds, [2, 4, 8, 16, 32, 32, 32, 32, 2, 4]);
+    }
 }

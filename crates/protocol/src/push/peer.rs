@@ -342,6 +342,7 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -411,6 +412,119 @@ mod tests {
         for service in [Service::Streaming, Service::Patching, Service::Chained, Service::Done] {
             peer.service = service;
             assert_eq!(peer.listening_since(), None);
+        }
+    }
+
+    /// What reached a receiver between two reports is divided by their distance. Where none has come, the pace is as before, unless the last is
+    /// 150 ms old: then nothing reaches it.
+    #[test]
+    fn a_pace_is_what_came_between_two_reports() {
+        let began = Time::ZERO + MS * 1_000;
+        let first = Look::first(began);
+        assert_eq!(first.pace, None);
+        let second = first.next(began + MS * 60, (300, 7), began + MS * 50);
+        assert_eq!((second.pace, second.lost), (Some(6_000), 7));
+        let third = second.next(began + MS * 100, (400, 9), began + MS * 90);
+        assert_eq!((third.pace, third.lost), (Some(2_500), 9));
+        for (now_ms, pace) in [(91, 2_500), (239, 2_500), (240, 0), (500, 0)] {
+            let silent = third.next(began + MS * now_ms, (400, 9), began + MS * 90);
+            assert_eq!(silent.pace, Some(pace), "after {now_ms} ms");
+            // What comes then is divided by the whole time.
+            let again = silent.next(began + MS * 600, (910, 9), began + MS * 600);
+            assert_eq!(again.pace, Some(1_000));
+        }
+        assert_eq!(first.next(began + MS * 149, (0, 0), began).pace, None, "nothing is known yet");
+    }
+
+    #[test]
+    fn queues_are_looked_at_by_their_mean() {
+        let mut look = Look::first(Time::ZERO);
+        assert_eq!(look.mean_queue(), Duration::ZERO);
+        [1, 2, 6].into_iter().for_each(|ms| look.queue(MS * ms));
+        assert_eq!(look.mean_queue(), MS * 3);
+        assert_eq!(look.next(Time::ZERO, (0, 0), Time::ZERO).mean_queue(), Duration::ZERO, "it begins anew");
+        look.queue(Duration(u64::MAX));
+        assert_eq!(look.mean_queue(), Duration(u64::MAX / 4));
+    }
+
+    #[test]
+    fn packets_a_second_are_counted_in_nanoseconds() {
+        assert_eq!(per_second(0, MS), 0);
+        assert_eq!(per_second(7, MS), 7_000);
+        assert_eq!(per_second(1, MS * 3_000), 0);
+        assert_eq!(per_second(10, MS * 3_000), 3);
+        assert_eq!(per_second(2, Duration::ZERO), 2_000_000_000, "a nanosecond at least");
+        assert_eq!(per_second(u64::MAX, MS), u64::MAX);
+    }
+
+    /// Packets that come in a row are counted until one is missing; one that was late makes up for that later.
+    #[test]
+    fn packets_in_a_row_are_counted_until_one_is_missing() {
+        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+        (peer.acknowledged, peer.received) = (50, 40);
+        peer.watch();
+        for (sent, got, clean) in
+            [(3, 3, 3), (2, 2, 5), (0, 0, 5), (4, 3, 0), (4, 5, 4), (1, 1, 5), (5, 0, 0), (6, 6, 6)]
+        {
+            (peer.acknowledged, peer.received) = (peer.acknowledged + sent, peer.received + got);
+            peer.count_clean();
+            assert_eq!(peer.clean, clean, "{got} of {sent}");
+        }
+        peer.watch();
+        assert_eq!(peer.clean, 0);
+    }
+
+    /// What has verified more has got on, and what has not has not.
+    #[test]
+    fn one_that_verifies_more_gets_on() {
+        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+        for (bytes, gets_on) in [(0, false), (1, true), (1, false), (7, true), (6, false)] {
+            let most = peer.verified_bytes.max(bytes);
+            let now = Time::ZERO + MS * (bytes + 1);
+            (peer.moves, peer.idle, peer.idle_from, peer.verified_at) = (2, MS, Some(3), Time::ZERO);
+            peer.has_verified(now, bytes);
+            let expected =
+                if gets_on { (0, Duration::ZERO, None, now) } else { (2, MS, Some(3), Time::ZERO) };
+            assert_eq!((peer.moves, peer.idle, peer.idle_from, peer.verified_at), expected, "{bytes}");
+            assert_eq!(peer.verified_bytes, most);
+        }
+    }
+
+    #[test]
+    fn every_second_loss_of_an_upstream_leads_to_the_source() {
+        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+        for lost in 0..9 {
+            peer.upstreams_lost = lost;
+            assert_eq!(peer.fetches_at_source(), [2, 4, 6, 8].contains(&lost), "{lost} were lost");
+        }
+    }
+
+    proptest! {
+        /// What a receiver still has to be offered is the next run of what it lacked when it came: within its lap, and within a
+        /// round; of what it lacks at any time before its lap begins.
+        #[test]
+        fn a_receiver_needs_what_it_lacked(
+            have in proptest::collection::btree_set(0u64..20, 0..21), initial in 0u64..60, at in 0u64..90, service in 0..5,
+        ) {
+            let set: RangeSet = have.iter().map(|sn| *sn..*sn + 1).collect();
+            let mut peer = Peer::new(Time::ZERO, 100, set);
+            assert_eq!(peer.held_count, have.len() as u64);
+            peer.initial = Some(initial);
+            let (service, end) = match service {
+                0 => (Service::Listening { since: Time::ZERO }, at + 20),
+                1 => (Service::Streaming, initial + 20),
+                2 => (Service::Patching, initial + 20),
+                3 => (Service::Chained, 0),
+                _ => (Service::Done, 0),
+            };
+            peer.service = service;
+            let lacks = |position: &u64| !have.contains(&(position % 20));
+            let first = (at..end).find(lacks);
+            let expected = first.map(|first| {
+                let until = (first..end).find(|position| !lacks(position) || *position > first && position % 20 == 0);
+                first..until.unwrap_or(end)
+            });
+            prop_assert_eq!(peer.needs(at, 20), expected);
         }
     }
 }

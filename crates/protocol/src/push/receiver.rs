@@ -883,3 +883,6 @@ impl Bits {
         changed
     }
 }
+
+#[cfg(test)]
+mod tests;

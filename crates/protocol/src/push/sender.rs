@@ -4,14 +4,16 @@ mod check;
 mod path;
 mod progress;
 mod racks;
+mod sent;
 mod slow;
+mod window;
 mod words;
 
 pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
 use super::chain::{Chain, Link};
-use super::congestion::{Congestion, Others};
+use super::congestion::Congestion;
 use super::patches::combine;
 use super::peer::{Peer, Service};
 use crate::session::Why;
@@ -21,30 +23,13 @@ use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, IP_UDP_LEN};
+use sent::Sent;
+use window::WINDOW_MIN;
 
-/// A batch that was sent: to turn reported positions into packets in flight and round trips.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    position: u64,
-    packets: u64,
-    at: Time,
-}
-
-/// Fragments that may always be in flight.
-const WINDOW_MIN: u64 = 4;
 /// Bytes by which the congestion window grows a round trip; at least a fragment.
 const STEP_BYTES: u64 = 4_500;
-/// A window that stays shut lets a packet out after this and four round trips, then after twice as long, and so on.
-const PROBE_INTERVAL: Duration = Duration::from_millis(10);
-const PROBE_DOUBLINGS: u32 = 5;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
-/// What may always wait in the host for the wire, what beside it before a rate is known, and the most.
-const HOST_QUEUE_MIN: u64 = 40 << 10;
-const HOST_QUEUE_FIRST: u64 = 200 << 10;
-const HOST_QUEUE_MAX: u64 = 1 << 20;
-/// How many entries of sent batches are kept.
-const SENT_MAX: usize = 1 << 16;
 /// Generations of unicast patches change this often.
 const UNICAST_GENERATION: Duration = Duration::from_secs(2);
 
@@ -280,21 +265,6 @@ impl Sender {
         }
     }
 
-    /// How many bytes should at most wait for the wire in this host: a few packets, and what passes in a third of
-    /// a millisecond at the best rate that a receiver has seen. TCP holds back about as much (TCP Small Queues), so
-    /// flows of one host share its link; a flow that keeps more in the common queue takes the link. A granted rate is the link's:
-    /// what had to wait on the way comes faster.
-    #[must_use]
-    pub fn host_queue_bytes(&self) -> u64 {
-        let third_of_ms = |bytes_per_s: u64| bytes_per_s / 3_000;
-        let share = match (self.config.rate, self.best_rate) {
-            (Some(rate), _) => third_of_ms(rate.0 / 8),
-            (None, 0) => HOST_QUEUE_FIRST,
-            (None, packets_per_s) => third_of_ms(packets_per_s.saturating_mul(self.packet_len())),
-        };
-        (HOST_QUEUE_MIN + share).clamp(2 * self.packet_len(), HOST_QUEUE_MAX)
-    }
-
     fn packet_len(&self) -> u64 {
         self.config.packet_len() + IP_UDP_LEN as u64
     }
@@ -434,23 +404,6 @@ impl Sender {
         self.forget_sent();
     }
 
-    /// Tells the window how long the queue on the worst path was in the round that is over.
-    fn end_round(&mut self, now: Time) {
-        let streams = |p: &&mut Peer| p.service == Service::Streaming && p.spoken_by.is_none();
-        let paths = self.peers.values_mut().filter(streams);
-        if let Some(queue) = paths.filter_map(|p| p.path.take_standing()).max() {
-            // As fast as the path has ever been: what others take does not make it slower.
-            let rate = self.gating().map(|p| p.path.best_rate()).min().unwrap_or(0).max(1);
-            let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
-            let others = Others {
-                shared: self.gating().any(|p| p.path.is_shared()),
-                has_share: self.gating().all(|p| p.path.has_share()),
-                share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
-            };
-            self.congestion.round(now, queue, batch_time, others);
-        }
-    }
-
     /// PTCH_REQ: queue patches by multicast the first time, by unicast from then on.
     fn request(&mut self, now: Time, id: PeerId, ranges: &[Range<u64>]) {
         let alone = self.peers.values().filter(|p| p.is_on_channel()).count() < 2;
@@ -503,13 +456,6 @@ impl Sender {
             offered.clone().map(|sns| sns.start.max(range.start)..sns.end.min(range.end))
         };
         ranges.iter().flat_map(within).filter(|range| range.start < range.end).collect()
-    }
-
-    /// The position at which this fragment was sent last, if it was.
-    fn last_sent(&self, sn: u64) -> u64 {
-        let last = self.position.saturating_sub(1);
-        let behind = (last % self.fragments + self.fragments - sn) % self.fragments;
-        last.saturating_sub(behind)
     }
 
     /// At the end of the stream all receivers ask at about the same time.
@@ -731,67 +677,10 @@ impl Sender {
             self.reported_packets = self.packets;
             self.next_look = now + self.round_trip / 4;
         }
-        if self.sent.len() == SENT_MAX {
-            self.sent.pop_front();
-        }
-        self.sent.push_back(Sent { position: self.position, packets: self.packets, at: now });
+        self.note_sent(now);
         self.spend(now, u64::from(count));
         let round = u32::try_from(position / self.fragments).expect("rounds fit into 32 bits");
         Output::Send { round, sn: position % self.fragments, count, flags }
-    }
-
-    /// Whether a granted rate is used up for now.
-    fn is_ahead(&self, now: Time) -> bool {
-        self.config.rate.is_some() && now < self.next_send
-    }
-
-    /// So many packets go out at a granted rate.
-    fn spend(&mut self, now: Time, packets: u64) {
-        let Some(rate) = self.config.rate else { return };
-        // A late call may catch up for 2 ms, not more.
-        let behind = Time(now.0.saturating_sub(2_000_000));
-        self.next_send = self.next_send.max(behind) + rate.time_for(self.packet_len() * packets);
-    }
-
-    /// When a window that is shut lets one more packet out: a receiver that has lost all of it sees no gap, and has
-    /// nothing to report.
-    fn probe_at(&self) -> Time {
-        let last = self.sent.back().map_or(Time::ZERO, |sent| sent.at);
-        last + (self.round_trip * 4).max(PROBE_INTERVAL) * (1 << self.probes.min(PROBE_DOUBLINGS))
-    }
-
-    /// Fragments in flight allowed to the receiver furthest behind.
-    fn limit(&self) -> u64 {
-        let window = self.gating().map(|p| p.window).min().unwrap_or(u64::MAX);
-        let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
-        window.min(control).min(1 << 32)
-    }
-
-    /// Packets that may leave in one go: a batch, but of a small window only a part, as a queue that makes it small
-    /// does not hold more.
-    fn burst(&self) -> u64 {
-        u64::from(self.config.batch).min(self.limit() / 4).max(1)
-    }
-
-    /// Packets that may be sent now.
-    fn room(&self) -> u64 {
-        let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
-        let until =
-            |p: &Peer| p.acknowledged.saturating_add(p.window.min(control)).saturating_sub(self.packets);
-        self.gating().map(until).min().unwrap_or(0)
-    }
-
-    /// Receivers whose progress holds the sender.
-    fn gating(&self) -> impl Iterator<Item = &Peer> {
-        let (position, fragments) = (self.position, self.fragments);
-        self.peers.values().filter(move |p| {
-            let streams = p.service == Service::Streaming && p.spoken_by.is_none();
-            streams && p.lap_end(fragments).is_some_and(|end| position < end)
-        })
-    }
-
-    fn acknowledged_min(&self) -> Option<u64> {
-        self.gating().map(|p| p.acknowledged).min()
     }
 
     fn listening(&self) -> bool {
@@ -815,33 +704,6 @@ impl Sender {
         // No receiver needs what lies before it: the stream goes on from there.
         self.position = run.start;
         Some(run)
-    }
-
-    /// How many packets of the stream lie before `position`.
-    fn packets_before(&self, position: u64) -> u64 {
-        let after = self.sent.partition_point(|s| s.position <= position);
-        match self.sent.get(after) {
-            // Inside a batch: its packets are contiguous up to its end.
-            Some(batch) => {
-                let floor = if after == 0 { 0 } else { self.sent[after - 1].packets };
-                batch.packets.saturating_sub(batch.position - position).max(floor)
-            }
-            None => self.packets,
-        }
-    }
-
-    fn sent_at(&self, position: u64) -> Option<Time> {
-        let at = self.sent.partition_point(|s| s.position < position);
-        self.sent.get(at).map(|s| s.at)
-    }
-
-    /// Drops entries that every receiver on the channel has passed.
-    fn forget_sent(&mut self) {
-        let passed = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.position).min();
-        let Some(passed) = passed else { return };
-        while self.sent.len() > 1 && self.sent[1].position <= passed {
-            self.sent.pop_front();
-        }
     }
 
     /// Timers: stalls, deadlines, paths that do not get through, slow receivers, DATA_FNSD.

@@ -2,9 +2,11 @@
 //! restart, slow and stuck receivers, paths that do not get through.
 
 mod alone;
+mod asked;
 mod hostile;
 mod idle;
 mod liar;
+mod narrow;
 mod paths;
 mod settings;
 mod slow;

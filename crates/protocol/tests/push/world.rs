@@ -3,10 +3,13 @@
 //! Checkers live here, outside the machines: every receiver that lives must end with every fragment
 //! kept and every hash group checked intact, and no `Keep` may name a fragment it holds already.
 
+mod channel;
+
 use crate::liar::Liar;
 use crate::settings::{HANDLE, feedback, receiver};
 use crate::stranger::{Strange, Stranger};
 use crate::watch::Watch;
+pub(crate) use channel::OwnPath;
 use polycast_protocol::push::{
     Geometry, PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
     SenderOutput,
@@ -115,6 +118,10 @@ pub(crate) struct World {
     pub heard: u64,
     /// Receivers that share a rack: numbers one after the other.
     rack_size: u32,
+    /// The paths of single receivers that are narrower than the channel.
+    pub paths: BTreeMap<u32, OwnPath>,
+    /// Receivers whose hosts do something else until then.
+    pauses: BTreeMap<u32, Time>,
     /// Packets that the sockets of single receivers hold, where these are others than `window_packets`.
     pub windows: BTreeMap<u32, u64>,
     /// What a group takes on the chain's connection of a receiver, where that is another time than a millisecond.
@@ -179,6 +186,8 @@ impl World {
             heard: 0,
             rack_size: 1,
             windows: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             group_time: BTreeMap::new(),
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
@@ -740,116 +749,12 @@ impl World {
         self.schedule(self.now + self.between_sessions, Event::NextSession);
     }
 
-    /// A packet takes its turn on the channel.
-    fn occupy_channel(&mut self) {
-        self.longest_wait = self.longest_wait.max(self.channel_free_at.since(self.now));
-        self.channel_free_at = self.channel_free_at.max(self.now) + self.packet_time;
-    }
-
-    fn multicast(&mut self, round: u32, sn: u64, flags: u8) {
-        self.data_packets += 1;
-        self.occupy_channel();
-        if let Some(stranger) = &mut self.stranger {
-            stranger.hear(self.now, (round, sn, flags));
-        }
-        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
-            let copies = 1 + u64::from(self.chance(self.faults.duplication));
-            for _ in 0..copies {
-                if self.chance(self.faults.loss) {
-                    continue;
-                }
-                let late =
-                    if self.chance(self.faults.reordering) { self.packet_time * 10 } else { Duration::ZERO };
-                // Others overtake one that is late.
-                if let Some(at) = self.enqueue(peer, self.channel_free_at + DELAY) {
-                    let (at, arrived) = (at + late, self.channel_free_at + DELAY + late);
-                    self.schedule(at, Event::Data { peer, round, sn, flags, arrived, forged: false });
-                }
-            }
-        }
-    }
-
-    /// The receiver's socket: a queue of limited length, served one packet after the other.
-    fn enqueue(&mut self, peer: u32, at: Time) -> Option<Time> {
-        let service = self.service.get(&peer).copied().unwrap_or(Duration(1_000));
-        let frozen = self.frozen.contains(&peer);
-        let window = self.window_of(peer);
-        let node = self.nodes.get_mut(&peer)?;
-        if !node.reached_by_multicast || frozen {
-            return None;
-        }
-        if node.queued >= window {
-            node.overflow += 1;
-            return None;
-        }
-        node.queued += 1;
-        let done = node.busy_until.max(at) + service;
-        node.busy_until = done;
-        // Reordered packets overtake nothing in the socket, but may come later.
-        Some(done.max(at))
-    }
-
-    fn multicast_patch(&mut self, sns: &[u64]) {
-        self.patch_packets += 1;
-        self.occupy_channel();
-        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
-            if self.chance(self.faults.loss) {
-                continue;
-            }
-            let arrived = self.channel_free_at + DELAY;
-            let Some(at) = self.enqueue(peer, arrived) else { continue };
-            if let [sn] = sns {
-                self.schedule(
-                    at,
-                    Event::Data { peer, round: 0, sn: *sn, flags: FLAG_PATCH, arrived, forged: false },
-                );
-            } else {
-                self.nodes.get_mut(&peer).unwrap().queued -= 1;
-                self.schedule(at, Event::Coded { peer, sns: sns.to_vec() });
-            }
-        }
-    }
-
-    /// The TCP chain in short: groups pass as soon as the upstream has them.
-    fn link(&mut self, peer: u32, upstream: Option<u32>) {
-        let Some(node) = self.nodes.get_mut(&peer) else { return };
-        node.upstream = Some(upstream);
-        node.machine.handle(self.now, ReceiverInput::Chained);
-        let place = bytes(&Control::Upstream { address: [0; 4], port: upstream.map_or(0, |up| up as u16) });
-        self.hear(peer, &Control::parse(&place).unwrap());
-        self.wakes.insert(Some(peer), self.now);
-        let each = self.group_time.get(&peer).copied().unwrap_or(Duration::from_millis(1));
-        for group in 0..self.geometry.groups() {
-            let at = self.now + each * (group + 1);
-            self.schedule(at, Event::Fetched { peer, group });
-        }
-    }
-
-    fn fetched(&mut self, peer: u32, group: u64) {
-        let Some(node) = self.nodes.get(&peer) else { return };
-        let there = match node.upstream {
-            None => return,
-            Some(None) => true,
-            Some(Some(upstream)) => {
-                !self.frozen.contains(&upstream)
-                    && self.nodes.get(&upstream).is_some_and(|up| up.machine.is_verified(group))
-            }
-        };
+    fn drain_receiver(&mut self, peer: u32) {
         if self.frozen.contains(&peer) {
             return;
         }
-        let node = self.nodes.get_mut(&peer).unwrap();
-        if there && !node.machine.is_verified(group) {
-            node.intact.insert(group);
-            node.kept.insert(self.geometry.fragments_of_group(group));
-            node.machine.handle(self.now, ReceiverInput::Fetched { group });
-        } else if !there {
-            self.schedule(self.now + Duration::from_millis(2), Event::Fetched { peer, group });
-        }
-    }
-
-    fn drain_receiver(&mut self, peer: u32) {
-        if self.frozen.contains(&peer) {
+        if let Some(until) = self.pauses.get(&peer).copied().filter(|until| self.now < *until) {
+            self.wakes.insert(Some(peer), until);
             return;
         }
         let mut frames = Vec::new();

@@ -553,3 +553,47 @@ fn what_came_fresh_is_fresh_no_more() {
     receiver.handle(Time(5), Input::Regained { tree: 0, route, block: 0 });
     assert_eq!(fresh(&mut receiver, 5)[0], (9, false), "the last packet of a block that is there");
 }
+
+/// A round trip is a mean in which the last one counts for an eighth, its deviation one in which it counts for a quarter. An answer is waited for
+/// as long as the mean and four deviations, within bounds; after each loss for twice as long, and as before when a packet comes.
+#[test]
+fn round_trips_are_smoothed_and_doubled() {
+    let (initial, least) = (Duration::from_millis(70), Duration::from_millis(2));
+    let retry = RetryTime::Adaptive { initial, least };
+    let micros = Duration::from_micros;
+    let mut trips = RoundTrips::default();
+    assert_eq!(trips.retry_time(retry), initial, "nothing is known");
+    trips.seen(micros(8_000));
+    assert_eq!((trips.smoothed_ns, trips.deviation_ns), (8_000_000, 4_000_000));
+    assert_eq!(trips.retry_time(retry), micros(24_000));
+    trips.seen(micros(16_000));
+    // It differs by 8 ms.
+    assert_eq!((trips.smoothed_ns, trips.deviation_ns), (9_000_000, 5_000_000));
+    trips.seen(micros(1_000));
+    assert_eq!((trips.smoothed_ns, trips.deviation_ns), (8_000_000, 5_750_000));
+    assert_eq!(trips.retry_time(retry), micros(31_000));
+    let mut now = Time(1_000_000_000);
+    for factor in [2, 4, 8] {
+        trips.expired(now, retry);
+        assert_eq!(trips.retry_time(retry), micros(31_000 * factor));
+        trips.expired(now, retry);
+        assert_eq!(
+            trips.retry_time(retry),
+            micros(31_000 * factor),
+            "once for all that were asked for together"
+        );
+        now += trips.retry_time(retry);
+    }
+    (0..40).for_each(|_| {
+        trips.expired(now, retry);
+        now += Duration::from_secs(100);
+    });
+    assert_eq!(trips.retry_time(retry), RETRY_MOST);
+    trips.seen(micros(8_000));
+    assert!(trips.retry_time(retry) < micros(31_000), "a packet came that was asked for once");
+    (0..200).for_each(|_| trips.seen(micros(10)));
+    assert_eq!(trips.retry_time(retry), least);
+    trips.seen(Duration::ZERO);
+    assert!(trips.smoothed_ns > 0, "zero stands for what is not known");
+    assert_eq!(trips.retry_time(RetryTime::Fixed(micros(7))), micros(7));
+}

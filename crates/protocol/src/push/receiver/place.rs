@@ -91,3 +91,70 @@ impl Claims {
         self.waiting.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const REACH: u64 = 10;
+    const HERE: Time = Time(1_000_000_000);
+    const LATER: Time = Time(HERE.0 + QUIET.0);
+
+    fn claim(positions: Range<u64>, attempts: bool) -> Claim {
+        let packets = positions.end - positions.start;
+        let (arrived, waited) = (Time(positions.end), Duration(positions.start));
+        Claim { positions, packets, attempts, arrived, waited }
+    }
+
+    /// Where packets have come in this order, while the stream was last heard of at `HERE`.
+    fn claims(of: &[(Range<u64>, bool)]) -> Claims {
+        let mut claims = Claims::default();
+        claims.here(HERE);
+        of.iter().for_each(|(positions, attempts)| claims.came(claim(positions.clone(), *attempts), REACH));
+        claims
+    }
+
+    fn believed(of: &[(Range<u64>, bool)]) -> Option<Claim> {
+        claims(of).believed(LATER)
+    }
+
+    #[test]
+    fn two_packets_that_agree_are_believed_when_nothing_else_comes() {
+        for (second, agrees) in [(100, false), (101, true), (111, true), (112, false), (99, false)] {
+            let both = [(100..101, false), (second..second + 1, false)];
+            let expected = claim(100..second + 1, false);
+            let expected = agrees.then_some(Claim { packets: 2, waited: Duration(second), ..expected });
+            assert_eq!(believed(&both), expected, "{second} after 100");
+            let mut early = claims(&both);
+            assert_eq!(early.deadline(), agrees.then_some(LATER));
+            assert_eq!(early.believed(Time(LATER.0 - 1)), None, "the stream may go on where it was");
+            early.here(Time(HERE.0 + 1));
+            assert_eq!(early.believed(LATER), None, "it has gone on");
+            early.clear();
+            assert_eq!((early.len(), early.deadline()), (0, None));
+        }
+        let mut once = claims(&[(100..102, false)]);
+        assert!(once.believed(LATER).is_some(), "one batch of two packets agrees with itself");
+        assert_eq!((once.len(), once.deadline()), (0, None), "and is not believed again");
+    }
+
+    /// Of several places that with most packets counts; packets that come again say nothing new; a place is one of attempts if all its packets are.
+    #[test]
+    fn the_place_with_most_packets_is_believed() {
+        let places =
+            [(100..102, true), (500..503, true), (900..902, true), (500..502, false), (101..102, false)];
+        assert_eq!(believed(&places), Some(claim(500..503, true)));
+        let goes_on = [(100..102, true), (500..503, true), (102..104, false), (105..106, true)];
+        let expected = Claim { packets: 5, waited: Duration(105), ..claim(100..106, false) };
+        assert_eq!(believed(&goes_on), Some(expected));
+    }
+
+    #[test]
+    fn the_oldest_place_makes_room_for_a_fifth() {
+        let five: Vec<(Range<u64>, bool)> = (1..6).map(|n| (n * 100..n * 100 + 8 - n, false)).collect();
+        assert_eq!(believed(&five[..4]), Some(claim(100..107, false)));
+        assert_eq!((claims(&five).len(), claims(&five[..4]).len()), (4, 4));
+        assert_eq!(believed(&five), Some(claim(200..206, false)), "the first is forgotten");
+    }
+}

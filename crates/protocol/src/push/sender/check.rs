@@ -1,6 +1,7 @@
 //! What must hold of a sender between two inputs, whatever its receivers have said.
 
-use super::{PeerId, SENT_MAX, Sender, Service};
+use super::sent::SENT_MAX;
+use super::{PeerId, Sender, Service};
 use crate::push::peer::Peer;
 use polycast_types::RangeSet;
 

@@ -1,0 +1,229 @@
+//! What a receiver holds to be lost, where it is in the stream, and what it goes back on: one law at a time. `tests/push` has whole
+//! transfers.
+
+use super::*;
+use alloc::collections::BTreeSet;
+use proptest::prelude::*;
+
+const MS: Duration = Duration::from_millis(1);
+const NOW: Time = Time(1_000_000_000);
+const FRAGMENTS: u64 = 100;
+
+/// A receiver of an object of 100 fragments, eight of which are a group.
+fn receiver() -> Receiver {
+    let geometry = Geometry { object_len: FRAGMENTS * 1_000 - 100, fragment_len: 1_000, group_len: 8_000 };
+    let mut receiver = Receiver::new(ReceiverConfig {
+        geometry,
+        reorder_packets: 1_000,
+        reorder_delay: MS,
+        gather_delay: MS * 2,
+        retry_delay: MS * 20,
+        reach_packets: 30,
+        report_packets: 1_000,
+        heartbeat: MS * 50,
+    });
+    receiver.handle(NOW, Input::Begin);
+    receiver
+}
+
+fn data(receiver: &mut Receiver, now: Time, positions: Range<u64>, flags: u8) {
+    let (round, sn) = ((positions.start / FRAGMENTS) as u32, positions.start % FRAGMENTS);
+    let count = (positions.end - positions.start) as u32;
+    receiver.handle(now, Input::Data { round, sn, count, flags, arrived: now });
+}
+
+fn said(receiver: &mut Receiver, now: Time) -> Vec<Output> {
+    core::iter::from_fn(|| receiver.poll(now)).collect()
+}
+
+/// The fragments that are asked for.
+fn asked(outputs: &[Output]) -> Vec<u64> {
+    let ranges = outputs.iter().filter_map(|output| match output {
+        Output::Control(Control::PtchReq(ranges)) | Output::Repeat(Control::PtchReq(ranges)) => Some(ranges),
+        _ => None,
+    });
+    ranges.flatten().cloned().flatten().collect()
+}
+
+fn initial_sns(outputs: &[Output]) -> Vec<u64> {
+    let position = |output: &Output| match output {
+        Output::Control(Control::IntlSeq { position }) => Some(*position),
+        _ => None,
+    };
+    outputs.iter().filter_map(position).collect()
+}
+
+proptest! {
+    /// One that was taken too far goes back: what it skipped from there on is no loss, and what it skipped before is one as before. Its lap is over no more,
+    /// unless the source itself has said so. If it goes back behind where its lap began, that begins there, and the source is told.
+    #[test]
+    fn what_lies_beyond_a_place_gone_back_to_is_not_lost(
+        skips in proptest::collection::vec((1u64..9, 1u64..9), 1..8), to in 0u64..150, offered: bool,
+    ) {
+        let mut receiver = receiver();
+        let initial = 20;
+        let mut at = initial;
+        let mut skipped = Vec::new();
+        data(&mut receiver, NOW, at..at + 1, 0);
+        at += 1;
+        for (skip, count) in skips {
+            skipped.extend(at..at + skip);
+            let start = at + skip;
+            (start..start + count).for_each(|position| data(&mut receiver, NOW, position..position + 1, 0));
+            at = start + count;
+        }
+        if offered {
+            receiver.offered = 1;
+        }
+        let was_over = receiver.lap_over_at.is_some();
+        prop_assert_eq!(was_over, at >= initial + FRAGMENTS);
+        let _ = said(&mut receiver, NOW);
+        let to = to.min(at);
+        receiver.go_back(to);
+        prop_assert_eq!(receiver.next, to);
+        let suspected: Vec<u64> = receiver.suspects.iter().flat_map(|suspect| suspect.positions.clone()).collect();
+        // After a lap's end nothing more is suspected: all that is missing is lost then.
+        let within: Vec<u64> = skipped.iter().copied().filter(|position| *position < to).collect();
+        if !was_over {
+            prop_assert_eq!(&suspected, &within);
+        }
+        prop_assert!(suspected.iter().all(|position| within.contains(position)));
+        let begins = to.min(initial);
+        prop_assert_eq!(receiver.initial, Some(begins));
+        let told = initial_sns(&said(&mut receiver, NOW));
+        prop_assert_eq!(told, if to < initial { vec![to] } else { vec![] });
+        let goes_on = !offered && to < begins + FRAGMENTS;
+        prop_assert_eq!(receiver.lap_over_at.is_some(), was_over && !goes_on);
+    }
+
+    /// Whatever comes in whatever order: when the lap is over just what has not come is asked for, and once.
+    #[test]
+    fn what_has_not_come_by_the_end_of_the_lap_is_asked_for(
+        lost in proptest::collection::btree_set(0u64..FRAGMENTS, 0..40), initial in 0u64..FRAGMENTS,
+        chunk in 1u64..9,
+    ) {
+        let mut receiver = receiver();
+        let mut now = NOW;
+        let mut outputs = Vec::new();
+        let positions: Vec<u64> =
+            (initial..initial + FRAGMENTS).filter(|at| !lost.contains(&(at % FRAGMENTS))).collect();
+        let Some(first) = positions.first().copied() else { return Ok(()) };
+        for run in positions.chunk_by(|a, b| a + 1 == *b && b % chunk != 0 && b % FRAGMENTS != 0) {
+            data(&mut receiver, now, run[0]..run[run.len() - 1] + 1, 0);
+            outputs.extend(said(&mut receiver, now));
+            now += Duration::from_micros(30);
+        }
+        // The lap began where the first packet was; the source says that all was offered.
+        receiver.handle(now, Input::Control(&Control::DataFnsd { position: initial + FRAGMENTS }));
+        for step in 0..8 {
+            outputs.extend(said(&mut receiver, now + MS * step));
+        }
+        prop_assert_eq!(initial_sns(&outputs), vec![first]);
+        let asked: Vec<u64> = asked(&outputs);
+        let once: BTreeSet<u64> = asked.iter().copied().collect();
+        prop_assert_eq!(&once, &lost);
+        prop_assert_eq!(asked.len(), lost.len(), "asked for twice: {:?}", asked);
+    }
+
+    /// Fragments that the source itself sends are kept once each, and their bytes count as patches if they were missing, whatever has come before.
+    #[test]
+    fn what_the_source_sends_is_kept_once(runs in proptest::collection::vec((0u64..FRAGMENTS, 1u64..20, any::<bool>()), 1..12)) {
+        let mut receiver = receiver();
+        let (mut here, mut sent, mut patched) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for (start, len, by_source) in runs {
+            let run = start..(start + len).min(FRAGMENTS);
+            let (sn, count) = (run.start, (run.end - run.start) as u32);
+            let bytes: u64 = run
+                .clone()
+                .filter(|sn| !here.contains(sn))
+                .map(|sn| if sn == FRAGMENTS - 1 { 900 } else { 1_000 })
+                .sum();
+            patched += bytes;
+            let expected: BTreeSet<u64> =
+                run.clone().filter(|sn| if by_source { !sent.contains(sn) } else { !here.contains(sn) }).collect();
+            let input = if by_source { Input::Sent { sn, count } } else { Input::Patched { sn, count } };
+            receiver.handle(NOW, input);
+            let kept: Vec<u64> = said(&mut receiver, NOW)
+                .iter()
+                .filter_map(|output| match output {
+                    Output::Keep { sn, count } => Some(*sn..*sn + u64::from(*count)),
+                    _ => None,
+                })
+                .flatten()
+                .collect();
+            prop_assert_eq!(kept.len(), expected.len(), "{:?}", kept);
+            prop_assert_eq!(kept.into_iter().collect::<BTreeSet<u64>>(), expected);
+            if by_source {
+                sent.extend(run.clone());
+            }
+            here.extend(run);
+            prop_assert_eq!(receiver.patched_bytes(), patched);
+        }
+    }
+}
+
+/// Single attempts that are skipped are asked for at once, and so is what is lost when the lap is over; other losses are gathered for 2 ms.
+#[test]
+fn losses_are_gathered_while_there_is_more_to_come() {
+    for (flags, gathers) in [(0, true), (FLAG_ATTEMPT, false)] {
+        let mut receiver = receiver();
+        data(&mut receiver, NOW, 0..1, flags);
+        data(&mut receiver, NOW, 3..4, flags);
+        assert_eq!(asked(&said(&mut receiver, Time(NOW.0 + MS.0 - 1))), [], "they may be late");
+        assert_eq!(asked(&said(&mut receiver, NOW + MS)), if gathers { vec![] } else { vec![1, 2] });
+        assert_eq!(asked(&said(&mut receiver, Time(NOW.0 + MS.0 * 3 - 1))), []);
+        assert_eq!(asked(&said(&mut receiver, NOW + MS * 3)), if gathers { vec![1, 2] } else { vec![] });
+    }
+}
+
+proptest! {
+    /// What is missing is told in several ways, always the same.
+    #[test]
+    fn what_is_missing_is_told(
+        here in proptest::collection::btree_set(0u64..FRAGMENTS, 0..100), sns in proptest::collection::vec(0u64..FRAGMENTS + 9, 1..6),
+        from in 0u64..FRAGMENTS + 9, most in 0u64..40,
+    ) {
+        let mut receiver = receiver();
+        here.iter().for_each(|sn| receiver.handle(NOW, Input::Patched { sn: *sn, count: 1 }));
+        let lacks = |sn: &u64| !here.contains(sn);
+        let run = (from..from + most).take_while(|sn| *sn < FRAGMENTS && lacks(sn)).count() as u64;
+        prop_assert_eq!(receiver.missing_run(from, most), run);
+        prop_assert_eq!(receiver.missing_of(&sns), sns.iter().filter(|sn| lacks(sn)).count());
+        let lacking: Vec<u64> = sns.iter().copied().filter(lacks).collect();
+        // One that is none of the object makes no sense of a patch.
+        let one = if let [sn] = lacking[..] { (sn < FRAGMENTS).then_some(sn) } else { None };
+        prop_assert_eq!(receiver.decodable(&sns), one);
+        for most in [0, 1, 7, 200] {
+            let missing = (from..FRAGMENTS).filter(lacks).count() as u64;
+            prop_assert_eq!(receiver.missing_in(from..FRAGMENTS.max(from), most).min(most), missing.min(most));
+        }
+    }
+
+    /// More is expected as long as the lap has more to offer than that, and has not been said to be over.
+    #[test]
+    fn more_is_expected_until_the_lap_is_over(initial in 0u64..FRAGMENTS, came in 1u64..FRAGMENTS, fragments in 0u64..120) {
+        let mut receiver = receiver();
+        prop_assert!(receiver.expects_more(fragments), "nothing has come");
+        (initial..initial + came).for_each(|at| data(&mut receiver, NOW, at..at + 1, 0));
+        prop_assert_eq!(receiver.next_sn(), (initial + came) % FRAGMENTS);
+        prop_assert_eq!(receiver.expects_more(fragments), FRAGMENTS - came > fragments);
+        receiver.handle(NOW, Input::Control(&Control::DataFnsd { position: initial + FRAGMENTS }));
+        prop_assert!(!receiver.expects_more(0), "all was offered");
+    }
+}
+
+/// A request that is not answered is repeated after 20 ms, then after twice as long, and so on, up to a second.
+#[test]
+fn requests_are_repeated_ever_more_seldom() {
+    let mut receiver = receiver();
+    data(&mut receiver, NOW, 0..1, FLAG_ATTEMPT);
+    data(&mut receiver, NOW, 3..4, FLAG_ATTEMPT);
+    let mut at = Vec::new();
+    for step in 0..4_000 {
+        if !asked(&said(&mut receiver, NOW + MS * step)).is_empty() {
+            at.push(step);
+        }
+    }
+    let waits: Vec<u64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(waits, [20, 40, 80, 160, 320, 640, 640, 640, 640, 640], "{at:?}");
+}

@@ -1,0 +1,788 @@
+//! What is measured of receivers, and what follows from it: the laws, one by one. `tests/push/{slow,narrow}.rs` have whole transfers.
+
+use super::*;
+use crate::push::{Geometry, SenderConfig};
+use polycast_types::{Handle, RangeSet};
+use proptest::prelude::*;
+
+/// The receivers that stand out, looked for among all sets of them.
+fn among_all_sets(measured: &[u64], least: u64) -> Option<(Vec<usize>, bool)> {
+    let count = measured.len();
+    let sets = (1u32..1 << count).filter(|set| {
+        let size = set.count_ones() as usize;
+        size < count && (size == 1 || 2 * size <= count)
+    });
+    let ends = |set: u32| {
+        let of = |inside: bool| {
+            measured.iter().enumerate().filter(move |(at, _)| (set >> at & 1 == 1) == inside).map(|(_, m)| *m)
+        };
+        (of(true).min().unwrap_or(0), of(false).max().unwrap_or(0))
+    };
+    let stands_out = |set: &u32| {
+        let (last, next) = ends(*set);
+        last >= least && next <= last / 4
+    };
+    let set = sets.filter(stands_out).min_by_key(|set| set.count_ones())?;
+    let (last, next) = ends(set);
+    Some(((0..count).filter(|at| set >> at & 1 == 1).collect(), last >= 8 * least && next <= last / 16))
+}
+
+fn sender(peers: u32, fragments: u64) -> Sender {
+    let geometry = Geometry { object_len: fragments * 1_000, fragment_len: 1_000, group_len: 10_000 };
+    let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
+    (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
+    sender
+}
+
+fn patches(sender: &mut Sender) -> Vec<Range<u64>> {
+    let patch = |output| match output {
+        Output::Patch { peer: PeerId(0), sns } => sns,
+        other => panic!("{other:?}"),
+    };
+    sender.outputs.drain(..).map(patch).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_few_that_stand_out_are_those_of_the_smallest_set(
+        measured in proptest::collection::vec(prop_oneof![0u64..6, 0u64..40, 0u64..1_000], 1..8),
+        least in 1u64..30,
+    ) {
+        let listed = measured.iter().copied().zip((0..).map(PeerId)).collect();
+        let Narrow { mut ids, plain } = standing_out(listed, least);
+        ids.sort_unstable();
+        let (expected, is_plain) = among_all_sets(&measured, least).unwrap_or_default();
+        let expected: Vec<PeerId> = expected.into_iter().map(|at| PeerId(at as u32)).collect();
+        prop_assert_eq!((ids, plain), (expected, is_plain));
+    }
+
+    /// While others take the stream one gets a patch for twelve packets of it, each once, in rising order; and the rest when it
+    /// is waited for again.
+    #[test]
+    fn who_is_not_waited_for_gets_a_patch_for_twelve_packets(
+        steps in proptest::collection::vec((0u64..60, 0u64..60, 0u64..100), 1..12),
+    ) {
+        let mut sender = sender(1, 50);
+        sender.peers.get_mut(&PeerId(0)).unwrap().service = Service::Patching;
+        let (mut asked, mut got) = (RangeSet::new(), RangeSet::new());
+        let (mut began, mut turns) = (0, 0);
+        for (start, len, packets) in steps {
+            if asked.is_empty() {
+                (began, turns) = (sender.packets, 0);
+            }
+            sender.put_off(PeerId(0), core::slice::from_ref(&(start..start + len)));
+            let inside = start.min(50)..(start + len).min(50);
+            if !inside.is_empty() {
+                asked.insert(inside);
+            }
+            sender.packets += packets;
+            sender.make_up();
+            let may = (sender.packets - began) / 12 - turns;
+            turns += may;
+            let later = sender.peers[&PeerId(0)].later.clone();
+            let count = |set: &RangeSet| set.iter().map(|run| run.end - run.start).sum::<u64>();
+            prop_assert_eq!(count(&later), count(&asked) - may.min(count(&asked)));
+            prop_assert!(later.iter().all(|run| asked.covers(run)), "{:?} beyond {:?}", later, asked);
+            for run in patches(&mut sender) {
+                prop_assert!(asked.covers(run.clone()), "{:?} was not asked for", run);
+                prop_assert!(later.gaps(run.clone()) == [run.clone()], "{:?} comes again", run);
+                // What it has got is not sent again so soon, but takes its turn.
+                prop_assert!(got.gaps(run.clone()) == [run.clone()], "{:?} came before", run);
+                got.insert(run);
+            }
+            prop_assert!(asked.iter().flatten().all(|sn| later.contains(sn) || got.contains(sn)));
+            asked = later;
+        }
+        sender.peers.get_mut(&PeerId(0)).unwrap().service = Service::Streaming;
+        sender.make_up();
+        for run in patches(&mut sender) {
+            prop_assert!(asked.covers(run.clone()));
+            got.insert(run);
+        }
+        prop_assert!(asked.iter().all(|run| got.covers(run)), "{:?} is still missing", asked);
+        prop_assert!(sender.peers[&PeerId(0)].later.is_empty());
+    }
+}
+
+/// When all of them began, and when what is looked at here did.
+const START: Time = Time(1);
+const BEGAN: Time = Time(10_000_000_001);
+const MS: Duration = Duration::from_millis(1);
+
+/// A sender whose receivers all take the stream since its start.
+fn streaming(peers: u32) -> Sender {
+    let mut sender = sender(peers, 1_000_000);
+    sender.started_at = Some(START);
+    for peer in sender.peers.values_mut() {
+        (peer.service, peer.initial) = (Service::Streaming, Some(0));
+        (peer.received, peer.advanced_at, peer.heard_at) = (100, BEGAN, BEGAN);
+    }
+    // The window has found what the path takes.
+    sender.congestion.resume(1_000);
+    sender
+}
+
+fn peer(sender: &mut Sender, id: u32) -> &mut Peer {
+    sender.peers.get_mut(&PeerId(id)).unwrap()
+}
+
+/// Packets a second as a rate: each has its header, and those of IP and UDP.
+fn rate(sender: &Sender, packets: u64) -> Rate {
+    Rate(packets * sender.packet_len() * 8)
+}
+
+/// What a trial has shown after so many milliseconds: the others got 16 packets in each, `gained` percent of what they got before,
+/// and the one that is left out got `own`, and `usual` since the transfer began.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    span_ms: u64,
+    gained: u64,
+    own: u64,
+    usual: u64,
+    again: u32,
+}
+
+/// What is made of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Made {
+    GoesOn,
+    InVain,
+    TakesAll,
+    LooksAgain,
+    LeavesBehind,
+}
+
+const OTHERS: u64 = 16_000;
+
+fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
+    let Shown { span_ms, gained, own, usual, again } = shown;
+    let mut sender = streaming(3);
+    sender.config.slow = slow;
+    sender.packets = 500_000;
+    sender.slow.swap_at = BEGAN;
+    let got = usual * (10_000 + span_ms);
+    peer(&mut sender, 2).received = got.saturating_sub(own * span_ms);
+    peer(&mut sender, 2).service = Service::Patching;
+    let trial = Trial {
+        without: [sender.standing(PeerId(2))].to_vec(),
+        beside: sender.beside(),
+        since: BEGAN,
+        packets: sender.packets,
+        window: 700,
+        pace: OTHERS * 100 / gained,
+        again,
+    };
+    assert_eq!(trial.beside.len(), 2);
+    let now = BEGAN + MS * span_ms;
+    sender.packets += 16 * span_ms;
+    for id in 0..3 {
+        let came = if id == 2 { own } else { 16 } * span_ms;
+        peer(&mut sender, id).received += came;
+        (peer(&mut sender, id).advanced_at, peer(&mut sender, id).heard_at) = (now, now);
+    }
+    sender.judge(now, trial);
+    (sender, now)
+}
+
+fn made(sender: &Sender, now: Time) -> Made {
+    let peer = &sender.peers[&PeerId(2)];
+    match (&sender.slow.trial, peer.slower, peer.tried) {
+        (Some(trial), None, 0) if trial.since == BEGAN => Made::GoesOn,
+        (Some(trial), None, 0) => {
+            assert_eq!((trial.since, trial.packets), (now, sender.packets), "it begins anew");
+            assert!(trial.without.iter().chain(&trial.beside).all(|one| one.reported_at == now));
+            Made::LooksAgain
+        }
+        (None, None, 1) => Made::InVain,
+        (None, None, 0) => Made::TakesAll,
+        (None, Some(_), 0) => Made::LeavesBehind,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A trial takes 40 ms where the others are twice as fast and it is plain what the one that is left out takes, else 250 ms. Where they have not gained 15 %, it
+/// was in vain. Else: one that gets all that the others get, but for a sixteenth, comes back; one that gets less than half of that, and no
+/// less than half of what it has got so far, is left behind; any other is looked at again, four times.
+#[test]
+fn a_trial_ends_when_it_has_shown_enough() {
+    for span_ms in [39, 40, 249, 250] {
+        for gained in [90, 114, 115, 199, 200, 400] {
+            for (own, usual) in
+                [(0, 1), (1, 1), (5, 11), (5, 10), (7, 14), (7, 15), (8, 8), (14, 14), (15, 1), (16, 16)]
+            {
+                for again in 0..6 {
+                    let case = Shown { span_ms, gained, own, usual, again };
+                    let (sender, now) = shown(case, SlowPolicy::SHIPPED);
+                    let takes_all = own >= 15;
+                    let is_narrow = own < 8 && 2 * own >= usual;
+                    let is_plain = gained >= 200 && (takes_all || is_narrow);
+                    let is_over = if is_plain { span_ms >= 40 } else { span_ms >= 250 };
+                    let expected = match () {
+                        () if !is_over => Made::GoesOn,
+                        () if gained < 115 => Made::InVain,
+                        () if takes_all => Made::TakesAll,
+                        () if is_narrow || again >= 4 => Made::LeavesBehind,
+                        () => Made::LooksAgain,
+                    };
+                    assert_eq!(made(&sender, now), expected, "{case:?}");
+                    let streams = matches!(expected, Made::InVain | Made::TakesAll);
+                    assert_eq!(sender.peers[&PeerId(2)].service == Service::Streaming, streams, "{case:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the channel for the chain, unless
+/// it has not been heard of for a quarter of the time after which a path is given up: then its path is broken rather than narrow. Where that is
+/// the policy it is given up.
+#[test]
+fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
+    let shown_of = |own| Shown { span_ms: 250, gained: 300, own, usual: own, again: 4 };
+    for own in [1, 4, 7, 8, 12] {
+        let (sender, _) = shown(shown_of(own), SlowPolicy::SHIPPED);
+        let peer = &sender.peers[&PeerId(2)];
+        let (own_rate, others) = (rate(&sender, own * 1_000), rate(&sender, OTHERS));
+        assert_eq!(peer.slower, Some(Slower { own: own_rate, others }));
+        assert_eq!(peer.chain_rate, Some(own_rate.0 / 8), "bytes a second");
+        let leaves = own < 8;
+        assert_eq!(peer.service, if leaves { Service::Chained } else { Service::Patching }, "{own} of 16");
+        let left = |output: &Output| {
+            matches!(
+                output,
+                Output::Control {
+                    peer: PeerId(2),
+                    control: Control::Channel { channel: ([0, 0, 0, 0], 0), .. }
+                }
+            )
+        };
+        assert_eq!(sender.outputs.iter().any(left), leaves);
+
+        let (sender, _) = shown(shown_of(own), SlowPolicy::SHIPPED.dropping());
+        let why = Why::Slow(Slower { own: own_rate, others });
+        assert_eq!(sender.peers[&PeerId(2)].service, Service::Failed(why));
+    }
+    for (silent_ms, leaves) in [(0, true), (249, true), (250, false), (600, false)] {
+        let mut sender = streaming(3);
+        peer(&mut sender, 2).service = Service::Patching;
+        sender.leave_behind(BEGAN + MS * silent_ms, PeerId(2), 10, 1_000);
+        assert_eq!(sender.peers[&PeerId(2)].service == Service::Chained, leaves, "silent for {silent_ms} ms");
+    }
+}
+
+/// After a trial in vain the next one waits for half a second, then for twice as long, six times; the others go on at once with the window from before, at most.
+#[test]
+fn trials_in_vain_become_rarer() {
+    let mut sender = streaming(2);
+    let mut now = BEGAN;
+    for tried in 0..10 {
+        peer(&mut sender, 1).service = Service::Patching;
+        let window = 500 - 40 * u64::from(tried);
+        let without = [sender.standing(PeerId(1))].to_vec();
+        let (since, packets) = (now, sender.packets);
+        let trial = Trial { without, beside: Vec::new(), since, packets, window, pace: 1, again: 0 };
+        sender.in_vain(now, &trial);
+        assert_eq!(sender.congestion.window(), window);
+        let peer = peer(&mut sender, 1);
+        assert_eq!((peer.service.clone(), peer.tried), (Service::Streaming, tried + 1));
+        assert_eq!(peer.try_at, now + Duration::from_millis(500 << tried.min(6)));
+        now = peer.try_at;
+    }
+}
+
+proptest! {
+    /// Most of those that go on decide what the others get, as far as they have reported; packets that have only been sent, and receivers that have
+    /// left the stream since, do not count.
+    #[test]
+    fn what_the_others_get_is_what_most_of_them_get(
+        rates in proptest::collection::vec((0u64..50, 0u64..4, any::<bool>()), 1..8), sent in 0u64..60,
+    ) {
+        let mut sender = streaming(rates.len() as u32);
+        let beside = sender.beside();
+        let mut reached = Vec::new();
+        for (id, (per_ms, spans, stays)) in (0..).zip(&rates) {
+            let peer = peer(&mut sender, id);
+            let span = Duration::from_millis(10 * spans);
+            (peer.advanced_at, peer.received) = (BEGAN + span, peer.received + per_ms * span.as_millis());
+            if *stays {
+                reached.push(if *spans > 0 { per_ms * 1_000 } else { 0 });
+            } else {
+                peer.service = Service::Patching;
+            }
+        }
+        let trial = Trial { without: Vec::new(), beside, since: BEGAN, packets: 0, window: 1, pace: 1, again: 0 };
+        reached.sort_unstable();
+        let usual = if reached.is_empty() { u64::MAX } else { reached[reached.len() / 2] };
+        prop_assert_eq!(sender.others_get(&trial, sent * 1_000), usual.min(sent * 1_000));
+    }
+
+    /// One keeps the window shut alone if there is no room, and all others have taken half a window more than it has.
+    #[test]
+    fn one_alone_keeps_the_window_shut_where_the_next_has_half_of_it_free(
+        behind in proptest::collection::vec(prop_oneof![0u64..100, 48u64..52, 98u64..102], 1..6), window in 98u64..103,
+    ) {
+        let mut sender = streaming(behind.len() as u32);
+        (sender.packets, sender.position) = (1_000, 1_000);
+        for (id, behind) in (0..).zip(&behind) {
+            let peer = peer(&mut sender, id);
+            (peer.window, peer.acknowledged) = (window, 1_000 - behind);
+        }
+        let mut order: Vec<(u64, u32)> = behind.iter().copied().zip(0..).collect();
+        order.sort_unstable_by_key(|(behind, _)| core::cmp::Reverse(*behind));
+        let is_shut = order[0].0 >= window;
+        let is_alone = order.len() > 1 && order[0].0 - order[1].0 >= window / 2;
+        let expected = (is_shut && is_alone).then(|| PeerId(order[0].1));
+        prop_assert_eq!(sender.keeps_shut(), expected);
+        // One whose lap is over, or for whom another one speaks, keeps nothing shut.
+        if let Some(PeerId(id)) = expected {
+            peer(&mut sender, id).spoken_by = Some(PeerId(99));
+            prop_assert_ne!(sender.keeps_shut(), expected);
+            (peer(&mut sender, id).spoken_by, peer(&mut sender, id).initial) = (None, None);
+            prop_assert_ne!(sender.keeps_shut(), expected);
+        }
+    }
+}
+
+/// A sender of four receivers that has looked last at `BEGAN`, and has sent so many packets in each of the 20 ms since; the last receiver has queued for
+/// so many microseconds, and has lost so many packets.
+fn looked(per_ms: u64, queue_us: u64, lost: u64, of_others: u64) -> Sender {
+    let mut sender = streaming(4);
+    (sender.slow.since, sender.slow.packets, sender.packets) = (BEGAN, 7, 7 + 20 * per_ms);
+    for id in 0..4 {
+        let peer = peer(&mut sender, id);
+        let part = if id == 3 { 1 } else { of_others };
+        (peer.lost, peer.received) = (1_000, 1_000);
+        peer.look = peer.look.next(BEGAN, (peer.received, peer.lost), BEGAN);
+        peer.lost += lost.checked_div(part).unwrap_or(0);
+        let queue = Duration::from_micros(queue_us.checked_div(part).unwrap_or(0));
+        // Some packets queue for longer, some for less: the mean counts.
+        [Duration::ZERO, queue, queue * 2].into_iter().for_each(|queue| peer.look.queue(queue));
+    }
+    sender
+}
+
+/// For how long the receivers are held to have kept the others waiting, in milliseconds, after a look 20 ms later.
+fn held_after(mut sender: Sender) -> Vec<u64> {
+    sender.config.slow = SlowPolicy::CatchUp { after: Duration::from_secs(9) };
+    sender.peers.values_mut().for_each(|peer| peer.held = MS * 10);
+    sender.check_slow(BEGAN + MS * 20);
+    assert!(sender.slow.trial.is_none(), "its patience is not over");
+    sender.peers.values().map(|peer| peer.held.as_millis()).collect()
+}
+
+/// A look takes 20 ms. A receiver whose path alone has a queue of a millisecond and of eight packets, or eight losses, while the others have a quarter of that at most, has
+/// held them for as long; for four times as long where it is plain. What others were held to have done fades by a quarter of that.
+#[test]
+fn queues_and_losses_of_one_path_alone_are_held_against_it() {
+    let (counts, plain, none) = ([5, 5, 5, 30], [5, 5, 5, 90], [5, 5, 5, 5]);
+    for (queue_us, of_others, expected) in [
+        (999, 0, none),
+        (1_000, 0, counts),
+        (1_000, 4, counts),
+        (4_000, 3, none),
+        (7_999, 0, counts),
+        (8_000, 0, plain),
+        (8_000, 15, counts),
+        (8_000, 16, plain),
+    ] {
+        // 8 packets take less than a millisecond; at 2 in a millisecond they take 4.
+        assert_eq!(held_after(looked(20, queue_us, 0, of_others)), expected, "{queue_us} us, {of_others}");
+        assert_eq!(held_after(looked(2, queue_us * 4, 0, of_others)), expected, "{queue_us} us, {of_others}");
+        // Beside a granted rate queues do not count.
+        let mut granted = looked(20, queue_us, 0, of_others);
+        granted.config.rate = Some(Rate(1_000_000_000));
+        assert_eq!(held_after(granted), none);
+    }
+    for (lost, of_others, expected) in [
+        (7, 0, none),
+        (8, 0, counts),
+        (8, 4, counts),
+        (32, 3, none),
+        (63, 0, counts),
+        (64, 0, plain),
+        (64, 12, counts),
+        (64, 16, plain),
+    ] {
+        assert_eq!(held_after(looked(20, 0, lost, of_others)), expected, "{lost} lost, {of_others}");
+        let mut granted = looked(20, 0, lost, of_others);
+        granted.config.rate = Some(Rate(1_000_000_000));
+        assert_eq!(held_after(granted), expected, "{lost} lost, {of_others}");
+        let mut seeks = looked(20, 0, lost, of_others);
+        seeks.congestion.seek();
+        assert_eq!(held_after(seeks), none, "a window that still grows has met no limit");
+    }
+}
+
+/// One whose trial was in vain lately is not the reason, and hides no other that is; nor does one for whom another one speaks count.
+#[test]
+fn one_that_may_not_be_tried_yet_hides_no_other() {
+    let exempt: [fn(&mut Peer); 2] =
+        [|peer| peer.try_at = BEGAN + MS * 21, |peer| peer.spoken_by = Some(PeerId(0))];
+    for exempt in exempt {
+        let mut sender = looked(20, 2_000, 0, 0);
+        for _ in 0..3 {
+            peer(&mut sender, 1).look.queue(MS * 30);
+        }
+        exempt(peer(&mut sender, 1));
+        assert_eq!(held_after(sender), [5, 5, 5, 30]);
+    }
+    let mut sender = looked(20, 2_000, 0, 0);
+    peer(&mut sender, 3).try_at = BEGAN + MS * 20;
+    assert_eq!(held_after(sender), [5, 5, 5, 30], "its time has come");
+}
+
+/// Looks are not closer together than 20 ms, nor than eight round trips without their queues.
+#[test]
+fn a_look_takes_20_ms_and_eight_round_trips() {
+    for (bare_us, least_us) in [(100, 20_000), (2_500, 20_000), (3_000, 24_000)] {
+        for (span_us, expected) in [(least_us - 1, false), (least_us, true)] {
+            let mut sender = streaming(3);
+            (sender.slow.since, sender.bare_trip) = (BEGAN, Duration::from_micros(bare_us));
+            assert_eq!(sender.look(BEGAN + Duration::from_micros(span_us)).is_some(), expected);
+        }
+    }
+}
+
+/// All that have held the others for longer than these are patient are tried without, unless no other is there that gains by it.
+#[test]
+fn those_that_have_held_the_others_for_too_long_are_tried_without() {
+    let patience = MS * 30;
+    for held in
+        [[30, 0, 0, 0], [29, 0, 0, 0], [40, 30, 0, 29], [30, 30, 30, 0], [30, 30, 30, 30], [30, 30, 30, 29]]
+    {
+        for later in [false, true] {
+            let mut sender = streaming(4);
+            sender.config.slow = SlowPolicy::CatchUp { after: patience };
+            (sender.slow.since, sender.packets, sender.slow.pace) = (BEGAN, 900, 5_000);
+            for (id, held) in (0..).zip(held) {
+                peer(&mut sender, id).held = MS * held;
+                peer(&mut sender, id).try_at = BEGAN + MS * u64::from(later);
+            }
+            sender.check_slow(BEGAN);
+            let due: Vec<u32> = (0..).zip(held).filter(|(_, held)| *held >= 30).map(|(id, _)| id).collect();
+            let is_tried = !due.is_empty() && due.len() < 4 && !later;
+            assert_eq!(sender.slow.trial.is_some(), is_tried, "{held:?}");
+            for id in 0..4 {
+                let is_out = is_tried && due.contains(&id);
+                let expected = if is_out { Service::Patching } else { Service::Streaming };
+                assert_eq!(sender.peers[&PeerId(id)].service, expected, "{id} of {held:?}");
+            }
+            let Some(trial) = &sender.slow.trial else { continue };
+            assert_eq!((trial.since, trial.packets, trial.pace, trial.again), (BEGAN, 900, 5_000, 0));
+            let ids = |standings: &[Standing]| standings.iter().map(|one| one.id.0).collect::<Vec<u32>>();
+            assert_eq!(ids(&trial.without), due);
+            assert_eq!(ids(&trial.beside), (0..4).filter(|id| !due.contains(id)).collect::<Vec<u32>>());
+        }
+    }
+}
+
+/// If another one plainly holds the rest while a trial goes on, both are left out, and the trial begins anew; unless none would be left.
+#[test]
+fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
+    for (queue_us, beside, joins) in [(8_000, 3, true), (7_900, 3, false), (8_000, 1, false)] {
+        let mut sender = looked(20, queue_us, 0, 0);
+        (0..4 - beside).for_each(|id| peer(&mut sender, id).service = Service::Patching);
+        if beside == 1 {
+            // Two are measured, of which one has been settled meanwhile.
+            peer(&mut sender, 2).service = Service::Done;
+        }
+        let without = [sender.standing(PeerId(0))].to_vec();
+        let began = BEGAN + MS * 5;
+        let mut trial = Trial {
+            without,
+            beside: sender.beside(),
+            since: began,
+            packets: 11,
+            window: 700,
+            pace: 900,
+            again: 0,
+        };
+        let now = BEGAN + MS * 20;
+        peer(&mut sender, 3).look.pace = Some(600);
+        sender.look_beside(now, &mut trial);
+        assert_eq!(trial.without.len(), if joins { 2 } else { 1 }, "{queue_us} us, {beside} beside");
+        assert_eq!(sender.peers[&PeerId(3)].service == Service::Patching, joins);
+        let expected = if joins { (now, sender.packets) } else { (began, 11) };
+        assert_eq!((trial.since, trial.packets), expected);
+        assert_eq!(trial.beside.len(), if joins { 2 } else { beside as usize });
+        assert_eq!(sender.congestion.has_found(), !joins, "what the others take is found anew");
+    }
+}
+
+/// If the others are done before a trial is over, one that was looked at again, gets something and not what the others get is named.
+#[test]
+fn one_of_a_trial_is_named_when_the_others_are_done() {
+    for again in 0..3 {
+        for own in [0, 1, 8, 14, 15, 16] {
+            let mut sender = streaming(3);
+            peer(&mut sender, 2).service = Service::Patching;
+            for id in 0..2 {
+                let peer = peer(&mut sender, id);
+                (peer.service, peer.verified_at) = (Service::Done, BEGAN + MS * 50);
+            }
+            let without = [sender.standing(PeerId(2))].to_vec();
+            let packets = sender.packets;
+            sender.slow.trial =
+                Some(Trial { without, beside: Vec::new(), since: BEGAN, packets, window: 1, pace: 1, again });
+            sender.packets += 16 * 50;
+            (peer(&mut sender, 2).received, peer(&mut sender, 2).advanced_at) =
+                (100 + own * 50, BEGAN + MS * 50);
+            sender.check_slow(BEGAN + MS * 50);
+            let named = (again > 0 && (1..15).contains(&own))
+                .then(|| Slower { own: rate(&sender, own * 1_000), others: rate(&sender, OTHERS) });
+            assert_eq!(sender.peers[&PeerId(2)].slower, named, "{own} of 16, looked at again {again} times");
+            assert!(sender.slow.trial.is_none());
+            let peer = &sender.peers[&PeerId(2)];
+            assert_eq!(
+                (&peer.service, peer.held),
+                (&Service::Streaming, Duration::ZERO),
+                "it sets the pace now"
+            );
+        }
+    }
+}
+
+/// Those that go on alone a second after the last of the others are named, if less than half of the bytes a second has reached them, without what
+/// they held before, that most of the others have got; unless they are as many as are done and one more.
+#[test]
+fn the_last_ones_are_named_a_second_after_the_others() {
+    // Bytes a millisecond of those that are done, and of the last one, which has held some before; milliseconds since the others are done.
+    for (done, own, held, after_ms, named) in [
+        (&[40, 60, 80][..], 30, 0, 1_000, true),
+        (&[40, 60, 80], 30, 0, 999, false),
+        (&[40, 60, 80], 31, 0, 1_000, false),
+        (&[40, 60, 80], 31, 2_000, 1_000, true),
+        (&[60], 30, 0, 1_000, true),
+        (&[40, 60], 30, 0, 1_000, true),
+        (&[], 1, 0, 9_000, false),
+    ] {
+        let lasts = if done.len() == 2 { 2 } else { 1 };
+        let mut sender = streaming(done.len() as u32 + lasts);
+        sender.config.slow = SlowPolicy::SHIPPED.dropping();
+        let since_ms = 2_000;
+        for (id, rate) in (0..).zip(done) {
+            let peer = peer(&mut sender, id);
+            (peer.service, peer.verified_bytes) = (Service::Done, rate * since_ms);
+            peer.verified_at = START + MS * since_ms;
+        }
+        let now_ms = since_ms + after_ms;
+        for id in (0..).skip(done.len()).take(lasts as usize) {
+            let peer = peer(&mut sender, id);
+            // It came later than the others.
+            peer.joined_at = START + MS * 500;
+            (peer.held_count, peer.verified_bytes) = (held, own * (now_ms - 500));
+            if held > 0 {
+                peer.verified_bytes = 30 * (now_ms - 500) + held * 1_000;
+            }
+        }
+        sender.name_the_last(START + MS * now_ms);
+        for id in (0..).skip(done.len()).take(lasts as usize) {
+            let peer = &sender.peers[&PeerId(id)];
+            let usual = done.get(done.len() / 2).copied().unwrap_or(0);
+            let slower = Slower { own: Rate(30 * 8_000), others: Rate(usual * 8_000) };
+            assert_eq!(peer.slower, named.then_some(slower), "{own} after {after_ms} ms of {done:?}");
+            assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), named);
+        }
+    }
+    // More that go on than are done: they are the usual.
+    let mut sender = streaming(3);
+    (peer(&mut sender, 0).service, peer(&mut sender, 0).verified_bytes) = (Service::Done, 100_000);
+    sender.name_the_last(START + MS * 9_000);
+    assert!(sender.peers.values().all(|peer| peer.slower.is_none()));
+}
+
+/// Members of the chain in the order of their numbers, each of which has verified so many groups.
+fn chained(groups: &[u64]) -> Sender {
+    let mut sender = sender(groups.len() as u32, 1_000);
+    sender.started_at = Some(START);
+    for (id, groups) in (0..).zip(groups) {
+        sender.move_to_chain(START, PeerId(id));
+        let peer = peer(&mut sender, id);
+        (peer.verified_bytes, peer.verified_at, peer.held_from) = (groups * 10_000, BEGAN, groups * 10_000);
+    }
+    sender.outputs.clear();
+    sender
+}
+
+fn links(sender: &mut Sender) -> Vec<(u32, Option<u32>)> {
+    let link = |output| match output {
+        Output::Chain(link) => (link.peer.0, link.upstream.map(|up| up.0)),
+        other => panic!("{other:?}"),
+    };
+    sender.outputs.drain(..).map(link).collect()
+}
+
+/// One that gets nothing for one and a half seconds, while its upstream has more, goes to the tail.
+#[test]
+fn a_member_that_gets_nothing_goes_to_the_tail() {
+    for (groups, stalls) in [([50, 49, 0], true), ([50, 50, 0], false), ([50, 51, 0], false)] {
+        for (after_ms, is_late) in [(1_499, false), (1_500, true)] {
+            let mut sender = chained(&groups);
+            let now = BEGAN + MS * after_ms;
+            sender.check_chain(now, PeerId(1));
+            let expected: &[_] = if stalls && is_late { &[(2, Some(0)), (1, Some(2))] } else { &[] };
+            assert_eq!(links(&mut sender), expected, "{groups:?} after {after_ms} ms");
+            if is_late {
+                // From there it has as long again.
+                sender.check_chain(now + MS * 1_499, PeerId(1));
+                assert_eq!(links(&mut sender), []);
+            }
+        }
+    }
+}
+
+/// One that has all but two groups of what its upstream has, while what comes before that has eight more, is held by its upstream: after
+/// 120 ms it takes its place, or after a second where both were measured and the upstream's path is the faster one.
+#[test]
+fn a_member_that_its_upstream_holds_takes_its_place() {
+    for (groups, held) in [
+        ([28, 20, 18], true),
+        ([28, 20, 20], true),
+        ([28, 20, 17], false),
+        ([27, 20, 18], false),
+        ([100, 20, 19], true),
+        ([100, 100, 99], false),
+    ] {
+        for (rates, patience_ms) in [
+            ((None, None), 120),
+            ((Some(9), None), 120),
+            ((Some(9), Some(8)), 1_000),
+            ((Some(8), Some(8)), 120),
+            ((Some(8), Some(9)), 120),
+        ] {
+            let mut sender = chained(&groups);
+            (peer(&mut sender, 1).chain_rate, peer(&mut sender, 2).chain_rate) = rates;
+            let mut looks = 0;
+            while sender.outputs.is_empty() && looks < 600 {
+                looks += 1;
+                sender.check_chain(BEGAN + MS * (2 * looks), PeerId(2));
+            }
+            // Every look counts for 2 ms.
+            let expected = if held { patience_ms / 2 } else { 600 };
+            assert_eq!(looks, expected, "{groups:?}, {rates:?}");
+            if held {
+                assert_eq!(links(&mut sender), [(2, Some(0)), (1, Some(2))]);
+                assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(0), "what the one behind it got");
+            }
+        }
+    }
+}
+
+/// Where little is left, which takes less than a second to come, no place is changed; and one that is held only now and then has all its time anew.
+#[test]
+fn places_are_not_changed_for_little_or_for_a_moment() {
+    // 10,000 bytes come in 120 ms: 83,333 a second.
+    for (left, changes) in [(83_000, false), (84_000, true)] {
+        let mut sender = chained(&[1, 1, 1]);
+        let whole = sender.config.geometry.object_len;
+        for (id, less) in [(0, 0), (1, left), (2, left + 10_000)] {
+            let peer = peer(&mut sender, id);
+            (peer.verified_bytes, peer.held_from) = (whole - less, whole - less);
+        }
+        for look in 1..=60 {
+            if look == 2 {
+                peer(&mut sender, 2).verified_bytes += 10_000;
+            }
+            sender.check_chain(BEGAN + MS * (2 * look), PeerId(2));
+        }
+        assert_eq!(!links(&mut sender).is_empty(), changes, "{left} bytes are left");
+    }
+    let mut sender = chained(&[100, 20, 20]);
+    for look in 1..=300 {
+        // Every hundredth of a second its upstream has more than it.
+        peer(&mut sender, 1).verified_bytes = if look % 50 == 0 { 230_000 } else { 200_000 };
+        sender.check_chain(BEGAN + MS * (2 * look), PeerId(2));
+    }
+    assert_eq!(links(&mut sender), []);
+}
+
+/// A change of places has to prove itself within 120 ms: if the one that came forward gets no 15 % more, the next change waits for a second, then
+/// for two, and so on.
+#[test]
+fn changes_of_places_in_vain_become_rarer() {
+    for (percent, in_vain) in [(114, true), (116, false), (50, true)] {
+        let mut sender = chained(&[100, 20, 20]);
+        let mut now = BEGAN;
+        for round in 1..12u32 {
+            sender.slow.swap =
+                Some(Swap { peer: PeerId(0), since: now, verified_bytes: 5_000, rate: 10_000 });
+            sender.pass_upstream(now + MS * 119, PeerId(2), PeerId(1));
+            assert_eq!(links(&mut sender), [], "it has not had its time");
+            peer(&mut sender, 0).verified_bytes = 5_000 + 20 * percent;
+            now += MS * 200;
+            let (upstream, id) =
+                if sender.chain.upstream(PeerId(2)) == Some(PeerId(1)) { (1, 2) } else { (2, 1) };
+            sender.pass_upstream(now, PeerId(id), PeerId(upstream));
+            assert_eq!(links(&mut sender).is_empty(), in_vain);
+            let wait = Duration::from_millis(500 << round.min(6));
+            if in_vain {
+                assert_eq!((sender.slow.swaps_in_vain, sender.slow.swap_at), (round, now + wait));
+                sender.pass_upstream(now + (wait - MS), PeerId(id), PeerId(upstream));
+                assert_eq!(links(&mut sender), [], "the next one has to wait");
+                now += wait;
+                sender.pass_upstream(now, PeerId(id), PeerId(upstream));
+                assert_eq!(links(&mut sender).len(), 2);
+            } else {
+                assert_eq!(sender.slow.swaps_in_vain, 0);
+            }
+            let swap = sender.slow.swap.unwrap();
+            assert_eq!((swap.peer, swap.since, swap.verified_bytes), (PeerId(id), now, 200_000));
+        }
+    }
+}
+
+/// A member is named after a second in the chain, if its upstream has eight groups more than it, and it has got half of what most others have, or less.
+#[test]
+fn a_member_of_the_chain_is_named_for_its_own_path() {
+    for (groups, in_chain_ms, named) in [
+        ([40, 40, 20], 1_000, true),
+        ([40, 40, 20], 999, false),
+        ([40, 40, 21], 1_000, false),
+        ([40, 28, 20], 1_000, true),
+        ([40, 27, 20], 1_000, false),
+        ([30, 39, 19], 1_000, true),
+        ([20, 38, 20], 1_000, false),
+    ] {
+        for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
+            let mut sender = chained(&groups);
+            sender.config.slow = slow;
+            let now = START + MS * in_chain_ms;
+            for id in 0..3 {
+                let peer = peer(&mut sender, id);
+                // What it had before it came into the chain does not count.
+                (peer.verified_at, peer.chained) = (now, Some((START, 10_000)));
+            }
+            sender.check_chain(now, PeerId(2));
+            let is_named = named && slow != SlowPolicy::Wait;
+            let peer = &sender.peers[&PeerId(2)];
+            let mut others = [groups[0], groups[1]];
+            others.sort_unstable();
+            let per_s = |groups: u64| Rate((groups - 1) * 10_000 * 8);
+            let slower = Slower { own: per_s(groups[2]), others: per_s(others[1]) };
+            assert_eq!(peer.slower, is_named.then_some(slower), "{groups:?} after {in_chain_ms} ms");
+            let fails = is_named && matches!(slow, SlowPolicy::Drop { .. });
+            assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), fails);
+        }
+    }
+}
+
+proptest! {
+    /// In the chain come those that are known to be slow after all that are faster, or of whom nothing is known.
+    #[test]
+    fn the_chain_has_its_slow_ones_at_its_end(rates in proptest::collection::vec(proptest::option::of(0u64..6), 1..8)) {
+        let mut sender = sender(rates.len() as u32, 1_000);
+        for (id, rate) in (0..).zip(&rates) {
+            peer(&mut sender, id).chain_rate = *rate;
+            sender.move_to_chain(BEGAN, PeerId(id));
+        }
+        let links = links(&mut sender);
+        let at = |member: u32| links.iter().rev().find(|(peer, _)| *peer == member).unwrap().1;
+        for member in 0..rates.len() as u32 {
+            let speed = |member: u32| rates[member as usize].unwrap_or(u64::MAX);
+            if let Some(upstream) = at(member) {
+                prop_assert!(speed(upstream) >= speed(member), "{} before {} of {:?}", upstream, member, rates);
+            }
+        }
+        prop_assert_eq!((0..rates.len() as u32).filter(|member| at(*member).is_none()).count(), 1);
+    }
+}
