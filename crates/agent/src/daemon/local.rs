@@ -90,8 +90,22 @@ pub(super) struct Listener {
     file: SocketFile,
 }
 
-/// The file of a socket.
-pub(super) struct SocketFile(PathBuf);
+/// The file of a socket, and which file that is: another agent may have put its own in its place.
+pub(super) struct SocketFile {
+    path: PathBuf,
+    is: Option<Which>,
+}
+
+/// A file by its device, number and last change: numbers are used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Which([u64; 2], [i64; 2]);
+
+impl Which {
+    fn at(path: &Path) -> Option<Self> {
+        let metadata = fs::symlink_metadata(path).ok()?;
+        Some(Which([metadata.dev(), metadata.ino()], [metadata.ctime(), metadata.ctime_nsec()]))
+    }
+}
 
 impl Listener {
     /// Listens, in place of an agent that has died without removing its socket.
@@ -117,7 +131,7 @@ impl Listener {
             fs::remove_file(path).map_err(wrong)?;
         }
         let listener = UnixListener::bind(path).map_err(wrong)?;
-        let file = SocketFile(path.to_path_buf());
+        let mut file = SocketFile { path: path.to_path_buf(), is: Which::at(path) };
         // Only our user may use it until it has its group.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(wrong)?;
         if let Some(group) = access.group {
@@ -129,11 +143,12 @@ impl Listener {
             })?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(wrong)?;
+        file.is = Which::at(path);
         Ok(Listener { listener, file })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.file.0
+        &self.file.path
     }
 
     /// The connections that come, and the file to keep meanwhile.
@@ -162,8 +177,10 @@ fn check_way(path: &Path, access: Access) -> Result<(), AgentError> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // One that is gone already is as good.
-        let _ = fs::remove_file(&self.0);
+        // That of an agent which has begun meanwhile stays. One that is gone already is as good.
+        if self.is.is_some() && Which::at(&self.path) == self.is {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -206,6 +223,19 @@ mod tests {
         drop(listener);
     }
 
+    /// A process that another test starts just now has a copy of the socket until its program runs.
+    async fn bound_in_time(path: &Path) -> Listener {
+        let begun = std::time::Instant::now();
+        loop {
+            match Listener::bind(path, PRIVATE) {
+                Err(_) if begun.elapsed() < std::time::Duration::from_secs(5) => {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+                bound => break bound.unwrap(),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_socket_belongs_to_one_agent_and_a_dead_ones_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -219,17 +249,14 @@ mod tests {
         drop(listener);
         std::mem::forget(file);
         assert!(path.exists());
-        // A process that another test starts just now has a copy of the socket until its program runs.
-        let begun = std::time::Instant::now();
-        let next = loop {
-            match Listener::bind(&path, PRIVATE) {
-                Err(_) if begun.elapsed() < std::time::Duration::from_secs(5) => {
-                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                }
-                bound => break bound.unwrap(),
-            }
-        };
-        drop(next);
+        let next = bound_in_time(&path).await;
+        // An agent that ends late leaves the socket of its successor.
+        let Listener { listener, file: late } = next;
+        drop(listener);
+        let successor = bound_in_time(&path).await;
+        drop(late);
+        assert!(path.exists());
+        drop(successor);
         assert!(!path.exists());
         fs::write(&path, "mine").unwrap();
         let error = Listener::bind(&path, PRIVATE).err().unwrap().to_string();
