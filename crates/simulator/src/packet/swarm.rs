@@ -89,6 +89,8 @@ pub enum Plant {
     HideGap,
     /// A piece of a message counts as kept and is not.
     LosePiece,
+    /// A receiver that joins a stream takes messages that were recorded before.
+    TakeRecorded,
     /// A source waits for a receiver that is slower than the others.
     WaitForAll,
     /// Two fragments are sealed with one nonce.
