@@ -105,6 +105,8 @@ pub enum Plant {
     SkipProof,
     /// One may call itself what it likes.
     SkipName,
+    /// A source of a pull transfer does not call a receiver again whose connection has ended.
+    CallOnce,
     /// A packet that is not the source's takes a receiver as long as thirty that are.
     DearForgeries,
     /// A node takes what a packet carries for what its name says.
