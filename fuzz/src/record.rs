@@ -376,7 +376,16 @@ fn sessions() -> Vec<u8> {
                 ..api::CreateStream::default()
             })),
         ),
-        (1, said(Said::JoinStream(api::JoinStream { name: "news".into() }))),
+        (1, said(Said::JoinStream(api::JoinStream { name: "news".into(), ask: 5 }))),
+        (
+            0,
+            said(Said::StreamAt(api::StreamAt {
+                name: "news".into(),
+                receiver: "host-1".into(),
+                ask: 5,
+                next: 7,
+            })),
+        ),
         (1, said(Said::LeaveStream(api::LeaveStream { name: "news".into() }))),
         (0, said(Said::EndStream(api::EndStream { name: "news".into() }))),
         (1, said(Said::Leave(api::Leave {}))),

@@ -360,22 +360,28 @@ pub(crate) fn stream_news(
     address_of: &dyn Fn(&str) -> Option<Ipv4Addr>,
 ) -> api::StreamNews {
     use api::stream_news::News;
-    let joined = move |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
-        // Messages go over channels that name no hosts: no receiver answers a stream's source, so none speaks for a rack.
-        let mut channel = channel.clone();
-        if let Channel::Label { racks, .. } = &mut channel {
-            racks.clear();
-        }
-        let channel = Some(channel_of(&channel, &|_| None)?);
-        // An agent sends streams through the interface whose address it has told us.
-        let source_address = address_of(&source).filter(|address| !address.is_unspecified());
-        let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
-        let (fabric, handle) = (fabric.into(), handle.0);
-        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address, secret }))
-    };
+    let joined =
+        move |channel: &Channel, fabric: FabricName, source: String, handle: Handle, since: (u64, u64)| {
+            // Messages go over channels that name no hosts: no receiver answers a stream's source, so none speaks for a rack.
+            let mut channel = channel.clone();
+            if let Channel::Label { racks, .. } = &mut channel {
+                racks.clear();
+            }
+            let channel = Some(channel_of(&channel, &|_| None)?);
+            // An agent sends streams through the interface whose address it has told us.
+            let source_address = address_of(&source).filter(|address| !address.is_unspecified());
+            let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
+            let (fabric, handle, (ask, from)) = (fabric.into(), handle.0, since);
+            let joined =
+                api::StreamJoined { channel, fabric, source, handle, source_address, secret, ask, from };
+            Ok(News::Joined(joined))
+        };
     let news = match word {
         StreamWord::Created => Ok(News::Created(api::StreamCreated {})),
-        StreamWord::Joined { channel, fabric, source, handle } => joined(&channel, fabric, source, handle),
+        StreamWord::Where { receiver, ask } => Ok(News::Where(api::StreamWhere { receiver, ask })),
+        StreamWord::Joined { channel, fabric, source, handle, ask, from } => {
+            joined(&channel, fabric, source, handle, (ask, from))
+        }
         StreamWord::Refused(refusal) => Err(stream_refusal(&refusal)),
         StreamWord::Ended => Ok(News::Ended(api::StreamEnded {})),
     };

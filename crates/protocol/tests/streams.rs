@@ -56,6 +56,12 @@ struct World {
     /// What the source of each request has: the channel, and the lease's number.
     lent: BTreeMap<(String, u64), (PlanId, Channel)>,
     words: usize,
+    /// The number of each stream's next message.
+    next: BTreeMap<String, u64>,
+    /// Whether sources do not answer where they are; what they were asked then, by source, stream and receiver.
+    silent: bool,
+    questions: Vec<(AgentKey, String, String, u64)>,
+    asks: u64,
 }
 
 impl World {
@@ -101,6 +107,10 @@ impl World {
             told: BTreeMap::new(),
             lent: BTreeMap::new(),
             words: 0,
+            next: BTreeMap::new(),
+            silent: false,
+            questions: Vec::new(),
+            asks: 0,
         }
     }
 
@@ -133,8 +143,23 @@ impl World {
     }
 
     fn join(&mut self, host: u32, stream: &str) {
+        self.asks += 1;
+        self.join_as(host, stream, self.asks);
+    }
+
+    /// Joins with a number that was drawn; the same again is the same join, said again.
+    fn join_as(&mut self, host: u32, stream: &str, ask: u64) {
         let agent = self.agent(host);
-        self.stream(StreamsInput::Join { agent, name: stream.into() });
+        self.stream(StreamsInput::Join { agent, name: stream.into(), ask });
+    }
+
+    /// Sources answer what they were asked.
+    fn answer(&mut self) {
+        for (agent, name, receiver, ask) in std::mem::take(&mut self.questions) {
+            let next = self.next.get(&name).copied().unwrap_or(0);
+            self.streams.handle(self.now, StreamsInput::At { agent, name, receiver, ask, next });
+        }
+        self.drain();
     }
 
     fn leave(&mut self, host: u32, stream: &str) {
@@ -161,6 +186,12 @@ impl World {
             match self.streams.poll(self.now) {
                 None => return,
                 Some(StreamsOutput::Lease(input)) => self.leases.handle(self.now, input),
+                Some(StreamsOutput::Tell { agent, name, word: StreamWord::Where { receiver, ask } }) => {
+                    self.questions.push((agent, name, receiver, ask));
+                    if !self.silent {
+                        self.answer();
+                    }
+                }
                 Some(StreamsOutput::Tell { agent, name, word }) => {
                     self.words += 1;
                     self.told.insert((agent.name, name), word);
@@ -271,6 +302,64 @@ fn receivers_come_and_go_and_the_path_with_them() {
         assert_eq!(world.word(9, "ticks"), Some(&StreamWord::Ended));
         assert_eq!((world.leases.leases().count(), world.streams.streams().count()), (0, 0));
     }
+}
+
+/// A receiver is told where a stream comes only with a number that its source has said after it asked.
+#[test]
+fn receivers_are_told_where_a_stream_is_since_they_have_joined() {
+    let mut world = World::new(false, 8);
+    let from = |world: &World, host| match world.word(host, "ticks") {
+        Some(StreamWord::Joined { ask, from, .. }) => Some((*ask, *from)),
+        _ => None,
+    };
+    world.create(0, "ticks");
+    world.next.insert("ticks".into(), 7);
+    world.join_as(1, "ticks", 100);
+    assert_eq!(from(&world, 1), Some((100, 7)));
+    // A source that does not answer has no receiver that could be played what is old; the path is there meanwhile.
+    world.silent = true;
+    world.join_as(2, "ticks", 200);
+    assert_eq!((from(&world, 2), world.receivers(0).len()), (None, 2));
+    // One that joins again and again is asked for once at a time.
+    (201..300).for_each(|ask| world.join_as(2, "ticks", ask));
+    assert_eq!(world.questions.len(), 1);
+    world.next.insert("ticks".into(), 8);
+    world.answer();
+    assert_eq!(from(&world, 2), None, "that was the answer to an earlier question");
+    world.next.insert("ticks".into(), 9);
+    world.answer();
+    assert_eq!(from(&world, 2), Some((299, 9)));
+    // What is said again in another session is no other join; what its agent asks anew is.
+    world.next.insert("ticks".into(), 20);
+    world.join_as(2, "ticks", 299);
+    assert_eq!((world.questions.len(), from(&world, 2)), (0, Some((299, 9))));
+    world.leave(2, "ticks");
+    world.join_as(2, "ticks", 300);
+    let asked = world.questions.clone();
+    assert_eq!((asked.len(), from(&world, 2)), (1, Some((299, 9))));
+    // Neither an answer to an old question nor another agent's counts; the source's session breaks, and it is asked again.
+    let at = |host, ask, world: &World| {
+        let (agent, name, receiver) = (world.agent(host), "ticks".to_string(), name(2));
+        StreamsInput::At { agent, name, receiver, ask, next: 0 }
+    };
+    for (host, ask) in [(0, 299), (1, 300), (2, 300)] {
+        let input = at(host, ask, &world);
+        world.stream(input);
+        assert_eq!(from(&world, 2), Some((299, 9)), "{host} {ask}");
+    }
+    world.questions.clear();
+    world.arrive(0, Vec::new());
+    world.create(0, "ticks");
+    assert_eq!(world.questions, asked);
+    world.answer();
+    assert_eq!((from(&world, 2), from(&world, 1)), (Some((300, 20)), Some((100, 7))));
+    // Another run of an agent is another receiver, also where it draws the same.
+    *world.incarnations.get_mut(&2).unwrap() += 1;
+    world.arrive(2, Vec::new());
+    world.next.insert("ticks".into(), 30);
+    world.join_as(2, "ticks", 300);
+    world.answer();
+    assert_eq!(from(&world, 2), Some((300, 30)));
 }
 
 /// A path that ends though its stream goes on is asked for again, not at once and not only when a receiver joins.
@@ -710,7 +799,10 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             StreamsInput::Create { agent, name, request, handle: Handle(handle), held }
         }),
         1 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::End { agent, name }),
-        6 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::Join { agent, name }),
+        6 => (agent(), title(), 0u64..3).prop_map(|(agent, name, ask)| StreamsInput::Join { agent, name, ask }),
+        3 => (agent(), title(), 0u8..4, 0u64..3, any::<u64>()).prop_map(|(agent, name, receiver, ask, next)| {
+            StreamsInput::At { agent, name, receiver: format!("h{receiver}"), ask, next }
+        }),
         2 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::Leave { agent, name }),
         3 => (request(), grant()).prop_map(|(request, grant)| StreamsInput::Response { request, response: Ok(grant) }),
         1 => (request(), denial()).prop_map(|(request, denial)| {

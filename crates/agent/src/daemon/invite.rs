@@ -437,9 +437,11 @@ fn run(
     shared.limits.sweep(&shared.store);
     let is_permitted = |said: &str| name.is_none_or(|name| said == name);
     let receive = std::cell::RefCell::new(receive);
+    let mut renamed: Option<String> = None;
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
         if !is_permitted(&progress.name) {
+            renamed.get_or_insert_with(|| progress.name.clone());
             receive.progress().cancel.store(true, Ordering::Relaxed);
             return;
         }
@@ -459,14 +461,17 @@ fn run(
     if receive.is_published() {
         return;
     }
-    let outcome = outcome.and_then(|received| {
-        if is_permitted(&received.name) {
-            return enter(shared, id, &received);
+    let outcome = match (renamed, outcome) {
+        (None, Ok(received)) if is_permitted(&received.name) => enter(shared, id, &received),
+        (None, Err(error)) => Err(error),
+        (renamed, outcome) => {
+            // Whatever has come of it, and however it has ended, nothing of it stays.
+            remove(shared, id);
+            let name = renamed.or(outcome.ok().map(|received| received.name)).unwrap_or_default();
+            let name = Printable(&name);
+            Err(TransferError::Contradiction(format!("its permit is for another name than '{name}'")))
         }
-        remove(shared, id);
-        let name = Printable(&received.name);
-        Err(TransferError::Contradiction(format!("its permit is for another name than '{name}'")))
-    });
+    };
     match outcome {
         Ok(description) if description.kind == ObjectKind::Set => {
             gather(shared, receive, description, caller)

@@ -85,9 +85,9 @@ impl Streams {
         let interface = interface::of_address(self.shared.interface).map_err(internal)?;
         let secret = self.draws_secret().then(Secret::fresh);
         let seal = self.seal(handle, secret.as_ref())?;
-        let published = self.shared.link.create_stream(name, handle, secret).await?;
         let sender =
             Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
+        let published = self.shared.link.create_stream(name, handle, secret, sender.next_number()).await?;
         let audience = published.audience.clone();
         let (published, sender) = (Some(published).into(), sender.into());
         let source = Source { app, user, published, audience, sender, sent: Mutex::default() };
@@ -258,11 +258,11 @@ impl Streams {
         whereabouts: Whereabouts,
         inbox: &mut Option<(u64, Inbox)>,
     ) -> Result<Option<api::Joined>, Refusal> {
-        let (path, handle, fabric, source, address, secret) = match whereabouts {
+        let (path, handle, fabric, source, address, secret, from) = match whereabouts {
             Whereabouts::Unknown => return Ok(None),
             Whereabouts::Gone(refusal) => return Err(refusal),
-            Whereabouts::Here { path, handle, fabric, source, address, secret } => {
-                (path, handle, fabric, source, address, secret)
+            Whereabouts::Here { path, handle, fabric, source, address, secret, from } => {
+                (path, handle, fabric, source, address, secret, from)
             }
         };
         let failed =
@@ -280,6 +280,7 @@ impl Streams {
                     stream: Handle(handle),
                     source: address,
                     hold: ear.hold,
+                    from,
                     seal: self.seal(handle, secret.as_ref())?,
                 };
                 &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1

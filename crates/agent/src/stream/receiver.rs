@@ -67,6 +67,9 @@ pub struct ReceiverOptions {
     pub source: Option<Ipv4Addr>,
     /// How long a message waits for those before it.
     pub hold: Duration,
+    /// The number of the source's next message when this receiver had joined: what has a lower one was sent before, and any host may have
+    /// recorded it.
+    pub from: u64,
     /// What the stream is sealed with; then nothing else is heard.
     pub seal: Option<Seal>,
 }
@@ -199,6 +202,7 @@ impl Receiver {
             messages_max: MESSAGES_MAX,
             bytes_max: WAITING_BYTES_MAX,
         });
+        let order = order.not_before(options.from);
         let task = Task {
             options,
             way,

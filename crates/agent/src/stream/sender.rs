@@ -11,6 +11,8 @@ use polycast_wire::stream::{HEADER_LEN, Header, MESSAGE_LEN_MAX};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The shortest piece of a message, whatever the interface says.
 const PIECE_LEN_MIN: usize = 256;
@@ -56,6 +58,8 @@ pub struct Sender {
     bytes: Vec<u8>,
     queue: VecDeque<Waiting>,
     sent: Sent,
+    /// The number of the next message, for those that ask. It is counted before any byte of a message is sent.
+    next: Arc<AtomicU64>,
 }
 
 impl Sender {
@@ -64,13 +68,20 @@ impl Sender {
     #[must_use]
     pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
-        Sender { interface, mtu, stream, seal, dscp: None, path: None, bytes, queue, sent: Sent::default() }
+        let (sent, next) = (Sent::default(), Arc::default());
+        Sender { interface, mtu, stream, seal, dscp: None, path: None, bytes, queue, sent, next }
     }
 
     /// The same, with packets marked with a class of service, where there is one.
     #[must_use]
     pub fn with_class(self, dscp: Option<Dscp>) -> Self {
         Sender { dscp, ..self }
+    }
+
+    /// The number of the next message, as it is at any time.
+    #[must_use]
+    pub fn next_number(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.next)
     }
 
     /// What was counted.
@@ -116,6 +127,7 @@ impl Sender {
         }
         let number = self.sent.messages;
         self.sent.messages += 1;
+        self.next.store(self.sent.messages, Ordering::SeqCst);
         let Some(Open { piece_len, .. }) = &self.path else {
             self.sent.unheard += 1;
             return Ok(());

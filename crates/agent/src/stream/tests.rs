@@ -3,6 +3,7 @@
 use super::*;
 use crate::transfer::Path;
 use polycast_net::seal::{Seal, Secret};
+use polycast_net::udp::Beacon;
 use polycast_types::{Duration, Handle};
 use polycast_wire::stream::MESSAGE_LEN_MAX;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -31,8 +32,13 @@ fn receiver(path: &Path, stream: Handle) -> Receiver {
 }
 
 fn sealed_receiver(path: &Path, stream: Handle, seal: Option<Seal>) -> Receiver {
-    let source = Some(LO);
-    let options = ReceiverOptions { interface: LO, stream, source, hold: Duration::from_millis(1), seal };
+    late_receiver(path, stream, seal, 0)
+}
+
+/// One that has joined when the source's next message had the number `from`.
+fn late_receiver(path: &Path, stream: Handle, seal: Option<Seal>, from: u64) -> Receiver {
+    let (source, hold) = (Some(LO), Duration::from_millis(1));
+    let options = ReceiverOptions { interface: LO, stream, source, hold, from, seal };
     Receiver::start(options, Way::of(path).unwrap()).unwrap()
 }
 
@@ -155,6 +161,52 @@ async fn messages_of_who_has_not_the_key_are_not_heard() {
         assert_eq!(**next_real(&mut inbox).await.payload, *b"after");
         assert!(receiver.heard().refused > 0, "the kernel let them pass");
     }
+}
+
+/// What comes next to a group.
+async fn next_datagram(ear: &Beacon) -> Vec<u8> {
+    let mut buffer = vec![0; 65_536];
+    for _ in 0..10_000 {
+        if let Some((datagram, _)) = ear.receive(&mut buffer) {
+            return datagram.to_vec();
+        }
+        tokio::time::sleep(Span::from_millis(1)).await;
+    }
+    panic!("nothing is heard");
+}
+
+/// A host that has recorded a sealed stream, and takes the source's address, plays it to a receiver that has joined after that.
+#[tokio::test]
+async fn a_receiver_that_joins_late_hears_nothing_that_was_recorded() {
+    let path = path(29_311, &[]);
+    let Path::Multicast { group, .. } = path else { unreachable!() };
+    let seal = Some(Seal::new(&Secret::fresh(), STREAM));
+    let mut sender = Sender::new(LO, MTU, STREAM, seal.clone());
+    sender.set_path(Some(&path)).unwrap();
+    let numbers = sender.next_number();
+    let ear = Beacon::open(LO, group).unwrap();
+    let mut recorded = Vec::new();
+    for number in 0..5 {
+        sender.push(format!("old {number}").as_bytes()).unwrap();
+        flush(&mut sender).await;
+        recorded.push(next_datagram(&ear).await);
+    }
+    drop(ear);
+    let receiver = late_receiver(&path, STREAM, seal, numbers.load(std::sync::atomic::Ordering::SeqCst));
+    let mut inbox = receiver.listen();
+    let attacker = std::net::UdpSocket::bind((LO, 0)).unwrap();
+    let play = || recorded.iter().for_each(|datagram| assert!(attacker.send_to(datagram, group).is_ok()));
+    play();
+    sender.push(b"new").unwrap();
+    flush(&mut sender).await;
+    let first = next(&mut inbox).await;
+    assert_eq!((first.number, &first.payload[..]), (5, &b"new"[..]));
+    play();
+    sender.push(b"newer").unwrap();
+    flush(&mut sender).await;
+    let second = next(&mut inbox).await;
+    assert_eq!((second.number, second.lost, &second.payload[..]), (6, 0, &b"newer"[..]));
+    assert_eq!(receiver.heard().late, 10, "what was played came, and was not taken");
 }
 
 #[tokio::test]

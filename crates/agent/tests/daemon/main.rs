@@ -5,6 +5,7 @@ mod eviction;
 mod leader;
 mod memory;
 mod real;
+mod renamed;
 mod sets;
 mod streams;
 mod versions;

@@ -4,8 +4,10 @@ use super::world::{AgentTask, World, manager, started, stopped, until};
 use polycast_api::agent::Message;
 use polycast_api::client::{MessageReceiver, Received, Session};
 use polycast_api::error::Kind;
+use polycast_net::udp::Beacon;
 use polycast_types::{AppId, Duration as Span};
 use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::Duration;
 
 /// A process that hears a stream.
@@ -211,4 +213,41 @@ async fn streams_outlive_the_manager() {
         assert_eq!(ended(&mut receiver.receiver).await.to_string(), "the stream 'ticks' has ended");
     }
     stopped([b, c], second).await;
+}
+
+/// A host that has recorded a stream, and takes its source's address, plays it to an agent that joins later.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_joins_late_hears_nothing_that_was_recorded() {
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 70, 4), 17_415);
+    let settings = format!("[ip-multicast]\npool = '{}/32'\nport = {}", group.ip(), group.port());
+    let (manager, _world, [a, b, c]) = started(&settings, ["a", "b", "c"]).await;
+    let source = a.session(1).await;
+    source.create_stream("ticks").await.unwrap();
+    let (first, second) = (b.session(1).await, c.session(1).await);
+    let mut one = Ear::join(&first, "ticks").await;
+    heard(&source, "ticks").await;
+    let host = Beacon::open(Ipv4Addr::LOCALHOST, group).unwrap();
+    send(&source, "ticks", &["old", "older", "oldest"]).await;
+    let last = one.await_text("oldest").await;
+    let mut buffer = vec![0; 65_536];
+    let recorded: Vec<Vec<u8>> =
+        std::iter::from_fn(|| host.receive(&mut buffer).map(|(datagram, _)| datagram.to_vec())).collect();
+    assert!(recorded.len() >= 3, "{} datagrams were recorded", recorded.len());
+
+    let mut other = Ear::join(&second, "ticks").await;
+    let attacker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for datagram in &recorded {
+        attacker.send_to(datagram, group).unwrap();
+    }
+    until("both listen", async || source_view(&c, "ticks").await.0 == ["b", "c"]).await;
+    send(&source, "ticks", &["new"]).await;
+    let message = other.next().await;
+    assert!(message.number > last, "{message:?} was sent before, up to {last}");
+    assert_eq!((&message.payload[..], message.number), (&b"new"[..], one.await_text("new").await));
+    let late = || async {
+        let streams = c.client().await.streams().await.unwrap();
+        streams[0].heard.map_or(0, |heard| heard.late)
+    };
+    assert!(late().await >= 3, "what was played came, and was not taken");
+    stopped([a, b, c], manager).await;
 }

@@ -109,9 +109,9 @@ impl Inner {
     }
 
     /// An agent asks to hear a stream.
-    pub(super) fn join_stream(&mut self, agent: &AgentKey, name: String) {
+    pub(super) fn join_stream(&mut self, agent: &AgentKey, name: String, ask: u64) {
         match self.judge_listener(agent, &name) {
-            Ok(()) => self.stream(StreamsInput::Join { agent: agent.clone(), name }),
+            Ok(()) => self.stream(StreamsInput::Join { agent: agent.clone(), name, ask }),
             Err(refusal) => {
                 let news = Some(api::stream_news::News::Refused(convert::denied(0, &refusal)));
                 self.tell(agent, Message::Stream(api::StreamNews { name, news }));
@@ -257,7 +257,8 @@ impl Inner {
         let Some(agent) = self.seats.present().find(|key| key.name == receiver).cloned() else { return };
         tracing::warn!(stream, receiver, "the policy does not let it hear a stream any more");
         self.stream(StreamsInput::Leave { agent: agent.clone(), name: stream.to_string() });
-        self.join_stream(&agent, stream.to_string());
+        // It is told why it is out.
+        self.join_stream(&agent, stream.to_string(), 0);
     }
 
     /// Hands a request to the machine, where the policy allows it.

@@ -361,7 +361,11 @@ impl Inner {
             }
             Said::CreateStream(create) => self.create_stream(agent, create),
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
-            Said::JoinStream(join) => self.join_stream(agent, join.name),
+            Said::JoinStream(join) => self.join_stream(agent, join.name, join.ask),
+            Said::StreamAt(at) => {
+                let api::StreamAt { name, receiver, ask, next } = at;
+                self.stream(StreamsInput::At { agent: key, name, receiver, ask, next });
+            }
             Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
             Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
             Said::Removed(removed) => self.pass_back_removal(agent, removed),

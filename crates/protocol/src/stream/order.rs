@@ -100,6 +100,8 @@ pub struct Order {
     config: OrderConfig,
     /// The number after the last one delivered or given up; `None` before the first message.
     next: Option<u64>,
+    /// What has a lower number was sent before this receiver joined.
+    from: u64,
     /// When a piece came last that fits where the stream is.
     here_at: Time,
     /// The first piece of all, until another one agrees with it.
@@ -126,6 +128,7 @@ impl Order {
         Order {
             config,
             next: None,
+            from: 0,
             here_at: Time::ZERO,
             first: None,
             claim: None,
@@ -135,6 +138,13 @@ impl Order {
             counts: OrderCounts::default(),
             outputs: VecDeque::new(),
         }
+    }
+
+    /// The same, of one that has joined when the source's next message had this number. What is older is late, also for a receiver
+    /// that has heard nothing yet: any host can have recorded it, and the tags of sealed pieces do not say when they were sent.
+    #[must_use]
+    pub fn not_before(self, number: u64) -> Self {
+        Order { from: number, ..self }
     }
 
     /// Takes in what happened; gives whether the piece's payload is to be kept.
@@ -153,6 +163,10 @@ impl Order {
         let possible = counted && len <= MESSAGE_LEN_MAX;
         if !possible {
             self.counts.refused += 1;
+            return false;
+        }
+        if number < self.from {
+            self.counts.late += 1;
             return false;
         }
         let Some(next) = self.placed(now, number, piece) else {
@@ -251,6 +265,7 @@ impl Order {
         let costs: usize = self.waiting.values().map(Partial::cost).sum();
         assert_eq!(self.bytes, costs, "what messages take adds up");
         for (number, partial) in &self.waiting {
+            assert!(self.from <= *number, "message {number} is older than {} and waits", self.from);
             assert!(self.next.is_some_and(|next| next <= *number), "message {number} is over and waits");
             let (have, pieces) = (partial.have.len(), usize::from(partial.pieces));
             assert!(0 < have && have <= pieces, "message {number} has {have} of {pieces} pieces");
@@ -317,6 +332,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -388,6 +404,25 @@ mod tests {
             assert!(!order.handle(at(500), piece(number, 0, 1)));
         }
         assert_eq!(delivered(&mut order, at(501)), []);
+    }
+
+    /// What was recorded before a receiver has joined is old for it, whatever comes first, and however far it leads.
+    #[test]
+    fn what_was_sent_before_a_receiver_joined_is_late() {
+        let far = 3 << 20;
+        let mut order = order(HOLD, 8).not_before(far);
+        for number in [0, 1, 2, far - 2, far - 1] {
+            assert!(!order.handle(Time(1), piece(number, 0, 1)), "{number}");
+        }
+        assert_eq!((drain(&mut order, Time(1)), order.counts().late), (vec![], 5));
+        // The first that counts need not be the first that was sent, and is not waited for.
+        assert!(order.handle(Time(2), piece(far + 3, 0, 1)));
+        let expected = [OrderOutput::Deliver { number: far + 3, lost: 0 }];
+        assert_eq!(drain(&mut order, Time(2)), expected);
+        // Two old ones agree with each other, and lead no receiver back.
+        assert!(!order.handle(Time(3), piece(5, 0, 1)));
+        assert!(!order.handle(Time(3), piece(6, 0, 1)));
+        assert_eq!((drain(&mut order, Time(9_999)), order.counts().late), (vec![], 7));
     }
 
     #[test]

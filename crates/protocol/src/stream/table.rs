@@ -3,6 +3,9 @@
 //! A stream's path is a lease of its source's agent. It is asked for when the first receiver joins, changes with every join
 //! and leave, and goes back when no receiver listens. At most one change of a lease is under way at a time; what comes meanwhile
 //! goes with the next. Agents say again what they ask for whenever a session begins, so a manager that knows nothing learns it.
+//!
+//! A receiver that joins is told which number the source's next message has, so that it takes nothing older, which a host on the
+//! network may have recorded. The source answers to a number that the receiver has drawn: what it says is no older than the question.
 
 use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,6 +83,21 @@ pub enum StreamsInput {
         agent: AgentKey,
         /// The stream.
         name: String,
+        /// A number that it has drawn for this.
+        ask: u64,
+    },
+    /// The source says where it is, as [`StreamWord::Where`] has asked.
+    At {
+        /// The source.
+        agent: AgentKey,
+        /// The stream.
+        name: String,
+        /// For whom it was asked.
+        receiver: String,
+        /// What that one has drawn.
+        ask: u64,
+        /// The number of its next message.
+        next: u64,
     },
     /// An agent does not listen any more.
     Leave {
@@ -137,6 +155,13 @@ pub enum StreamsOutput {
 pub enum StreamWord {
     /// The source: receivers can join.
     Created,
+    /// The source: it is to say which number its next message has. Answered by [`StreamsInput::At`].
+    Where {
+        /// The receiver that asks.
+        receiver: String,
+        /// What it has drawn.
+        ask: u64,
+    },
     /// A receiver: this is where it comes. Again when that has changed.
     Joined {
         /// Where to listen.
@@ -147,6 +172,10 @@ pub enum StreamWord {
         source: String,
         /// What packets carry.
         handle: Handle,
+        /// What it has drawn when it asked.
+        ask: u64,
+        /// The number of the source's next message after that: what has a lower one is old, even if it comes only now.
+        from: u64,
     },
     /// What it asked for cannot be.
     Refused(StreamRefusal),
@@ -214,12 +243,24 @@ enum Asked {
     Change { add: Vec<String> },
 }
 
+/// A receiver that has joined.
+#[derive(Debug)]
+struct Member {
+    agent: AgentKey,
+    /// What it has drawn.
+    ask: u64,
+    /// What the source has answered to that.
+    from: Option<u64>,
+    /// What the source was asked for it last and has not answered: one question at a time, however often a receiver joins.
+    asked: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Stream {
     source: AgentKey,
     request: u64,
     handle: Handle,
-    members: BTreeMap<String, AgentKey>,
+    members: BTreeMap<String, Member>,
     lent: Option<Lent>,
     asked: Asked,
     /// Receivers join one at a time: asked for together, they were refused together.
@@ -242,8 +283,8 @@ pub struct Streams {
     settles_at: Time,
     streams: BTreeMap<String, Stream>,
     names: BTreeMap<RequestKey, String>,
-    /// Agents that wait for a stream that is not there yet.
-    parked: BTreeSet<(String, AgentKey)>,
+    /// Agents that wait for a stream that is not there yet, with what they have drawn.
+    parked: BTreeMap<(String, AgentKey), u64>,
     unsure: BTreeSet<(Time, Unsure)>,
     outputs: VecDeque<StreamsOutput>,
 }
@@ -257,7 +298,7 @@ impl Streams {
             settles_at: now + config.settle,
             streams: BTreeMap::new(),
             names: BTreeMap::new(),
-            parked: BTreeSet::new(),
+            parked: BTreeMap::new(),
             unsure: BTreeSet::new(),
             outputs: VecDeque::new(),
         }
@@ -278,7 +319,10 @@ impl Streams {
                     self.close(&name);
                 }
             }
-            StreamsInput::Join { agent, name } => self.join(now, agent, &name),
+            StreamsInput::Join { agent, name, ask } => self.join(now, agent, &name, ask),
+            StreamsInput::At { agent, name, receiver, ask, next } => {
+                self.is_at(&agent, &name, &receiver, ask, next);
+            }
             StreamsInput::Leave { agent, name } => {
                 self.parked.remove(&(name.clone(), agent.clone()));
                 self.leave(now, &name, &agent);
@@ -302,9 +346,8 @@ impl Streams {
             match self.unsure.pop_first().map(|(_, unsure)| unsure) {
                 Some(Unsure::Source(name)) => self.close(&name),
                 Some(Unsure::Member(name, member)) => {
-                    let agent =
-                        self.streams.get(&name).and_then(|stream| stream.members.get(&member)).cloned();
-                    match agent {
+                    let member = self.streams.get(&name).and_then(|stream| stream.members.get(&member));
+                    match member.map(|member| member.agent.clone()) {
                         Some(agent) => self.leave(now, &name, &agent),
                         // Only its lease knows it.
                         None => self.reconcile(now, &name),
@@ -314,7 +357,7 @@ impl Streams {
             }
         }
         if now >= self.settles_at {
-            for (name, agent) in core::mem::take(&mut self.parked) {
+            for (name, agent) in core::mem::take(&mut self.parked).into_keys() {
                 let refusal = StreamRefusal::Unknown(name.clone());
                 self.tell(&agent, &name, StreamWord::Refused(refusal));
             }
@@ -363,13 +406,13 @@ impl Streams {
             let key = stream.source.request(stream.request);
             assert_eq!(self.names.get(&key), Some(name), "the request of '{name}' is another stream's");
             assert!(key.is_stream(), "{key:?} is no stream's");
-            let is_own = |(name, agent): (&String, &AgentKey)| *name == agent.name;
+            let is_own = |(name, member): (&String, &Member)| *name == member.agent.name;
             assert!(stream.members.iter().all(is_own), "a receiver of '{name}' has another one's name");
             assert!(!stream.members.contains_key(&stream.source.name), "the source of '{name}' receives it");
             assert!(stream.lent.is_none() || stream.asked != Asked::Path, "'{name}' asks for a second path");
         }
         let is_there = |(name, _): &(String, AgentKey)| self.streams.contains_key(name);
-        assert!(!self.parked.iter().any(is_there), "a receiver waits for a stream that is there");
+        assert!(!self.parked.keys().any(is_there), "a receiver waits for a stream that is there");
         let mut once = BTreeSet::new();
         for (_, unsure) in &self.unsure {
             let (Unsure::Source(name) | Unsure::Member(name, _)) = unsure;
@@ -391,7 +434,7 @@ impl Streams {
 
     /// An agent says again what it asks for, until then.
     fn arrived(&mut self, now: Time, agent: &AgentKey) {
-        self.parked.retain(|(_, waiting)| waiting.name != agent.name);
+        self.parked.retain(|(_, waiting), _| waiting.name != agent.name);
         let until = now + self.config.settle;
         let (mut gone, mut doubts) = (Vec::new(), Vec::new());
         for (name, stream) in &self.streams {
@@ -403,10 +446,10 @@ impl Streams {
                 }
             }
             if let Some(member) = stream.members.get(&agent.name) {
-                if member == agent {
+                if member.agent == *agent {
                     doubts.push(Unsure::Member(name.clone(), agent.name.clone()));
                 } else {
-                    gone.push(member.clone());
+                    gone.push(member.agent.clone());
                 }
             }
         }
@@ -423,14 +466,11 @@ impl Streams {
     }
 
     fn gone(&mut self, now: Time, agent: &AgentKey) {
-        self.parked.retain(|(_, waiting)| waiting != agent);
+        self.parked.retain(|(_, waiting), _| waiting != agent);
         let of = |pick: &dyn Fn(&Stream) -> bool| -> Vec<String> {
             self.streams.iter().filter(|(_, stream)| pick(stream)).map(|(name, _)| name.clone()).collect()
         };
-        let (sent, heard) = (
-            of(&|stream| stream.source == *agent),
-            of(&|stream| stream.members.get(&agent.name) == Some(agent)),
-        );
+        let (sent, heard) = (of(&|stream| stream.source == *agent), of(&|stream| stream.has(agent)));
         sent.iter().for_each(|name| self.close(name));
         heard.iter().for_each(|name| self.leave(now, name, agent));
     }
@@ -461,8 +501,12 @@ impl Streams {
             if let Some(lent) = lent.filter(|_| is_new) {
                 stream.lent = Some(lent);
             }
+            // It may not have heard what it was asked in the session before.
+            stream.members.values_mut().for_each(|member| member.asked = None);
+            let members: Vec<String> = stream.members.keys().cloned().collect();
             self.sure(&Unsure::Source(name.into()));
             self.tell(agent, name, StreamWord::Created);
+            members.iter().for_each(|member| self.ask_where(name, member));
             if is_new {
                 self.tell_all_joined(name);
             }
@@ -494,10 +538,10 @@ impl Streams {
         self.streams.insert(name.into(), stream);
         self.names.insert(key, name.into());
         self.tell(agent, name, StreamWord::Created);
-        let here: Vec<_> = self.parked.iter().filter(|(wanted, _)| wanted == name).cloned().collect();
-        for (wanted, agent) in here {
-            self.parked.remove(&(wanted, agent.clone()));
-            self.join(now, agent, name);
+        let here = |(wanted, _): &(String, AgentKey), _: &mut u64| wanted == name;
+        let here: Vec<_> = self.parked.extract_if(.., here).collect();
+        for ((_, agent), ask) in here {
+            self.join(now, agent, name, ask);
         }
         Ok(())
     }
@@ -512,19 +556,19 @@ impl Streams {
         if stream.lent.is_some() || stream.asked != Asked::Nothing {
             self.outputs.push_back(StreamsOutput::Lease(Input::Withdraw { request: key }));
         }
-        for agent in stream.members.values() {
-            self.tell(agent, name, StreamWord::Ended);
+        for member in stream.members.values() {
+            self.tell(&member.agent, name, StreamWord::Ended);
         }
     }
 
-    fn join(&mut self, now: Time, agent: AgentKey, name: &str) {
+    fn join(&mut self, now: Time, agent: AgentKey, name: &str, ask: u64) {
         let Some(stream) = self.streams.get_mut(name) else {
             let refusal = if now >= self.settles_at || !is_name(name) {
                 StreamRefusal::Unknown(name.chars().take(NAME_LEN_MAX).collect())
             } else if self.parked.len() >= self.config.parked_max {
                 StreamRefusal::Full(self.config.parked_max)
             } else {
-                self.parked.insert((name.into(), agent));
+                self.parked.insert((name.into(), agent), ask);
                 return;
             };
             return self.tell(&agent, name, StreamWord::Refused(refusal));
@@ -533,34 +577,80 @@ impl Streams {
             let refusal = StreamRefusal::SourceItself(agent.name.clone());
             return self.tell(&agent, name, StreamWord::Refused(refusal));
         }
-        stream.members.insert(agent.name.clone(), agent.clone());
-        let heard = stream.lent.as_ref().is_some_and(|lent| lent.held.contains(&agent.name));
+        let before = stream.members.remove(&agent.name);
+        let asked = before.as_ref().and_then(|before| before.asked);
+        // It has only said it again.
+        let from = before.filter(|before| before.ask == ask && before.agent == agent);
+        let member = Member { agent: agent.clone(), ask, from: from.and_then(|before| before.from), asked };
+        stream.members.insert(agent.name.clone(), member);
         self.sure(&Unsure::Member(name.into(), agent.name.clone()));
-        if heard {
-            self.tell_joined(name, &agent.name);
-        }
+        // Before the path is asked for: the source answers before it sends a message that way.
+        self.ask_where(name, &agent.name);
+        self.tell_held(name, &agent.name);
         self.reconcile(now, name);
+    }
+
+    /// Asks the source where it is, for a receiver that has not been told.
+    fn ask_where(&mut self, name: &str, receiver: &str) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        let Some(member) = stream.members.get_mut(receiver) else { return };
+        if member.from.is_some() || member.asked.is_some() {
+            return;
+        }
+        member.asked = Some(member.ask);
+        let word = StreamWord::Where { receiver: receiver.to_string(), ask: member.ask };
+        let source = stream.source.clone();
+        self.tell(&source, name, word);
+    }
+
+    /// The source has said where it is.
+    fn is_at(&mut self, agent: &AgentKey, name: &str, receiver: &str, ask: u64, next: u64) {
+        let stream = self.streams.get_mut(name).filter(|stream| stream.source == *agent);
+        let Some(member) = stream.and_then(|stream| stream.members.get_mut(receiver)) else { return };
+        if member.asked != Some(ask) {
+            return;
+        }
+        member.asked = None;
+        if member.ask == ask {
+            member.from = Some(next);
+            self.tell_held(name, receiver);
+        } else {
+            self.ask_where(name, receiver);
+        }
     }
 
     fn leave(&mut self, now: Time, name: &str, agent: &AgentKey) {
         let Some(stream) = self.streams.get_mut(name) else { return };
-        if stream.members.get(&agent.name) == Some(agent) {
+        if stream.has(agent) {
             stream.members.remove(&agent.name);
             self.sure(&Unsure::Member(name.into(), agent.name.clone()));
             self.reconcile(now, name);
         }
     }
 
+    /// Tells a receiver where the stream comes, if the path has it.
+    fn tell_held(&mut self, name: &str, member: &str) {
+        let lent = self.streams.get(name).and_then(|stream| stream.lent.as_ref());
+        if lent.is_some_and(|lent| lent.held.contains(member)) {
+            self.tell_joined(name, member);
+        }
+    }
+
+    /// Tells a receiver of the path where the stream comes; one for which the source has not answered is told when it has.
     fn tell_joined(&mut self, name: &str, member: &str) {
         let Some(stream) = self.streams.get(name) else { return };
-        if let (Some(agent), Some(lent)) = (stream.members.get(member), &stream.lent) {
+        if let (Some(member), Some(lent)) = (stream.members.get(member), &stream.lent)
+            && let Some(from) = member.from
+        {
             let word = StreamWord::Joined {
                 channel: lent.plan.channel.clone(),
                 fabric: lent.plan.fabric,
                 source: stream.source.name.clone(),
                 handle: stream.handle,
+                ask: member.ask,
+                from,
             };
-            let agent = agent.clone();
+            let agent = member.agent.clone();
             self.tell(&agent, name, word);
         }
     }
@@ -655,7 +745,7 @@ impl Streams {
             stream.singly = true;
             return;
         };
-        if let Some(agent) = stream.members.remove(&member) {
+        if let Some(Member { agent, .. }) = stream.members.remove(&member) {
             self.tell(&agent, name, StreamWord::Refused(StreamRefusal::Denied(denial)));
         }
     }
@@ -719,6 +809,13 @@ impl Streams {
             stream.asked = Asked::Nothing;
             stream.retry_at = Some(now + self.config.retry);
         }
+    }
+}
+
+impl Stream {
+    /// Whether this run of an agent has joined it.
+    fn has(&self, agent: &AgentKey) -> bool {
+        self.members.get(&agent.name).is_some_and(|member| member.agent == *agent)
     }
 }
 

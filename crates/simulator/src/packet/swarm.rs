@@ -89,6 +89,8 @@ pub enum Plant {
     HideGap,
     /// A piece of a message counts as kept and is not.
     LosePiece,
+    /// A receiver that joins a stream takes messages that were recorded before.
+    TakeRecorded,
     /// A source waits for a receiver that is slower than the others.
     WaitForAll,
     /// Two fragments are sealed with one nonce.
@@ -103,6 +105,8 @@ pub enum Plant {
     SkipProof,
     /// One may call itself what it likes.
     SkipName,
+    /// A source of a pull transfer does not call a receiver again whose connection has ended.
+    CallOnce,
     /// A packet that is not the source's takes a receiver as long as thirty that are.
     DearForgeries,
     /// A node takes what a packet carries for what its name says.

@@ -10,7 +10,10 @@ use polycast_api::manager::{self as api, Channel, StreamNews};
 use polycast_net::seal::Secret;
 use polycast_protocol::leases::STREAMS_FROM;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 /// A source's view of its stream.
@@ -41,6 +44,8 @@ pub(crate) enum Whereabouts {
         address: Option<Ipv4Addr>,
         /// What its source has said that messages are sealed with, where members share no key.
         secret: Option<Secret>,
+        /// The number of its source's next message when we had joined; what has a lower one is old.
+        from: u64,
     },
     /// It has ended, or cannot be heard.
     Gone(Refusal),
@@ -64,14 +69,22 @@ pub(crate) struct Listening {
 #[derive(Default)]
 pub(super) struct Streams {
     created: BTreeMap<String, Created>,
-    joined: BTreeMap<String, watch::Sender<Whereabouts>>,
+    joined: BTreeMap<String, Joined>,
 }
 
 struct Created {
     request: u64,
     handle: u64,
     secret: Option<Secret>,
+    /// The number of its next message.
+    next: Arc<AtomicU64>,
     audience: watch::Sender<Audience>,
+}
+
+struct Joined {
+    /// Drawn for this: what answers another number was said for an earlier listener, and may be old.
+    ask: u64,
+    whereabouts: watch::Sender<Whereabouts>,
 }
 
 impl Created {
@@ -82,15 +95,17 @@ impl Created {
     }
 }
 
-fn join(name: &str) -> Said {
-    Said::JoinStream(api::JoinStream { name: name.to_string() })
+impl Joined {
+    fn word(&self, name: &str) -> Said {
+        Said::JoinStream(api::JoinStream { name: name.to_string(), ask: self.ask })
+    }
 }
 
 impl Streams {
     /// All that the manager has to know.
     pub(super) fn all(&self) -> Vec<Said> {
         let created = self.created.iter().map(|(name, created)| created.word(name));
-        created.chain(self.joined.keys().map(|name| join(name))).collect()
+        created.chain(self.joined.iter().map(|(name, joined)| joined.word(name))).collect()
     }
 
     /// The handle of the stream with this request.
@@ -116,8 +131,8 @@ impl Streams {
         true
     }
 
-    /// Takes in what the manager says of a stream.
-    pub(super) fn take_in(&mut self, news: StreamNews) {
+    /// Takes in what the manager says of a stream; gives what it is to be told.
+    pub(super) fn take_in(&mut self, news: StreamNews) -> Option<Said> {
         let StreamNews { name, news } = news;
         let gone = |refusal| Whereabouts::Gone(refusal);
         match news {
@@ -126,13 +141,22 @@ impl Streams {
                     created.audience.send_modify(|audience| audience.made = Some(Ok(())));
                 }
             }
+            Some(News::Where(api::StreamWhere { receiver, ask })) => {
+                // The path that has this receiver in it is told after this: what goes that way has this number or a higher one.
+                let next = self.created.get(&name)?.next.load(Ordering::SeqCst);
+                return Some(Said::StreamAt(api::StreamAt { name, receiver, ask, next }));
+            }
             Some(News::Joined(joined)) => {
-                let Some(whereabouts) = self.joined.get(&name) else { return };
-                let api::StreamJoined { channel, fabric, source, handle, source_address, secret } = joined;
+                let Joined { ask: own, whereabouts } = self.joined.get(&name)?;
+                let api::StreamJoined { channel, fabric, source, handle, source_address, secret, ask, from } =
+                    joined;
+                if ask != *own {
+                    return None;
+                }
                 let address = source_address.parse().ok();
                 let secret = secret.try_into().ok().map(Secret::new);
                 whereabouts.send_replace(match lease::path(channel) {
-                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address, secret },
+                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address, secret, from },
                     Err(refusal) => gone(refusal),
                 });
             }
@@ -140,25 +164,26 @@ impl Streams {
                 let kind = Kind::from_name(&denied.kind).unwrap_or(Kind::Internal);
                 let refusal = Refusal::new(kind, denied.reason);
                 // An agent does not hear what it sends: only one of them can have been asked for.
-                if let Some(whereabouts) = self.joined.get(&name) {
-                    whereabouts.send_replace(gone(refusal));
+                if let Some(joined) = self.joined.get(&name) {
+                    joined.whereabouts.send_replace(gone(refusal));
                 } else if let Some(created) = self.created.get(&name) {
                     created.audience.send_modify(|audience| audience.made = Some(Err(refusal)));
                 }
             }
             Some(News::Ended(_)) => {
-                if let Some(whereabouts) = self.joined.get(&name) {
+                if let Some(joined) = self.joined.get(&name) {
                     let message = format!("the stream '{name}' has ended");
-                    whereabouts.send_replace(gone(Refusal::new(Kind::StreamUnknown, message)));
+                    joined.whereabouts.send_replace(gone(Refusal::new(Kind::StreamUnknown, message)));
                 }
             }
             None => {}
         }
+        None
     }
 }
 
 impl ManagerLink {
-    /// Makes a stream. The secret is told to those that join, where there is one.
+    /// Makes a stream, whose next message has the number `next`. The secret is told to those that join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.
@@ -167,6 +192,7 @@ impl ManagerLink {
         name: &str,
         handle: u64,
         secret: Option<Secret>,
+        next: Arc<AtomicU64>,
     ) -> Result<Published, Refusal> {
         let (audience, mut seen) = watch::channel(Audience::default());
         let request = STREAMS_FROM + self.fresh_request();
@@ -176,7 +202,7 @@ impl ManagerLink {
                 let message = format!("the stream '{name}' is sent or heard here already");
                 return Err(Refusal::new(Kind::StreamTaken, message));
             }
-            let created = Created { request, handle, secret, audience };
+            let created = Created { request, handle, secret, next, audience };
             let word = created.word(name);
             table.streams.created.insert(name.to_string(), created);
             table.say(word);
@@ -207,8 +233,10 @@ impl ManagerLink {
             let message = format!("the stream '{name}' is heard here already");
             return Err(Refusal::new(Kind::StreamTaken, message));
         }
-        table.streams.joined.insert(name.to_string(), sender);
-        table.say(join(name));
+        let joined = Joined { ask: RandomState::new().hash_one(name), whereabouts: sender };
+        let word = joined.word(name);
+        table.streams.joined.insert(name.to_string(), joined);
+        table.say(word);
         Ok(Listening { link: self.clone(), name: name.into(), whereabouts })
     }
 }

@@ -231,7 +231,11 @@ impl Table {
             Told::Permitted(permitted) => self.permitted(permitted),
             Told::Banned(banned) => self.banned(banned),
             Told::Directory(news) => self.news_of_objects(news),
-            Told::Stream(news) => self.streams.take_in(news),
+            Told::Stream(news) => {
+                if let Some(answer) = self.streams.take_in(news) {
+                    self.say(answer);
+                }
+            }
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
                     // No receiver listens any more; or a new path follows.

@@ -2,7 +2,10 @@
 //! go, receivers that join and leave, sessions that break, a manager that begins anew, and packets that are lost,
 //! doubled and overtaken.
 //!
-//! At a receiver numbers of messages only rise, every gap is said, and a message that lacks a piece is never delivered.
+//! A host on the network records pieces, and plays them to receivers, also to those that join later.
+//!
+//! At a receiver numbers of messages only rise, every gap is said, a message that lacks a piece is never delivered, and none that was
+//! sent before the receiver has joined.
 //! In the end a path has the receivers that have joined, and all of them hear what is sent.
 
 use super::coverage::{self, Coverage};
@@ -33,6 +36,8 @@ const TICK: Duration = Duration::from_millis(100);
 const LIVENESS: Duration = Duration::from_secs(40);
 /// The bytes of a piece.
 const PIECE: usize = 1_000;
+/// Pieces that the host on the network keeps.
+const RECORDED_MAX: usize = 256;
 
 /// A stream as its source has it.
 struct Sends {
@@ -53,6 +58,9 @@ struct Hears {
     kept: BTreeMap<u64, BTreeSet<u16>>,
     /// The last message that was delivered.
     last: Option<u64>,
+    /// What it has drawn for this join, and where each source was then.
+    ask: u64,
+    begun: BTreeMap<Handle, u64>,
 }
 
 struct Host {
@@ -74,6 +82,7 @@ struct Manager {
 }
 
 /// A piece on its way: to whom, of which source's run, and which of which message.
+#[derive(Clone)]
 struct Piece {
     to: usize,
     channel: Channel,
@@ -96,7 +105,11 @@ struct World<'r> {
     runs: u64,
     failed: Option<Failure>,
     pieces: BTreeMap<(Time, u64), Piece>,
+    /// What the host on the network has recorded; none where there is no such host.
+    recorded: Option<Vec<Piece>>,
     sequence: u64,
+    /// Joins so far.
+    asks: u64,
     /// How many pieces the messages of each run of a source have.
     sent: BTreeMap<(Handle, u64), u16>,
     loss: u64,
@@ -120,9 +133,11 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let count = random.within(3..=6) as usize;
     let addresses = random.within(1..=4) as u32;
     let recorded = random.one_in(2);
+    let plays = random.one_in(2);
     let case = format!(
-        "streams among {count} hosts, {addresses} addresses{}",
-        if recorded { ", a manager with records" } else { "" }
+        "streams among {count} hosts, {addresses} addresses{}{}",
+        if recorded { ", a manager with records" } else { "" },
+        if plays { ", pieces played again" } else { "" }
     );
     let host = |_| Host {
         incarnation: 1,
@@ -145,7 +160,9 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         runs: 0,
         failed: None,
         pieces: BTreeMap::new(),
+        recorded: plays.then(Vec::new),
         sequence: 0,
+        asks: 0,
         sent: BTreeMap::new(),
         loss: share(random),
         duplication: share(random),
@@ -172,7 +189,7 @@ impl World<'_> {
             self.wish();
             self.tick()?;
         }
-        (self.loss, self.duplication, self.jitter) = (0, 0, Duration(1));
+        (self.loss, self.duplication, self.jitter, self.recorded) = (0, 0, Duration(1), None);
         self.manager_back_at = self.now;
         self.repair();
         for host in &mut self.hosts {
@@ -285,12 +302,24 @@ impl World<'_> {
                 self.stream(at, StreamsInput::Leave { agent, name: stream });
             }
             4.. if !hears && host.sends.as_ref().is_none_or(|sends| sends.name != stream) => {
-                let (order, kept) = (Order::new(self.order), BTreeMap::new());
-                host.hears.insert(stream.clone(), Hears { told: None, order, kept, last: None });
-                self.stream(at, StreamsInput::Join { agent, name: stream });
+                let (order, kept, begun) = (Order::new(self.order), BTreeMap::new(), BTreeMap::new());
+                let hears = Hears { told: None, order, kept, last: None, ask: 0, begun };
+                host.hears.insert(stream.clone(), hears);
+                self.ask_to_hear(at, stream);
             }
             _ => {}
         }
+    }
+
+    /// A process begins to listen: its agent draws a number for that.
+    fn ask_to_hear(&mut self, at: usize, name: String) {
+        let begun = self.sources().map(|sends| (sends.handle, sends.next)).collect();
+        self.asks += 1;
+        let (agent, ask) = (self.agent(at), self.asks);
+        if let Some(hears) = self.hosts[at].hears.get_mut(&name) {
+            (hears.ask, hears.begun) = (ask, begun);
+        }
+        self.stream(at, StreamsInput::Join { agent, name, ask });
     }
 
     /// An agent says something in its session, if it has one; a new one begins with all that matters.
@@ -343,6 +372,7 @@ impl World<'_> {
             self.retry(at);
             self.send(at);
         }
+        self.play();
         let dead: Vec<AgentKey> = (self.manager.iter().flat_map(|manager| &manager.missing))
             .filter(|(_, until)| **until <= self.now)
             .map(|(agent, _)| agent.clone())
@@ -413,9 +443,10 @@ impl World<'_> {
         self.lease(Input::Join(Join { agent: agent.clone(), address, leases }));
         self.table(StreamsInput::Arrived { agent: agent.clone() });
         self.create(at);
-        let wanted: Vec<String> = self.hosts[at].hears.keys().cloned().collect();
-        for name in wanted {
-            self.stream(at, StreamsInput::Join { agent: agent.clone(), name });
+        let hears = self.hosts[at].hears.iter();
+        let wanted: Vec<(String, u64)> = hears.map(|(name, hears)| (name.clone(), hears.ask)).collect();
+        for (name, ask) in wanted {
+            self.stream(at, StreamsInput::Join { agent: agent.clone(), name, ask });
         }
     }
 
@@ -433,11 +464,10 @@ impl World<'_> {
         if !self.hosts[at].session || !self.random.one_in(20) {
             return;
         }
-        let agent = self.agent(at);
         let host = &self.hosts[at];
         let lost = host.hears.iter().find(|(_, hears)| hears.told.is_none()).map(|(name, _)| name.clone());
         if let Some(name) = lost {
-            self.stream(at, StreamsInput::Join { agent, name });
+            self.ask_to_hear(at, name);
         }
     }
 
@@ -477,9 +507,34 @@ impl World<'_> {
                     }
                     let channel = channel.clone();
                     let piece = Piece { to, channel, handle, number, piece, pieces };
+                    if let Some(recorded) = &mut self.recorded
+                        && recorded.len() < RECORDED_MAX
+                    {
+                        recorded.push(piece.clone());
+                    }
                     self.pieces.insert((self.now + Duration(delay), self.sequence), piece);
                 }
             }
+        }
+    }
+
+    /// The host on the network plays some of what it has recorded to a receiver, one piece after the other, the oldest or some later
+    /// ones.
+    fn play(&mut self) {
+        if !self.random.one_in(8) {
+            return;
+        }
+        let Some(recorded) = self.recorded.as_mut().filter(|recorded| !recorded.is_empty()) else { return };
+        let to = self.random.below(self.hosts.len() as u64) as usize;
+        let first = self.random.below(recorded.len() as u64) as usize;
+        let count = self.random.within(1..=16) as usize;
+        for piece in recorded.iter().skip(first).take(count) {
+            self.coverage.hit(coverage::PIECE_PLAYED);
+            self.sequence += 1;
+            self.pieces.insert((self.now, self.sequence), Piece { to, ..piece.clone() });
+        }
+        if self.random.one_in(16) {
+            recorded.clear();
         }
     }
 
@@ -534,6 +589,11 @@ impl World<'_> {
                         "message {number} of {stream} was delivered with {has} of {pieces:?} pieces"
                     ));
                 }
+                if let Some(next) = hears.begun.get(&handle).filter(|next| number < **next) {
+                    return Err(format!(
+                        "message {number} of {stream} was sent before its receiver joined, at {next}"
+                    ));
+                }
                 let gap = match hears.last {
                     Some(last) if number <= last => {
                         return Err(format!("message {number} of {stream} was delivered after {last}"));
@@ -568,7 +628,14 @@ impl World<'_> {
                         manager.leases.handle(now, input);
                     }
                 }
-                Some(StreamsOutput::Tell { agent, name, word }) => self.hear(&agent, &name, word),
+                Some(StreamsOutput::Tell { agent, name, word }) => {
+                    if let Some(input) = self.hear(&agent, &name, word)
+                        && let Some(manager) = &mut self.manager
+                    {
+                        self.coverage.hit(coverage::of_streams(&input));
+                        manager.streams.handle(now, input);
+                    }
+                }
             }
         }
         if let (Some(manager), Some(records)) = (&mut self.manager, &mut self.records) {
@@ -664,14 +731,19 @@ impl World<'_> {
         }
     }
 
-    /// What the table of streams says to an agent, in its session.
-    fn hear(&mut self, agent: &AgentKey, name: &str, word: StreamWord) {
-        let Some(host) = self.hosts.get_mut(index(&agent.name)) else { return };
+    /// What the table of streams says to an agent, in its session; gives its answer.
+    fn hear(&mut self, agent: &AgentKey, name: &str, word: StreamWord) -> Option<StreamsInput> {
+        let host = self.hosts.get_mut(index(&agent.name))?;
         if !host.session || host.incarnation != agent.incarnation {
-            return;
+            return None;
         }
         match word {
             StreamWord::Created => {}
+            StreamWord::Where { receiver, ask } => {
+                let next = host.sends.as_ref().filter(|sends| sends.name == name)?.next;
+                let (agent, name) = (agent.clone(), name.into());
+                return Some(StreamsInput::At { agent, name, receiver, ask, next });
+            }
             StreamWord::Refused(StreamRefusal::Taken { .. }) => {
                 host.sends.take_if(|sends| sends.name == name);
             }
@@ -680,16 +752,18 @@ impl World<'_> {
                     hears.told = None;
                 }
             }
-            StreamWord::Joined { channel, handle, .. } => {
-                let Some(hears) = host.hears.get_mut(name) else { return };
+            StreamWord::Joined { channel, handle, ask, from, .. } => {
+                let hears = host.hears.get_mut(name).filter(|hears| hears.ask == ask)?;
                 let is_new = hears.told.as_ref().is_none_or(|(_, before)| *before != handle);
                 if is_new {
-                    (hears.order, hears.last) = (Order::new(self.order), None);
+                    let from = if self.plant == Some(Plant::TakeRecorded) { 0 } else { from };
+                    (hears.order, hears.last) = (Order::new(self.order).not_before(from), None);
                     hears.kept.clear();
                 }
                 hears.told = Some((channel, handle));
             }
         }
+        None
     }
 
     /// Every stream's path has the receivers that ask for it and no others.

@@ -119,6 +119,7 @@ fn bugs_of_racks_and_streams_are_found() {
         (FEEDBACK, Plant::SpeakerForAll, "the rack says that it has"),
         (STREAMS, Plant::HideGap, "are missing, and 0 are said"),
         (STREAMS, Plant::LosePiece, "was delivered with"),
+        (STREAMS, Plant::TakeRecorded, "was sent before"),
     ] {
         let found = found_among(kinds, plant);
         assert!(found.contains(words), "{plant:?}: {found}");

@@ -77,6 +77,8 @@ fn bugs_of_sealed_transfers_by_pull_are_found() {
         (Plant::SkipPermit, "in what was not permitted"),
         (Plant::SkipDigest, "takes other bytes for packet"),
         (Plant::SkipProof, "settled as done, but is not"),
+        (Plant::SkipName, "has the place of receiver"),
+        (Plant::CallOnce, "did not get the object within"),
         (Plant::SkipCheck, "other content than its source has said"),
         (Plant::DearForgeries, "as many forged packets, and"),
         (Plant::ForgetWaiters, "forged packet"),

@@ -2,7 +2,8 @@
 //! have a receiver.
 //!
 //! It knows what the wire shows, names and digests too, and what its own receiver was told. It speaks to any node by any of its
-//! ports. What the source and receivers say to each other it can only hold up.
+//! ports. What the source and receivers say to each other is sealed: it can hold words up, and end connections by words that it changes
+//! or puts in. It has connections of its own to the source.
 
 use super::node::doubt;
 use super::world::{Datagram, Later, World, keyring};
@@ -25,8 +26,10 @@ const KEPT_MAX: usize = 256;
 const KEEPS_ONE_IN: u64 = 4;
 /// It holds something up for at most this long.
 const DELAY_NS_MAX: u64 = 20_000_000;
-/// Of the words of the source and of receivers it holds up one in so many.
-const HOLDS_UP_ONE_IN: u64 = 8;
+/// Of the words of the source and of receivers it disturbs one in so many.
+const DISTURBS_ONE_IN: u64 = 8;
+/// A segment that does not come is sent again after so long.
+const SENT_AGAIN: Duration = Duration::from_millis(200);
 
 /// What it knows, and what it is to do.
 pub(in super::super) struct Attacker {
@@ -50,13 +53,23 @@ impl Attacker {
         self.sent_before = Some(sent.clone());
     }
 
-    /// When comes what is said on a connection.
-    pub(super) fn hold_up(&mut self, at: Time, coverage: &mut Coverage) -> Time {
-        if at >= self.attack.until || self.attack.acts == 0 || !self.random.one_in(HOLDS_UP_ONE_IN) {
-            return at;
+    /// When comes what is said on a connection; never where that ends it: a record that was changed does not open at the other end.
+    pub(super) fn disturb(&mut self, at: Time, coverage: &mut Coverage) -> Option<Time> {
+        if at >= self.attack.until || self.attack.acts == 0 || !self.random.one_in(DISTURBS_ONE_IN) {
+            return Some(at);
         }
-        coverage.hit(named::ATTACK_HOLDS_UP);
-        at + Duration(self.random.magnitude(1_000..=DELAY_NS_MAX))
+        let (name, at) = match self.random.below(8) {
+            0 => (named::ATTACK_CHANGES_SEGMENT, None),
+            1 => (named::ATTACK_DROPS_SEGMENT, Some(at + SENT_AGAIN)),
+            // What comes twice, TCP takes once.
+            2 => (named::ATTACK_REPEATS_SEGMENT, Some(at)),
+            _ => {
+                let held = Duration(self.random.magnitude(1_000..=DELAY_NS_MAX));
+                (named::ATTACK_HOLDS_UP, Some(at + held))
+            }
+        };
+        coverage.hit(name);
+        at
     }
 
     fn keep(&mut self, packet: (NodeId, LinkId, Datagram)) {
@@ -246,7 +259,29 @@ impl World {
             5 | 6 if is_inside => self.forge_as_member(net),
             7 if is_inside => self.claim(net),
             8 => self.ask_again(net),
+            9 if is_inside && self.attacker.random.one_in(2) => self.speak_as(),
+            9 if self.attacker.random.one_in(4) => self.cut_in(net),
             _ => self.send_seen(net),
+        }
+    }
+
+    /// A connection of others gets its bytes in between, which do not open at the other end.
+    fn cut_in(&mut self, net: &mut Network<Datagram>) {
+        let to = self.attacker.random.below(self.hosts.len() as u64) as usize;
+        self.coverage.hit(named::ATTACK_CUTS_IN);
+        self.break_off(net, to);
+    }
+
+    /// It says HELLO on a connection of its own, in the name of a receiver that is another host. Its certificate has its own name.
+    fn speak_as(&mut self) {
+        let Some(insider) = self.attacker.attack.insider else { return };
+        let victim = self.attacker.random.below(self.hosts.len() as u64) as usize;
+        if victim == insider as usize {
+            return;
+        }
+        self.coverage.hit(named::ATTACK_SPEAKS_AS);
+        if self.plant == Some(Plant::SkipName) {
+            self.breaches.push(format!("another host has the place of receiver {victim}"));
         }
     }
 
@@ -362,7 +397,7 @@ impl World {
         // None, or one of another time.
         let proof = if self.attacker.random.one_in(2) { [0; 32] } else { keys::salt_of(net.now().0) };
         self.coverage.hit(named::ATTACK_UNPROVEN);
-        let at = net.now() + Duration(1);
-        self.plan(net, at, Later::Done { run, receiver, proof });
+        let (at, conn) = (net.now() + Duration(1), self.hosts[receiver].conn);
+        self.plan(net, at, Later::Done { run, receiver, conn, proof });
     }
 }

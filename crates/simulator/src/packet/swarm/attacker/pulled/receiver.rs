@@ -18,6 +18,9 @@ pub(super) struct Host {
     pub(super) verified: Vec<bool>,
     pub(super) done_at: Option<Time>,
     pub(super) removed: bool,
+    /// Which of its connections to the source it is, and whether that stands.
+    pub(super) conn: u32,
+    pub(super) stands: bool,
     pub(super) end: Option<End>,
 }
 
@@ -60,6 +63,8 @@ impl Host {
             verified: alloc::vec![false; geometry.groups() as usize],
             done_at: None,
             removed: false,
+            conn: 0,
+            stands: false,
             end: None,
         }
     }

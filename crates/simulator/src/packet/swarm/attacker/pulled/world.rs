@@ -2,7 +2,8 @@
 //!
 //! A payload has all of its bytes. What nodes look at, how packets are named, how names get to receivers and what permits allow is
 //! production's (`wire::pull::admit`, `protocol::pull::{NameList, Names}`, `wire::permit`); ciphers and hashes are ideal
-//! (`world::keys`). What the source says on connections comes whole and in order; that it may be late is all that is left of them.
+//! (`world::keys`). What the source and receivers say on connections comes whole, or the connection ends: a receiver keeps what it has
+//! verified, and is called again.
 
 use super::attack::Attacker;
 use super::node::Node;
@@ -29,6 +30,8 @@ use polycast_wire::pull::{DIGEST_LEN, digest_len};
 const BELOW_BYTES: u32 = 28;
 /// What is said on a connection comes after so long.
 const SAID_AFTER: Duration = Duration::from_micros(50);
+/// A receiver whose connection has ended is called again after so long.
+const CALLED_AGAIN: Duration = Duration::from_millis(5);
 
 /// A packet as it is on the wire.
 #[derive(Clone, Debug)]
@@ -51,9 +54,11 @@ impl Packet for Datagram {
 /// What happens at a time of its own.
 pub(super) enum Later {
     /// What the source has said comes to a receiver: so many sections have roots.
-    Told { run: usize, receiver: usize, roots: u64 },
+    Told { run: usize, receiver: usize, conn: u32, roots: u64 },
     /// A receiver's word that it has the object comes to the source.
-    Done { run: usize, receiver: usize, proof: Hash },
+    Done { run: usize, receiver: usize, conn: u32, proof: Hash },
+    /// A receiver whose connection has ended is called again.
+    Called { run: usize, receiver: usize },
     /// The source knows one more section.
     Listed { run: usize },
     /// A receiver is taken out.
@@ -236,6 +241,7 @@ impl World {
                 self.breaches.push(format!("of the transfer's permit receiver {at} says {lets}"));
             }
             if is_member {
+                self.hosts[at].stands = true;
                 self.tell(net, at);
             }
         }
@@ -246,8 +252,30 @@ impl World {
         let run = self.runs.len() - 1;
         let (secret, roots) = (self.runs[run].secret, self.runs[run].roots);
         self.truth.told.entry(secret).or_default().insert(receiver);
-        let at = self.attacker.hold_up(net.now() + SAID_AFTER, &mut self.coverage);
-        self.plan(net, at, Later::Told { run, receiver, roots });
+        let Some(at) = self.attacker.disturb(net.now() + SAID_AFTER, &mut self.coverage) else {
+            return self.break_off(net, receiver);
+        };
+        let conn = self.hosts[receiver].conn;
+        self.plan(net, at, Later::Told { run, receiver, conn, roots });
+    }
+
+    /// The connection between a receiver and the source ends; what is on its way there does not come.
+    pub(super) fn break_off(&mut self, net: &mut Network<Datagram>, receiver: usize) {
+        let (run, host) = (self.runs.len() - 1, &mut self.hosts[receiver]);
+        (host.conn, host.stands) = (host.conn + 1, false);
+        host.end = None;
+        self.plan(net, net.now() + CALLED_AGAIN, Later::Called { run, receiver });
+    }
+
+    /// The source calls a receiver again that it has lost.
+    fn call_again(&mut self, net: &mut Network<Datagram>, run: usize, receiver: usize) {
+        let Run { members, settled, .. } = &self.runs[run];
+        let is_lost = members.contains(&receiver) && !settled.contains(&receiver);
+        let is_over = run + 1 != self.runs.len() || self.hosts[receiver].removed;
+        if is_lost && !is_over && self.plant != Some(Plant::CallOnce) {
+            self.hosts[receiver].stands = true;
+            self.tell(net, receiver);
+        }
     }
 
     /// Seals all packets, and makes the lists of their names.
@@ -358,8 +386,11 @@ impl World {
 
     fn happen(&mut self, net: &mut Network<Datagram>, what: Later) {
         match what {
-            Later::Told { run, receiver, roots } => self.told(net, run, receiver, roots),
-            Later::Done { run, receiver, proof } => self.done(net, run, receiver, &proof),
+            Later::Told { receiver, conn, .. } | Later::Done { receiver, conn, .. }
+                if self.hosts[receiver].conn != conn => {}
+            Later::Told { run, receiver, roots, .. } => self.told(net, run, receiver, roots),
+            Later::Done { run, receiver, proof, .. } => self.done(net, run, receiver, &proof),
+            Later::Called { run, receiver } => self.call_again(net, run, receiver),
             Later::Listed { run } => self.listed(net, run),
             Later::Remove { receiver } => self.remove(net, receiver),
             Later::Held { node, link, packet } => self.come(net, node, link, packet),
@@ -374,7 +405,8 @@ impl World {
             return;
         }
         self.runs[run].roots = (self.runs[run].roots + 1).min(self.group.blocks.sections());
-        let members: Vec<usize> = self.runs[run].members.iter().copied().collect();
+        let members = self.runs[run].members.iter().copied();
+        let members: Vec<usize> = members.filter(|at| self.hosts[*at].stands).collect();
         members.into_iter().for_each(|at| self.tell(net, at));
     }
 
@@ -414,8 +446,11 @@ impl World {
     pub(super) fn say_done(&mut self, net: &mut Network<Datagram>, receiver: usize) {
         let run = self.runs.len() - 1;
         let proof = self.proof(run, &self.hosts[receiver].bytes);
-        let at = self.attacker.hold_up(net.now() + SAID_AFTER, &mut self.coverage);
-        self.plan(net, at, Later::Done { run, receiver, proof });
+        let Some(at) = self.attacker.disturb(net.now() + SAID_AFTER, &mut self.coverage) else {
+            return self.break_off(net, receiver);
+        };
+        let conn = self.hosts[receiver].conn;
+        self.plan(net, at, Later::Done { run, receiver, conn, proof });
     }
 
     /// The proof that one has these bytes, for the salt of this run.

@@ -1,0 +1,91 @@
+//! A source that has a permit for an object of one name, and sends it by another one.
+
+use super::world::{World, events, manager, serve, stopped, until};
+use polycast_agent::daemon::{Agent, AgentConfig, Engine, Transports};
+use polycast_agent::transfer::{Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
+use polycast_api::agent::send_event::Event;
+use polycast_api::agent::{Object, ObjectState};
+use polycast_api::client::{Receivers, SendOptions, Wait};
+use polycast_net::seal::Secret;
+use polycast_types::{DataId, Duration as Span};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SOON: Wait = Wait::UntilReady(Some(Span::from_secs(20)));
+
+/// The transports, with another name in WELCOME than the source's agent has shown its manager.
+#[derive(Default)]
+struct Renames {
+    transports: Transports,
+    lies: AtomicBool,
+}
+
+impl Engine for Renames {
+    fn deliver(
+        &self,
+        mut spec: SourceSpec,
+        on_event: &mut dyn FnMut(&Report),
+    ) -> Result<Report, TransferError> {
+        if self.lies.load(Ordering::SeqCst) {
+            spec.name = "payroll.csv".into();
+        }
+        self.transports.deliver(spec, on_event)
+    }
+
+    fn receive(
+        &self,
+        spec: ReceiverSpec,
+        on_event: &mut dyn FnMut(&ReceiverProgress),
+    ) -> Result<Received, TransferError> {
+        self.transports.receive(spec, on_event)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_comes_by_the_name_in_its_permit_or_not_at_all() {
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("cluster.key");
+    Secret::fresh().write_new(&key).unwrap();
+    let settings =
+        format!("key-file = '{}'\n[ip-multicast]\npool = '239.255.71.0/24'\nport = 17416", key.display());
+    let manager = manager(0, &settings).await;
+    let world = World::new(manager.address);
+    let engine = Arc::new(Renames::default());
+    let mut agents = Vec::new();
+    for name in ["a", "b"] {
+        let config = AgentConfig { key_file: Some(key.clone()), ..world.config(name) };
+        agents.push(serve(Agent::start_with(config, Arc::clone(&engine) as _).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("both agents have joined", async || client.status().await.unwrap().peers.len() == 2).await;
+    let (source, receiver) = (agents[0].session(1).await, agents[1].session(1).await);
+    for (number, lies) in [(1, false), (2, true), (3, false)] {
+        engine.lies.store(lies, Ordering::SeqCst);
+        // Long enough that some of it is there when the name is looked at.
+        let path = world.file(&format!("model-{number}.bin"), &vec![number as u8; 3_000_000]);
+        source.add(DataId(number), &path).await.unwrap();
+        let sending = source.send(DataId(number), &Receivers::All, &SendOptions::default()).await.unwrap();
+        let (events, error) = events(sending).await;
+        let Some(Event::Finished(report)) = events.last() else { panic!("{events:?} {error:?}") };
+        assert_eq!(report.is_complete(), !lies, "{report:?}");
+        let listed = async || agents[1].client().await.list(None).await.unwrap();
+        let is_over = |objects: &[Object]| objects.iter().all(|o| o.state() != ObjectState::Receiving);
+        until("the receiver has ended it", async || is_over(&listed().await)).await;
+        let objects = listed().await;
+        let is_here = objects.iter().any(|object| object.data_id == number);
+        assert_eq!(is_here, !lies, "{objects:?}");
+        if !lies {
+            assert!(report.sealed, "there are permits only where agents show keys");
+            let read = receiver.read(DataId(number), SOON).await.unwrap();
+            assert_eq!(read.name, format!("model-{number}.bin"));
+        }
+    }
+    // Nothing of it stays in the store, nor a part of it.
+    let left: Vec<String> = std::fs::read_dir(&agents[1].store)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("-2.object"))
+        .collect();
+    assert_eq!(left, Vec::<String>::new());
+    stopped(agents, manager).await;
+}
