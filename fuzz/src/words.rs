@@ -190,9 +190,13 @@ impl<'a> Words<'a> {
                 text = self.short_name();
                 Control::Welcome(self.welcome(&text, near))
             }
-            3 => Control::Hashes {
+            3 if self.flip() => Control::Hashes {
                 first: self.number(near),
                 hashes: vec![self.array(); 1 + self.below(3) as usize],
+            },
+            3 => Control::Sums {
+                first: self.number(near),
+                sums: vec![self.number(near); 1 + self.below(3) as usize],
             },
             4 if self.flip() => Control::Seal(SealSecret(self.array())),
             4 => Control::Root(self.array()),

@@ -1,8 +1,10 @@
 """New weights to several processes after each step: Polycast beside torch.distributed and beside files in a shared folder.
 
-    python weights_loop.py [--megabytes 500] [--versions 20] [--subscribers 4] [WAY ...]
+    python weights_loop.py [--megabytes 500] [--versions 20] [--subscribers 4] [--changed 1] [--rate 1gbit] [WAY ...]
 
-All of it runs on this machine, and gloo and Polycast between agents go over its loopback. For each version the clock runs from
+All of it runs on this machine, and gloo and Polycast between agents go over its loopback. With `--rate` the publisher and each subscriber are
+on hosts of their own, in network namespaces with links of that rate (Linux, root). With `--changed` so much of the weights
+changes from version to version, in per cent. For each version the clock runs from
 the call that publishes until the last subscriber has the tensors (where they are is different: gloo receives into the model,
 the others have views of a file in memory), and until each has copied them into its own model. The next version begins then.
 """
@@ -11,12 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import multiprocessing
 import os
+import resource
 import shutil
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,6 +35,9 @@ from typing import Any
 import numpy
 import polycast
 from polycast import tensors
+from polycast._program import program
+
+import hosts
 
 LAYERS = 24
 APP = str(uuid.uuid5(uuid.NAMESPACE_DNS, "weights-loop.example"))
@@ -44,6 +54,17 @@ class Setting:
     framework: str
     # Folder, manager, or address, as the way needs it.
     place: str = ""
+    # So many per cent of it change from version to version.
+    changed: float = 100
+    # Publisher and subscribers are on hosts of their own.
+    apart: bool = False
+    # Where the key of the agents is.
+    folder: str = ""
+
+    def agent(self) -> dict[str, Any]:
+        """How an agent of this process is started."""
+        own = {"interface": hosts.DEVICE, "key_file": f"{self.folder}/key"} if self.apart else {}
+        return {"app": APP, **own}
 
 
 def empty(setting: Setting) -> dict[str, Any]:
@@ -64,8 +85,10 @@ def copy_into(model: dict[str, Any], state: dict[str, Any]) -> None:
             numpy.copyto(tensor, state[name])
 
 
-def check(state: dict[str, Any], version: int) -> None:
-    for tensor in state.values():
+def check(state: dict[str, Any], version: int, changed: float) -> None:
+    # Of a version that has changed in part the first tensor's corners tell.
+    looked_at = state.values() if changed >= 100 else [state["layers.0.w"]]
+    for tensor in looked_at:
         assert tensor[0, 0] == tensor[-1, -1] == version, (float(tensor[0, 0]), version)
 
 
@@ -82,14 +105,15 @@ class Subscriber:
         self._said.put((self.index, 0, 0.0, 0.0))
 
     def has(self, version: int, state: dict[str, Any]) -> None:
-        check(state, version)
+        check(state, version, self.setting.changed)
         here = time.monotonic()
         if state is not self.model:
             copy_into(self.model, state)
         self._said.put((self.index, version, here, time.monotonic()))
 
 
-def polycast_subscriber(own: Subscriber, agent: polycast.Agent) -> None:
+def polycast_subscriber(own: Subscriber, agent: polycast.Agent, recycled: bool = False) -> None:
+    """Removes each version when the next one is in use; with `recycled` the store gives its memory to a later one of the same length."""
     if own.setting.framework == "torch":
         from polycast import torch as weights
 
@@ -106,16 +130,23 @@ def polycast_subscriber(own: Subscriber, agent: polycast.Agent) -> None:
         version = next(versions)
         assert version.object is not None
         own.has(version.version, tensors.of(version.object))
-        if before is not None:
+        if before is not None and not recycled:
             agent._forget(before)
         before = version.object.data_id
+        del version
     versions.cancel()
 
 
 def agents_subscriber(setting: Setting, index: int, said: Any) -> None:
     own = Subscriber(setting, index, said)
-    with polycast.Agent.embedded(setting.place, app=APP) as agent:
+    with polycast.Agent.embedded(setting.place, **setting.agent()) as agent:
         polycast_subscriber(own, agent)
+
+
+def recycling_subscriber(setting: Setting, index: int, said: Any) -> None:
+    own = Subscriber(setting, index, said)
+    with polycast.Agent.embedded(setting.place, **setting.agent()) as agent:
+        polycast_subscriber(own, agent, recycled=True)
 
 
 def one_agent_subscriber(setting: Setting, index: int, said: Any) -> None:
@@ -127,7 +158,7 @@ def one_agent_subscriber(setting: Setting, index: int, said: Any) -> None:
 def gloo(setting: Setting, rank: int) -> Any:
     import torch.distributed as distributed
 
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = hosts.DEVICE if setting.apart else "lo"
     distributed.init_process_group("gloo", init_method=setting.place, rank=rank, world_size=setting.subscribers + 1)
     return distributed
 
@@ -157,16 +188,38 @@ def files_subscriber(setting: Setting, index: int, said: Any) -> None:
 
 
 @contextmanager
+def manager_of(setting: Setting) -> Iterator[str | None]:
+    """A manager that other hosts reach; on one machine the publisher's agent brings its own along."""
+    if not setting.apart:
+        yield None
+        return
+    at = f"{hosts.address(0)}:7400"
+    line = [str(program()), "manager", "--listen", at, "--key-file", f"{setting.folder}/key"]
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as manager:
+        assert manager.stderr is not None
+        try:
+            said = next((said for said in manager.stderr if "listens on" in said), None)
+            if said is None:
+                raise hosts.Fault("the manager does not start")
+            threading.Thread(target=manager.stderr.read, daemon=True).start()
+            yield at
+        finally:
+            manager.terminate()
+
+
+@contextmanager
 def agents_publisher(setting: Setting) -> Iterator[tuple[str, Callable[[int, dict[str, Any]], None]]]:
     """Each subscriber has an agent of its own, as if it were another host."""
-    with polycast.Agent.embedded(app=APP) as agent:
+    with manager_of(setting) as manager, polycast.Agent.embedded(manager, **setting.agent()) as agent:
         yield agent.manager, lambda version, weights: published(agent, version, weights, setting.subscribers)
 
 
 @contextmanager
 def one_agent_publisher(setting: Setting) -> Iterator[tuple[str, Callable[[int, dict[str, Any]], None]]]:
     """All subscribers are on one other host: they share its agent."""
-    with polycast.Agent.embedded(app=APP) as agent, polycast.Agent.embedded(agent.manager, app=APP) as other:
+    if setting.apart:
+        raise hosts.Fault("polycast-host has one host for all subscribers, and --rate gives each its own")
+    with polycast.Agent.embedded(**setting.agent()) as agent, polycast.Agent.embedded(agent.manager, **setting.agent()) as other:
         yield str(other._embedded.socket), lambda version, weights: published(agent, version, weights, 1)  # type: ignore[union-attr]
 
 
@@ -213,27 +266,122 @@ def files_publisher(setting: Setting) -> Iterator[tuple[str, Callable[[int, dict
         shutil.rmtree(folder)
 
 
+def whole(connection: socket.socket, into: memoryview) -> None:
+    while into:
+        count = connection.recv_into(into)
+        if not count:
+            raise hosts.Fault("the publisher has gone")
+        into = into[count:]
+
+
+def tcp_subscriber(setting: Setting, index: int, said: Any) -> None:
+    """Takes each version as a file that comes over a connection of its own."""
+    from safetensors.numpy import load_file
+
+    own = Subscriber(setting, index, said)
+    host, port = setting.place.split(":")
+    file = Path(f"/dev/shm/weights-{os.getpid()}")
+    with socket.create_connection((host, int(port))) as connection:
+        own.ready()
+        try:
+            for version in range(1, setting.versions + 1):
+                length = bytearray(8)
+                whole(connection, memoryview(length))
+                with file.open("w+b") as written:
+                    written.truncate(int.from_bytes(length, "big"))
+                    with mmap.mmap(written.fileno(), 0) as mapped, memoryview(mapped) as view:
+                        whole(connection, view)
+                own.has(version, load_file(file))
+        finally:
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def tcp_publisher(setting: Setting) -> Iterator[tuple[str, Callable[[int, dict[str, Any]], None]]]:
+    """Copies a file to each subscriber, to all at the same time: what scp or rsync to each of them comes to, without their ciphers."""
+    from safetensors.numpy import save_file
+
+    joined: list[socket.socket] = []
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+
+    def copy(connection: socket.socket) -> None:
+        with (folder / "new").open("rb") as file:
+            connection.sendall(os.fstat(file.fileno()).st_size.to_bytes(8, "big"))
+            connection.sendfile(file)
+
+    def publish(_: int, weights: dict[str, Any]) -> None:
+        save_file(weights, folder / "new")
+        copies = [threading.Thread(target=copy, args=(connection,)) for connection in joined]
+        for thread in copies:
+            thread.start()
+        for thread in copies:
+            thread.join()
+
+    with socket.create_server((hosts.address(0) if setting.apart else "127.0.0.1", 0)) as server:
+
+        def join() -> None:
+            joined.extend(server.accept()[0] for _ in range(setting.subscribers))
+
+        publish.join = join  # type: ignore[attr-defined]
+        host, port = server.getsockname()
+        try:
+            yield f"{host}:{port}", publish
+        finally:
+            shutil.rmtree(folder)
+            for connection in joined:
+                connection.close()
+
+
 WAYS: dict[str, tuple[str, str, Any, Any]] = {
     "polycast-numpy": ("Polycast, an agent each, numpy", "numpy", agents_publisher, agents_subscriber),
+    "polycast-recycled": ("Polycast, an agent each, numpy, recycled memory", "numpy", agents_publisher, recycling_subscriber),
     "polycast-torch": ("Polycast, an agent each, torch", "torch", agents_publisher, agents_subscriber),
     "polycast-host": ("Polycast, one agent for all, torch", "torch", one_agent_publisher, one_agent_subscriber),
     "gloo": ("torch.distributed.broadcast, gloo", "torch", gloo_publisher, gloo_subscriber),
+    "tcp-numpy": ("a file over TCP to each, numpy", "numpy", tcp_publisher, tcp_subscriber),
     "files-numpy": ("files in /dev/shm, numpy", "numpy", files_publisher, files_subscriber),
     "files-torch": ("files in /dev/shm, torch", "torch", files_publisher, files_subscriber),
 }
 
 
+def change(model: dict[str, Any], version: int, changed: float) -> None:
+    """Makes the next version: all numbers, or so many per cent of the rows of all tensors, one behind the other, and the corners of the first one."""
+    tensors_of = list(model.values())
+    if changed >= 100:
+        for tensor in tensors_of:
+            tensor += 1
+        return
+    side = len(tensors_of[0])
+    rows = max(1, round(side * len(tensors_of) * changed / 100))
+    for row in range(version * rows, (version + 1) * rows):
+        tensors_of[row // side % len(tensors_of)][row % side] += 1
+    tensors_of[0][0, 0] = tensors_of[0][-1, -1] = version
+
+
+def on_its_host(subscriber: Any, setting: Setting, index: int, said: Any) -> None:
+    if setting.apart:
+        hosts.enter(index + 1)
+    subscriber(setting, index, said)
+
+
+def cpu_s() -> float:
+    """What this process and those that it has waited for have used."""
+    return sum(sum(resource.getrusage(of)[:2]) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One way: all versions, one after the other."""
+    used, left = cpu_s(), hosts.left(0) if arguments.rate else 0
     _, framework, publisher, subscriber = WAYS[way]
     side = int((arguments.megabytes * 1e6 / 4 / LAYERS) ** 0.5)
-    setting = Setting(side, arguments.versions, arguments.subscribers, framework)
+    apart = {"changed": arguments.changed, "apart": bool(arguments.rate), "folder": arguments.folder}
+    setting = Setting(side, arguments.versions, arguments.subscribers, framework, **apart)
     context = multiprocessing.get_context("spawn")
     said = context.Queue()
     here, copied = [], []
     with publisher(setting) as (place, publish):
-        setting = Setting(side, arguments.versions, arguments.subscribers, framework, place)
-        processes = [context.Process(target=subscriber, args=(setting, index, said)) for index in range(setting.subscribers)]
+        setting = Setting(side, arguments.versions, arguments.subscribers, framework, place, **apart)
+        processes = [context.Process(target=on_its_host, args=(subscriber, setting, index, said)) for index in range(setting.subscribers)]
         for process in processes:
             process.start()
         try:
@@ -247,11 +395,10 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             began = time.monotonic()
             changed_s = 0.0
             for version in range(1, setting.versions + 1):
-                change = time.monotonic()
-                for tensor in model.values():
-                    tensor += 1
+                before = time.monotonic()
+                change(model, version, arguments.changed)
                 start = time.monotonic()
-                changed_s += start - change
+                changed_s += start - before
                 publish(version, model)
                 got = [said.get(timeout=120) for _ in processes]
                 assert all(number == version for _, number, _, _ in got), got
@@ -263,9 +410,13 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
         finally:
             for process in processes:
                 process.kill()
+    # Subscribers and agents have ended by now: what they used is known.
+    size = side * side * 4 * LAYERS
     return {
         "way": way,
-        "bytes": side * side * 4 * LAYERS,
+        "bytes": size,
+        "cpu_s_per_gb_and_subscriber": (cpu_s() - used) / (size * setting.versions / 1e9) / setting.subscribers,
+        "copies": (hosts.left(0) - left) / (size * setting.versions) if arguments.rate else None,
         "versions_per_s": setting.versions / seconds,
         "here_s": {"median": statistics.median(here), "most": max(here)},
         "in_model_s": {"median": statistics.median(copied), "most": max(copied)},
@@ -278,16 +429,39 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=500)
     parser.add_argument("--versions", type=int, default=20)
     parser.add_argument("--subscribers", type=int, default=4)
+    parser.add_argument("--changed", type=float, default=100, help="per cent of the weights that change from version to version")
+    parser.add_argument("--rate", help="publisher and subscribers are on hosts of their own, with links of this rate, for example 1gbit")
+    parser.add_argument("--mtu", type=int, default=9000, help="of the links")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    print("| way | versions a second | until the last has the tensors, s: median, most | until the last has them in its model, s: median, most |")
-    print("| --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(prefix="weights-loop-") as folder:
+        arguments.folder = folder
+        try:
+            prepare(arguments)
+            table(arguments)
+        except hosts.Fault as fault:
+            sys.exit(f"error: {fault}")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    if arguments.rate:
+        hosts.make(arguments.subscribers + 1, arguments.rate, arguments.mtu)
+        hosts.enter(0)
+        subprocess.run([str(program()), "key", "new", f"{arguments.folder}/key"], check=True, stdout=subprocess.DEVNULL)
+
+
+def table(arguments: argparse.Namespace) -> None:
+    print("| way | versions a second | until the last has the tensors, s: median, most | until the last has them in its model, s: median, most "
+          "| CPU s per GB and subscriber, all processes | copies that left the publisher's host |")  # fmt: skip
+    print("| --- | --- | --- | --- | --- | --- |")
     for way in arguments.ways or WAYS:
         result = run(way, arguments)
         if arguments.json:
             print(json.dumps(result), file=sys.stderr)
         row = [WAYS[way][0], f"{result['versions_per_s']:.2f}"]
         row += [f"{result[name]['median']:.3f}, {result[name]['most']:.3f}" for name in ("here_s", "in_model_s")]
+        copies = result["copies"]
+        row += [f"{result['cpu_s_per_gb_and_subscriber']:.2f}", "" if copies is None else f"{copies:.3f}"]
         print(f"| {' | '.join(row)} |", flush=True)
 
 

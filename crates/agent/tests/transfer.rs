@@ -188,6 +188,42 @@ fn of_a_new_version_only_changed_groups_are_sent() {
     assert!(report.sent_bytes < object.len() as u64 * 110 / 100, "{} bytes sent", report.sent_bytes);
 }
 
+/// Bytes of which no group is like another one.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+#[test]
+fn what_has_moved_is_taken_from_where_it_lies() {
+    const GROUPS: usize = 100;
+    let before = noise(GROUPS << 18);
+    let mut object = before.clone();
+    object.splice((3 << 18) + 5..(3 << 18) + 5, noise(1_000));
+    object.drain((60 << 18) + 7..(60 << 18) + 707);
+    let len = object.len() as u64;
+    for path in [multicast(), Path::Chain] {
+        let older = vec![Some(Older(before.clone())), Some(Older(before.clone()))];
+        let (report, received) = deliver_over(&object, older, path);
+        // Of each place the group that was changed, and what is left of the one behind it.
+        assert!(received.iter().all(|got| got.spared_bytes >= len - (4 << 18)), "{received:?}");
+        assert!(report.sent_bytes <= 2 * (5 << 18), "{} bytes sent", report.sent_bytes);
+    }
+    // A version as long as the object is not searched: weights keep their length, and nothing in them moves.
+    let mut as_long = before.clone();
+    as_long.splice(3 << 18..3 << 18, noise(500));
+    as_long.truncate(object.len());
+    as_long.resize(object.len(), 0);
+    // Nor is what has nothing of the object, for long.
+    let older = vec![Some(Older(as_long)), Some(Older(vec![7; object.len() + 9]))];
+    let (_, received) = deliver_over(&object, older, multicast());
+    assert_eq!(received.iter().map(|got| got.spared_bytes).collect::<Vec<_>>(), [3 << 18, 0]);
+}
+
 /// As in a network whose switches forward by labels.
 #[test]
 fn every_datagram_may_have_the_networks_own_header_first() {

@@ -273,18 +273,14 @@ pub(crate) fn manager_settings(network: &Network, spec: &Spec, layout: &Layout) 
     text
 }
 
-/// Waits until all neighbours hear each other, and the manager has heard of it.
+/// Waits until all neighbours hear each other, and the manager hears every process of forwarders: it tries again after up to a second
+/// where one came later than itself, and knows no name of a node that it has not heard.
 pub(crate) fn await_links(layout: &Layout, places: &Places) -> Result<(), LabError> {
     let begun = Instant::now();
     loop {
-        let nodes = status(layout, places)?;
-        let list = nodes.as_array().map_or(&[][..], Vec::as_slice);
-        let down = |node: &&Value| {
-            node["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port["up"] != true))
-        };
-        let Some(node) = list.iter().find(down) else { break };
+        let answers = answers(layout, places)?;
+        let Some(reason) = answers.iter().find_map(|(process, answer)| lacks(process, answer)) else { break };
         if begun.elapsed() > LINKED_WITHIN {
-            let reason = format!("a link of {} is down", node["name"].as_str().unwrap_or_default());
             return Err(LabError::system("bring all links up", reason));
         }
         std::thread::sleep(LOOK_AGAIN);
@@ -294,19 +290,39 @@ pub(crate) fn await_links(layout: &Layout, places: &Places) -> Result<(), LabErr
     Ok(())
 }
 
+/// What a process of forwarders waits for, if anything.
+fn lacks(process: &str, answer: &Value) -> Option<String> {
+    let down = |node: &&Value| {
+        node["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port["up"] != true))
+    };
+    if let Some(node) = answer["nodes"].as_array().into_iter().flatten().find(down) {
+        return Some(format!("a link of {} is down", node["name"].as_str().unwrap_or_default()));
+    }
+    (answer["watchers"].as_u64() == Some(0))
+        .then(|| format!("the manager does not hear the forwarders of {process}"))
+}
+
 /// The counters of all nodes that run.
 pub(crate) fn status(layout: &Layout, places: &Places) -> Result<Value, LabError> {
+    let answers = answers(layout, places)?;
+    let nodes =
+        answers.iter().flat_map(|(_, answer)| answer["nodes"].as_array().cloned().unwrap_or_default());
+    Ok(Value::Array(nodes.collect()))
+}
+
+/// What the processes that run say of their nodes, by their names.
+fn answers(layout: &Layout, places: &Places) -> Result<Vec<(String, Value)>, LabError> {
     let names = layout.hosts.iter().map(|host| host.name.as_str()).chain([SWITCHES]);
-    let mut nodes = Vec::new();
-    for path in names.map(|name| socket(places, name)).filter(|path| path.exists()) {
+    let mut answers = Vec::new();
+    for (name, path) in names.map(|name| (name, socket(places, name))).filter(|(_, path)| path.exists()) {
         match ask(&path) {
-            Ok(answer) => nodes.extend(answer["nodes"].as_array().cloned().unwrap_or_default()),
+            Ok(answer) => answers.push((name.to_string(), answer)),
             // Its process was killed.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
             Err(error) => return Err(LabError::path("speak to the forwarder at", &path, &error)),
         }
     }
-    Ok(Value::Array(nodes))
+    Ok(answers)
 }
 
 fn ask(path: &Path) -> std::io::Result<Value> {

@@ -17,6 +17,7 @@ pub mod permit;
 pub mod priority;
 pub mod probe;
 pub mod reach;
+pub mod rolling;
 pub mod scratch;
 pub mod seal;
 pub mod store;

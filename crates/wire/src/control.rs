@@ -48,6 +48,8 @@ pub const RANGES_MAX: usize = 4_096;
 pub const FETCH_RANGES_MAX: usize = 4_095;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
+/// How many sums one SUMS may hold.
+pub const SUMS_MAX: usize = 32_768;
 /// How many digests one ROOTS may hold.
 pub const DIGESTS_MAX: usize = 32_768;
 /// The longest time between two PROGRESS of a pull transfer's receiver, and the longest time to ask again, in milliseconds.
@@ -364,6 +366,15 @@ pub enum Control<'a> {
     },
     /// Receiver: it has something that may be of the object, and asks for HASHES before it begins to pull.
     AskHashes,
+    /// Receiver: an older version may have groups of the object at other places; it asks for their sums.
+    AskSums,
+    /// Source: sums of hash groups from `first` on, which can be rolled over other bytes.
+    Sums {
+        /// Number of the first group.
+        first: u64,
+        /// One a group.
+        sums: Vec<u64>,
+    },
 }
 
 impl<'a> Control<'a> {
@@ -525,6 +536,12 @@ impl<'a> Control<'a> {
             }
             Control::Stalled { tree } => out.extend_from_slice(&[43, *tree]),
             Control::AskHashes => out.u8(44),
+            Control::AskSums => out.u8(45),
+            Control::Sums { first, sums } => {
+                out.u8(46);
+                out.u64(*first);
+                sums.iter().for_each(|sum| out.u64(*sum));
+            }
         }
     }
 }
@@ -615,6 +632,8 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         42 => Control::Roots { first: r.u64()?, digests: parse_digests(r)? },
         43 => Control::Stalled { tree: r.u8()? },
         44 => Control::AskHashes,
+        45 => Control::AskSums,
+        46 => Control::Sums { first: r.u64()?, sums: parse_sums(r)? },
         _ => return Err(WireError::Malformed),
     })
 }
@@ -735,6 +754,14 @@ fn parse_hashes(r: &mut Reader<'_>) -> Result<Vec<Hash>, WireError> {
         return Err(WireError::Malformed);
     }
     Ok(hashes.to_vec())
+}
+
+fn parse_sums(r: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
+    let (sums, rest) = r.take(r.0.len())?.as_chunks::<8>();
+    if sums.is_empty() || sums.len() > SUMS_MAX || !rest.is_empty() {
+        return Err(WireError::Malformed);
+    }
+    Ok(sums.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect())
 }
 
 fn parse_trees<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
@@ -867,6 +894,8 @@ mod tests {
                 count, block_bytes: block, credits, retry_ms, overtaken, progress_ms,
             });
             assert_round_trip(&Control::AskHashes);
+            assert_round_trip(&Control::AskSums);
+            assert_round_trip(&Control::Sums { first: a, sums: digests.iter().map(|digest| a ^ u64::from(digest[0])).collect() });
             assert_round_trip(&Control::Route { tree, begins: (tree > 9).then_some(credits), hops: &hops });
             let digests = digests.into_iter().map(Digest).collect();
             assert_round_trip(&Control::Roots { first: a, digests });

@@ -180,8 +180,13 @@ fn more_members_are_not_written() {
 
 #[test]
 fn hashes_and_digests_are_at_least_one_and_bounded() {
-    assert_eq!((control::HASHES_MAX, control::DIGESTS_MAX), (8_192, 32_768));
-    for (kind, len, max) in [(4, 32, control::HASHES_MAX), (42, pull::DIGEST_LEN, control::DIGESTS_MAX)] {
+    assert_eq!((control::HASHES_MAX, control::DIGESTS_MAX, control::SUMS_MAX), (8_192, 32_768, 32_768));
+    let kinds = [
+        (4, 32, control::HASHES_MAX),
+        (42, pull::DIGEST_LEN, control::DIGESTS_MAX),
+        (46, 8, control::SUMS_MAX),
+    ];
+    for (kind, len, max) in kinds {
         for (count, taken) in [(0, false), (1, true), (2, true), (max, true), (max + 1, false)] {
             assert_eq!(is_taken(&frame(kind, &vec![9; 8 + count * len])), taken, "{count} in kind {kind}");
             assert!(!is_taken(&frame(kind, &vec![9; 8 + count * len + 1])), "a byte more");

@@ -166,6 +166,8 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Roots { first: number, digests: vec![Digest([7; 16]), Digest([number as u8; 16])] },
         Control::Stalled { tree: number as u8 },
         Control::AskHashes,
+        Control::AskSums,
+        Control::Sums { first: number, sums: vec![number, 5] },
     ]
     .iter()
     .map(emitted)

@@ -179,6 +179,8 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::Route { .. } => "ROUTE",
         Control::Roots { .. } => "ROOTS",
         Control::AskHashes => "ASK_HASHES",
+        Control::AskSums => "ASK_SUMS",
+        Control::Sums { .. } => "SUMS",
         Control::Stalled { .. } => "STALLED",
     }
 }
@@ -285,6 +287,8 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Roots { first: E, digests: vec![digest(0x10), digest(0x70)] },
         Control::Stalled { tree: 6 },
         Control::AskHashes,
+        Control::AskSums,
+        Control::Sums { first: E, sums: vec![A, B] },
     ];
     [first_frames(), others].concat()
 }

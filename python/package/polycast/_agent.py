@@ -62,6 +62,7 @@ class Object:
 
     @staticmethod
     def of(text: str) -> Object:
+        """From the JSON that the agent gives."""
         return Object(**json.loads(text))
 
     def map(self, writable_copy: bool = False) -> memoryview:

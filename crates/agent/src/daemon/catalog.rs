@@ -1,8 +1,9 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
 mod sets;
+mod table;
 
-pub(super) use sets::{Part, Set, part_id, printable};
+pub(super) use sets::{Following, Lacking, Part, Set, part_id, printable};
 
 use super::choice::Choice;
 use super::store::{Description, Found};
@@ -14,10 +15,12 @@ use polycast_types::{AppId, DataId, ObjectId, format_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
+use table::Table;
 use tokio::sync::watch;
 
 /// Failures that are remembered, to be told to those who ask for the object.
@@ -156,7 +159,7 @@ pub(crate) struct Catalog {
 
 #[derive(Debug, Default)]
 struct Inner {
-    objects: BTreeMap<ObjectId, State>,
+    objects: Table,
     receiving: usize,
     /// Sets whose files are waited for, by the source of each list.
     gathering: BTreeMap<Option<IpAddr>, usize>,
@@ -301,8 +304,8 @@ impl Catalog {
         kind: ObjectKind,
         length: u64,
     ) -> Vec<Send> {
-        let like = |snapshot: &Snapshot| match snapshot {
-            Snapshot::Available(object)
+        let like = |state: &State| match state {
+            State::Available { object, .. }
                 if object.kind == kind && object.length > 0 && !object.is_private() =>
             {
                 let named = object.name == name;
@@ -310,9 +313,10 @@ impl Catalog {
             }
             _ => None,
         };
-        let listed = self.list(Some(id.app)).into_iter().filter(|(other, _)| *other != id);
-        let mut found: Vec<_> =
-            listed.filter_map(|(other, snapshot)| Some((like(&snapshot)?, other))).collect();
+        let inner = self.lock();
+        let listed = inner.objects.range(of_app(Some(id.app))).filter(|(other, _)| **other != id);
+        let mut found: Vec<_> = listed.filter_map(|(other, state)| Some((like(state)?, *other))).collect();
+        drop(inner);
         found.sort_unstable();
         found.into_iter().rev().take(OLDER_MAX).filter_map(|(_, other)| self.begin_send(other).ok()).collect()
     }
@@ -450,9 +454,7 @@ impl Catalog {
 
     /// Bytes that received objects have in the store, and that those will have that come; `except` does not count.
     pub(crate) fn stored_bytes(&self, except: Option<ObjectId>) -> u64 {
-        let inner = self.lock();
-        let others = inner.objects.iter().filter(|(id, _)| Some(**id) != except);
-        others.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
+        self.lock().objects.stored_bytes(except)
     }
 
     /// The same, of those that this user has brought.
@@ -460,6 +462,16 @@ impl Catalog {
         let inner = self.lock();
         let own = inner.objects.iter().filter(|(id, state)| **id != except && state.is_of(user));
         own.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// How often an object has gone, or has not come.
+    pub(crate) fn gone(&self) -> u64 {
+        self.lock().objects.gone()
+    }
+
+    /// Whether a newer version has taken the place of an object of this length.
+    pub(crate) fn has_superseded(&self, length: u64) -> bool {
+        self.lock().objects.has_superseded(length)
     }
 
     /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has taken come first, then
@@ -498,9 +510,7 @@ impl Catalog {
 
     /// A newer version has taken the place of an object.
     pub(crate) fn supersede(&self, id: ObjectId) {
-        if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id) {
-            object.superseded = true;
-        }
+        self.lock().objects.supersede(id);
     }
 
     /// Pins an object, or lets it go again, once `write` has written that down; gives what it is then.
@@ -530,9 +540,7 @@ impl Catalog {
 
     /// All objects, or those of one application, in the order of their names.
     pub(crate) fn list(&self, app: Option<AppId>) -> Vec<(ObjectId, Snapshot)> {
-        let first = ObjectId { app: app.unwrap_or_default(), data: DataId(0) };
-        let last = ObjectId { app: app.unwrap_or(AppId([0xff; 16])), data: DataId(u64::MAX) };
-        self.lock().objects.range(first..=last).map(|(id, state)| (*id, snapshot(state))).collect()
+        self.lock().objects.range(of_app(app)).map(|(id, state)| (*id, snapshot(state))).collect()
     }
 
     /// The root hash of an object has become known.
@@ -669,6 +677,12 @@ impl Available {
     }
 }
 
+/// The ids of an application's objects, or of all.
+fn of_app(app: Option<AppId>) -> RangeInclusive<ObjectId> {
+    let first = ObjectId { app: app.unwrap_or_default(), data: DataId(0) };
+    first..=ObjectId { app: app.unwrap_or(AppId([0xff; 16])), data: DataId(u64::MAX) }
+}
+
 fn snapshot(state: &State) -> Snapshot {
     match state {
         State::Available { object, .. } => Snapshot::Available(object.clone()),
@@ -749,7 +763,6 @@ impl Drop for Receive {
             drop(inner);
             return self.catalog.changed();
         }
-        inner.objects.remove(&self.id);
         let never = || Err(Refusal::new(Kind::TransferFailed, "the transfer did not begin"));
         match self.outcome.take().unwrap_or_else(never) {
             Ok(description) => {
@@ -758,6 +771,7 @@ impl Drop for Receive {
                 inner.journal.insert(self.id);
             }
             Err(why) => {
+                inner.objects.remove(&self.id);
                 inner.sets.remove(&self.id);
                 if inner.failures.len() >= FAILURES_MAX {
                     inner.failures.pop_front();

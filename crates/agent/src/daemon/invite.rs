@@ -345,7 +345,7 @@ fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     let bytes = FileSource::open(&shared.store.path(invitation.object)).ok()?;
     let (length, root) = (bytes.len(), hash_of(&bytes).ok()?);
     let is_it = length == invitation.object_len && invitation.root.is_none_or(|known| known == root);
-    let comes = shared.catalog.lacking(&set).is_ok_and(|(_, comes)| comes);
+    let comes = shared.catalog.lacking(&set).is_ok_and(|lacking| lacking.comes());
     if !is_it && !comes {
         // No source sends what the other list names: this one takes its place.
         progress.cancel.store(true, Ordering::Relaxed);
@@ -434,9 +434,7 @@ fn run(
     let mut spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
     spec.options.older = older_versions(shared).in_recycled_part(recycled);
     spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
-    if let Err(error) = shared.store.sweep() {
-        tracing::warn!(%error, "the store cannot be looked through");
-    }
+    shared.limits.sweep(&shared.store);
     let is_permitted = |said: &str| name.is_none_or(|name| said == name);
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {

@@ -10,7 +10,7 @@ use polycast_types::{ObjectId, format_bytes};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A store in memory gets this part of the machine's memory, unless settings say otherwise.
 const PART_OF_MEMORY: u64 = 2;
@@ -18,6 +18,8 @@ const PART_OF_MEMORY: u64 = 2;
 const RESTS: Duration = Duration::from_millis(500);
 /// Part files that are known to be of older versions; others are taken for rests of an earlier try.
 const ASIDE_MAX: usize = 4_096;
+/// What tries to receive have left is looked for this often at most.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Objects that are too old are looked for at least this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -32,6 +34,17 @@ pub(crate) struct Limits {
     making: Mutex<()>,
     /// Objects whose part files have what an object of the same number had before.
     aside: Mutex<BTreeSet<ObjectId>>,
+    /// The part files of the store, as of the last look.
+    parts: Mutex<Option<Parts>>,
+    swept: Mutex<Option<Instant>>,
+}
+
+/// The part files that a store has.
+#[derive(Clone, Debug)]
+struct Parts {
+    /// How often an object had gone, or had not come: only then a part file is left.
+    gone: u64,
+    found: Vec<(ObjectId, u64, SystemTime)>,
 }
 
 impl Limits {
@@ -39,7 +52,14 @@ impl Limits {
     pub(crate) fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
         let most = most
             .or_else(|| store.is_in_memory().then(|| memory_bytes()?.checked_div(PART_OF_MEMORY)).flatten());
-        Limits { most, ttl, making: Mutex::default(), aside: Mutex::default() }
+        Limits {
+            most,
+            ttl,
+            making: Mutex::default(),
+            aside: Mutex::default(),
+            parts: Mutex::default(),
+            swept: Mutex::default(),
+        }
     }
 
     pub(crate) fn most(&self) -> Option<u64> {
@@ -103,6 +123,31 @@ impl Limits {
         Ok(true)
     }
 
+    /// Removes what tries to receive have left long ago, unless it was looked for just now: a store may have very many files.
+    pub(crate) fn sweep(&self, store: &Store) {
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL) {
+            return;
+        }
+        *swept = Some(Instant::now());
+        drop(swept);
+        if let Err(error) = store.sweep() {
+            tracing::warn!(%error, "the store cannot be looked through");
+        }
+    }
+
+    /// What interrupted transfers have left, and other objects do not need; the folder is read when there may be more of it.
+    fn left(&self, catalog: &Catalog, store: &Store, coming: ObjectId) -> Vec<(ObjectId, u64, SystemTime)> {
+        let gone = catalog.gone();
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.as_ref().is_none_or(|parts| parts.gone != gone) {
+            *parts = Some(Parts { gone, found: store.parts().unwrap_or_default() });
+        }
+        let is_left = |id: &ObjectId| *id != coming && !catalog.is_known(*id);
+        let found = parts.iter().flat_map(|parts| &parts.found);
+        found.filter(|(id, ..)| is_left(id)).copied().collect()
+    }
+
     fn aside(&self) -> MutexGuard<'_, BTreeSet<ObjectId>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +155,6 @@ impl Limits {
     fn make_pages(&self, mut recycling: Recycling<'_>) -> Result<bool, Refusal> {
         let Recycling { catalog, store, coming, bytes, .. } = recycling;
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        self.expire(catalog, store);
         let Some(most) = self.most else {
             recycling.take_superseded();
             return Ok(recycling.done);
@@ -123,11 +167,17 @@ impl Limits {
                 format_bytes(most)
             ));
         }
-        let parts = store.parts().unwrap_or_default();
-        let is_left = |id: &ObjectId| *id != coming && !catalog.is_known(*id);
-        let parts: Vec<_> = parts.into_iter().filter(|(id, ..)| is_left(id)).collect();
-        let left: u64 = parts.iter().map(|(_, len, _)| len).sum();
-        let used = catalog.stored_bytes(Some(coming)).saturating_add(left);
+        let used = |parts: &[(ObjectId, u64, SystemTime)]| {
+            let left: u64 = parts.iter().map(|(_, len, _)| len).sum();
+            catalog.stored_bytes(Some(coming)).saturating_add(left)
+        };
+        let mut parts = self.left(catalog, store, coming);
+        if used(&parts).saturating_add(bytes) > most {
+            // What is too old goes before what is only the least used.
+            self.expire(catalog, store);
+            parts = self.left(catalog, store, coming);
+        }
+        let used = used(&parts);
         let over = used.saturating_add(bytes).saturating_sub(most);
         let (victims, freed) = victims(catalog, store, parts, over);
         if freed < over {
@@ -207,6 +257,9 @@ fn victims(
     over: u64,
 ) -> (Vec<Victim>, u64) {
     let (mut victims, mut freed) = (Vec::new(), 0u64);
+    if over == 0 {
+        return (victims, freed);
+    }
     for idle in catalog.idle() {
         if freed >= over {
             return (victims, freed);
@@ -242,7 +295,7 @@ struct Recycling<'a> {
 impl Recycling<'_> {
     /// Takes those of a version that is not used any more, if there is one of this length, whether room is needed or not.
     fn take_superseded(&mut self) {
-        if self.done || !self.may || self.bytes == 0 {
+        if self.done || !self.may || self.bytes == 0 || !self.catalog.has_superseded(self.bytes) {
             return;
         }
         let now = SystemTime::now();

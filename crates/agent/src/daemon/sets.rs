@@ -4,7 +4,9 @@
 //! receiver has the set when it has the list and every file of it, with the bytes that the list names.
 
 use super::Shared;
-use super::catalog::{self, Available, Coming, Part, Receive, Set, Snapshot, part_id, printable};
+use super::catalog::{
+    self, Available, Coming, Following, Lacking, Part, Receive, Set, Snapshot, part_id, printable,
+};
 use super::choice::Choice;
 use super::objects::{Outcomes, Shape, store_bytes};
 use super::sends::{Sends, Watcher, Wish, open};
@@ -15,7 +17,7 @@ use polycast_api::agent::{FilesEvent, SendEvent, SetFile};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::report::Report;
-use polycast_net::archive::{MANIFEST_LEN_MAX, Manifest, TreeSource};
+use polycast_net::archive::{Listed, MANIFEST_LEN_MAX, Manifest, TreeSource};
 use polycast_net::hash::{hash_of, hex};
 use polycast_net::object::{FileSource, MODE_USUAL, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
@@ -222,30 +224,27 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     shared.catalog.list_files(id, Arc::clone(&set));
     let cancelled =
         || Refusal::new(Kind::Cancelled, format!("the files of set {id} are not waited for any more"));
-    let (mut moved, mut before) = (Instant::now(), None);
+    let (mut moved, mut before, mut lacking) = (Instant::now(), None, Lacking::default());
     loop {
         // Seen before looking, so that a change in between is not missed.
         if changes.borrow_and_update().is_none() || receive.progress().cancel.load(Ordering::Relaxed) {
             return Err(cancelled());
         }
-        let (lacking, comes) = match shared.catalog.lacking(&set) {
-            Ok(found) => found,
-            Err((part, refusal)) => {
-                if !before_it.contains(&part) {
-                    forget_part(shared, part, id);
-                }
-                return Err(refusal);
+        if let Err((part, refusal)) = shared.catalog.look(&set, &mut lacking) {
+            if !before_it.contains(&part) {
+                forget_part(shared, part, id);
             }
-        };
-        if lacking.is_empty() {
+            return Err(refusal);
+        }
+        if lacking.count() == 0 {
             unchanged(&shared.catalog.files_of(id)?.1).await?;
             return Ok(set);
         }
-        if comes || before != Some(lacking.len()) {
-            (moved, before) = (Instant::now(), Some(lacking.len()));
+        if lacking.comes() || before != Some(lacking.count()) {
+            (moved, before) = (Instant::now(), Some(lacking.count()));
         }
         if moved.elapsed() > IDLE_MAX {
-            let (lacking, all) = (lacking.len(), set.parts().len());
+            let (lacking, all) = (lacking.count(), set.parts().len());
             let why =
                 format!("{lacking} of the {all} files of set {id} have not come, and no source sends them");
             return Err(Refusal::new(Kind::TransferFailed, why));
@@ -356,7 +355,7 @@ async fn follow_files(
     events: &Events<FilesEvent>,
 ) -> Result<(), Refusal> {
     let mut changes = shared.catalog.changes();
-    let mut told: Option<BTreeSet<ObjectId>> = None;
+    let (mut told, mut following): (Option<BTreeSet<ObjectId>>, _) = (None, Following::default());
     loop {
         // Seen before looking, so that a change in between is not missed.
         if changes.borrow_and_update().is_none() {
@@ -372,17 +371,30 @@ async fn follow_files(
         if told.is_some() && coming.is_none() {
             return Err(shared.catalog.absent(id));
         }
-        if let Ok((set, here)) = shared.catalog.files_of(id) {
+        if let Ok((set, here)) = shared.catalog.files_since(id, &mut following) {
             let complete = matches!(coming, Some(Coming::Here(_)));
             unchanged(&here).await?;
             if complete {
+                // Those that were told before, too.
+                unchanged(&shared.catalog.files_of(id)?.1).await?;
                 shared.used(id);
             }
             let known = told.get_or_insert_default();
             let is_first = known.is_empty();
-            let listed = named(shared, &set, (id, user), &here);
-            let fresh = listed.filter(|(part, file)| is_first || (file.here && !known.contains(part)));
-            let fresh: Vec<_> = fresh.collect();
+            let fresh: Vec<_> = match is_first {
+                true => {
+                    let listed = set.manifest.files().map(|file| (part_id(id.app, &file.root), file));
+                    listed
+                        .map(|(part, file)| (part, named(shared, part, user, &file, here.get(&part))))
+                        .collect()
+                }
+                false => here
+                    .iter()
+                    .filter(|(part, _)| !known.contains(part))
+                    .flat_map(|(part, object)| set.files_of(*part).map(move |file| (*part, object, file)))
+                    .map(|(part, object, file)| (part, named(shared, part, user, &file, Some(object))))
+                    .collect(),
+            };
             // Once the list was told, a set of no files is not told again.
             known.insert(id);
             known.extend(fresh.iter().filter(|(_, file)| file.here).map(|(part, _)| *part));
@@ -407,30 +419,26 @@ async fn follow_files(
     }
 }
 
-/// The files of a set, each with its object.
+/// A file of a set, as its object.
 fn named(
     shared: &Shared,
-    set: &Set,
-    (id, user): (ObjectId, User),
-    here: &BTreeMap<ObjectId, Available>,
-) -> impl Iterator<Item = (ObjectId, SetFile)> {
+    part: ObjectId,
+    user: User,
+    file: &Listed<'_>,
+    here: Option<&Available>,
+) -> SetFile {
     let is_told = user.shares_paths() || !user.is_other();
-    set.manifest.files().map(move |file| {
-        let part = part_id(id.app, &file.root);
-        let found = here.get(&part);
-        let lies = found.map(|object| object.added_from.clone().unwrap_or_else(|| shared.store.path(part)));
-        let path = lies.filter(|_| is_told).map(|path| path.to_string_lossy().into_owned());
-        let file = SetFile {
-            name: file.name.to_vec(),
-            data_id: part.data.0,
-            length: file.len,
-            root: hex(&file.root),
-            mode: file.mode.into(),
-            here: found.is_some(),
-            path: path.unwrap_or_default(),
-        };
-        (part, file)
-    })
+    let lies = here.map(|object| object.added_from.clone().unwrap_or_else(|| shared.store.path(part)));
+    let path = lies.filter(|_| is_told).map(|path| path.to_string_lossy().into_owned());
+    SetFile {
+        name: file.name.to_vec(),
+        data_id: part.data.0,
+        length: file.len,
+        root: hex(&file.root),
+        mode: file.mode.into(),
+        here: here.is_some(),
+        path: path.unwrap_or_default(),
+    }
 }
 
 /// Tells of files; gives whether the caller is still there.

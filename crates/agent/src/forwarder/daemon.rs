@@ -2,7 +2,7 @@
 //!
 //! A connection, over the Unix socket or TCP, carries one order as a line of JSON; answers are lines of JSON.
 //!
-//! - `{"do":"status"}`: the counters of all nodes.
+//! - `{"do":"status"}`: the counters of all nodes, and how many clients watch.
 //! - `{"do":"watch"}`: the links of all nodes, then every link that changes, until the connection ends
 //!   (`polycast_api::forwarder`). The manager asks for this.
 //!
@@ -51,6 +51,8 @@ pub struct Nodes {
     numbers: BTreeMap<String, u32>,
     /// Where the links are told over TCP, if the settings say so.
     control: Option<SocketAddr>,
+    /// Clients that have been told all links, and hear what changes.
+    watchers: Arc<AtomicUsize>,
 }
 
 impl Nodes {
@@ -74,7 +76,7 @@ impl Nodes {
         });
         let tcp = tcp.transpose()?;
         let control = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
-        let nodes = Arc::new(Nodes { by_name, numbers, control });
+        let nodes = Arc::new(Nodes { by_name, numbers, control, watchers: Arc::default() });
         let connections = Arc::new(AtomicUsize::new(0));
         if let Some(path) = &config.socket {
             let listener = listen(path)?;
@@ -204,10 +206,28 @@ fn serve(mut stream: impl Connection, nodes: Arc<Nodes>) -> io::Result<()> {
     BufReader::new(Read::take(&mut stream, LINE_LEN_MAX)).read_line(&mut line)?;
     let answer: Value = match serde_json::from_str(&line) {
         Err(error) => json!({ "error": format!("that is no order: {error}") }),
-        Ok(Order::Status) => json!({ "nodes": nodes.status() }),
+        Ok(Order::Status) => {
+            json!({ "nodes": nodes.status(), "watchers": nodes.watchers.load(Ordering::Relaxed) })
+        }
         Ok(Order::Watch) => return watch(&mut stream, nodes),
     };
     say(&mut stream, &answer)
+}
+
+/// Counts one more as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Tells links until the other end or the nodes are gone.
@@ -217,6 +237,7 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
     nodes.by_name.values().for_each(|node| node.watch(sender.clone()));
     drop(sender);
     say(stream, &nodes.links())?;
+    let _counted = Counted::new(&nodes.watchers);
     // A client that only watches does not keep them running.
     let (numbers, watched) = (nodes.numbers.clone(), Arc::downgrade(&nodes));
     drop(nodes);
@@ -291,5 +312,36 @@ mod tests {
         // Without a key it is as before.
         let plain = Nodes::start(&config, None).unwrap();
         assert!(asked(plain.control().unwrap(), None).contains("\"nodes\":[]"));
+    }
+
+    #[test]
+    fn clients_that_watch_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("node.sock");
+        let mut nodes = crate::forwarder::tests::configs(1, &[]);
+        nodes[0].number = Some(7);
+        let config = ForwarderConfig { socket: Some(socket.clone()), control: None, nodes };
+        let nodes = Nodes::start(&config, None).unwrap();
+        let order = |order: Order| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            say(&mut stream, &order).unwrap();
+            let mut heard = BufReader::new(stream);
+            let mut line = String::new();
+            heard.read_line(&mut line).unwrap();
+            (line, heard)
+        };
+        let count = || serde_json::from_str::<Value>(&order(Order::Status).0).unwrap()["watchers"].as_u64();
+        let becomes = |expected| {
+            while count() != Some(expected) {
+                std::thread::yield_now();
+            }
+        };
+        assert_eq!(count(), Some(0));
+        let (links, watching) = order(Order::Watch);
+        assert!(links.contains("n0"), "{links}");
+        becomes(1);
+        let second = order(Order::Watch);
+        becomes(2);
+        drop((watching, second, nodes));
     }
 }

@@ -221,12 +221,18 @@ impl Assembler {
     }
 
     /// Takes a group from an older version, if it is the object's there. The bytes that are written are those that were hashed.
-    pub(crate) fn take_from(&mut self, older: &dyn ObjectSource, group: u64) -> Result<bool, StoreError> {
+    /// They begin at `at` there.
+    pub(crate) fn take_from(
+        &mut self,
+        older: &dyn ObjectSource,
+        group: u64,
+        at: u64,
+    ) -> Result<bool, StoreError> {
         let bytes = self.geometry.group_bytes(group);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize((bytes.end - bytes.start) as usize, 0);
         // One that cannot be read any more has nothing: it comes like the rest.
-        let read = older.read_exact_at(&mut scratch, bytes.start).is_ok();
+        let read = older.read_exact_at(&mut scratch, at).is_ok();
         let intact = read && self.hashes.get(group as usize) == Some(&self.hash(&scratch, group));
         let written = if intact { self.part.write(&scratch, bytes.start) } else { Ok(()) };
         self.scratch = scratch;
@@ -235,6 +241,11 @@ impl Assembler {
             self.settle(group);
         }
         Ok(intact)
+    }
+
+    /// Whether a group is not here yet.
+    pub(crate) fn lacks(&self, group: u64) -> bool {
+        !self.verified[group as usize]
     }
 
     /// Takes a group that came over TCP whole; gives whether it is right (`Later` where its hash is not there).

@@ -96,6 +96,10 @@ pub(super) struct Session {
     guests: BTreeMap<GuestId, Guest>,
     /// Receivers that ask for hashes before they begin to pull.
     ask_hashes: BTreeSet<GuestId>,
+    /// Receivers that have asked for sums: once each.
+    asked_sums: BTreeSet<GuestId>,
+    /// Those of them that are to be told more, and how many each has been told.
+    ask_sums: BTreeMap<GuestId, usize>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
     /// Why those were turned away that came under the names of receivers and have others.
@@ -157,6 +161,8 @@ impl Session {
             broken: BTreeSet::new(),
             guests: BTreeMap::new(),
             ask_hashes: BTreeSet::new(),
+            asked_sums: BTreeSet::new(),
+            ask_sums: BTreeMap::new(),
             forged: BTreeMap::new(),
             misnamed: BTreeMap::new(),
             next_guest: 0,
@@ -266,6 +272,18 @@ impl Session {
         self.ask_hashes.contains(&guest)
     }
 
+    /// Takes out the receivers that ask for sums and are not ready yet, with how many each has been told.
+    pub(super) fn take_sums_told(&mut self) -> BTreeMap<GuestId, usize> {
+        let mut asking = std::mem::take(&mut self.ask_sums);
+        asking.retain(|guest, _| self.streams.contains_key(guest) && !self.roster.is_ready(*guest));
+        asking
+    }
+
+    /// A receiver has been told so many sums, and is to be told more.
+    pub(super) fn sums_told(&mut self, guest: GuestId, sums: usize) {
+        self.ask_sums.insert(guest, sums);
+    }
+
     /// What a receiver has said of itself.
     pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
         self.guests.get(&guest).copied()
@@ -305,6 +323,8 @@ impl Session {
     fn forget(&mut self, guest: GuestId) -> Option<FrameStream> {
         self.welcomed.remove(&guest);
         self.ask_hashes.remove(&guest);
+        self.asked_sums.remove(&guest);
+        self.ask_sums.remove(&guest);
         self.broken.remove(&guest);
         self.streams.remove(&guest)
     }
@@ -492,6 +512,11 @@ impl Session {
                     }
                     if let Control::AskHashes = control {
                         self.ask_hashes.insert(guest);
+                    }
+                    if let Control::AskSums = control
+                        && self.asked_sums.insert(guest)
+                    {
+                        self.ask_sums.insert(guest, 0);
                     }
                     if let Control::Forged { packets } = control {
                         self.forged.insert(guest, packets);

@@ -1,10 +1,11 @@
 //! What foreign ends do that mean no good: each may end its own session, and no other.
 
 use super::session_tests::{Source, ask, frame, hello, next, next_frame, start, start_with};
-use super::{Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
+use super::{OlderVersions, Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
 use polycast_net::hash::keyed_hash;
-use polycast_types::Handle;
-use polycast_wire::control::{Control, Hello, Salt, proven_group};
+use polycast_net::rolling;
+use polycast_types::{Handle, ObjectId};
+use polycast_wire::control::{Control, Form, Hello, Salt, Welcome, proven_group};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -108,6 +109,11 @@ fn idle_connections_keep_no_receiver_out() {
 
 /// A receiver of a source that says this when the receiver comes.
 fn receive_from(words: Option<Vec<u8>>) -> (TransferError, Duration) {
+    receive_with(words, Options::default())
+}
+
+/// The same with these settings of the receiver.
+fn receive_with(words: Option<Vec<u8>>, options: Options) -> (TransferError, Duration) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -129,7 +135,7 @@ fn receive_from(words: Option<Vec<u8>>) -> (TransferError, Duration) {
         rendezvous: Rendezvous::At(address, Handle(1)),
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::Raw(folder.path().join("object")),
-        options: Options::default(),
+        options,
         cancel: Arc::new(AtomicBool::new(false)),
     };
     let begun = Instant::now();
@@ -149,4 +155,46 @@ fn what_a_source_says_harms_no_receiver() {
     let (silent, span) = receive_from(None);
     assert!(matches!(silent, TransferError::NoAnswer(_)), "{silent}");
     assert!(span < Duration::from_secs(6), "it held a place for {span:?}");
+}
+
+/// A receiver that asks hears the sum of every group, also of those that were hashed before.
+#[test]
+fn one_that_asks_hears_every_sum() {
+    let object: Vec<u8> = (0..600_000u32).map(|at| (at * 7 + at / 251) as u8).collect();
+    let source = start_with(false, object.clone());
+    let (mut stream, first) = ask(&source, &hello(source.handle, "a"));
+    assert_eq!(first, "WELCOME");
+    stream.write_all(&frame(&Control::AskSums)).unwrap();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        if let Ok(Control::Sums { first, sums }) = Control::parse(&next_frame(&mut stream)) {
+            assert_eq!(first, told.len() as u64);
+            told.extend(sums);
+        }
+    }
+    assert_eq!(told, object.chunks(1 << 18).map(rolling::sum).collect::<Vec<_>>());
+    source.cancel.store(true, Ordering::Relaxed);
+    drop(source.thread.join().unwrap());
+}
+
+#[test]
+fn sums_that_nothing_asks_for_end_the_session() {
+    let welcome = frame(&Control::Welcome(Welcome {
+        object: ObjectId::default(),
+        form: Form::File,
+        mode: 0o644,
+        name: "object",
+        object_len: 2 << 20,
+        fragment_len: 1_000,
+        group_len: 1 << 18,
+        channel: ([0; 4], 0),
+        outer_len: 0,
+        stall_ns: 5_000_000_000,
+        salt: [0; 32],
+    }));
+    let sums = frame(&Control::Sums { first: 0, sums: vec![1] });
+    let older = OlderVersions::found_by(|_| vec![Arc::new(vec![7u8; 3 << 20])]);
+    let options = Options { older, ..Options::default() };
+    let (error, _) = receive_with(Some([welcome, sums].concat()), options);
+    assert!(matches!(error, TransferError::Contradiction(_)), "{error}");
 }

@@ -2,10 +2,12 @@
 
 use super::assembler::Assembler;
 use polycast_net::object::ObjectSource;
+use polycast_net::rolling::Wanted;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
-use polycast_protocol::reuse::{Input, Reuse, VERSIONS_MAX, Version};
+use polycast_protocol::reuse::{Act, Input, Reuse, Seek, VERSIONS_MAX, Version};
 use polycast_protocol::session::Offer;
+use polycast_wire::control::Form;
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,37 +86,106 @@ pub(super) struct Looking {
     /// Whether the part file is the first version.
     in_part: bool,
     older: Vec<Older>,
+    geometry: Geometry,
+    /// Sums of groups, which are looked for elsewhere; none before they are asked for.
+    sums: Option<Wanted>,
+    /// Bytes that are searched.
+    searched: Vec<u8>,
+}
+
+/// What has come of a turn.
+pub(super) struct Turn {
+    /// Groups that are right.
+    pub(super) held: Vec<u64>,
+    /// There may be more at once.
+    pub(super) more: bool,
+    /// The source is to be asked for sums.
+    pub(super) ask_sums: bool,
 }
 
 impl Looking {
-    /// `None` where nothing is here.
-    pub(super) fn at(geometry: Geometry, part: InPart, older: Vec<Older>) -> Option<Self> {
+    /// `None` where nothing is here. `searches`: whether the source can be asked for sums.
+    pub(super) fn at(offer: &Offer, part: InPart, older: Vec<Older>, searches: bool) -> Option<Self> {
+        let geometry = offer.geometry;
         let len = geometry.object_len;
         let rest = match part {
             InPart::Nothing => None,
-            InPart::Rest => Some(Version { len, whole: true }),
-            InPart::Recycled => Some(Version { len, whole: false }),
+            InPart::Rest => Some(Version { len, whole: true, shifts: false }),
+            InPart::Recycled => Some(Version { len, whole: false, shifts: false }),
         };
-        let versions = older.iter().map(|source| Version { len: source.len(), whole: false });
+        // Weights keep their length, and nothing in them moves; streams of directories are padded.
+        let may_move = |other: u64| searches && (other != len || offer.form == Form::Directory);
+        let version = |len: u64| Version { len, whole: false, shifts: may_move(len) };
+        let versions = older.iter().map(|source| version(source.len()));
         let versions: Vec<Version> = rest.into_iter().chain(versions).collect();
         let machine = Reuse::new(geometry, &versions);
-        (!versions.is_empty()).then_some(Looking { machine, in_part: part != InPart::Nothing, older })
+        let in_part = part != InPart::Nothing;
+        (!versions.is_empty()).then_some(Looking {
+            machine,
+            in_part,
+            older,
+            geometry,
+            sums: None,
+            searched: Vec::new(),
+        })
     }
 
-    /// Looks at some groups whose hashes are known; gives those that are right, and whether there may be more at once.
-    pub(super) fn turn(&mut self, assembler: &mut Assembler) -> Result<(Vec<u64>, bool), StoreError> {
-        self.machine.handle(Input::Known(assembler.hashes().len() as u64));
-        let mut held = Vec::new();
-        for _ in 0..LOOKS_MAX {
-            let Some(look) = self.machine.poll() else { return Ok((held, false)) };
-            let same = match look.version.checked_sub(usize::from(self.in_part)) {
-                None => assembler.check_held(look.group)?,
-                Some(at) => assembler.take_from(&*self.older[at], look.group)?,
-            };
-            self.machine.handle(Input::Looked { look, same });
-            held.extend(same.then_some(look.group));
+    /// The source tells sums of groups from `first` on, of which so many have hashes; gives whether that is what was asked for.
+    pub(super) fn add_sums(&mut self, first: u64, sums: &[u64], hashes: u64) -> bool {
+        let Some(wanted) = &mut self.sums else { return false };
+        if first != wanted.known() || first + sums.len() as u64 > hashes {
+            return false;
         }
-        Ok((held, true))
+        wanted.add(sums);
+        true
+    }
+
+    /// Looks at some groups whose hashes are known.
+    pub(super) fn turn(&mut self, assembler: &mut Assembler) -> Result<Turn, StoreError> {
+        self.machine.handle(Input::Known(assembler.hashes().len() as u64));
+        if let Some(sums) = &self.sums {
+            self.machine.handle(Input::Sums(sums.known()));
+        }
+        let mut turn = Turn { held: Vec::new(), more: true, ask_sums: false };
+        for _ in 0..LOOKS_MAX {
+            match self.machine.poll() {
+                None => {
+                    turn.more = false;
+                    break;
+                }
+                Some(Act::AskSums) => {
+                    self.sums = Some(Wanted::new(self.geometry.group_len, self.geometry.groups()));
+                    turn.ask_sums = true;
+                }
+                Some(Act::Seek(seek)) => {
+                    let found = self.seek(seek, assembler);
+                    self.machine.handle(Input::Sought { seek, found });
+                    // That takes as long as many looks.
+                    break;
+                }
+                Some(Act::Look(look)) => {
+                    let same = match look.version.checked_sub(usize::from(self.in_part)) {
+                        None => assembler.check_held(look.group)?,
+                        Some(at) => assembler.take_from(&*self.older[at], look.group, look.at)?,
+                    };
+                    self.machine.handle(Input::Looked { look, same });
+                    turn.held.extend(same.then_some(look.group));
+                }
+            }
+        }
+        Ok(turn)
+    }
+
+    /// The first of these places where a group may begin that lacks, and which.
+    fn seek(&mut self, seek: Seek, assembler: &Assembler) -> Option<(u64, u64)> {
+        let wanted = self.sums.as_mut().expect("it is asked for sums before");
+        let older = &self.older[seek.version - usize::from(self.in_part)];
+        let len = seek.to - seek.from + u64::from(self.geometry.group_len) - 1;
+        self.searched.resize(len as usize, 0);
+        // One that cannot be read any more has nothing.
+        older.read_exact_at(&mut self.searched, seek.from).ok()?;
+        let (at, group) = wanted.find(&self.searched, |group| assembler.lacks(group))?;
+        Some((seek.from + at as u64, group))
     }
 
     /// Whether nothing more is looked at.

@@ -108,7 +108,7 @@ fn join(
         older.splice(0..0, present);
     }
     let in_part = InPart::of(&part, &spec.options.older);
-    let looking = Looking::at(offer.geometry, in_part, older);
+    let looking = Looking::at(&offer, in_part, older, true);
     link.handle(GuestInput::Stored { resumes: looking.is_some() });
     let ends = Ends { data, link, strangers };
     let run = Run::new(spec.clone(), offer, (handle, seal), clock, ends, target, part);
@@ -695,6 +695,7 @@ impl Run {
         while let Some(frame) = self.link.next_frame() {
             match frame {
                 Control::Hashes { first, hashes } => self.add_hashes(first, &hashes)?,
+                Control::Sums { first, sums } => self.add_sums(first, &sums)?,
                 Control::Root(root) => self.root = Some(root),
                 Control::PtchData { sn, payload } => {
                     // The frame is borrowed from the stream: its bytes are few enough to be moved.

@@ -28,7 +28,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Hash, SealSecret, Welcome};
+use polycast_wire::control::{Control, HASHES_MAX, Hash, SUMS_MAX, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -258,7 +258,7 @@ impl Run {
             }
             self.steer();
             self.turn_session()?;
-            let busy = self.drain()? | self.hash_when_idle()?;
+            let busy = self.drain()? | self.hash_when_idle()? | self.sum_when_idle()?;
             self.patch_guests()?;
             self.wait(busy)?;
             let now = self.now();
@@ -425,6 +425,25 @@ impl Run {
         }
         self.hash_batch()?;
         Ok(true)
+    }
+
+    /// Sums ahead for those who ask, until they are ready; gives whether there was something to sum.
+    fn sum_when_idle(&mut self) -> Result<bool, TransferError> {
+        let mut all_told = true;
+        for (guest, told) in self.session.take_sums_told() {
+            // Each is told what is known already, and then what becomes known.
+            let known = self.supply.sums();
+            let end = known.len().min(told + SUMS_MAX);
+            if told < end {
+                let sums = known[told..end].to_vec();
+                self.session.tell(guest, &Control::Sums { first: told as u64, sums });
+            }
+            if (end as u64) < self.geometry.groups() {
+                all_told = false;
+                self.session.sums_told(guest, end);
+            }
+        }
+        Ok(!all_told && !self.supply.sum_more().map_err(TransferError::Read)?.is_empty())
     }
 
     fn hash_batch(&mut self) -> Result<(), TransferError> {

@@ -2,6 +2,7 @@
 
 use polycast_net::hash::{group_hash, root_hash};
 use polycast_net::object::ObjectSource;
+use polycast_net::rolling;
 use polycast_net::seal::Seal;
 use polycast_protocol::push::Geometry;
 use polycast_types::RangeSet;
@@ -24,6 +25,8 @@ pub(crate) struct Supply {
     /// What the data channel carries is sealed.
     sealed: Option<Sealed>,
     hashes: Vec<Hash>,
+    /// Sums of the first groups, as many as were asked for.
+    sums: Vec<u64>,
     /// The last two batches; the older one comes first.
     batches: [Batch; 2],
     /// How many groups of what was hashed are read again at a time: fewer while the disk is slow.
@@ -164,6 +167,7 @@ impl Supply {
             geometry,
             sealed: seal.map(Sealed::new),
             hashes: Vec::new(),
+            sums: Vec::new(),
             batches: Default::default(),
             again_groups: BATCH_GROUPS,
             again: Batch::default(),
@@ -180,6 +184,26 @@ impl Supply {
     /// The root hash, once all groups are hashed.
     pub(crate) fn root(&self) -> Option<Hash> {
         (self.hashes.len() as u64 == self.geometry.groups()).then(|| root_hash(&self.hashes))
+    }
+
+    /// Sums of the first groups, as many as are known; see [`polycast_net::rolling`].
+    pub(crate) fn sums(&self) -> &[u64] {
+        &self.sums
+    }
+
+    /// Reads the next groups whose hashes are known once more, and sums them; gives the groups that were added.
+    pub(crate) fn sum_more(&mut self) -> io::Result<Range<u64>> {
+        let first = self.sums.len() as u64;
+        let last = (first + BATCH_GROUPS).min(self.hashes.len() as u64);
+        let (mut end, began) = (first, Instant::now());
+        while end < last && (end == first || began.elapsed() < TURN_MAX) {
+            let bytes = self.geometry.group_bytes(end);
+            self.plain.resize((bytes.end - bytes.start) as usize, 0);
+            self.object.read_exact_at(&mut self.plain, bytes.start)?;
+            self.sums.push(rolling::sum(&self.plain));
+            end += 1;
+        }
+        Ok(first..end)
     }
 
     /// Reads and hashes the next batch; gives the groups that were added.

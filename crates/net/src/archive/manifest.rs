@@ -139,10 +139,20 @@ impl Manifest {
 
     /// The files that have bytes, in the order of the list.
     pub fn files(&self) -> impl Iterator<Item = Listed<'_>> {
-        self.entries.iter().filter_map(|(entry, root)| {
-            let mode = (entry.mode & 0o777) as u16;
-            Some(Listed { name: &entry.name, len: entry.content_len(), mode, root: (*root)? })
-        })
+        self.numbered().map(|(_, file)| file)
+    }
+
+    /// The same, each with its number.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, Listed<'_>)> {
+        (0..self.entries.len()).filter_map(|number| Some((number, self.file(number)?)))
+    }
+
+    /// The file of this number.
+    #[must_use]
+    pub fn file(&self, number: usize) -> Option<Listed<'_>> {
+        let (entry, root) = self.entries.get(number)?;
+        let mode = (entry.mode & 0o777) as u16;
+        Some(Listed { name: &entry.name, len: entry.content_len(), mode, root: (*root)? })
     }
 
     /// The directory's stream; `path_of` says where a file's bytes lie.

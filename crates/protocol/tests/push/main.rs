@@ -2,6 +2,7 @@
 //! restart, slow and stuck receivers, paths that do not get through.
 
 mod alone;
+mod asked;
 mod hostile;
 mod idle;
 mod liar;

@@ -22,7 +22,40 @@ pub(crate) struct Set {
     pub manifest: Manifest,
     /// In the order of the list; of files that are equal the first one.
     parts: Vec<Part>,
+    /// Where each is among them, and the files of the list that have its bytes.
+    ids: BTreeMap<ObjectId, (usize, Vec<usize>)>,
+}
+
+/// What a set still lacks, as far as a caller has looked.
+#[derive(Default, Debug)]
+pub(crate) struct Lacking {
+    /// Its files that are not here.
     ids: BTreeSet<ObjectId>,
+    /// Those of them that are on their way.
+    coming: BTreeSet<ObjectId>,
+    /// Changes of the catalog that were taken in.
+    seen: Option<u64>,
+    /// Files that were looked at.
+    looks: u64,
+}
+
+impl Lacking {
+    /// How many files are not here.
+    pub(crate) fn count(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether any file is on its way.
+    pub(crate) fn comes(&self) -> bool {
+        !self.coming.is_empty()
+    }
+}
+
+/// How far a caller has followed the files of a set.
+#[derive(Default, Debug)]
+pub(crate) struct Following {
+    set: Option<Arc<Set>>,
+    seen: u64,
 }
 
 /// Bytes that one or several files of a set have.
@@ -47,9 +80,9 @@ impl Set {
     /// # Errors
     /// Two different files would have the same number.
     pub(crate) fn of(id: ObjectId, manifest: Manifest) -> Result<Self, Refusal> {
-        let mut by_id: BTreeMap<ObjectId, Root> = BTreeMap::new();
-        let mut parts = Vec::new();
-        for Listed { name, len, root, .. } in manifest.files() {
+        let mut ids: BTreeMap<ObjectId, (usize, Vec<usize>)> = BTreeMap::new();
+        let mut parts: Vec<Part> = Vec::new();
+        for (number, Listed { name, len, root, .. }) in manifest.numbered() {
             let part = part_id(id.app, &root);
             let taken = |what: &str| {
                 let why = format!("the file '{}' of set {id} {what}", printable(name));
@@ -58,18 +91,26 @@ impl Set {
             if part == id {
                 return Err(taken("has the number of the set itself: give the set another one"));
             }
-            match by_id.insert(part, root) {
+            let (at, files) = ids.entry(part).or_insert((parts.len(), Vec::new()));
+            files.push(number);
+            match parts.get(*at) {
                 None => parts.push(Part { id: part, root, len, name: name.to_vec() }),
-                Some(other) if other == root => {}
+                Some(other) if other.root == root => {}
                 Some(_) => return Err(taken("has the same number as another file with other bytes")),
             }
         }
-        Ok(Set { manifest, parts, ids: by_id.into_keys().collect() })
+        Ok(Set { manifest, parts, ids })
     }
 
     /// Its different files.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// The files of the list that have the bytes of this object.
+    pub(crate) fn files_of(&self, id: ObjectId) -> impl Iterator<Item = Listed<'_>> {
+        let numbers = self.ids.get(&id).map_or(&[][..], |(_, files)| files);
+        numbers.iter().filter_map(|number| self.manifest.file(*number))
     }
 
     /// Bytes of its different files.
@@ -86,7 +127,7 @@ pub(crate) fn printable(name: &[u8]) -> String {
 impl Inner {
     /// Refuses what a set needs that is here or comes.
     pub(super) fn check_unlisted(&self, id: ObjectId) -> Result<(), Refusal> {
-        match self.sets.iter().find(|(set, list)| **set != id && list.ids.contains(&id)) {
+        match self.sets.iter().find(|(set, list)| **set != id && list.ids.contains_key(&id)) {
             Some((set, _)) => Err(Refusal::new(
                 Kind::ObjectBusy,
                 format!("object {id} is a file of set {set}: remove the set"),
@@ -140,8 +181,8 @@ impl Inner {
                 Some(State::Available { object, sends: 0 }) if !object.pinned => Some(object.used),
                 _ => None,
             };
-            let used = used.filter(|_| !set.ids.iter().any(is_added));
-            for id in set.ids.iter().chain([id]) {
+            let used = used.filter(|_| !set.ids.keys().any(is_added));
+            for id in set.ids.keys().chain([id]) {
                 let both = |one: Option<SystemTime>| Some(one?.max(used?));
                 bound.entry(*id).and_modify(|one| *one = both(*one)).or_insert(used);
             }
@@ -183,7 +224,7 @@ impl Catalog {
     /// The files of a set of which something is here or comes.
     pub(crate) fn present(&self, set: &Set) -> BTreeSet<ObjectId> {
         let inner = self.lock();
-        set.ids.iter().filter(|id| inner.objects.contains_key(id)).copied().collect()
+        set.ids.keys().filter(|id| inner.objects.contains_key(id)).copied().collect()
     }
 
     /// The set that is coming, or is here, is made of these files: they stay as long as it does.
@@ -206,22 +247,41 @@ impl Catalog {
     ///
     /// # Errors
     /// One that is here has other bytes than the set names: this one.
-    pub(crate) fn lacking(&self, set: &Set) -> Result<(Vec<ObjectId>, bool), (ObjectId, Refusal)> {
+    pub(crate) fn lacking(&self, set: &Set) -> Result<Lacking, (ObjectId, Refusal)> {
+        let mut lacking = Lacking::default();
+        self.look(set, &mut lacking).map(|()| lacking)
+    }
+
+    /// Brings up to date what a set lacks: looks at those of its files that have changed since the last look.
+    ///
+    /// # Errors
+    /// One that is here has other bytes than the set names: this one.
+    pub(crate) fn look(&self, set: &Set, lacking: &mut Lacking) -> Result<(), (ObjectId, Refusal)> {
         let inner = self.lock();
-        let (mut lacking, mut comes) = (Vec::new(), false);
-        for part in &set.parts {
+        let changed = lacking.seen.and_then(|seen| inner.objects.since(seen));
+        let at: Vec<usize> = match changed {
+            Some(changed) => changed.filter_map(|id| Some(set.ids.get(&id)?.0)).collect(),
+            None => {
+                (lacking.ids, lacking.coming) = Default::default();
+                (0..set.parts.len()).collect()
+            }
+        };
+        lacking.seen = Some(inner.objects.changes());
+        for part in at.into_iter().map(|at| &set.parts[at]) {
+            lacking.looks += 1;
+            lacking.ids.remove(&part.id);
+            lacking.coming.remove(&part.id);
             match inner.objects.get(&part.id) {
                 Some(State::Available { object, .. }) => {
                     part.check(object).map_err(|refusal| (part.id, refusal))?;
+                    continue;
                 }
-                Some(State::Receiving(_)) => {
-                    comes = true;
-                    lacking.push(part.id);
-                }
-                None => lacking.push(part.id),
+                Some(State::Receiving(_)) => drop(lacking.coming.insert(part.id)),
+                None => {}
             }
+            lacking.ids.insert(part.id);
         }
-        Ok((lacking, comes))
+        Ok(())
     }
 
     /// Enters a file of a set that lies where it was added; one that is here already is as good, wherever it lies.
@@ -256,7 +316,7 @@ impl Catalog {
     /// The files of a set that has gone which no other set needs.
     pub(crate) fn unlisted(&self, set: &Set) -> Vec<ObjectId> {
         let inner = self.lock();
-        set.ids.iter().filter(|id| inner.check_unlisted(**id).is_ok()).copied().collect()
+        set.ids.keys().filter(|id| inner.check_unlisted(**id).is_ok()).copied().collect()
     }
 
     /// The files of a set that is here, and where each lies that is not in the store.
@@ -272,12 +332,40 @@ impl Catalog {
         let set =
             set.ok_or_else(|| Refusal::new(Kind::Invalid, format!("object {id} is no set of files")))?;
         let mut files = BTreeMap::new();
-        for part in &set.ids {
+        for part in set.ids.keys() {
             if let Some(State::Available { object, .. }) = inner.objects.get(part) {
                 files.insert(*part, object.clone());
             }
         }
         Ok((set, files))
+    }
+
+    /// The same, but of the files only those that have come since the last call, where these are known; the first call gives all.
+    ///
+    /// # Errors
+    /// It is no set.
+    pub(crate) fn files_since(
+        &self,
+        id: ObjectId,
+        following: &mut Following,
+    ) -> Result<(Arc<Set>, BTreeMap<ObjectId, Available>), Refusal> {
+        let inner = self.lock();
+        let (set, seen) = (inner.sets.get(&id), following.seen);
+        let is_same = |set: &&Arc<Set>| following.set.as_ref().is_some_and(|other| Arc::ptr_eq(set, other));
+        let changed = set.filter(is_same).and_then(|set| Some((set, inner.objects.since(seen)?)));
+        let found = changed.map(|(set, changed)| {
+            let changed: BTreeSet<ObjectId> = changed.filter(|part| set.ids.contains_key(part)).collect();
+            let files = changed.into_iter().filter_map(|part| match inner.objects.get(&part)? {
+                State::Available { object, .. } => Some((part, object.clone())),
+                State::Receiving(_) => None,
+            });
+            (Arc::clone(set), files.collect())
+        });
+        following.seen = inner.objects.changes();
+        drop(inner);
+        let found = found.map_or_else(|| self.files_of(id), Ok)?;
+        following.set = Some(Arc::clone(&found.0));
+        Ok(found)
     }
 
     /// Whether this user may see a set that is here, or comes.
@@ -348,13 +436,14 @@ mod tests {
         let e = two.parts()[1].id;
         for (set, list) in [(1, &one), (2, &two)] {
             catalog.list_files(app(set), Arc::clone(list));
-            assert!(!catalog.lacking(list).unwrap().0.is_empty());
+            assert!(catalog.lacking(list).unwrap().count() > 0);
             for part in list.parts() {
                 if !catalog.is_known(part.id) {
                     receive(&catalog, part.id, ObjectKind::File, part.len, &part.root);
                 }
             }
-            assert_eq!(catalog.lacking(list).unwrap(), (Vec::new(), false));
+            let lacking = catalog.lacking(list).unwrap();
+            assert_eq!((lacking.count(), lacking.comes()), (0, false));
             receive(&catalog, app(set), ObjectKind::Set, 10, &[0; 32]);
         }
         let idle = |catalog: &Catalog| catalog.idle().into_iter().map(|idle| idle.id).collect::<Vec<_>>();
@@ -417,6 +506,52 @@ mod tests {
             assert!(refusal.message.contains(says), "{refusal}");
         }
         catalog.delete_part(c, agent, || Ok(true)).unwrap();
+    }
+
+    /// A set of many files: to take it in, and to follow it, takes a few looks for each file, and not one for each that lacks.
+    #[test]
+    fn many_files_are_looked_at_a_few_times_each() {
+        // About as many as a list has room for.
+        const FILES: u64 = 16_000;
+        let tree = tempfile::tempdir().unwrap();
+        for number in 0..FILES {
+            fs::write(tree.path().join(format!("{number:05}")), number.to_be_bytes()).unwrap();
+        }
+        let tree = TreeSource::open(tree.path()).unwrap();
+        let root_of = |path: &std::path::Path, _| Ok(*blake3::hash(&fs::read(path)?).as_bytes());
+        let list = Arc::new(Set::of(app(1), Manifest::of(&tree, root_of).unwrap()).unwrap());
+        let catalog = Arc::new(Catalog::new(2 * FILES as usize, 10, Vec::new()));
+        catalog.list_files(app(1), Arc::clone(&list));
+        let (mut lacking, mut following, mut told) = (Lacking::default(), Following::default(), 0);
+        for part in list.parts() {
+            let receive = catalog.begin_receive(part.id).unwrap();
+            catalog.look(&list, &mut lacking).unwrap();
+            assert!(lacking.comes());
+            let (name, root) = ("a".into(), hex(&part.root));
+            let kind = ObjectKind::File;
+            receive.complete(Description {
+                name,
+                kind,
+                length: part.len,
+                mode: 0o644,
+                root,
+                holder: None,
+                pinned: false,
+            });
+            catalog.look(&list, &mut lacking).unwrap();
+            told += catalog.files_since(app(1), &mut following).unwrap().1.len() as u64;
+        }
+        assert_eq!((lacking.count(), lacking.comes()), (0, false));
+        assert_eq!(told, FILES, "each file is told once");
+        // At first all of them, then each when it begins and when it has come.
+        assert!(lacking.looks <= 3 * FILES, "{} looks at {FILES} files", lacking.looks);
+        assert_eq!(catalog.gone(), 0, "the folder of the store is read for nothing");
+        // One that has missed too much looks at all of them again, and finds what has gone.
+        for part in &list.parts()[..5_000] {
+            catalog.lock().objects.remove(&part.id);
+        }
+        catalog.look(&list, &mut lacking).unwrap();
+        assert_eq!(lacking.count(), 5_000);
     }
 
     #[test]

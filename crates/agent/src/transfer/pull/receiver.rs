@@ -165,7 +165,7 @@ impl Run<'_> {
         let (target, part) = make_room(&self.spec.sink, &self.offer, false)?;
         let older = self.spec.options.older.of(&self.offer);
         let in_part = InPart::of(&part, &self.spec.options.older);
-        let looking = Looking::at(self.offer.geometry, in_part, older);
+        let looking = Looking::at(&self.offer, in_part, older, false);
         self.link.handle(GuestInput::Stored { resumes: looking.is_some() });
         let mut assembler = Assembler::new(self.offer.geometry, part);
         if looking.is_some() {
@@ -237,9 +237,9 @@ impl Run<'_> {
                 self.hear_until(|run| run.hashes.len() > known || run.knows_all(), None)?;
             }
             assembler.add_hashes(known as u64, &self.hashes[known..]);
-            let held;
-            (held, more) = looking.turn(assembler)?;
-            for group in held {
+            let turn = looking.turn(assembler)?;
+            more = turn.more;
+            for group in turn.held {
                 verified[group as usize] = true;
                 let bytes = geometry.group_bytes(group);
                 self.spared_bytes += bytes.end - bytes.start;

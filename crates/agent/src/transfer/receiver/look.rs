@@ -3,6 +3,7 @@
 use super::super::error::TransferError;
 use super::{Input, Run};
 use polycast_protocol::session::GuestInput;
+use polycast_wire::control::Control;
 
 impl Run {
     /// Looks at some groups of what an earlier try left, and of older versions; gives whether there may be more at once.
@@ -10,9 +11,12 @@ impl Run {
         let (Some(looking), Some(assembler)) = (&mut self.looking, &mut self.assembler) else {
             return Ok(false);
         };
-        let (held, more) = looking.turn(assembler)?;
-        let done = looking.is_done();
-        for group in held {
+        let turn = looking.turn(assembler)?;
+        let (more, done) = (turn.more, looking.is_done());
+        if turn.ask_sums {
+            self.link.say(&Control::AskSums);
+        }
+        for group in turn.held {
             self.mark(group);
             self.machine.handle(self.clock.now(), Input::Held { group });
         }
@@ -23,6 +27,17 @@ impl Run {
             self.link.handle(GuestInput::Verifiable);
         }
         Ok(more && !done)
+    }
+
+    /// Sums of groups that may lie elsewhere in an older version.
+    pub(super) fn add_sums(&mut self, first: u64, sums: &[u64]) -> Result<(), TransferError> {
+        let hashes = self.assembler.as_ref().map_or(0, |assembler| assembler.hashes().len() as u64);
+        // Those that come when the search is over are not needed any more.
+        let Some(looking) = &mut self.looking else { return Ok(()) };
+        match looking.add_sums(first, sums, hashes) {
+            true => Ok(()),
+            false => Err(TransferError::Contradiction("it tells sums that nothing asks for".into())),
+        }
     }
 
     /// A group is verified, and in the part file.

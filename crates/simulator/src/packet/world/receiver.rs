@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
-use polycast_protocol::reuse::{Input as ReuseInput, Reuse, Version};
+use polycast_protocol::reuse::{Act, Input as ReuseInput, Reuse, Version};
 use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, Hash, Salt, proven_group};
@@ -297,11 +297,11 @@ impl PushReceiver {
         let len = self.geometry.object_len;
         let taken_earlier = self.pages.as_ref().is_some_and(Pages::are_taken);
         self.rest = taken_earlier || !self.intact.is_empty();
-        let rest = self.rest.then_some(Version { len, whole: true });
+        let rest = self.rest.then_some(Version { len, whole: true, shifts: false });
         if !self.rest {
             self.take_pages(now, plant);
         }
-        let older = self.has_older().then_some(Version { len, whole: false });
+        let older = self.has_older().then_some(Version { len, whole: false, shifts: false });
         let versions: Vec<Version> = rest.into_iter().chain(older).collect();
         self.looking = (!versions.is_empty()).then(|| Reuse::new(self.geometry, &versions));
         self.kept.clear();
@@ -346,7 +346,8 @@ impl PushReceiver {
         looking.handle(ReuseInput::Known(known));
         // A rest comes first, where there is one.
         let rest = usize::from(self.rest);
-        while let Some(look) = looking.poll() {
+        while let Some(act) = looking.poll() {
+            let Act::Look(look) = act else { unreachable!("versions here do not shift") };
             let group = look.group;
             let differs = self.older.as_ref().is_some_and(|older| older.contains(&group));
             let same = match look.version < rest {

@@ -719,7 +719,7 @@ fn changes_of_places_in_vain_become_rarer() {
                 assert_eq!((sender.slow.swaps_in_vain, sender.slow.swap_at), (round, now + wait));
                 sender.pass_upstream(now + (wait - MS), PeerId(id), PeerId(upstream));
                 assert_eq!(links(&mut sender), [], "the next one has to wait");
-                now = now + wait;
+                now += wait;
                 sender.pass_upstream(now, PeerId(id), PeerId(upstream));
                 assert_eq!(links(&mut sender).len(), 2);
             } else {
