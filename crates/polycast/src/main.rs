@@ -6,6 +6,8 @@
 mod args;
 mod cancel;
 mod commands;
+#[cfg(all(test, feature = "research"))]
+mod documents;
 mod exit;
 mod logging;
 mod object;

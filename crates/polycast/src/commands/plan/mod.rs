@@ -6,7 +6,7 @@ mod circuits;
 mod cost;
 mod label;
 pub(crate) mod names;
-mod parts;
+pub(crate) mod parts;
 mod shufflecast;
 mod trees;
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// The contents of a parts file: every table that it has takes the place of the built-in one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PartsFile {
+pub(crate) struct PartsFile {
     rate: Option<Vec<RateEntry>>,
     splitter: Option<Vec<SplitterEntry>>,
     duplex_fibre_cost_usd: Option<f64>,
