@@ -4,7 +4,7 @@ use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Cause, FabricName, Fabrics, Failure, Fcfs, HostId, PartName, Plan, PlanId, Resource, Wish,
+    Cause, FabricName, Fabrics, Failure, Fcfs, HostId, PartName, Plan, PlanId, RequestId, Resource, Wish,
 };
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
@@ -426,4 +426,65 @@ proptest! {
         prop_assert_eq!(manager.parts().1, vec![]);
         prop_assert_eq!(manager.deadline().is_some_and(|at| at <= seconds(now)), false);
     }
+}
+
+/// Records are kept under texts that read back as the same key, and no other text is one.
+#[test]
+fn keys_of_records_read_back() {
+    let keys = [
+        RecordKey::Member("h1".into()),
+        RecordKey::Lease(PlanId(7)),
+        RecordKey::Pending(RequestId(u64::MAX)),
+        RecordKey::Kept,
+        RecordKey::Parts,
+        RecordKey::Learned,
+        RecordKey::Host("h2/x".into()),
+    ];
+    for key in keys {
+        assert_eq!(RecordKey::parse(&key.to_string()), Some(key));
+    }
+    for text in ["", "lease/7", "pending/", "kept/", "parts/1", "learned/x", "other/1"] {
+        assert_eq!(RecordKey::parse(text), None, "{text}");
+    }
+}
+
+/// Each time that a part is found dead again it rests for twice as long: 30 seconds first, ten minutes at most. When nothing was heard of it for an
+/// hour after its rest it is as good as any other.
+#[test]
+fn rests_grow_and_are_forgotten() {
+    let mut manager = manager();
+    let look = |manager: &mut Leases, now| {
+        apply(manager, now, Input::Withdraw { request: agent(0).request(999) });
+    };
+    let mut now = seconds(0);
+    let grant = ask(&mut manager, now, 0, 1, &[1, 2]);
+    let dead = splitters(&grant.plan)[0];
+    release(&mut manager, now, (0, 1), &grant, &[1, 2]);
+    for other in (0..4).filter(|splitter| *splitter != dead) {
+        apply(&mut manager, now, Input::Drain { part: PartName::Splitter(other), is_out: true });
+    }
+    let suspect =
+        |manager: &Leases| manager.parts().1.into_iter().find(|suspect| suspect.what == splitter(dead));
+    let rests = |manager: &Leases| manager.out_of_use().any(|out| out == (splitter(dead), Cause::Rests));
+    for (times, rest) in (1..).zip([30, 60, 120, 240, 480, 600, 600]) {
+        let found = suspect(&manager).unwrap();
+        let until = now + Duration::from_secs(rest);
+        assert_eq!((found.times, found.rests, found.until, found.is_resting), (times, times, until, true));
+        look(&mut manager, Time(until.0 - 1));
+        assert!(rests(&manager), "{rest} s are not over");
+        assert!(manager.deadline().is_some_and(|at| at <= until));
+        look(&mut manager, until);
+        assert!(!rests(&manager) && suspect(&manager).is_some_and(|suspect| !suspect.is_resting));
+        now = until;
+        if times < 7 {
+            let number = u64::from(times) + 1;
+            let grant = ask(&mut manager, now, 0, number, &[1, 2]);
+            assert_eq!(release(&mut manager, now, (0, number), &grant, &[1, 2]), [splitter(dead)]);
+        }
+    }
+    let hour = Duration::from_secs(3_600);
+    look(&mut manager, Time((now + hour).0 - 1));
+    assert!(suspect(&manager).is_some(), "an hour is not over");
+    look(&mut manager, now + hour);
+    assert_eq!(suspect(&manager), None);
 }

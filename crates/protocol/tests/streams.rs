@@ -511,6 +511,43 @@ fn who_was_let_in_before_and_does_not_come_back_is_taken_out() {
     }
 }
 
+/// An agent that has a new session says again what it takes part in; what it has not said for a while is over.
+#[test]
+fn what_an_agent_does_not_say_again_is_over() {
+    let mut world = World::new(false, 8);
+    world.pass(SETTLE);
+    world.create(0, "ticks");
+    [3, 5, 7].into_iter().for_each(|host| world.join(host, "ticks"));
+    [3, 5].into_iter().for_each(|host| world.arrive(host, vec![]));
+    world.join(5, "ticks");
+    assert_eq!(world.group(0), BTreeSet::from([3, 5, 7]), "it may still say so");
+    world.pass(SETTLE);
+    assert_eq!(world.group(0), BTreeSet::from([5, 7]), "one has not said so");
+    let held = world.held();
+    world.arrive(0, held);
+    assert_eq!(world.group(0), BTreeSet::from([5, 7]));
+    world.pass(SETTLE);
+    assert_eq!(world.leases.leases().count(), 0, "its source has not said so");
+}
+
+/// Of several that were to join together only those are turned down who cannot.
+#[test]
+fn one_that_cannot_join_holds_no_other_out() {
+    for bad in [5, 6, 7] {
+        let mut world = World::empty(false, 8);
+        let good: Vec<u32> = [5, 6, 7].into_iter().filter(|host| *host != bad).collect();
+        world.arrive(4, vec![]);
+        good.iter().for_each(|host| world.arrive(*host, vec![]));
+        [5, 6, 7].into_iter().for_each(|host| world.join(host, "c"));
+        world.create(4, "c");
+        world.pass(SETTLE);
+        for host in &good {
+            assert!(world.hears(*host, "c", 4), "{host} beside {bad}: {:?}", world.word(*host, "c"));
+        }
+        assert!(!world.hears(bad, "c", 4));
+    }
+}
+
 /// The path goes back where none of those has come back that it was lent for.
 #[test]
 fn a_path_whose_receivers_do_not_come_back_is_given_back() {

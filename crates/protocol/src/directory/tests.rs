@@ -335,3 +335,337 @@ proptest! {
         }
     }
 }
+
+fn publish(of: u64, topic: &str, number: u64, what: u64) -> DirectoryInput {
+    let version = Version { number, object: object(what) };
+    DirectoryInput::Publish {
+        agent: agent(of),
+        app: AppId::default(),
+        topic: topic.into(),
+        version,
+        patience: None,
+    }
+}
+
+fn subscribe(of: u64, topic: &str) -> DirectoryInput {
+    DirectoryInput::Subscribe { agent: agent(of), app: AppId::default(), topic: topic.into() }
+}
+
+/// What a directory says to a word at once.
+fn said(directory: &mut Directory, word: DirectoryInput) -> Vec<DirectoryOutput> {
+    directory.handle(ms(20_000), word);
+    outputs(directory, ms(20_000))
+}
+
+fn refused(of: u64, number: Option<u64>, why: TopicRefusal) -> DirectoryOutput {
+    DirectoryOutput::TopicRefused { agent: agent(of), topic: "t".into(), number, why }
+}
+
+fn published(of: u64, number: u64, have: &[u64], missing: &[(u64, &str)]) -> DirectoryOutput {
+    let have = have.iter().map(|number| agent(*number).name).collect();
+    let missing = missing.iter().map(|(number, why)| (agent(*number).name, why.to_string())).collect();
+    DirectoryOutput::Published { agent: agent(of), topic: "t".into(), number, have, missing }
+}
+
+/// Versions only rise, one at a time, and their publisher has them. What is said again is answered as it was, or when it is committed, and to the
+/// one that has said it last.
+#[test]
+fn versions_rise_one_at_a_time() {
+    let mut directory = settled(4);
+    let topic = || "t".to_string();
+    let not_held = refused(0, Some(4), TopicRefusal::NotHeld(topic()));
+    assert_eq!(said(&mut directory, publish(0, "t", 4, 1)), [not_held]);
+    for (of, what) in [(0, 1), (0, 2), (3, 1)] {
+        assert_eq!(said(&mut directory, have(of, what)), []);
+    }
+    assert_eq!(
+        said(&mut directory, publish(0, "t", 4, 1)),
+        [published(0, 4, &[], &[])],
+        "none is subscribed"
+    );
+    assert_eq!(directory.committed("t"), Some(&Version { number: 4, object: object(1) }));
+    // The same again is there already; another one of that number, or below, is not above it.
+    assert_eq!(said(&mut directory, publish(3, "t", 4, 1)), [published(3, 4, &[], &[])]);
+    for (number, what) in [(4, 2), (3, 1), (3, 2)] {
+        let why = TopicRefusal::NotAbove { topic: topic(), number, last: 4 };
+        assert_eq!(said(&mut directory, publish(0, "t", number, what)), [refused(0, Some(number), why)]);
+    }
+    // A subscriber has to get the next one first.
+    let told = said(&mut directory, subscribe(1, "t"));
+    assert!(
+        !told.iter().any(|output| matches!(output, DirectoryOutput::News { committed: true, .. })),
+        "{told:?}"
+    );
+    said(&mut directory, have(1, 1));
+    said(&mut directory, publish(0, "t", 5, 2));
+    assert_eq!(directory.committed("t").map(|version| version.number), Some(4));
+    for number in [5, 6] {
+        let why = TopicRefusal::Staging { topic: topic(), staging: 5 };
+        assert_eq!(said(&mut directory, publish(0, "t", number, 1)), [refused(0, Some(number), why)]);
+    }
+    said(&mut directory, have(3, 2));
+    assert_eq!(said(&mut directory, publish(3, "t", 5, 2)), [], "it is on its way");
+    let told = said(&mut directory, have(1, 2));
+    assert!(told.contains(&published(3, 5, &[1], &[])), "{told:?}");
+    let version = Version { number: 5, object: object(2) };
+    let news = DirectoryOutput::News { agent: agent(1), topic: topic(), version, committed: true };
+    assert!(told.contains(&news), "{told:?}");
+    // One that comes later and has not got it is named where it is published again.
+    said(&mut directory, subscribe(2, "t"));
+    let why = "it did not have it when it was committed";
+    assert_eq!(said(&mut directory, publish(0, "t", 5, 2)), [published(0, 5, &[1], &[(2, why)])]);
+}
+
+/// A topic takes a place as long as it has a subscriber, a version on its way, or a version that an agent has.
+#[test]
+fn topics_without_subscribers_and_versions_take_no_place() {
+    let config = DirectoryConfig { topics_max: 2, ..DirectoryConfig::default() };
+    let mut directory = Directory::new(config, Time::ZERO, 0);
+    assert_eq!(said(&mut directory, subscribe(0, "a")), []);
+    said(&mut directory, have(1, 1));
+    said(&mut directory, publish(1, "b", 1, 1));
+    let full = refused(2, None, TopicRefusal::Full(2));
+    assert_eq!(said(&mut directory, subscribe(2, "t")), core::slice::from_ref(&full));
+    // One that has no version and is left by its only subscriber goes.
+    said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(2), topic: "a".into() });
+    assert_eq!(
+        said(&mut directory, subscribe(2, "t")),
+        core::slice::from_ref(&full),
+        "another one is still there"
+    );
+    said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "a".into() });
+    assert_eq!(said(&mut directory, subscribe(2, "t")), []);
+    let other = || DirectoryInput::Subscribe { agent: agent(3), app: AppId::default(), topic: "t".into() };
+    assert_eq!(said(&mut directory, other()), []);
+    said(&mut directory, DirectoryInput::Gone { agent: agent(2) });
+    assert_eq!(directory.topics.len(), 2, "one of two is left");
+    said(&mut directory, DirectoryInput::Gone { agent: agent(3) });
+    assert_eq!(directory.topics.len(), 1);
+    // One whose version no agent has any more goes, and what was refused leaves none behind.
+    said(&mut directory, publish(1, "c", 1, 9));
+    assert_eq!(directory.topics.len(), 1);
+    said(&mut directory, DirectoryInput::Lost { agent: agent(1), object: object(1) });
+    assert_eq!((directory.topics.len(), directory.committed("b")), (0, None));
+}
+
+/// A topic is one application's, whatever others say.
+#[test]
+fn a_topic_belongs_to_one_application() {
+    let mut directory = settled(2);
+    said(&mut directory, subscribe(0, "t"));
+    said(&mut directory, have(1, 1));
+    let app = AppId([7; 16]);
+    let why = TopicRefusal::OtherApplication("t".into());
+    let word = DirectoryInput::Subscribe { agent: agent(1), app, topic: "t".into() };
+    assert_eq!(said(&mut directory, word), [refused(1, None, why.clone())]);
+    let version = Version { number: 1, object: object(1) };
+    let word = DirectoryInput::Publish {
+        agent: agent(1),
+        app,
+        topic: "t".into(),
+        version: version.clone(),
+        patience: None,
+    };
+    assert_eq!(said(&mut directory, word), [refused(1, Some(1), why)]);
+    assert_eq!(
+        said(&mut directory, DirectoryInput::Committed { agent: agent(1), app, topic: "t".into(), version }),
+        []
+    );
+    assert_eq!(directory.committed("t"), None);
+}
+
+/// What an earlier manager has committed counts if it is newer than what is known, and ends what it has overtaken on its way.
+#[test]
+fn what_an_earlier_manager_has_committed_counts() {
+    let committed = |number, what| {
+        let version = Version { number, object: object(what) };
+        DirectoryInput::Committed { agent: agent(0), app: AppId::default(), topic: "t".into(), version }
+    };
+    let last = |directory: &Directory| directory.committed("t").map(|version| version.number);
+    for (number, expected) in [(2, 3), (3, 3), (4, 4)] {
+        let mut directory = settled(3);
+        said(&mut directory, have(0, 1));
+        said(&mut directory, committed(3, 1));
+        said(&mut directory, committed(number, 1));
+        assert_eq!(last(&directory), Some(expected));
+    }
+    for (number, is_over) in [(4, false), (5, true), (6, true)] {
+        let mut directory = settled(3);
+        said(&mut directory, have(0, 1));
+        said(&mut directory, have(0, 2));
+        said(&mut directory, subscribe(1, "t"));
+        said(&mut directory, publish(0, "t", 5, 2));
+        said(&mut directory, committed(number, 1));
+        let staged = directory.topics["t"].staging.is_some();
+        assert_eq!((staged, last(&directory)), (!is_over, Some(number)), "{number} beside 5 on its way");
+    }
+}
+
+/// Subscriptions count as wishes, of which there may be so many; one that is said again does not count twice.
+#[test]
+fn subscriptions_have_a_limit() {
+    let config = DirectoryConfig { wishes_max: 2, ..DirectoryConfig::default() };
+    let mut directory = Directory::new(config, Time::ZERO, 0);
+    for _ in 0..3 {
+        assert_eq!(said(&mut directory, subscribe(0, "t")), []);
+    }
+    assert_eq!(said(&mut directory, subscribe(1, "t")), []);
+    assert_eq!(said(&mut directory, subscribe(2, "t")), [refused(2, None, TopicRefusal::Full(2))]);
+    said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "t".into() });
+    said(&mut directory, DirectoryInput::Unsubscribe { agent: agent(0), topic: "t".into() });
+    assert_eq!(said(&mut directory, subscribe(2, "t")), []);
+    assert_eq!(said(&mut directory, subscribe(0, "t")), [refused(0, None, TopicRefusal::Full(2))]);
+}
+
+fn want(of: u64, what: u64) -> DirectoryInput {
+    let wish = Wish { can_fill: false, waits: true, fills: false };
+    DirectoryInput::Want { agent: agent(of), object: object(what), wish }
+}
+
+fn serve(holder: u64, serve: u64, what: u64, receivers: &[u64]) -> DirectoryOutput {
+    let receivers = receivers.iter().map(|number| agent(*number).name).collect();
+    DirectoryOutput::Serve { holder: agent(holder), serve, object: object(what), receivers }
+}
+
+fn served(holder: u64, serve: u64, outcomes: &[(u64, bool)]) -> DirectoryInput {
+    let outcome = |is_well: bool| if is_well { Ok(()) } else { Err("no route".to_string()) };
+    let outcomes =
+        outcomes.iter().map(|(number, is_well)| (agent(*number).name, outcome(*is_well))).collect();
+    DirectoryInput::Served { agent: agent(holder), serve, outcomes }
+}
+
+/// What a directory says at each of these milliseconds, where it says anything.
+fn spoken(directory: &mut Directory, at: core::ops::Range<u64>) -> Vec<(u64, DirectoryOutput)> {
+    at.flat_map(|at| outputs(directory, ms(at)).into_iter().map(move |output| (at, output))).collect()
+}
+
+/// Wishes are gathered for 50 ms and served together. One to whom the object was sent has ten seconds to say that it has it.
+#[test]
+fn what_was_sent_and_does_not_arrive_is_sent_again() {
+    for arrives in [false, true] {
+        let mut directory = settled(4);
+        directory.handle(ms(20_000), have(0, 1));
+        assert_eq!(outputs(&mut directory, ms(20_000)), []);
+        for (at, number) in [(20_000, 1), (20_049, 2)] {
+            directory.handle(ms(at), want(number, 1));
+        }
+        assert_eq!(spoken(&mut directory, 20_049..20_100), [(20_050, serve(0, 1, 1, &[1, 2]))]);
+        directory.handle(ms(21_000), served(0, 1, &[(1, true)]));
+        directory.handle(ms(21_500), served(0, 1, &[(2, true), (2, true), (3, true)]));
+        directory.handle(ms(22_000), have(2, 1));
+        if arrives {
+            directory.handle(ms(30_999), have(1, 1));
+        }
+        // Of those who have it the one that sends nothing comes first, and of these the first by name.
+        let again = if arrives { vec![] } else { vec![(31_000, serve(0, 2, 1, &[1]))] };
+        assert_eq!(spoken(&mut directory, 30_990..32_000), again);
+    }
+}
+
+/// An object comes from the holder that sends the least, and not from one that is gone.
+#[test]
+fn the_holder_that_sends_least_is_asked() {
+    let mut directory = settled(8);
+    for (number, what) in [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)] {
+        directory.handle(ms(20_000), have(number, what));
+    }
+    let mut told = Vec::new();
+    for (at, number, what) in [(20_000, 3, 3), (20_100, 4, 1), (20_200, 5, 2), (20_300, 6, 1), (20_400, 7, 2)]
+    {
+        directory.handle(ms(at), want(number, what));
+        told.extend(spoken(&mut directory, at..at + 60).into_iter().map(|(_, output)| output));
+    }
+    let expected = [
+        serve(0, 1, 3, &[3]),
+        serve(1, 2, 1, &[4]),
+        // Both send something.
+        serve(0, 3, 2, &[5]),
+        // It sends this object to another one already.
+        serve(0, 4, 1, &[6]),
+        serve(1, 5, 2, &[7]),
+    ];
+    assert_eq!(told, expected);
+    directory.handle(ms(21_000), DirectoryInput::Gone { agent: agent(0) });
+    let told = outputs(&mut directory, ms(21_000));
+    assert_eq!(told, [serve(1, 6, 1, &[6]), serve(1, 7, 2, &[5])], "nothing is left of the third object");
+    assert_eq!(directory.holders(object(3)).count(), 0);
+    // One that has it all the same has to say so; then it is sent to the one that waits.
+    directory.handle(ms(22_000), have(2, 3));
+    assert_eq!(outputs(&mut directory, ms(22_000)), [serve(2, 8, 3, &[3])]);
+}
+
+/// One that does not ask any more is sent nothing; where another one does it goes on.
+#[test]
+fn one_that_asks_no_more_is_sent_nothing() {
+    let mut directory = settled(4);
+    let unwant = |of| DirectoryInput::Unwant { agent: agent(of), object: object(1) };
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), want(1, 1));
+    directory.handle(ms(20_010), unwant(1));
+    assert_eq!(spoken(&mut directory, 20_010..20_100), []);
+    (1..3).for_each(|number| directory.handle(ms(21_000), want(number, 1)));
+    assert_eq!(spoken(&mut directory, 21_000..21_100), [(21_050, serve(0, 1, 1, &[1, 2]))]);
+    directory.handle(ms(21_200), unwant(1));
+    directory.handle(ms(21_300), served(0, 1, &[(1, false), (2, false)]));
+    assert_eq!(spoken(&mut directory, 21_300..21_400), [(21_350, serve(0, 2, 1, &[2]))]);
+    directory.handle(ms(21_400), unwant(2));
+    directory.handle(ms(21_500), DirectoryInput::Gone { agent: agent(0) });
+    assert_eq!(directory.deadline(), None, "nothing is left to do");
+    directory.check();
+}
+
+/// What has another length or another root is another object of the same id: it is not sent from there, and one that has
+/// asked for the first one hears so.
+#[test]
+fn another_object_of_the_same_id_is_not_sent() {
+    let other = |of, length, root| DirectoryInput::Have { agent: agent(of), object: object(1), length, root };
+    for (length, root, is_same) in
+        [(7, Some([3; 32]), true), (7, None, true), (8, Some([3; 32]), false), (7, Some([4; 32]), false)]
+    {
+        let mut directory = settled(3);
+        directory.handle(ms(20_000), have(0, 1));
+        directory.handle(ms(20_000), want(1, 1));
+        directory.handle(ms(20_001), other(1, length, root));
+        let why = WishRefusal::Failed("it has another object of the same id".to_string());
+        let denied = DirectoryOutput::Denied { agent: agent(1), object: object(1), why };
+        assert_eq!(outputs(&mut directory, ms(20_001)), if is_same { vec![] } else { vec![denied] });
+        let holders: Vec<AgentKey> = directory.holders(object(1)).cloned().collect();
+        assert_eq!(holders, if is_same { vec![agent(0), agent(1)] } else { vec![agent(0)] });
+    }
+    // The only one that has it may have another one now.
+    let mut directory = settled(2);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_001), other(0, 9, Some([9; 32])));
+    directory.handle(ms(20_002), other(1, 9, None));
+    assert_eq!(directory.holders(object(1)).count(), 2);
+}
+
+/// What agents have and what they ask for is counted, and bounded.
+#[test]
+fn holdings_and_wishes_have_limits() {
+    let config = DirectoryConfig { holds_max: 2, wishes_max: 2, ..DirectoryConfig::default() };
+    let mut directory = Directory::new(config, Time::ZERO, 40);
+    for what in [1, 2, 3, 1] {
+        said(&mut directory, have(0, what));
+    }
+    let held = |directory: &Directory| {
+        (1..4).filter(|what| directory.holders(object(*what)).count() == 1).collect::<Vec<u64>>()
+    };
+    assert_eq!(held(&directory), [1, 2]);
+    said(&mut directory, DirectoryInput::Lost { agent: agent(0), object: object(1) });
+    said(&mut directory, have(0, 3));
+    assert_eq!(held(&directory), [2, 3]);
+    for number in [1, 2, 1] {
+        assert_eq!(said(&mut directory, want(number, 2)), []);
+    }
+    let why = WishRefusal::Full(2);
+    assert_eq!(
+        said(&mut directory, want(3, 2)),
+        [DirectoryOutput::Denied { agent: agent(3), object: object(2), why }]
+    );
+    assert_eq!(
+        outputs(&mut directory, ms(20_050)),
+        [serve(0, 41, 2, &[1, 2])],
+        "numbers begin above the first"
+    );
+}

@@ -284,3 +284,151 @@ fn is_name(name: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
     !name.is_empty() && name.len() <= NAME_LEN_MAX && name != "all" && !name.contains(odd)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const SILENCE: Duration = Duration::from_secs(10);
+
+    fn members(most: usize) -> Members {
+        Members::new(most, SILENCE)
+    }
+
+    fn agent(name: &str, incarnation: u64) -> AgentKey {
+        AgentKey { name: name.to_string(), incarnation }
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000_000)
+    }
+
+    fn join(members: &mut Members, now: Time, name: &str) -> HostId {
+        let came = members.join(now, &agent(name, 1), ([10, 0, 0, 1], 7));
+        assert!(matches!(came, Ok(Arrival::Here)));
+        members.get(name).unwrap().host
+    }
+
+    /// One that is silent for ten seconds is overdue, the one that was heard of longest ago first.
+    #[test]
+    fn one_that_is_silent_is_overdue() {
+        let mut members = members(9);
+        assert_eq!((members.deadline(), members.overdue(at(99))), (None, None));
+        join(&mut members, at(0), "a");
+        join(&mut members, at(1), "b");
+        assert_eq!(members.deadline(), Some(at(10)));
+        assert_eq!(members.overdue(Time(at(10).0 - 1)), None);
+        assert_eq!(members.overdue(at(10)).as_deref(), Some("a"));
+        assert_eq!(members.heard(at(3), &agent("a", 1)), Ok(()));
+        assert_eq!(members.overdue(at(11)).as_deref(), Some("b"));
+        let (unknown, another_run) = (agent("c", 1), agent("b", 2));
+        assert_eq!(members.heard(at(9), &unknown), Err(NotMember::Unknown("c".into())));
+        assert_eq!(members.heard(at(9), &another_run), Err(NotMember::Superseded("b".into())));
+        assert_eq!(members.deadline(), Some(at(11)), "neither counts");
+        members.excuse(at(20));
+        assert_eq!((members.deadline(), members.overdue(at(29))), (Some(at(30)), None));
+        assert_eq!(members.remove("b").map(|member| member.heard_at), Some(at(20)));
+        assert_eq!(members.remove("b"), None);
+        assert_eq!(members.overdue(at(30)).as_deref(), Some("a"));
+        members.remove("a");
+        assert_eq!(members.deadline(), None);
+    }
+
+    #[test]
+    fn another_host_does_not_take_a_name_and_another_run_does() {
+        let mut members = members(2);
+        let host = join(&mut members, at(0), "a");
+        let come = |members: &mut Members, incarnation, ip: [u8; 4]| {
+            members.join(at(1), &agent("a", incarnation), (ip, 8))
+        };
+        assert!(matches!(come(&mut members, 1, [10, 0, 0, 2]), Ok(Arrival::Here)), "the same run has moved");
+        let taken = come(&mut members, 2, [10, 0, 0, 3]).err();
+        assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: [10, 0, 0, 2] }));
+        assert!(matches!(come(&mut members, 2, [10, 0, 0, 2]), Ok(Arrival::Restarted { before: 1 })));
+        let member = members.get("a").unwrap();
+        assert_eq!((member.host, member.incarnation, member.address), (host, 2, ([10, 0, 0, 2], 8)));
+        assert_eq!(members.entry("a").map(|(name, member)| member.key(name)), Some(agent("a", 2)));
+        assert_eq!(members.address_of(host), Some(("a".into(), ([10, 0, 0, 2], 8))));
+        assert_eq!(
+            (members.name_of(host), members.name_of(HostId(9)), members.address_of(HostId(9))),
+            (Some("a"), None, None)
+        );
+        join(&mut members, at(1), "b");
+        assert_eq!(members.join(at(1), &agent("c", 1), ([1; 4], 1)).err(), Some(JoinRefusal::Full(2)));
+        assert_eq!(members.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    /// Numbers belong to one name each, also where they were given before; the largest belongs to none.
+    #[test]
+    fn no_number_belongs_to_two_names() {
+        let mut members = members(9);
+        assert_eq!(
+            (members.know("x"), members.know("y"), members.know("x")),
+            (HostId(0), HostId(1), HostId(0))
+        );
+        assert_eq!((join(&mut members, at(0), "a"), join(&mut members, at(0), "y")), (HostId(2), HostId(1)));
+        assert_eq!(members.know("a"), HostId(2));
+        assert_eq!(
+            (members.number("x"), members.number("a"), members.number("b")),
+            (Some(HostId(0)), Some(HostId(2)), None)
+        );
+        assert_eq!(members.know_as("x", HostId(0)), Ok(()));
+        for (name, host, why) in [
+            ("x", 5, "'x' has number 5, and 0 before"),
+            ("a", 5, "'a' has number 5, and 2 before"),
+            ("z", 2, "'z' has number 2, which is another one's"),
+            ("z", 0, "'z' has number 0, which is another one's"),
+            ("z", u32::MAX, "'z' has number 4294967295, which no manager gives"),
+        ] {
+            assert_eq!(members.know_as(name, HostId(host)), Err(why.to_string()));
+        }
+        assert_eq!(members.know_as("z", HostId(7)), Ok(()));
+        assert_eq!(join(&mut members, at(0), "b"), HostId(8), "above all that are known");
+        assert_eq!(members.know_as("w", HostId(u32::MAX - 1)), Ok(()));
+        assert_eq!(
+            join(&mut members, at(0), "c"),
+            HostId(3),
+            "after the last it begins anew with those that are free"
+        );
+        let all = [0, 1, 2, 7, 8].map(HostId).into();
+        assert_eq!(members.away(&all), vec!["x".to_string(), "z".to_string()], "known, and not here");
+    }
+
+    #[test]
+    fn what_an_earlier_manager_knew_is_taken_over() {
+        let mut members = members(9);
+        let member =
+            |host| Member { host: HostId(host), incarnation: 3, address: ([1; 4], 1), heard_at: at(5) };
+        assert_eq!(members.restore("a".into(), member(4)), Ok(()));
+        assert_eq!(members.check(&agent("a", 3)), Ok(()));
+        assert_eq!(members.deadline(), Some(at(15)));
+        for (name, host, why) in [
+            ("a", 4, "'a' is there twice"),
+            ("b", 4, "'b' has number 4, which is another one's"),
+            ("", 6, "its name cannot be an agent's"),
+            ("all", 6, "its name cannot be an agent's"),
+        ] {
+            assert_eq!(members.restore(name.into(), member(host)), Err(why.to_string()));
+        }
+        assert_eq!(join(&mut members, at(6), "b"), HostId(5), "above those that were taken over");
+    }
+
+    /// A request to all means those that were heard of within half of the time after which one is taken for dead.
+    #[test]
+    fn all_are_those_that_were_heard_of_lately() {
+        let mut members = members(9);
+        let hosts: Vec<HostId> =
+            ["a", "b", "c"].iter().zip(0..).map(|(name, s)| join(&mut members, at(s), name)).collect();
+        let group = |members: &Members, seconds| {
+            members
+                .all_but(at(seconds), "a")
+                .map(|group| group.receivers.into_iter().collect::<Vec<HostId>>())
+        };
+        assert_eq!(group(&members, 6), Ok(vec![hosts[1], hosts[2]]));
+        assert_eq!(group(&members, 7), Ok(vec![hosts[2]]));
+        assert_eq!(group(&members, 8), Err(Denial::NobodyElse));
+        let unknown = members.all_but(at(0), "d").err();
+        assert_eq!(unknown, Some(Denial::NotMember(NotMember::Unknown("d".into()))));
+    }
+}

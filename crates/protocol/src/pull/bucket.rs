@@ -266,4 +266,12 @@ mod tests {
         }
         assert!((27_776..=27_780).contains(&sent), "{sent}");
     }
+
+    #[test]
+    fn what_a_rate_of_nothing_brings_comes_after_all_time() {
+        let mut bucket = Bucket::new(Time(5), u32::MAX);
+        assert!(bucket.take(u32::MAX, u32::MAX));
+        assert_eq!(bucket.time_for(u32::MAX, u32::MAX, 0), Time(5 + u64::MAX / 2));
+        assert_eq!(bucket.time_for(1_000, u32::MAX, 0), Time(5 + 8_000 * 1_000_000_000));
+    }
 }

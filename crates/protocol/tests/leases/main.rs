@@ -428,7 +428,8 @@ impl Scheduler for Halves {
 
 #[test]
 fn part_of_a_request_can_be_granted_where_the_source_can_use_it() {
-    let mut manager = with_three_agents(with_scheduler(2, false, Box::new(Halves)));
+    let mut manager = with_three_agents(with_scheduler(3, false, Box::new(Halves)));
+    assert_eq!(manager.scheduler(), "halves");
     let mut part = request(agent(0, 1), 1, &["host-1"]);
     part.divisible = true;
     let first = ask(&mut manager, Time(0), part.clone()).unwrap();
@@ -436,7 +437,7 @@ fn part_of_a_request_can_be_granted_where_the_source_can_use_it() {
     part.request = 2;
     part.remaining_bytes = 500;
     assert_eq!(ask(&mut manager, Time(1), part).unwrap().accepted_bytes, 250);
-    // Half an indivisible object is of no use.
+    // Half an indivisible object is of no use, though a third address is free.
     let whole = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 1, &["host-2"])));
     assert!(matches!(whole[..], [Output::Waiting { .. }]), "{whole:?}");
 }

@@ -135,6 +135,22 @@ proptest! {
     }
 }
 
+/// Paths that are alike are tried without together: without one of them the other would hold the rest as before.
+#[test]
+fn narrow_paths_that_are_alike_are_named_together() {
+    for (receivers, slow) in [(5, 2), (6, 3)] {
+        let mut world = world(4, receivers, 14_000, |config| config);
+        (0..slow).for_each(|peer| narrow(&mut world, peer, 300, 60));
+        begin(&mut world);
+        let others: Vec<u32> = (slow..receivers).collect();
+        let took = done_by(&mut world, &others, 10_000);
+        assert!((1_400..2_000).contains(&took), "{took} ms, alone 1,400");
+        assert_eq!(all_named(&world), (0..slow).collect::<Vec<u32>>());
+        world.run(seconds(60));
+        world.assert_all_done();
+    }
+}
+
 /// Where paths are narrow in different ways the narrowest is found first, and then the next.
 #[test]
 fn narrow_paths_that_differ_are_all_found() {
@@ -176,7 +192,7 @@ fn hosts_that_pause_now_and_then_are_not_named() {
     }
 }
 
-/// A path that loses much at random, without a queue, holds the window; tried without it the others are faster, and what it gets is counted.
+/// A path that is narrow for less than the patience, and as wide as the others from then on, has held them for a while only.
 #[test]
 fn one_whose_path_is_narrow_only_for_a_while_is_waited_for_afterwards() {
     let mut world = world(6, 4, 20_000, |config| SenderConfig {

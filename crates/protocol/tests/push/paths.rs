@@ -24,21 +24,25 @@ fn said(sender: &mut Sender, now: Time) -> Vec<SenderOutput> {
 
 /// Two receivers that have been offered 40 fragments, and have both lost these.
 fn that_have_lost(lost: std::ops::Range<u64>) -> Sender {
+    so_many_that_have_lost(2, lost)
+}
+
+fn so_many_that_have_lost(peers: u32, lost: std::ops::Range<u64>) -> Sender {
     let mut sender = Sender::new(config(geometry(40)));
-    for peer in [0, 1] {
+    for peer in 0..peers {
         let have = RangeSet::new();
         sender.handle(Time(1), SenderInput::Ready { peer: PeerId(peer), window_bytes: 1 << 20, have });
     }
     sender.handle(Time(1), SenderInput::Start);
     assert_eq!(said(&mut sender, Time(1)).len(), 1, "an attempt");
-    (0..2).for_each(|peer| say(&mut sender, Time(2), peer, &Control::IntlSeq { position: 0 }));
+    (0..peers).for_each(|peer| say(&mut sender, Time(2), peer, &Control::IntlSeq { position: 0 }));
     let stream = said(&mut sender, Time(3));
     let count = |output: &SenderOutput| match output {
         SenderOutput::Send { count, .. } => u64::from(*count),
         _ => 0,
     };
     assert_eq!(stream.iter().map(count).sum::<u64>(), 39);
-    for peer in 0..2 {
+    for peer in 0..peers {
         let progress = Control::Progress {
             position: 40,
             received: 40 - (lost.end - lost.start),
@@ -92,10 +96,31 @@ fn attempts_while_a_path_settles_carry_what_is_missing() {
     assert_eq!(attempts[..3], [(1, 5), (2, 5), (3, 5)], "{attempts:?}");
 }
 
-/// Patches are repeated by multicast for racks alone: one that says so without a rack gets its own by TCP.
+/// One that is alone on the channel gets what it has lost at once, by TCP: no other could use a patch that is sent to all.
+#[test]
+fn one_that_is_alone_gets_what_it_has_lost_by_tcp_at_once() {
+    let mut sender = so_many_that_have_lost(1, 5..15);
+    let outputs = said(&mut sender, Time(4));
+    let patches = outputs.iter().filter(|output| matches!(output, SenderOutput::Patch { .. }));
+    assert_eq!(patches.collect::<Vec<_>>(), [&SenderOutput::Patch { peer: PeerId(0), sns: 5..15 }]);
+    let outputs = said(&mut that_have_lost(5..15), Time(4));
+    assert!(!outputs.iter().any(|output| matches!(output, SenderOutput::Patch { .. })), "{outputs:?}");
+}
+
+/// Patches are repeated by multicast for racks alone: one that says so without a rack, or before its rack has come to it, gets its own by TCP.
 #[test]
 fn one_without_a_rack_has_nothing_repeated_for_all() {
+    for may_speak in [false, true] {
+        one_without_a_rack(may_speak);
+    }
+}
+
+fn one_without_a_rack(may_speak: bool) {
     let mut sender = that_have_lost(5..6);
+    if may_speak {
+        let members = std::iter::once(PeerId(1)).collect();
+        sender.handle(Time(4), SenderInput::Rack { speaker: PeerId(0), members });
+    }
     let patch = |output: &SenderOutput| matches!(output, SenderOutput::SendPatch(_));
     assert_eq!(said(&mut sender, millis(10)).iter().filter(|output| patch(output)).count(), 1);
     let mut single = 0;

@@ -162,6 +162,34 @@ proptest! {
     }
 }
 
+/// A packet that skips no more than what may be on its way is near; so is one that skips a lap at most of which most is here.
+#[test]
+fn a_packet_is_near_if_what_it_skips_may_be_on_its_way() {
+    let mut receiver = receiver();
+    data(&mut receiver, NOW, 0..1, 0);
+    // 30 packets may be on their way.
+    for (positions, near) in [(1..2, true), (31..32, true), (32..33, false), (0..1, true), (100..101, false)]
+    {
+        assert_eq!(receiver.is_near(&positions), near, "{positions:?}");
+    }
+    // What is here already was skipped for others: 10 to 75.
+    receiver.handle(NOW, Input::Patched { sn: 10, count: 65 });
+    for (positions, near) in
+        [(95..96, true), (96..97, true), (97..98, false), (101..102, false), (102..103, false)]
+    {
+        assert_eq!(receiver.is_near(&positions), near, "{positions:?}");
+    }
+    receiver.handle(NOW, Input::Patched { sn: 1, count: 99 });
+    for (positions, near) in [(101..102, true), (102..103, false)] {
+        assert_eq!(receiver.is_near(&positions), near, "{positions:?}: a lap is skipped at most");
+    }
+    receiver.next = 80;
+    for (positions, near) in [(48..49, false), (49..50, true), (49..51, true), (50..51, true), (79..80, true)]
+    {
+        assert_eq!(receiver.is_near(&positions), near, "{positions:?}: late by up to 30");
+    }
+}
+
 /// Single attempts that are skipped are asked for at once, and so is what is lost when the lap is over; other losses are gathered for 2 ms.
 #[test]
 fn losses_are_gathered_while_there_is_more_to_come() {
@@ -226,4 +254,34 @@ fn requests_are_repeated_ever_more_seldom() {
     }
     let waits: Vec<u64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(waits, [20, 40, 80, 160, 320, 640, 640, 640, 640, 640], "{at:?}");
+}
+
+/// One that has believed a place far from where it was asks for what was skipped on the way there, and between the packets that agreed.
+#[test]
+fn what_was_skipped_on_the_way_to_a_place_believed_is_lost() {
+    let mut receiver = receiver();
+    data(&mut receiver, NOW, 0..1, 0);
+    for position in [60, 63] {
+        data(&mut receiver, NOW + MS, position..position + 1, 0);
+    }
+    assert_eq!(receiver.next_sn(), 1, "the stream may go on where it was");
+    let _ = said(&mut receiver, NOW + MS * 5);
+    assert_eq!(receiver.next_sn(), 64, "nothing has come from there for a while");
+    let outputs: Vec<Output> = (5..12).flat_map(|step| said(&mut receiver, NOW + MS * step)).collect();
+    let expected: Vec<u64> = (1..60).chain(61..63).collect();
+    assert_eq!(asked(&outputs), expected);
+}
+
+/// Where nothing was skipped there is nothing to look for before the next report is due.
+#[test]
+fn nothing_is_looked_for_where_nothing_was_skipped() {
+    let mut receiver = receiver();
+    for position in 0..9 {
+        data(&mut receiver, NOW, position..position + 1, 0);
+    }
+    let _ = said(&mut receiver, NOW);
+    assert_eq!(receiver.deadline(), Some(NOW + MS * 50));
+    data(&mut receiver, NOW, 10..11, 0);
+    let _ = said(&mut receiver, NOW);
+    assert_eq!(receiver.deadline(), Some(NOW + MS), "a late packet is waited for");
 }
