@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod datacast;
 pub mod exact;
 pub mod figures;
+pub mod lab;
 pub mod orca;
 pub mod random;
 pub mod report;

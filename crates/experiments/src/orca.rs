@@ -3,7 +3,10 @@
 mod agent;
 pub mod data_set;
 pub mod elmo;
+mod elmo_failures;
 mod fig_7;
+mod joins;
+pub(crate) mod leaf;
 pub mod updates;
 
 use std::time::Instant;
@@ -15,7 +18,7 @@ use self::data_set::{DataSet, ROOM, plan_data_set, quantile_of};
 use crate::random::Random;
 use crate::report::{Item, Load, Options};
 use crate::tenants::{self, Placement, Sizes};
-use crate::{Kind, Row, side_by_side};
+use crate::{Kind, Row, lab, side_by_side};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -50,7 +53,8 @@ pub const ITEMS: &[Item] = &[
         run: |options| {
             let sessions = sessions(options);
             let (fewer, seed) = (sessions / 10, options.seed);
-            Ok([updates::dynamics(fewer, sessions, seed), updates::failures(fewer, seed)].concat().into())
+            let ours = [updates::dynamics(fewer, sessions, seed), updates::failures(fewer, seed)].concat();
+            Ok([ours, elmo_failures::rows(fewer, options)].concat().into())
         },
     },
     Item {
@@ -92,6 +96,26 @@ pub const ITEMS: &[Item] = &[
         differs: "another processor; ours is without receiving and sending",
         load: Load::Alone,
         run: |options| Ok(agent::figure_5b(options)),
+    },
+    Item {
+        paper: "orca",
+        name: "fig-6c",
+        title: "Figure 6c: how soon a receiver that joins gets a packet, by how far controllers are",
+        place: "section 5.3, Fig. 6c",
+        kind: Kind::Simulated,
+        differs: "delays of the network and timers of our controllers alone: the paper's programs take time too",
+        load: Load::Shared,
+        run: |options| Ok(joins::figure_6c(options)),
+    },
+    Item {
+        paper: "orca",
+        name: "fig-5d",
+        title: "Figure 5d: latency and jitter of a leaf with its agent, by the kernel's programs (Linux, root)",
+        place: "section 5.2, Fig. 5d",
+        kind: Kind::Measured,
+        differs: "the paper's switch is hardware on links of 10 Gbit/s; ours is the kernel of one machine, without a link",
+        load: Load::Lab,
+        run: |_| Ok(leaf::figure_5d(&Err(lab::NOT_HERE.into()))),
     },
     Item {
         paper: "orca",

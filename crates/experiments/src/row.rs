@@ -52,8 +52,11 @@ pub struct Row {
     pub paper: Option<f64>,
     /// Where the paper prints it; empty without a number.
     pub place: String,
-    /// What we get.
+    /// What we get; not a number, and `null` in JSON, where there is nothing.
     pub ours: f64,
+    /// Whether there is nothing of ours, for the reason that the note says.
+    #[serde(skip)]
+    pub is_missing: bool,
     /// The unit of both.
     pub unit: String,
     /// What to know when comparing them.
@@ -85,10 +88,17 @@ impl Row {
             paper,
             place: String::new(),
             ours,
+            is_missing: false,
             unit: unit.into(),
             note: String::new(),
             test: None,
         }
+    }
+
+    /// A row that has the paper's number and nothing of ours, and says why.
+    #[must_use]
+    pub fn missing(name: impl Into<String>, paper: Option<f64>, unit: &str, why: &str) -> Self {
+        Row { is_missing: true, ..Row::new(name, paper, f64::NAN, unit).note(why) }
     }
 
     /// The same row with what ours may differ: a share of the paper's number, 0 where it has to be that very number. It is
@@ -131,7 +141,7 @@ impl Row {
     /// Whether ours is what the item asks; `None` where it asks nothing.
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
-        Some(match self.test? {
+        Some(match self.test.filter(|_| !self.is_missing)? {
             Test::Within(share) => {
                 let paper = self.paper?;
                 (self.ours - paper).abs() <= (share + f64::EPSILON) * paper.abs()
@@ -200,6 +210,18 @@ mod tests {
         {
             assert_eq!(limited.is_within(), Some(false));
         }
+    }
+
+    /// Nothing of ours neither agrees nor differs, while a number that is none differs.
+    #[test]
+    fn a_row_without_ours_has_no_verdict() {
+        let row = Row::missing("total", Some(33.183), "ms", "it takes root").at_most(25.0);
+        assert_eq!((row.is_within(), row.agrees()), (None, None));
+        assert_eq!(Row::missing("total", Some(33.183), "ms", "it takes root").agrees(), None);
+        assert_eq!(Row::new("total", Some(33.183), f64::NAN, "ms").agrees(), Some(false));
+        let document = serde_json::to_value(row).unwrap();
+        assert!(document["ours"].is_null() && document["note"] == "it takes root", "{document}");
+        assert!(document.get("is_missing").is_none());
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! - [`soak`]: many small deliveries, and what they leave behind.
 //! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
-//! - [`measure`]: what a stream of messages sees of failures and of receivers that join.
+//! - [`measure`]: what a stream of messages sees of failures and of receivers that join, and how soon requests are answered.
+//! - [`leaf`]: what a leaf of labels and its rack's agent take for a packet, in the kernel alone.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
 //! A lab is one process with its own process, mount and network namespaces. Everything else in it
@@ -25,6 +26,7 @@ mod error;
 pub mod failure;
 mod label_switches;
 pub mod layout;
+pub mod leaf;
 pub mod light;
 pub mod measure;
 pub mod ocs;

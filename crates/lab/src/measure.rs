@@ -1,8 +1,12 @@
 //! What a stream of messages sees in a lab (Orca sections 5.3): how long it stops when the active agent of a rack is killed, and
-//! how soon a receiver that joins hears it.
+//! how soon a receiver that joins hears it; and how soon small requests to acceptors are answered by a majority.
 //!
 //! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are those of one machine:
 //! every host has the same clock.
+
+mod replication;
+
+pub use replication::Replicated;
 
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
@@ -65,6 +69,15 @@ pub enum Measurement {
         /// The stream.
         load: Load,
     },
+    /// A leader sends requests to acceptors, by unicast and as a stream.
+    Replication {
+        /// How many acceptors, one number after the other.
+        acceptors: Vec<u32>,
+        /// How many requests.
+        requests: u64,
+        /// Bytes of a request's value.
+        bytes: usize,
+    },
 }
 
 /// A path that was made.
@@ -102,6 +115,8 @@ pub enum Measured {
     },
     /// Paths, one for each request.
     Paths(Vec<PathMade>),
+    /// Requests to acceptors: for each number of them by unicast, and then as a stream.
+    Replication(Vec<Replicated>),
     /// Joins.
     Joins {
         /// One for each.
@@ -202,6 +217,10 @@ impl Stage<'_> {
             match what {
                 Measurement::Kills { kills, load } => self.kills(*kills, *load).await,
                 Measurement::Joins { joins, load } => self.joins(*joins, *load).await,
+                Measurement::Replication { acceptors, requests, bytes } => {
+                    let ways = self.replication(acceptors, *requests, *bytes).await?;
+                    Ok(Measured::Replication(ways))
+                }
                 Measurement::Paths { .. } => unreachable!("the lab measures them by deliveries"),
             }
         })
@@ -381,12 +400,12 @@ impl Ear {
     }
 }
 
-/// Waits for the agent's word that it has joined.
-async fn await_joined(receiver: &mut MessageReceiver) -> Result<(), LabError> {
+/// Waits for the agent's word that it has joined; gives the fabric.
+async fn await_joined(receiver: &mut MessageReceiver) -> Result<String, LabError> {
     let joined = tokio::time::timeout(PATIENCE, async {
         loop {
             match receiver.next().await {
-                Ok(Some(Received::Joined(_))) => return Ok(()),
+                Ok(Some(Received::Joined(joined))) => return Ok(joined.fabric),
                 Ok(Some(Received::Messages(_))) => {}
                 Ok(None) => return Err("the agent has ended the call".to_string()),
                 Err(error) => return Err(error.to_string()),

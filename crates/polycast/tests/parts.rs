@@ -212,6 +212,37 @@ fn the_time_until_devices_have_a_path_is_measured() {
     );
 }
 
+/// Every acceptor has every request, by both ways, in the order in which they were sent.
+#[test]
+fn acceptors_answer_every_request_by_unicast_and_over_streams() {
+    if !can() {
+        return;
+    }
+    let labs = ["bridge:4", "shufflecast:2,2,hosts=1", "orca:4"];
+    let arguments = ["--acceptors", "1,3", "--requests", "40", "--json"];
+    let ran = polycast(&[&["bench", "replication"][..], &labs, &arguments].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let reports = ran.json();
+    let reports = reports.as_array().unwrap();
+    assert_eq!(reports.len(), labs.len());
+    for (report, fabric) in reports.iter().zip(["ip-multicast", "shufflecast", "orca"]) {
+        let ways: Vec<_> = report["ways"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|way| (way["acceptors"].as_u64().unwrap(), way["way"].as_str().unwrap(), &way["answered"]))
+            .collect();
+        let (one, three) = (serde_json::json!([40]), serde_json::json!([40, 40, 40]));
+        let wanted = [(1, "unicast", &one), (1, fabric, &one), (3, "unicast", &three), (3, fabric, &three)];
+        assert_eq!(ways, wanted, "{report}");
+        for way in report["ways"].as_array().unwrap() {
+            assert!(way["latency_us"]["median"].as_f64() > Some(0.0), "{report}");
+        }
+    }
+    let few = polycast(&["bench", "replication", "bridge:4", "--acceptors", "4"]);
+    assert!(few.status == 1 && few.stderr.contains("it can have at most 3 acceptors"), "{}", few.stderr);
+}
+
 /// One host's links are narrow from the beginning. Over every fabric the others go on without it, and the report names it.
 #[test]
 fn a_narrow_host_holds_nobody_over_any_fabric() {

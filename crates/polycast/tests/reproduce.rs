@@ -87,6 +87,30 @@ fn rows_have_a_kind_and_their_numbers_a_place() {
     }
 }
 
+/// Items that need a lab: without root the paper's numbers stand alone and the note says why, and with it ours are there. The exit status is
+/// that of a run that was done in both cases.
+#[test]
+fn an_item_that_needs_a_lab_is_measured_or_says_why_not() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("report");
+    let ran = polycast(&["reproduce", "orca", "fig-5d", "--quick", "--json", "--out", out.to_str().unwrap()]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let rows: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    let median = rows.iter().find(|row| row["name"] == "packets of 72 bytes: latency, median").unwrap();
+    assert_eq!((&median["paper"], &median["kind"]), (&11.3.into(), &"measured".into()));
+    let csv = std::fs::read_to_string(out.join("rows.csv")).unwrap();
+    let page = std::fs::read_to_string(out.join("orca.html")).unwrap();
+    if median["ours"].is_null() {
+        assert!(median["note"].as_str().unwrap().len() > 10, "{median}");
+        assert!(rows.iter().all(|row| row["ours"].is_null()) && !csv.contains("NaN"), "{csv}");
+        assert!(!page.contains("NaN"), "{page}");
+    } else {
+        assert!(median["ours"].as_f64() > Some(0.0) && rows.len() > 10, "{median}");
+        assert!(out.join("orca-fig-5d.svg").exists());
+    }
+}
+
 #[test]
 fn the_table_has_a_line_for_every_figure_of_a_paper() {
     let ran = polycast(&["reproduce", "shufflecast", "fig-1", "--table", "--json"]);

@@ -2,6 +2,7 @@
 //! section VI.
 
 pub mod cluster;
+pub(crate) mod control;
 mod fig_4;
 pub mod schemes;
 
@@ -12,7 +13,7 @@ use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork};
 
 use crate::random::Random;
 use crate::report::{Axis, Figure, Item, ItemError, Load, Options, Outcome, Series};
-use crate::{Kind, Row, exact};
+use crate::{Kind, Row, exact, lab};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -25,6 +26,16 @@ pub const ITEMS: &[Item] = &[
         differs: "another processor, and the paper does not say how its traffic is drawn",
         load: Load::Alone,
         run: table_1,
+    },
+    Item {
+        paper: "blast",
+        name: "table-2",
+        title: "Table II: the parts of the time from a request to its path, in a lab (Linux, root)",
+        place: "section V-B, Table II",
+        kind: Kind::Measured,
+        differs: "another processor, devices that are emulated, and rules and circuits at the same time",
+        load: Load::Lab,
+        run: |_| Ok(control::table_2(&Err(lab::NOT_HERE.into()))),
     },
     Item {
         paper: "blast",

@@ -34,6 +34,16 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    /// That this is a model of another project's program, and what of; empty for what is no program.
+    #[must_use]
+    pub fn model(self) -> &'static str {
+        match self {
+            Scheme::Hdfs { .. } => "a model of HDFS's pipeline of replicas, with fair shares and no software",
+            Scheme::Overlay => "a model of SplitStream, a fluid without software",
+            Scheme::Naive | Scheme::Blast { .. } | Scheme::IpMulticast { .. } => "",
+        }
+    }
+
     /// Seconds until all receivers have the object. `compute_s` is what the scheduler takes.
     ///
     /// # Errors

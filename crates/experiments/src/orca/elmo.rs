@@ -63,6 +63,8 @@ impl ElmoResult {
 
 /// Bits of a header that do not depend on the group: the ports up of leaf and spine, and the core's pods.
 const ELMO_FIXED_BITS: u32 = (48 + 4) + (48 + 4) + 12;
+/// Hosts of a leaf and leafs of a pod of Elmo's network.
+const ELMO_PORTS: (u32, u32) = (48, 48);
 /// Leafs of Elmo's network.
 const ELMO_LEAFS: u32 = 576;
 /// Spines of a pod of Elmo's network.
@@ -99,7 +101,7 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> ElmoResult {
         for _ in 0..tenant.groups {
             let size = tenants::group_size(run.sizes, hosts.len() as u32, &mut random) as usize;
             random.choose_first(&mut hosts, size);
-            let (pods, leafs, members) = bitmaps(&hosts[..size]);
+            let (pods, leafs, members) = bitmaps(&hosts[..size], ELMO_PORTS);
             let start = Instant::now();
             let pod_layer = encode_layer(&pods, &pods_limits, &mut result.pod_entries, &mut coin);
             let leaf_layer = encode_layer(&leafs, &leaf_limits, &mut result.leaf_entries, &mut coin);
@@ -127,15 +129,19 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> ElmoResult {
     result
 }
 
-/// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has.
-fn bitmaps(hosts: &[Node]) -> (Vec<SwitchPorts>, Vec<SwitchPorts>, u64) {
+/// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has, where leafs have so many hosts and pods so many
+/// leafs.
+pub(super) fn bitmaps(
+    hosts: &[Node],
+    (hosts_per_leaf, leafs_per_pod): (u32, u32),
+) -> (Vec<SwitchPorts>, Vec<SwitchPorts>, u64) {
     let mut by_leaf = BTreeMap::<u32, u128>::new();
     for &host in hosts {
-        *by_leaf.entry(host / 48).or_default() |= 1 << (host % 48);
+        *by_leaf.entry(host / hosts_per_leaf).or_default() |= 1 << (host % hosts_per_leaf);
     }
     let mut by_pod = BTreeMap::<u32, u128>::new();
     for &leaf in by_leaf.keys() {
-        *by_pod.entry(leaf / 48).or_default() |= 1 << (leaf % 48);
+        *by_pod.entry(leaf / leafs_per_pod).or_default() |= 1 << (leaf % leafs_per_pod);
     }
     let count = by_leaf.values().map(|ports| u64::from(ports.count_ones())).sum();
     let list = |map: BTreeMap<u32, u128>| {
@@ -206,7 +212,7 @@ fn entries(
     tables: &mut [Vec<u32>; 2],
     coin: &mut ElmoRandom,
 ) -> Vec<Node> {
-    let (pods, leafs, _) = bitmaps(hosts);
+    let (pods, leafs, _) = bitmaps(hosts, ELMO_PORTS);
     let pod_layer = encode_layer(&pods, &limits[0], &mut tables[0], coin);
     let leaf_layer = encode_layer(&leafs, &limits[1], &mut tables[1], coin);
     let pods = pod_layer.switch_rules.iter();

@@ -17,7 +17,7 @@ use polycast_planning::labels::LabelOptions;
 /// Name, rules in a header, redundancy limit; the paper's 99 % and most entries, mean and longest label.
 type ElmoSetting = (&'static str, u32, u32, Option<(f64, f64)>, Option<f64>, Option<f64>);
 
-const ELMO: [ElmoSetting; 4] = [
+pub(super) const ELMO: [ElmoSetting; 4] = [
     ("Elmo-1", 10, 0, Some((47_700.0, 53_500.0)), Some(100.0), None),
     ("Elmo-2", 10, 12, None, None, None),
     ("Elmo-3", 30, 0, None, None, None),

@@ -44,7 +44,7 @@ pub fn rows(done: &[Done]) -> String {
             field(&row.item),
             field(&row.name),
             number(row.paper),
-            row.ours,
+            number(Some(row.ours).filter(|_| !row.is_missing)),
             field(&row.unit),
             number(match row.test {
                 Some(Test::Within(share)) => Some(share),

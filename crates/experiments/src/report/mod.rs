@@ -80,6 +80,8 @@ pub enum Load {
     Shared,
     /// It measures time or spreads over all cores itself: nothing else runs at that time.
     Alone,
+    /// It is measured by real daemons and devices in a lab, which only the command line can start. Nothing else runs at that time.
+    Lab,
 }
 
 /// A figure, a table or a section of a paper.

@@ -159,7 +159,7 @@ fn agreement(page: &mut String, of_paper: &[Done]) {
             escaped(&row.name),
             escaped(&row.place),
             row.paper.map_or_else(|| escaped(&verdict(row)), number),
-            number(row.ours),
+            ours(row),
             escaped(&row.unit),
             deviation(row).unwrap_or_default(),
             row.kind.map_or("", Kind::word),
@@ -311,7 +311,7 @@ fn table(page: &mut String, rows: &[Row]) {
             "<tr><td>{}</td><td class=\"n\">{paper}</td><td class=\"n\">{}</td><td>{}</td>\
             <td class=\"n\">{deviation}</td><td class=\"{}\">{}</td><td>{}</td><td class=\"note\">{}</td></tr>",
             escaped(&row.name),
-            number(row.ours),
+            ours(row),
             escaped(&row.unit),
             if row.is_within() == Some(false) { "no" } else { "yes" },
             escaped(&verdict(row)),
@@ -334,6 +334,12 @@ pub fn deviation(row: &Row) -> Option<String> {
     let paper = row.paper.filter(|&paper| paper != 0.0)?;
     let percent = Some(100.0 * (row.ours - paper) / paper.abs()).filter(|percent| percent.is_finite())?;
     Some(if percent < 900.0 { format!("{percent:+.1} %") } else { format!("{:.0} x", row.ours / paper) })
+}
+
+/// Our number, or a dash where there is none.
+#[must_use]
+pub fn ours(row: &Row) -> String {
+    if row.is_missing { "-".into() } else { number(row.ours) }
 }
 
 /// A number with four digits that count; whole numbers whole.

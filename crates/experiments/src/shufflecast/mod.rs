@@ -4,6 +4,7 @@ mod bed;
 mod fig_6;
 mod fig_7;
 mod fig_8;
+pub(crate) mod replication;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use polycast_planning::relays;
 use polycast_topology::Shufflecast;
 
 use crate::report::{Axis, Figure, Item, Load, Mark, Outcome, Plot, Series};
-use crate::{Kind, Row};
+use crate::{Kind, Row, lab};
 
 /// The paper rounds its percentages to whole ones.
 const ROUNDED: f64 = 0.01;
@@ -142,6 +143,16 @@ pub const ITEMS: &[Item] = &[
         differs: "a model without software; the paper's has deserialization in both",
         load: Load::Shared,
         run: fig_8::fig_8b,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-8d",
+        title: "Figure 8 (d): small requests to acceptors, by unicast and by a stream, in a lab (Linux, root)",
+        place: "section VI-B, Fig. 8(d)",
+        kind: Kind::Measured,
+        differs: "switches in user space and all hosts on one machine, where daemons cost more than links; no consensus program around it",
+        load: Load::Lab,
+        run: |_| Ok(replication::figure_8d(&Err(lab::NOT_HERE.into()))),
     },
     Item {
         paper: "shufflecast",

@@ -18,6 +18,12 @@ Examples:
   polycast bench control blast:racks=8,hosts=2,circuit-ms=14 --requests 50 --json
   polycast bench control shufflecast:2,2,hosts=2";
 
+const REPLICATION_MORE: &str = "\
+Examples:
+  polycast bench replication
+  polycast bench replication orca:4 --acceptors 3,7,15 --requests 5000 --json
+  polycast bench replication shufflecast:2,2,hosts=1 --bytes 100";
+
 /// What `polycast bench` measures.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
@@ -30,6 +36,9 @@ pub(crate) enum Bench {
     Control(BenchControlArgs),
     /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
     Join(BenchJoinArgs),
+    /// How soon a majority of acceptors answers small requests, by unicast and over streams, in labs (Linux, root)
+    #[command(after_help = REPLICATION_MORE)]
+    Replication(BenchReplicationArgs),
 }
 
 /// A lab, and the stream in it.
@@ -78,6 +87,30 @@ pub(crate) struct BenchJoinArgs {
     /// How often
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub joins: u32,
+}
+
+/// `polycast bench replication`
+#[derive(Arguments, Debug)]
+pub(crate) struct BenchReplicationArgs {
+    /// The labs, one after the other. Its first host is the leader
+    #[arg(value_name = "SPEC", default_values = ["bridge:8", "shufflecast:2,2,hosts=1", "orca:4"])]
+    pub specs: Vec<polycast_lab::spec::Spec>,
+    /// How many acceptors, one number after the other
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values = ["3", "5", "7"], value_parser = clap::value_parser!(u32).range(1..=199))]
+    pub acceptors: Vec<u32>,
+    /// How many requests each way gets, one after the other
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub requests: u32,
+    /// Bytes of a request's value, besides its number
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_value_bytes)]
+    pub bytes: usize,
+}
+
+/// A request is one message of a stream.
+fn parse_value_bytes(text: &str) -> Result<usize, String> {
+    const MOST: usize = 65_536;
+    let bytes = text.parse().ok().filter(|bytes| *bytes <= MOST);
+    bytes.ok_or_else(|| format!("it must be a whole number of at most {MOST}"))
 }
 
 /// `polycast bench manager`

@@ -1,6 +1,7 @@
 //! Measuring the manager: sessions as agents have them, that ask for paths and give them back (Republic section VI-C).
 
-mod control;
+pub(super) mod control;
+pub(super) mod replication;
 mod streams;
 
 use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
@@ -30,6 +31,7 @@ pub(super) fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
         Bench::RackKill(args) => streams::kills(args, format),
         Bench::Control(args) => control::run(args, format),
         Bench::Join(args) => streams::joins(args, format),
+        Bench::Replication(args) => replication::run(args, format),
     }
 }
 

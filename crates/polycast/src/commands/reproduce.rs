@@ -1,5 +1,7 @@
 //! `polycast reproduce`: the papers' figures and tables, ours beside theirs.
 
+mod labs;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -45,8 +47,9 @@ pub(crate) struct ReproduceArgs {
 
 /// Lists the items, or computes those that were asked for.
 pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
-    let items = catalogue::select(args.paper.as_deref(), args.item.as_deref())
+    let mut items = catalogue::select(args.paper.as_deref(), args.item.as_deref())
         .map_err(|error| Failure::input(error.to_string()))?;
+    labs::give_labs(&mut items);
     if args.paper.is_none() && !args.quick && !args.table && args.out.is_none() {
         return list(&items, format);
     }
@@ -206,7 +209,7 @@ fn text(done: &[Done]) -> String {
             let line = format!(
                 "  {:width$}  {paper:>10}  {:>10} {:8} {deviation:>9}  {}",
                 row.name,
-                number(row.ours),
+                page::ours(row),
                 row.unit,
                 words.join("; ")
             );

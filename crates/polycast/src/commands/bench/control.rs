@@ -8,7 +8,7 @@ use crate::table::Table;
 use polycast_api::report::ControlStep;
 use polycast_api::{REQUEST_TO_PATH, REQUEST_TO_PATH_AT_SOURCE, SCHEDULING};
 use polycast_lab::measure::{Measured, Measurement, PathMade};
-use polycast_lab::spec::Network;
+use polycast_lab::spec::{Network, Spec};
 use serde_json::{Value, json};
 
 /// A step of Table II: its name, how long it took in a report, and in the paper, in milliseconds.
@@ -46,19 +46,9 @@ const STEPS: [Step; 6] = [
 /// `polycast bench control`
 pub(super) fn run(args: &BenchControlArgs, format: Format) -> Result<Exit, Failure> {
     let (spec, requests) = (&args.spec, args.requests);
-    let fabric = match spec.network {
-        Network::Blast { .. } => "ocs",
-        Network::Shufflecast { .. } => "shufflecast",
-        _ => {
-            return Err(Failure::input(
-                "only labs such as blast:racks=3,hosts=2 and shufflecast:2,2,hosts=2 have switches that are told of paths",
-            ));
-        }
-    };
+    let fabric = fabric(spec)?;
     output::say(&format!("asking for {requests} paths in {spec}"));
-    let Measured::Paths(made) = measure(spec, &Measurement::Paths { requests })? else {
-        return Err(Failure::unexpected("the lab has measured something else"));
-    };
+    let made = paths(spec, requests)?;
     let (rows, text) = rows(&made, fabric);
     let others = made.iter().filter(|path| path.fabric != fabric).count();
     let document =
@@ -69,6 +59,36 @@ pub(super) fn run(args: &BenchControlArgs, format: Format) -> Result<Exit, Failu
     }
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
+}
+
+/// The fabric of a lab whose devices are told of paths.
+fn fabric(spec: &Spec) -> Result<&'static str, Failure> {
+    match spec.network {
+        Network::Blast { .. } => Ok("ocs"),
+        Network::Shufflecast { .. } => Ok("shufflecast"),
+        _ => Err(Failure::input(
+            "only labs such as blast:racks=3,hosts=2 and shufflecast:2,2,hosts=2 have switches that are told of paths",
+        )),
+    }
+}
+
+fn paths(spec: &Spec, requests: u32) -> Result<Vec<PathMade>, Failure> {
+    match measure(spec, &Measurement::Paths { requests })? {
+        Measured::Paths(made) => Ok(made),
+        _ => Err(Failure::unexpected("the lab has measured something else")),
+    }
+}
+
+/// What the steps of Table II took in a lab, in milliseconds, a value a request: messages, scheduling, rules, circuits, and the whole.
+pub(crate) fn table_2(spec: &Spec, requests: u32) -> Result<[Vec<f64>; 5], Failure> {
+    let (fabric, made) = (fabric(spec)?, paths(spec, requests)?);
+    let of_table = STEPS.iter().filter(|step| step.paper_ms.is_some());
+    let mut steps: [Vec<f64>; 5] = Default::default();
+    for (times, Step { of, .. }) in steps.iter_mut().zip(of_table) {
+        let micros = made.iter().filter(|path| path.fabric == fabric).filter_map(|path| of(&path.steps));
+        times.extend(micros.map(|micros| micros as f64 / 1e3));
+    }
+    Ok(steps)
 }
 
 /// What was seen of every step, beside the paper's.

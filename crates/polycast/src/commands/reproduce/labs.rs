@@ -1,0 +1,94 @@
+//! The items that are measured in labs, which only the command line can start. Where a lab cannot be made, their rows say why in a sentence.
+
+use crate::commands::bench::{control, replication};
+use crate::exit::Failure;
+use polycast_experiments::lab::{
+    ControlSeen, LeafSeen, ReplicationSeen, Seen, figure_5d, figure_8d, table_2,
+};
+use polycast_experiments::report::{Item, ItemError, Load, Options, Outcome};
+use polycast_lab::leaf;
+use polycast_lab::spec::Spec;
+
+/// The time that the paper's circuit switch takes, in milliseconds.
+const CIRCUIT_MS: u32 = 14;
+/// The lab of Table II.
+const TABLE_2: &str = "blast:racks=3,hosts=2,circuit-ms=14";
+/// The lab of figure 8(d): eight ToRs with a server each, and its numbers of acceptors.
+const FIGURE_8D: &str = "shufflecast:2,2,hosts=1";
+const ACCEPTORS: [u32; 3] = [3, 5, 7];
+/// Sizes of packets in figure 5d, and the size that has many sessions.
+const SIZES: [u32; 5] = [leaf::FRAME_MIN, 256, 512, 1_024, 1_500];
+const SIZE_OF_MANY: u32 = 1_024;
+
+type Run = fn(&Options) -> Result<Outcome, ItemError>;
+
+/// What runs such an item here.
+const RUNS: [(&str, &str, Run); 3] = [
+    ("blast", "table-2", |options| Ok(table_2(&control_times(options)))),
+    ("orca", "fig-5d", |options| Ok(figure_5d(&leaf_times(options)))),
+    ("shufflecast", "fig-8d", |options| Ok(figure_8d(&latencies(options)))),
+];
+
+/// Has the items that need a lab measured in one.
+pub(super) fn give_labs(items: &mut [Item]) {
+    for item in items.iter_mut().filter(|item| item.load == Load::Lab) {
+        let run = RUNS.into_iter().find(|(paper, name, _)| (*paper, *name) == (item.paper, item.name));
+        item.run = run.expect("every item that needs a lab is run here").2;
+    }
+}
+
+fn spec(text: &str) -> Spec {
+    text.parse().expect("the lab can be asked for")
+}
+
+fn why(failure: Failure) -> String {
+    failure.message
+}
+
+fn control_times(options: &Options) -> Seen<ControlSeen> {
+    let requests = if options.quick { 10 } else { 50 };
+    let steps = control::table_2(&spec(TABLE_2), requests).map_err(why)?;
+    Ok(ControlSeen { circuit_ms: CIRCUIT_MS, steps })
+}
+
+fn leaf_times(options: &Options) -> Seen<Vec<LeafSeen>> {
+    let (sessions, packets): (&[u32], _) = if options.quick {
+        (&[1_000, 100_000], 2_000)
+    } else {
+        (&[1_000, 10_000, 100_000, 1_000_000], 20_000)
+    };
+    let times = leaf::measure(&SIZES, sessions, SIZE_OF_MANY, packets).map_err(|error| error.to_string())?;
+    let seen = |of: leaf::LeafTimes| LeafSeen {
+        bytes: of.bytes,
+        sessions: of.sessions,
+        latency_us: of.latency_ns.into_iter().map(|ns| ns as f64 / 1e3).collect(),
+    };
+    Ok(times.into_iter().map(seen).collect())
+}
+
+fn latencies(options: &Options) -> Seen<Vec<ReplicationSeen>> {
+    let requests = if options.quick { 300 } else { 3_000 };
+    let ways = replication::replicate(&spec(FIGURE_8D), &ACCEPTORS, requests, 1).map_err(why)?;
+    let micros = |of: &[u64]| of.iter().map(|ns| *ns as f64 / 1e3).collect();
+    let pairs = ways.chunks_exact(2).map(|pair| ReplicationSeen {
+        acceptors: pair[0].acceptors,
+        unicast_us: micros(&pair[0].latency_ns),
+        stream_us: micros(&pair[1].latency_ns),
+    });
+    Ok(pairs.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_experiments::catalogue;
+
+    #[test]
+    fn every_item_that_needs_a_lab_gets_one_and_the_labs_can_be_asked_for() {
+        let mut items = catalogue::select(None, None).unwrap();
+        assert_eq!(items.iter().filter(|item| item.load == Load::Lab).count(), RUNS.len());
+        give_labs(&mut items);
+        assert!(spec(TABLE_2).to_string().contains(&format!("circuit-ms={CIRCUIT_MS}")));
+        assert!(spec(FIGURE_8D).network.hosts() > ACCEPTORS[2]);
+    }
+}
