@@ -77,7 +77,7 @@ mod tests {
         let way = |way: &str, scale| Replicated {
             way: way.into(),
             acceptors: 3,
-            latency_ns: (1..=100).map(|at| at * scale).collect(),
+            latency_ns: (1..=100u64).map(|at| at * scale).collect(),
             seconds: 0.5,
             answered: vec![100; 3],
             again: 1,
