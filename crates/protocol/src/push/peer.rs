@@ -147,6 +147,8 @@ pub(super) struct Peer {
     /// How often the others were tried without it in vain, and when they may be again.
     pub(super) tried: u32,
     pub(super) try_at: Time,
+    /// How often the others got on faster without it while it took all that they took.
+    pub(super) took_all: u32,
     /// The others do not wait for it any more, as it is so much slower.
     pub(super) slower: Option<Slower>,
     /// When it came into the chain, and what it had verified then.
@@ -281,6 +283,7 @@ impl Peer {
             look: Look::first(now),
             tried: 0,
             try_at: Time::ZERO,
+            took_all: 0,
             slower: None,
             cut_off: false,
             chained: None,

@@ -68,6 +68,41 @@ fn one_that_is_waited_for_is_not_called_slow() {
     }
 }
 
+/// A member that holds the others while they wait for it, and takes all while they do not, which it sees by how fast the stream comes: it holds
+/// them a few times, and then no more.
+#[test]
+fn one_that_is_slow_only_while_it_is_waited_for_holds_the_others_a_few_times() {
+    const LOOK: Duration = Duration::from_millis(10);
+    let took = |lies: bool| {
+        let slow = SlowPolicy::CatchUp { after: PATIENCE };
+        let config = SenderConfig { slow, ..config(geometry(200_000)) };
+        let mut world = World::new(6, 3, config, Faults::default());
+        world.start();
+        world.close();
+        let (mut sent, mut fast_until) = (0, Time::ZERO);
+        while !(world.nodes[&0].done && world.nodes[&1].done) {
+            assert!(world.now < seconds(60), "the others are held without an end");
+            let came = world.data_packets - sent;
+            sent = world.data_packets;
+            if lies && world.now >= fast_until {
+                // A third of what the channel takes is far more than its own pace.
+                let is_tried = came > LOOK.0 / world.packet_time.0 / 3;
+                fast_until = if is_tried { world.now + LOOK * 10 } else { world.now };
+                world.service.insert(2, if is_tried { Duration(1_000) } else { PACKET });
+            }
+            world.run(world.now + LOOK);
+        }
+        let at = world.now;
+        world.run(seconds(60));
+        world.assert_all_done();
+        at.since(Time(1))
+    };
+    let (usual, beside) = (took(false), took(true));
+    // Three times its patience and a trial.
+    let bound = usual + usual / 4 + (PATIENCE + Duration::from_millis(250)) * 3;
+    assert!(beside <= bound, "{beside} beside a liar, {usual} without");
+}
+
 /// Five receivers of the chain.
 fn chain(slow: SlowPolicy, groups_take: &[(u32, Duration)]) -> World {
     let config = SenderConfig { slow, multicast: false, ..config(geometry(3_000)) };

@@ -52,6 +52,9 @@ const GAIN_CLEAR: u64 = 200;
 /// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and so on.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 const TRY_DOUBLINGS: u32 = 6;
+/// One that holds the others whenever they wait for it, and takes all that they take whenever they do not, may have paused. After so many
+/// times it has not, and the others wait for it no more: a member could hold them for as long as it liked.
+const TOOK_ALL_MAX: u32 = 2;
 /// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
 /// link with the stream.
 const PATCH_FOR: u64 = 12;
@@ -492,10 +495,14 @@ impl Sender {
         let mut unsure = Vec::new();
         for one in &trial.without {
             match self.verdict(now, one, others) {
-                // Its process paused, or another one holds all: it need not wait for its next trial.
+                // Its process paused, or another one holds all: it need not wait for its next trial. One that is not waited for any more
+                // loses nothing: it takes the stream, and asks for what it lacks.
                 Verdict::TakesAll => {
-                    self.peers.get_mut(&one.id).expect("those of a trial are there").service =
-                        Service::Streaming;
+                    let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
+                    peer.took_all = peer.took_all.saturating_add(1);
+                    if peer.took_all <= TOOK_ALL_MAX {
+                        peer.service = Service::Streaming;
+                    }
                 }
                 Verdict::Unsure if trial.again < AGAIN_MAX => unsure.push(*one),
                 Verdict::Unsure | Verdict::Narrow => {
