@@ -1,6 +1,6 @@
 //! Decoders: packets, words of devices, archives.
 
-use polycast_net::archive::{TreeSource, unpack};
+use polycast_net::archive::{Manifest, TreeSource, unpack};
 use polycast_net::devices::circuits::{DIALECTS, Framing, dialect};
 use polycast_net::devices::{openflow, tl1};
 use polycast_net::object::ObjectSource;
@@ -16,6 +16,7 @@ use polycast_wire::stream;
 use polycast_wire::switches;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 /// What a header's decoder accepts is what the encoder writes.
 pub fn data_header(bytes: &[u8]) {
@@ -184,6 +185,42 @@ pub fn archive_unpack(bytes: &[u8]) {
         unpack(packed.as_slice(), &again, false).unwrap();
         assert_eq!(stream_of(&again).unwrap(), packed);
     }
+}
+
+/// A list of files that is taken is written as what is read as the same, and becomes a directory of those files or none.
+pub fn set_list(bytes: &[u8]) {
+    let Ok(list) = Manifest::parse(&with_check_sums(bytes)) else { return };
+    assert_eq!(Manifest::parse(&list.to_bytes()).expect("it was read before"), list);
+    let total = list.files().map(|file| file.len).sum::<u64>();
+    if total > FILES_BYTES_MAX {
+        return;
+    }
+    // What a file's bytes are is another object's business: here they are zeros.
+    let place = tempfile::tempdir_in(stage()).unwrap();
+    let path_of = |root: &[u8; 32]| place.path().join(name_of_root(root));
+    for file in list.files() {
+        fs::write(path_of(&file.root), vec![0; file.len as usize]).unwrap();
+    }
+    let source = list.source(path_of);
+    let mut stream = vec![0; source.len() as usize];
+    source.read_exact_at(&mut stream, 0).unwrap();
+    let target = place.path().join("target");
+    if unpack(stream.as_slice(), &target, false).is_err() {
+        // The file system has limits of its own.
+        return assert!(fs::symlink_metadata(&target).is_err(), "half of a directory is there");
+    }
+    for file in list.files() {
+        let path = target.join(std::ffi::OsStr::from_bytes(file.name));
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert!(found.is_file() && found.len() == file.len, "{}", path.display());
+    }
+}
+
+/// Files of a list that are longer together are not written.
+const FILES_BYTES_MAX: u64 = 1 << 20;
+
+fn name_of_root(root: &[u8; 32]) -> String {
+    root.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn stage() -> std::path::PathBuf {

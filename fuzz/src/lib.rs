@@ -7,6 +7,7 @@
 
 pub mod corpus;
 pub mod decoders;
+pub mod drivers;
 pub mod frames;
 pub mod leases;
 pub mod manager;
@@ -62,6 +63,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("manager_session", manager::manager_session),
     ("frame_stream", frames::frame_stream),
     ("archive_unpack", decoders::archive_unpack),
+    ("set_list", decoders::set_list),
+    ("receiver_driver", drivers::receiver_driver),
+    ("source_driver", drivers::source_driver),
 ];
 
 /// The target of this name.

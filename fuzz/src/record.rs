@@ -9,7 +9,9 @@ use polycast_agent::transfer::{
 };
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::manager::{self as api, AgentMessage, agent_message::Message as Said};
+use polycast_net::archive::{Manifest, TreeSource};
 use polycast_net::frames::FrameStream;
+use polycast_net::hash::hash_of;
 use polycast_net::object::ObjectKind;
 use polycast_net::udp::Beacon;
 use polycast_types::ObjectId;
@@ -315,6 +317,52 @@ fn packets(session: &[Heard]) -> BTreeMap<&'static str, Vec<Vec<u8>>> {
     inputs
 }
 
+/// Short frames one after the other, as they were on a connection.
+fn frames<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames.filter(|frame| frame.len() <= 1_000) {
+        if bytes.len() + frame.len() > SESSION_BYTES_MAX {
+            break;
+        }
+        bytes.extend_from_slice(frame);
+    }
+    bytes
+}
+
+fn said_to_receiver(session: &[Heard], number: u64) -> Vec<u8> {
+    frames(session.iter().filter_map(|heard| match heard {
+        Heard::ToReceiver(of, frame) if *of == number => Some(frame),
+        _ => None,
+    }))
+}
+
+fn said_to_source(session: &[Heard], number: u64) -> Vec<u8> {
+    frames(session.iter().filter_map(|heard| match heard {
+        Heard::ToSource(of, frame) if *of == number => Some(frame),
+        _ => None,
+    }))
+}
+
+/// The list of a set, as a source that sends one has it.
+#[test]
+fn a_list_of_files_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("shards/empty")).unwrap();
+    for (name, bytes) in
+        [("config.json", &b"{}"[..]), ("shards/one", &[1; 700][..]), ("shards/same", &[1; 700][..])]
+    {
+        fs::write(tree.join(name), bytes).unwrap();
+    }
+    fs::write(tree.join("shards").join("x".repeat(150)), b"long").unwrap();
+    std::os::unix::fs::symlink("shards/one", tree.join("latest")).unwrap();
+    fs::hard_link(tree.join("config.json"), tree.join("again.json")).unwrap();
+    let source = TreeSource::open(&tree).unwrap();
+    let list = Manifest::of(&source, |path, _| hash_of(&fs::read(path)?)).unwrap();
+    assert_eq!(list.files().count(), 4);
+    keep(&BTreeMap::from([("set_list", vec![list.to_bytes()])]));
+}
+
 #[test]
 fn a_transfer_is_recorded_for_the_machines_at_both_ends() {
     let session = session();
@@ -327,6 +375,10 @@ fn a_transfer_is_recorded_for_the_machines_at_both_ends() {
     inputs.insert("push_receiver", [0, 1].map(|number| to_receiver(&session, number)).to_vec());
     inputs.insert("roster", vec![to_roster(&session)]);
     inputs.insert("guest", [0, 1].map(|number| to_guest(&session, number)).to_vec());
+    inputs.insert("receiver_driver", [0, 1].map(|number| said_to_receiver(&session, number)).to_vec());
+    // One over multicast, one over the chain.
+    let said = [0, 1].map(|number| [vec![number as u8], said_to_source(&session, number)].concat());
+    inputs.insert("source_driver", said.to_vec());
     keep(&inputs);
 }
 

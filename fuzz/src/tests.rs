@@ -10,7 +10,7 @@ use std::path::Path;
 /// Runs of damaged inputs, a target; those that touch files or sockets are slower.
 const DAMAGED: usize = 400;
 const DAMAGED_SLOW: usize = 60;
-const SLOW: [&str; 2] = ["archive_unpack", "frame_stream"];
+const SLOW: [&str; 5] = ["archive_unpack", "frame_stream", "receiver_driver", "set_list", "source_driver"];
 
 #[test]
 fn targets_keep_their_promises_on_their_corpus_and_on_damaged_copies() {
