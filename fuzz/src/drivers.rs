@@ -124,7 +124,7 @@ pub fn source_driver(bytes: &[u8]) {
         false => Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() },
     };
     let bytes = bytes.get(1..).unwrap_or_default();
-    let options = Options { stall_timeout: Duration::from_secs(2), ..Options::default() };
+    let options = Options { stall_timeout: Duration::from_secs(2).into(), ..Options::default() };
     let prepared = prepare(SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),

@@ -53,7 +53,7 @@ enum Who {
 }
 
 enum Event {
-    Deliver { from: Who, to: Who, datagram: Vec<u8>, travelled: Duration },
+    Deliver { from: Who, to: Who, datagram: Vec<u8> },
     Wake(Who),
 }
 
@@ -67,25 +67,14 @@ struct World {
     agents: BTreeMap<(u32, u32), Agent>,
     /// The agent to which each leaf hands packets.
     active: BTreeMap<u32, Vec<u32>>,
-    /// The labels that agents have, and for how much of the time since the join messages for them were on their way.
-    labels: BTreeMap<(u32, u32), (Vec<u8>, Duration)>,
-    /// The newest changes that were confirmed, and the same of them.
-    confirmed: (u64, Duration),
-    /// For how long what each has heard since the join was on its way.
-    travelled: BTreeMap<Who, Duration>,
+    /// The labels that agents have.
+    labels: BTreeMap<(u32, u32), Vec<u8>>,
+    /// The newest changes that were confirmed.
+    confirmed: u64,
     events: BTreeMap<(Time, u64), Event>,
     wakes: BTreeMap<Who, Time>,
     sequence: u64,
     ticket: u64,
-}
-
-/// What a join took.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Join {
-    /// From the request to the first packet.
-    took: Duration,
-    /// As much of it as messages and that packet were on their way.
-    network: Duration,
 }
 
 impl World {
@@ -126,8 +115,7 @@ impl World {
                 .collect(),
             active: BTreeMap::new(),
             labels: BTreeMap::new(),
-            confirmed: (0, Duration::ZERO),
-            travelled: BTreeMap::new(),
+            confirmed: 0,
             events: BTreeMap::new(),
             wakes: BTreeMap::new(),
             sequence: 0,
@@ -152,8 +140,7 @@ impl World {
 
     fn send(&mut self, from: Who, to: Who, datagram: Vec<u8>) {
         let delay = self.delay();
-        let travelled = self.travelled.get(&from).copied().unwrap_or(Duration::ZERO) + delay;
-        self.at(self.now + delay, Event::Deliver { from, to, datagram, travelled });
+        self.at(self.now + delay, Event::Deliver { from, to, datagram });
     }
 
     /// Goes on until this time, or until something is so.
@@ -170,11 +157,7 @@ impl World {
                     self.drain(who);
                 }
                 Event::Wake(_) => {}
-                Event::Deliver { from, to, datagram, travelled } => {
-                    let longest = self.travelled.entry(to).or_insert(Duration::ZERO);
-                    *longest = travelled.max(*longest);
-                    self.deliver(from, to, &datagram);
-                }
+                Event::Deliver { from, to, datagram } => self.deliver(from, to, &datagram),
             }
         }
         if !until(self) {
@@ -213,10 +196,7 @@ impl World {
                 while let Some(output) = self.central.poll(now) {
                     match output {
                         CentralOutput::ToLeaf { leaf, datagram } => self.send(who, Who::Leaf(leaf), datagram),
-                        CentralOutput::Confirmed { ticket } => {
-                            self.confirmed =
-                                (ticket, self.travelled.get(&who).copied().unwrap_or(Duration::ZERO));
-                        }
+                        CentralOutput::Confirmed { ticket } => self.confirmed = ticket,
                         CentralOutput::Refused { why, .. } => panic!("{why}"),
                         CentralOutput::Silent { .. } => {}
                     }
@@ -243,8 +223,7 @@ impl World {
                     match output {
                         AgentOutput::Send(datagram) => self.send(who, Who::Leaf(rack), datagram),
                         AgentOutput::Set { label, .. } => {
-                            let travelled = self.travelled.get(&who).copied().unwrap_or(Duration::ZERO);
-                            self.labels.insert((rack, port), (label, travelled));
+                            self.labels.insert((rack, port), label);
                         }
                         AgentOutput::Remove { .. } => {
                             self.labels.remove(&(rack, port));
@@ -276,53 +255,47 @@ impl World {
     }
 
     /// Whether the agent that is handed packets in a rack would hand them to this port.
-    fn reaches(&self, planner: &LabelPlanner, rack: u32, port: u32) -> Option<Duration> {
-        let agent = *self.active.get(&rack)?.first()?;
-        let (label, travelled) = self.labels.get(&(rack, agent))?;
+    fn reaches(&self, planner: &LabelPlanner, rack: u32, port: u32) -> bool {
+        let agent = self.active.get(&rack).and_then(|active| active.first());
+        let Some(label) = agent.and_then(|agent| self.labels.get(&(rack, *agent))) else { return false };
         let all = (0..planner.clos().hosts_per_leaf()).fold(0, |ports, port| ports | 1 << port);
         let names = |ports: u128| planner.format().leaf_label(ports).0 == *label;
         // Racks here are small enough to try all that a label may name.
-        (1..=all).any(|ports: u128| ports >> port & 1 == 1 && names(ports)).then_some(*travelled)
+        (1..=all).any(|ports: u128| ports >> port & 1 == 1 && names(ports))
     }
 
     /// A host asks to join: how soon it has a packet.
-    fn join(&mut self, planner: &LabelPlanner, session: &mut Session, host: Node, told: Told) -> Join {
+    fn join(&mut self, planner: &LabelPlanner, session: &mut Session, host: Node, told: Told) -> Duration {
         let asked_at = self.now;
-        self.travelled.clear();
         let request = self.delay();
         self.run(asked_at + request, |_| false);
-        self.travelled.insert(Who::Central, request);
         let update = session.join(planner, host).expect("the host is of the network");
         self.set(planner, session, &update);
         let set_at = self.now;
         let clos = planner.clos();
         let (rack, port) = (clos.leaf_index_of(host), host % clos.hosts_per_leaf());
-        self.run(set_at + PATIENCE, |world| world.reaches(planner, rack, port).is_some());
-        let (labelled_at, labelled) =
-            (self.now, self.reaches(planner, rack, port).expect("the rack hears of it"));
+        self.run(set_at + PATIENCE, |world| world.reaches(planner, rack, port));
+        assert!(self.reaches(planner, rack, port), "the rack hears of it");
+        let labelled_at = self.now;
         let ticket = self.ticket;
-        self.run(set_at + PATIENCE, |world| world.confirmed.0 == ticket);
-        assert_eq!(self.confirmed.0, ticket, "it is confirmed");
+        self.run(set_at + PATIENCE, |world| world.confirmed == ticket);
+        assert_eq!(self.confirmed, ticket, "it is confirmed");
         let (to_source, to_receiver) = (self.delay(), self.delay());
-        let told = match (update.source_label, told) {
+        let told_at = match (update.source_label, told) {
             (false, _) => None,
-            (true, Told::Confirmed) => Some((self.now + to_source, self.confirmed.1 + to_source)),
-            (true, Told::AtOnce) => Some((set_at + to_source, request + to_source)),
+            (true, Told::Confirmed) => Some(self.now + to_source),
+            (true, Told::AtOnce) => Some(set_at + to_source),
         };
         // The first packet that carries the label, and finds the rack's own.
         let first = |from: Time| Time(from.0.div_ceil(EVERY.0) * EVERY.0);
         let leaves_at = first(Time(labelled_at.max(asked_at + to_receiver).0 - to_receiver.0));
-        let leaves_at = told.map_or(leaves_at, |(at, _)| leaves_at.max(first(at)));
-        // The longer of both ways to it; over the rack's label a packet was on its way already.
-        let by_source = told.map(|(at, travelled)| (at + to_receiver, travelled + to_receiver));
-        let network =
-            by_source.filter(|(at, _)| *at > labelled_at).map_or(labelled, |(_, travelled)| travelled);
-        Join { took: (leaves_at + to_receiver).since(asked_at), network }
+        let leaves_at = told_at.map_or(leaves_at, |at| leaves_at.max(first(at)));
+        (leaves_at + to_receiver).since(asked_at)
     }
 }
 
 /// What all joins of a placement took.
-fn placement(round_trip_us: u32, told: Told, seed: u64) -> Vec<Join> {
+fn placement(round_trip_us: u32, told: Told, seed: u64) -> Vec<Duration> {
     let clos =
         FatTree::new(4, 3).ok().and_then(|tree| tree.as_clos()).expect("fat-tree(4, 3) is a Clos network");
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
@@ -351,15 +324,15 @@ fn placement(round_trip_us: u32, told: Told, seed: u64) -> Vec<Join> {
     joins
 }
 
-fn mean_ms(joins: &[Join], of: impl Fn(&Join) -> Duration) -> f64 {
-    joins.iter().map(|join| of(join).0 as f64 / 1e6).sum::<f64>() / joins.len() as f64
+fn mean_ms(joins: &[Duration]) -> f64 {
+    joins.iter().map(|took| took.0 as f64 / 1e6).sum::<f64>() / joins.len() as f64
 }
 
 /// Figure 6c.
 #[must_use]
 pub(super) fn figure_6c(options: &Options) -> Outcome {
     let (mut rows, mut all) = (Vec::new(), Vec::new());
-    let (mut took, mut network, mut confirmed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut took, mut confirmed) = (Vec::new(), Vec::new());
     for (at, round_trip_us) in ROUND_TRIPS_US.into_iter().enumerate() {
         let seed = options.seed ^ (at as u64 + 1) << 32;
         let joins = placement(round_trip_us, Told::AtOnce, seed);
@@ -368,14 +341,12 @@ pub(super) fn figure_6c(options: &Options) -> Outcome {
             Row::new(format!("P{}, a round trip of {round_trip_us} us: {what}", at + 1), paper, ms, "ms")
         };
         let x = f64::from(round_trip_us);
-        took.push((x, mean_ms(&joins, |join| join.took)));
-        network.push((x, mean_ms(&joins, |join| join.network)));
-        confirmed.push((x, mean_ms(&later, |join| join.took)));
+        took.push((x, mean_ms(&joins)));
+        confirmed.push((x, mean_ms(&later)));
         let mean = row("join delay, mean", (at == 3).then_some(4.0), took[at].1);
         rows.push(if at == 3 { mean.at_most(4.0).note("the paper: less than 4 ms") } else { mean });
-        rows.push(row("of it on the network, mean", None, network[at].1));
         rows.push(row("join delay where the source waits for the rack's word, mean", None, confirmed[at].1));
-        all.extend(joins.iter().map(|join| join.took.0 as f64 / 1e6));
+        all.extend(joins.iter().map(|join| join.0 as f64 / 1e6));
     }
     all.sort_unstable_by(f64::total_cmp);
     let quantile = |part: f64| all[((part * all.len() as f64).ceil() as usize).clamp(1, all.len()) - 1];
@@ -389,7 +360,6 @@ pub(super) fn figure_6c(options: &Options) -> Outcome {
         Axis::linear("join delay", "ms").range(0.0, 1.1 * most),
         vec![
             Series::ours("join delay, mean", took),
-            Series::ours("of it on the network", network),
             Series::ours("where the source waits for the rack's word", confirmed),
         ],
     );
@@ -415,13 +385,12 @@ mod tests {
         let joins = placement(ROUND_TRIPS_US[0], Told::Confirmed, 5);
         assert_eq!(joins.len(), JOINS as usize);
         for join in &joins {
-            assert!(join.took >= least * 3 && join.took <= most * 7 + EVERY, "{join:?}");
-            assert!(join.network <= join.took && join.network >= least * 3, "{join:?}");
+            assert!(*join >= least * 3 && *join <= most * 7 + EVERY, "{join:?}");
         }
-        let short = joins.iter().filter(|join| join.took <= most * 3 + EVERY).count();
+        let short = joins.iter().filter(|join| **join <= most * 3 + EVERY).count();
         assert!(short > 0 && short < joins.len() / 2, "{short} hosts are in racks with receivers");
         let sooner = placement(ROUND_TRIPS_US[0], Told::AtOnce, 5);
-        assert!(mean_ms(&sooner, |join| join.took) < mean_ms(&joins, |join| join.took));
+        assert!(mean_ms(&sooner) < mean_ms(&joins));
     }
 
     #[test]
