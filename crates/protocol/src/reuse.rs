@@ -300,9 +300,12 @@ impl Reuse {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use alloc::collections::BTreeSet;
     use proptest::prelude::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// Looks at everything, where so many hashes more become known at a time; gives the groups that are here, how many looks that
     /// took, and how many hashes it needed. `same` tells whether a group of a version is the object's.
@@ -360,6 +363,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A driver that finds what is here, or what has no hash yet, is wrong.
+    #[test]
+    fn only_what_lacks_can_be_found() {
+        let geometry = Geometry { object_len: 200 << 10, fragment_len: 1_000, group_len: 1 << 10 };
+        let find = |group: Option<u64>| {
+            let mut reuse = Reuse::new(geometry, &[Version { len: 150 << 10, whole: false, shifts: true }]);
+            reuse.handle(Input::Known(180));
+            loop {
+                match reuse.poll() {
+                    Some(Act::Look(look)) => reuse.handle(Input::Looked { look, same: look.group < 9 }),
+                    Some(Act::AskSums) => reuse.handle(Input::Sums(180)),
+                    Some(Act::Seek(seek)) => {
+                        let found = group.map(|group| (seek.from, group));
+                        return reuse.handle(Input::Sought { seek, found });
+                    }
+                    None => panic!("it looks for nothing"),
+                }
+            }
+        };
+        let is_right = |group| catch_unwind(AssertUnwindSafe(|| find(group))).is_ok();
+        for (group, right) in
+            [(9, true), (179, true), (0, false), (8, false), (180, false), (u64::MAX, false)]
+        {
+            assert_eq!(is_right(Some(group)), right, "group {group}");
+        }
+        assert!(is_right(None));
     }
 
     #[test]

@@ -488,3 +488,25 @@ fn rests_grow_and_are_forgotten() {
     look(&mut manager, now + hour);
     assert_eq!(suspect(&manager), None);
 }
+
+/// Whom a path has not reached that has changed since says nothing of what it is now.
+#[test]
+fn a_path_that_has_changed_is_not_judged() {
+    for changes in [false, true] {
+        let mut manager = manager();
+        let mut grant = ask(&mut manager, seconds(0), 0, 1, &[1]);
+        if changes {
+            let (request, add) = (agent(0).request(1), names(&[2]));
+            let extend = Input::Extend { request, time: None, add, remove: Vec::new() };
+            let outputs = apply(&mut manager, seconds(1), extend);
+            let changed = outputs.into_iter().find_map(|output| match output {
+                Output::Extended { result: Ok(changed), .. } => changed,
+                _ => None,
+            });
+            let before = std::mem::replace(&mut grant, changed.expect("there are fibres for both"));
+            assert_ne!(before.plan, grant.plan);
+        }
+        let suspects = release(&mut manager, seconds(2), (0, 1), &grant, &[1]);
+        assert_eq!(suspects.is_empty(), changes, "{suspects:?}");
+    }
+}

@@ -158,7 +158,9 @@ proptest! {
     fn a_source_survives_whatever_comes(seed: u64, steps in 1usize..400, packets in 1u64..120, trees in 1u8..4) {
         let blocks = Blocks::new(packets * 1_000, 1_000, 10_000).unwrap();
         let mut source = source(blocks, trees);
+        prop_assert_eq!(source.trees(), trees);
         let (mut liar, mut now) = (Liar::new(seed), Time(1));
+        let (mut interests, mut left) = (0, Vec::new());
         for _ in 0..steps {
             now = liar.pass(now);
             let number = liar.number(u64::from(trees)) as u8;
@@ -170,11 +172,12 @@ proptest! {
                     // What a forwarder gives it: the way back, which begins here.
                     let route = Route::from_bytes(liar.route().bytes(), 0).unwrap();
                     let interest = Interest { route, ..liar.interest(packets) };
+                    interests += 1;
                     SourceInput::Interest { port: liar.below(4) as u8, interest }
                 }
             };
             source.handle(now, input);
-            sent(&mut source, now, &blocks);
+            left.extend(sent(&mut source, now, &blocks));
         }
         (0..trees).for_each(|tree| source.handle(now, SourceInput::TreeBack { tree }));
         (0..4).for_each(|port| source.handle(now, SourceInput::Port { port, open: true }));
@@ -186,14 +189,27 @@ proptest! {
                 let name = Name::new(HANDLE, sn);
                 let interest = Interest { name, route: way(), tree: (round % trees as usize) as u8, fresh: false };
                 source.handle(now, SourceInput::Interest { port: 9, interest });
+                interests += 1;
             }
             for (port, data) in sent(&mut source, now, &blocks) {
                 if port == 9 {
                     missing.remove(&data.name.sn);
                 }
+                left.push((port, data));
             }
         }
         prop_assert!(missing.is_empty(), "{} of {} packets are missing", missing.len(), packets);
+        // All that came and all that was sent was counted, once.
+        let all: u64 = (0..trees).map(|tree| source.counters(tree).interests).sum();
+        prop_assert_eq!(all + source.refused(), interests);
+        for tree in 0..trees {
+            let own = || left.iter().map(|(_, data)| data).filter(|data| data.tree == tree);
+            let first = own().filter(|data| !data.again).map(|data| u64::from(data.length)).sum::<u64>();
+            let bytes = own().map(|data| u64::from(data.length)).sum::<u64>();
+            let counted = source.counters(tree);
+            prop_assert_eq!(counted.packets, own().count() as u64);
+            prop_assert_eq!((counted.sent_bytes, counted.first_bytes), (bytes, first));
+        }
     }
 
     #[test]
@@ -211,6 +227,7 @@ proptest! {
         let (mut liar, mut now) = (Liar::new(seed), Time(1));
         let mut begun = false;
         let mut asked: Vec<Interest> = Vec::new();
+        let mut interests = 0;
         for _ in 0..steps {
             now = liar.pass(now);
             let tree = liar.number(u64::from(trees)) as u8;
@@ -231,7 +248,10 @@ proptest! {
                 _ => ReceiverInput::Data(liar.data(numbers, 1_000)),
             };
             receiver.handle(now, input);
-            asked.extend(asks(&mut receiver, now, &blocks));
+            let news = asks(&mut receiver, now, &blocks);
+            interests += news.len() as u64;
+            asked.extend(news);
+            prop_assert_eq!(receiver.counters().interests, interests);
         }
         if !begun {
             receiver.handle(now, ReceiverInput::Begin);

@@ -208,6 +208,21 @@ fn no_more_paths_are_kept_than_allowed_and_none_that_failed() {
     assert!(matches!(&released[..], [Output::Released { kept: false, .. }]), "{released:?}");
 }
 
+/// A path that did not reach all is not kept ready: what is wrong with it would be wrong again.
+#[test]
+fn a_path_that_did_not_reach_all_is_not_kept() {
+    for unreached in [vec![], vec!["host-2".to_string()]] {
+        let mut manager = manager(OnDeviceFailure::Wait, 2);
+        let (grant, _) = ask(&mut manager, Time(0), 0, 1, &[1, 2]);
+        let (request, plan, reaches) = (agent(0).request(1), grant.plan_id, unreached.is_empty());
+        let fared = Input::Fared { request, plan, unreached, reached_all: reaches, took: None };
+        assert_eq!(apply(&mut manager, Time(1), fared), []);
+        let released = release(&mut manager, Time(1), 0, 1, &grant);
+        let keeps = released.iter().any(|output| matches!(output, Output::Released { kept: true, .. }));
+        assert_eq!(keeps, reaches, "{released:?}");
+    }
+}
+
 /// Joins again, and names a path.
 fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Grant) -> Vec<Output> {
     let held = HeldLease {

@@ -9,7 +9,7 @@ use polycast_types::{AppId, Duration, ObjectId, Time};
 
 /// The longest name of a topic, in bytes.
 const NAME_LEN_MAX: usize = 255;
-/// Subscribers that are named at most as those that have not got a version.
+/// Of those that leave while a version is on its way, or cannot get it, so many are remembered at most: agents may come and go as often as they like.
 const MISSING_MAX: usize = 10_000;
 
 /// A topic.
@@ -422,4 +422,27 @@ fn admit(
         return Err(TopicRefusal::Staging { topic, staging });
     }
     if has { Ok(Admitted::New) } else { Err(TopicRefusal::NotHeld(topic.to_string())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use polycast_types::DataId;
+
+    #[test]
+    fn of_those_who_leave_so_many_are_remembered() {
+        let mut staging = Staging {
+            version: Version { number: 1, object: ObjectId { app: AppId::default(), data: DataId(1) } },
+            publisher: AgentKey { name: "p".into(), incarnation: 1 },
+            awaited: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            until: None,
+        };
+        for number in 0..MISSING_MAX + 3 {
+            assert_eq!(staging.missing.len(), number.min(MISSING_MAX));
+            note_missing(&mut staging, &format!("h{number}"), "it has left");
+        }
+        assert_eq!(staging.missing.len(), MISSING_MAX);
+    }
 }

@@ -178,6 +178,22 @@ mod tests {
         assert_eq!(turns.sent.len(), 8);
     }
 
+    /// One in sixteen is chance, of 64 packets at least.
+    #[test]
+    fn one_repeat_in_sixteen_is_chance() {
+        for (first, most) in [(63, None), (64, Some(4)), (79, Some(4)), (80, Some(5)), (160, Some(10))] {
+            for again in 0..20 {
+                let share = Share { first, again };
+                assert_eq!(share.is_small(), most.is_some_and(|most| again <= most), "{again} of {first}");
+            }
+        }
+        let mut share = Share { first: 255, again: 9 };
+        share.first();
+        assert_eq!((share.first, share.again), (128, 4), "what was long ago counts half");
+        (0..1_000).for_each(|_| share.again());
+        assert_eq!(share.again, 256);
+    }
+
     #[test]
     fn few_repeats_are_chance_and_many_are_not() {
         let mut share = Share::default();

@@ -371,6 +371,21 @@ mod tests {
         assert!(late(true, LATE_BESIDE_OTHERS));
     }
 
+    /// Others that were seen on the path count as present for five seconds.
+    #[test]
+    fn others_on_a_path_are_remembered_for_a_while() {
+        let seen = Time(1_000_000_000);
+        for (after, is_late) in
+            [(MS, false), (OTHERS_SPAN - Duration(1), false), (OTHERS_SPAN, true), (OTHERS_SPAN * 2, true)]
+        {
+            let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+            peer.shared_at = Some(seen);
+            let now = seen + after;
+            peer.arrived(now, Time(now.0 - MS.0 * 15), (now, MS * 10));
+            assert_eq!(peer.is_late, is_late, "{after}");
+        }
+    }
+
     /// Eight packets are enough to tell, and more than a quarter of them is much. Fewer are kept for the next look.
     #[test]
     fn more_than_a_quarter_of_enough_packets_is_much() {

@@ -528,8 +528,8 @@ impl Receiver {
         if positions.start < self.next {
             self.go_back(positions.start);
         }
-        // Between its packets some may be missing, too.
-        if self.lap_over_at.is_none() && self.next < positions.end {
+        // Between its packets some may be missing, too. It ends behind this place: otherwise it would be near.
+        if self.lap_over_at.is_none() {
             let skipped = self.next..positions.end;
             self.suspects.push_back(Suspect { positions: skipped, at: now, attempts });
         }

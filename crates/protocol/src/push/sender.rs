@@ -858,3 +858,6 @@ fn unicast(id: PeerId, peer: &mut Peer, run: Range<u64>, outputs: &mut VecDeque<
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

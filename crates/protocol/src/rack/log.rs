@@ -238,10 +238,13 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use alloc::vec;
     use polycast_types::Duration;
     use proptest::prelude::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// What a follower has after these changes, by their numbers.
     fn replayed(changes: &[(u32, bool)]) -> BTreeMap<u32, u64> {
@@ -302,5 +305,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What was confirmed was sent, what was sent is in the row, and what is on its way lies between.
+    #[test]
+    fn a_way_that_contradicts_itself_is_noticed() {
+        let config = FeedConfig { window: 3, ..FeedConfig::default() };
+        let mut log = Log::default();
+        for (number, session) in (1..=9).zip(0..) {
+            log.set(number, session, &[0x80]);
+        }
+        let feed = |confirmed, sent, reached, in_flight: &[u64]| Feed {
+            stream: 1,
+            sent,
+            reached,
+            confirmed,
+            in_flight: in_flight.iter().copied().collect(),
+            resend_at: (!in_flight.is_empty()).then_some(Time(1)),
+            tries: 0,
+        };
+        let agrees = |feed: Feed| catch_unwind(AssertUnwindSafe(|| feed.check(&log, &config))).is_ok();
+        assert!(
+            agrees(feed(2, 5, 7, &[3, 5])) && agrees(feed(9, 9, 9, &[])) && agrees(feed(1, 4, 4, &[2, 3, 4]))
+        );
+        for (confirmed, sent, reached, in_flight) in [
+            (6, 5, 7, &[][..]),
+            (2, 8, 7, &[]),
+            (2, 5, 10, &[]),
+            (2, 5, 7, &[2]),
+            (2, 5, 7, &[4, 3]),
+            (2, 5, 7, &[4, 6]),
+            (1, 6, 7, &[2, 3, 4, 5]),
+        ] {
+            assert!(
+                !agrees(feed(confirmed, sent, reached, in_flight)),
+                "{confirmed} {sent} {reached} {in_flight:?}"
+            );
+        }
+        assert!(!agrees(Feed { resend_at: Some(Time(1)), ..feed(2, 2, 2, &[]) }));
+        assert!(!agrees(Feed { resend_at: None, ..feed(2, 5, 7, &[5]) }));
     }
 }

@@ -209,7 +209,8 @@ mod tests {
         places: u64,
         seeks: u64,
         asked: u64,
-        /// Sums that had to be known.
+        /// Hashes and sums that had to be known.
+        known: u64,
         sums: u64,
     }
 
@@ -240,16 +241,16 @@ mod tests {
             let geometry = self.geometry();
             let version = Version { len: self.older.len() as u64, whole: false, shifts: true };
             let mut reuse = Reuse::new(geometry, &[version]);
-            let (mut out, mut known) = (Outcome::default(), 0);
+            let mut out = Outcome::default();
             while !reuse.is_done() {
                 assert!(
-                    known < geometry.groups() || out.sums < geometry.groups(),
+                    out.known < geometry.groups() || out.sums < geometry.groups(),
                     "all is known, and it waits"
                 );
-                known = (known + self.step).min(geometry.groups());
-                reuse.handle(Input::Known(known));
+                out.known = (out.known + self.step).min(geometry.groups());
+                reuse.handle(Input::Known(out.known));
                 if out.asked > 0 {
-                    out.sums = (out.sums + self.step).min(known);
+                    out.sums = (out.sums + self.step).min(out.known);
                     reuse.handle(Input::Sums(out.sums));
                 }
                 while let Some(act) = reuse.poll() {
@@ -272,6 +273,7 @@ mod tests {
                 }
                 Act::Look(look) => {
                     out.looks += 1;
+                    assert!(look.group < out.known, "{look:?} has no hash yet");
                     let wanted = self.group(look.group);
                     let same = &self.older[look.at as usize..][..wanted.len()] == wanted;
                     assert!(!same || out.held.insert(look.group), "{look:?} is here already");

@@ -286,6 +286,29 @@ mod tests {
             labels.set(session.wrapping_mul(2_654_435_761), &label).unwrap();
         }
         assert_eq!(labels.len(), 1_000_000);
-        assert!(labels.memory_bytes() < 100_000_000, "{} bytes", labels.memory_bytes());
+        let bytes = labels.memory_bytes();
+        assert!(
+            (21_000_000..100_000_000).contains(&bytes),
+            "{bytes} bytes for as many labels of 17 with a session's number"
+        );
+    }
+
+    /// What leaf labels and spine labels take is counted, each of them once.
+    #[test]
+    fn spine_labels_take_memory_too() {
+        let memory = |spine: &[u8]| {
+            let mut labels = RackLabels::new(20, 1_000);
+            assert_eq!(labels.memory_bytes(), 0);
+            for session in 0..1_000 {
+                labels.set(session, &[&[0x80; 1][..], &[0; 19], spine].concat()).unwrap();
+            }
+            labels.memory_bytes()
+        };
+        let (without, with) = (memory(&[]), memory(&[1; SPINE_LABEL_LEN_MAX]));
+        assert!(without >= 1_000 * (4 + LEAF_LABEL_LEN), "{without} bytes");
+        assert!(
+            with >= without + 1_000 * (4 + SPINE_LABEL_LEN_MAX) && with < 3 * without,
+            "{with} and {without} bytes"
+        );
     }
 }

@@ -9,7 +9,8 @@ use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, FabricName, Fabrics, GreedyMatching, PartitionFcfs, Scheduler, Wish};
 use polycast_protocol::leases::{
-    Grant, Input, Leases, Output, PathRequest, Receivers, Record, RecordKey, SetAside, Wait, known_hosts,
+    Grant, Input, Leases, Output, PathRequest, Receivers, Record, RecordKey, STREAMS_FROM, SetAside, Wait,
+    known_hosts,
 };
 use polycast_types::{Duration, Rate, Time};
 
@@ -369,4 +370,20 @@ fn what_was_learned_in_the_future_is_of_now() {
     assert_eq!(manager.restore(millis(2), records), []);
     let learned = Record::Learned { fabrics: vec![Learned { at: millis(2), ..far }] };
     assert!(manager.records().contains(&learned), "{:?}", manager.records());
+}
+
+/// A stream of messages carries next to nothing: no estimate is longer for it. What an object takes of a link is missed by others.
+#[test]
+fn a_stream_takes_nothing_of_others_time() {
+    let estimate = |before: Option<u64>| {
+        let mut manager = by_time();
+        if let Some(request) = before {
+            let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+            let request = PathRequest { request, ..wanted(0, LARGE, wish) };
+            assert!(response(&apply(&mut manager, millis(0), Input::Request(request))).is_ok());
+        }
+        ask(&mut manager, millis(0), 1, SMALL).estimate
+    };
+    assert_eq!(estimate(Some(STREAMS_FROM)), estimate(None));
+    assert!(estimate(Some(7)) > estimate(None));
 }

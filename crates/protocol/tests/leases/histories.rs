@@ -242,6 +242,7 @@ impl World {
                 Output::Replanned { plan_id, before, plan, .. } => {
                     let held = self.held.get_mut(plan_id).expect("planned anew but not held");
                     assert_eq!(held.grant.plan, *before);
+                    assert_ne!(plan, before, "nothing has changed");
                     held.grant.plan = plan.clone();
                 }
                 Output::Extended { request, result: Ok(Some(changed)) } => {

@@ -456,6 +456,36 @@ fn a_scheduler_that_lends_twice_is_not_obeyed() {
     assert_eq!((manager.leases().count(), manager.pending().len()), (1, 1));
 }
 
+/// Has all wait, for a path that should be back so long from now, or before.
+#[derive(Debug)]
+struct Patient(i64);
+
+impl Scheduler for Patient {
+    fn name(&self) -> &'static str {
+        "patient"
+    }
+
+    fn decide(&mut self, now: Time, pending: &[&Pending], _: Draft<'_>, _: &Fabrics) -> Vec<Decision> {
+        let until = Some(Time(now.0.saturating_add_signed(self.0)));
+        pending.iter().map(|p| Decision::Wait { request: p.id, until }).collect()
+    }
+}
+
+/// It is decided anew when a path should be back; one that should be back by now is not waited for over and over.
+#[test]
+fn what_should_be_back_by_now_is_no_reason_to_look_again() {
+    let now = Time(1_000_000_000);
+    for (ahead, looks) in [(-7, false), (0, false), (1, true), (7, true)] {
+        let mut manager = with_three_agents(with_scheduler(1, false, Box::new(Patient(ahead))));
+        let outputs = apply(&mut manager, now, Input::Request(request(agent(0, 1), 1, &["host-1"])));
+        let estimate = Some(Duration(ahead.max(0) as u64));
+        let wait = Wait { before: 0, estimate };
+        assert_eq!(outputs, [Output::Waiting { request: agent(0, 1).request(1), wait }]);
+        let at = Time(now.0.saturating_add_signed(ahead));
+        assert_eq!(manager.deadline(), Some(if looks { at } else { Time(0) + SILENCE }), "{ahead}");
+    }
+}
+
 #[test]
 fn a_path_ends_when_its_time_is_over_unless_it_is_extended() {
     let mut manager = with_three_agents(manager(1, false));
@@ -620,6 +650,29 @@ fn a_join_renews_what_is_its_own_and_nothing_else() {
     assert_eq!(ends(&manager), [Time(0) + LEASE], "it is another one's");
     apply(&mut manager, later, again(0));
     assert_eq!(ends(&manager), [later + LEASE]);
+}
+
+/// Of the paths that have expired while their holders were away as many are known as there may be: all of these go on.
+#[test]
+fn who_was_away_goes_on_with_all_its_paths() {
+    let limited = LeasesConfig { leases_max: 2, ..config() };
+    let mut manager = with_three_agents(with_config(limited, 2, false, Box::new(Fcfs)));
+    let grants =
+        [1, 2].map(|number| ask(&mut manager, Time(0), request(agent(0, 1), number, &["host-1"])).unwrap());
+    let expired = drain(&mut manager, Time(0) + LEASE);
+    let is_expired =
+        |output: &&Output| matches!(output, Output::Released { reason: ReleaseReason::Expired, .. });
+    assert_eq!(expired.iter().filter(is_expired).count(), 2);
+    let later = Time(0) + LEASE + Duration::from_secs(1);
+    apply(&mut manager, later, join(1, 1));
+    let leases = (1..).zip(&grants).map(|(number, grant)| held_lease(number, grant, grant.plan_id)).collect();
+    apply(
+        &mut manager,
+        later,
+        Input::Join(Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases }),
+    );
+    let there: Vec<PlanId> = manager.leases().map(|lease| lease.grant.plan_id).collect();
+    assert_eq!(there, grants.map(|grant| grant.plan_id));
 }
 
 #[test]

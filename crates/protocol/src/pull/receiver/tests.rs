@@ -139,6 +139,34 @@ fn a_corrupt_packet_of_a_list_comes_again_from_the_source() {
     assert!(receiver.has(30) && receiver.has(42));
 }
 
+/// Of a block that is there the last packet is asked for to hear where the tree goes on: not before it has a name.
+#[test]
+fn a_block_that_is_there_is_not_asked_for_without_names() {
+    let mut receiver = receiver_of_lists(1);
+    receiver.handle(Time(0), Input::Roots { until: 9 });
+    receiver.handle(Time(0), Input::Held { sns: 0..10 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 30), (0, 36), (0, 42)]);
+    assert_eq!(give_list(&mut receiver, 1, 30, 0), [0]);
+    assert_eq!(give_list(&mut receiver, 1, 36, 0), [1]);
+    assert_eq!(receiver.known, 6);
+    assert_eq!(asked(&mut receiver, 1), [(0, 48)], "packets 6 to 9 have no names");
+    for (sn, listed) in [(42, None), (43, None), (44, Some(2))] {
+        receiver.handle(
+            Time(2),
+            Input::Data(Data { length: receiver.config.blocks.length_of(sn), ..data(sn, 0, Decision::Open) }),
+        );
+        let said = outputs(&mut receiver, 2).into_iter();
+        let sections: Vec<u64> = said
+            .filter_map(|output| if let Output::Listed { section } = output { Some(section) } else { None })
+            .collect();
+        assert_eq!(sections, Vec::from_iter(listed), "{sn}");
+    }
+    assert_eq!(receiver.known, 14);
+    let open: Vec<u64> = receiver.trees[0].open.iter().map(|open| open.sn).collect();
+    assert!(open.contains(&9), "{open:?}");
+}
+
 #[test]
 fn the_search_for_missing_packets_waits_for_names_too() {
     let mut receiver = receiver_of_lists(1);

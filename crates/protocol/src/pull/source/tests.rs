@@ -285,3 +285,26 @@ fn an_interest_that_comes_again_by_another_way_is_answered_by_that() {
     let ways: Vec<_> = sent.iter().map(|(_, _, data)| (data.name.sn, data.route.bytes().to_vec())).collect();
     assert_eq!(ways, [(0, [1].to_vec()), (1, [1].to_vec()), (2, [7, 3].to_vec())]);
 }
+
+/// With four credits a repeat is chance where round trips are longer than the shortest by no more than two packets take, here 16 us, or as long again.
+#[test]
+fn a_repeat_is_chance_where_no_queue_has_grown() {
+    for (later_ns, signals) in [(2_500, 0), (5_000, 0), (6_000, 0), (6_400, 0), (6_600, 1), (8_000, 1)] {
+        let mut source = source(1_000, 1);
+        source.config.chance = true;
+        source.config.rate =
+            RateConfig { initial_bps: 1_000_000_000, depth_bytes: 1_000_000, ..source.config.rate };
+        source.trees[0].rate = TreeRate::new(source.config.rate);
+        // Each packet is sent when it is asked for, so that a round trip takes four of these steps: 10 us at first.
+        let mut now = 0;
+        for sn in 0..200 {
+            now += if sn < 100 { 2_500 } else { later_ns };
+            ask(&mut source, now, 0, sn);
+            let sent: Vec<Output> = core::iter::from_fn(|| source.poll(Time(now))).collect();
+            assert!(matches!(sent[..], [Output::Send { .. }]), "{sent:?}");
+        }
+        ask(&mut source, now, 0, 3);
+        let counted = source.counters(0);
+        assert_eq!((counted.duplicates, counted.signals), (1, signals), "{} ns", later_ns * 4);
+    }
+}

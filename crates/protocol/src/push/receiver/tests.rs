@@ -1,9 +1,12 @@
 //! What a receiver holds to be lost, where it is in the stream, and what it goes back on: one law at a time. `tests/push` has whole
 //! transfers.
 
+extern crate std;
+
 use super::*;
 use alloc::collections::BTreeSet;
 use proptest::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MS: Duration = Duration::from_millis(1);
 const NOW: Time = Time(1_000_000_000);
@@ -58,7 +61,8 @@ proptest! {
     /// unless the source itself has said so. If it goes back behind where its lap began, that begins there, and the source is told.
     #[test]
     fn what_lies_beyond_a_place_gone_back_to_is_not_lost(
-        skips in proptest::collection::vec((1u64..9, 1u64..9), 1..8), to in 0u64..150, offered: bool,
+        skips in proptest::collection::vec((1u64..9, 1u64..9), 1..8), to in prop_oneof![4 => 0u64..150, 1 => 19u64..22],
+        offered: bool,
     ) {
         let mut receiver = receiver();
         let initial = 20;
@@ -284,4 +288,194 @@ fn nothing_is_looked_for_where_nothing_was_skipped() {
     data(&mut receiver, NOW, 10..11, 0);
     let _ = said(&mut receiver, NOW);
     assert_eq!(receiver.deadline(), Some(NOW + MS), "a late packet is waited for");
+}
+
+proptest! {
+    /// Packets can be the next ones where no more than may be on its way is skipped or repeated: of what lies between, up to a lap, only what is missing counts.
+    #[test]
+    fn what_is_near_is_told_by_what_is_missing_between(
+        here in proptest::collection::vec(any::<bool>(), FRAGMENTS as usize), next in 0u64..250, start in 0u64..400, count in 1u64..40,
+    ) {
+        let mut receiver = receiver();
+        let held = (0..FRAGMENTS).filter(|sn| here[*sn as usize]);
+        held.for_each(|sn| {
+            receiver.have.insert(sn..sn + 1);
+        });
+        receiver.next = next;
+        let reach = receiver.config.reach_packets;
+        let missing = (next..start).filter(|at| !here[(at % FRAGMENTS) as usize]).count() as u64;
+        let near = if start <= next {
+            start + count + reach >= next
+        } else {
+            start - next <= reach || (start - next <= FRAGMENTS && missing <= reach)
+        };
+        prop_assert_eq!(receiver.is_near(&(start..start + count)), near, "{} missing", missing);
+    }
+
+    /// However the fragments between lie: one more that is missing than may be on its way is too many.
+    #[test]
+    fn one_more_missing_than_may_be_on_its_way_is_far(runs in proptest::collection::vec((1u64..8, 1u64..3), 1..12)) {
+        let mut receiver = receiver();
+        (receiver.config.reach_packets, receiver.next) = (runs.iter().map(|run| run.0).sum(), 1);
+        let mut at = 1;
+        for (missing, held) in runs {
+            at += missing;
+            receiver.have.insert(at..at + held);
+            at += held;
+        }
+        let is_near = |receiver: &Receiver, at| receiver.is_near(&(at..at + 1));
+        let skips_more = at - 1 > receiver.config.reach_packets;
+        prop_assert!(skips_more && is_near(&receiver, at.min(FRAGMENTS)));
+        if at < FRAGMENTS - 1 {
+            prop_assert!(!is_near(&receiver, at + 1), "{} is missing too", at);
+        }
+    }
+}
+
+/// When its lap is over a receiver waits for no word of the source: a millisecond later all that is missing is lost, and what was
+/// gathered before at once.
+#[test]
+fn the_end_of_the_lap_ends_all_waiting() {
+    let mut receiver = receiver();
+    data(&mut receiver, NOW, 0..1, 0);
+    data(&mut receiver, NOW, 3..FRAGMENTS - 1, 0);
+    assert_eq!(asked(&said(&mut receiver, NOW + MS)), [], "they are gathered");
+    let end = NOW + MS + Duration(9);
+    data(&mut receiver, end, FRAGMENTS - 1..FRAGMENTS, 0);
+    assert_eq!(asked(&said(&mut receiver, end)), [1, 2]);
+    // One that has lost something just before the end waits for it as long as it may be late.
+    let mut receiver = self::receiver();
+    data(&mut receiver, NOW, 0..1, 0);
+    data(&mut receiver, NOW, 3..FRAGMENTS, 0);
+    assert_eq!(receiver.deadline(), Some(Time::ZERO));
+    assert_eq!(asked(&said(&mut receiver, Time(NOW.0 + MS.0 - 1))), []);
+    assert_eq!(receiver.deadline(), Some(NOW + MS));
+    assert_eq!(asked(&said(&mut receiver, NOW + MS)), [1, 2]);
+}
+
+proptest! {
+    /// Which fragments the source itself has sent is remembered as long as one of their groups is not verified, and no longer.
+    #[test]
+    fn what_was_sent_is_remembered_until_it_is_verified(
+        group_len in 1_024u32..20_000, order in proptest::collection::vec(any::<prop::sample::Index>(), 1..12), extra in 0u64..4,
+    ) {
+        let mut receiver = receiver();
+        receiver.config.geometry.group_len = group_len;
+        let geometry = receiver.config.geometry;
+        let groups = geometry.groups();
+        (receiver.checking, receiver.verified) = (Bits::new(groups), Bits::new(groups));
+        (receiver.spoiled, receiver.distrusted) = (Bits::new(groups), Bits::new(groups));
+        let mut sent = BTreeSet::new();
+        for index in order {
+            let group = index.index(groups as usize) as u64;
+            let sns = geometry.fragments_of_group(group);
+            let sns = sns.start..(sns.end + extra).min(FRAGMENTS);
+            receiver.handle(NOW, Input::Sent { sn: sns.start, count: (sns.end - sns.start) as u32 });
+            sent.extend(sns);
+            let checks: Vec<u64> = said(&mut receiver, NOW)
+                .into_iter()
+                .filter_map(|output| if let Output::Check { group } = output { Some(group) } else { None })
+                .collect();
+            for group in checks {
+                receiver.handle(NOW, Input::Checked { group, intact: true });
+            }
+            sent.retain(|sn| {
+                geometry.groups_of_fragments(*sn..*sn + 1).any(|group| !receiver.is_verified(group))
+            });
+            prop_assert_eq!(&receiver.sent.iter().flatten().collect::<BTreeSet<u64>>(), &sent);
+        }
+    }
+}
+
+/// A way to spoil a receiver's state, and what that is.
+type Spoils = (&'static str, fn(&mut Receiver));
+
+fn suspect(positions: Range<u64>) -> Suspect {
+    Suspect { positions, at: NOW, attempts: false }
+}
+
+fn gather(receiver: &mut Receiver, sns: Range<u64>) {
+    (receiver.gathered_at, receiver.gathered) = (Some(NOW), vec![sns]);
+}
+
+/// What cannot be of a receiver that has heard nothing.
+const IDLE: [Spoils; 21] = [
+    ("a verified group too many", |r| r.verified.count += 1),
+    ("a checked group too many", |r| r.checking.count += 1),
+    ("a spoiled group too many", |r| r.spoiled.count += 1),
+    ("a distrusted group too many", |r| r.distrusted.count += 1),
+    ("all groups verified, and no bytes", |r| {
+        for group in 0..13 {
+            r.verified.set(group, true);
+        }
+    }),
+    ("all bytes verified, and not all groups", |r| {
+        r.verified.set(1, true);
+        r.verified_bytes = r.config.geometry.object_len;
+    }),
+    ("a fragment that there is not", |r| {
+        r.have.insert(FRAGMENTS..FRAGMENTS + 1);
+    }),
+    ("one asked for that there is not", |r| {
+        r.requested.insert(FRAGMENTS..FRAGMENTS + 1);
+    }),
+    ("one gathered that there is not", |r| gather(r, FRAGMENTS..FRAGMENTS + 1)),
+    ("nothing gathered", |r| gather(r, 5..5)),
+    ("gathered, and never asked for", |r| r.gathered.push(5..6)),
+    ("complete with nothing", |r| r.complete = true),
+    ("committed before complete", |r| r.committed = true),
+    ("reported what has not come", |r| r.reported_received = 1),
+    ("distrusted what was right", |r| {
+        r.distrusted.set(1, true);
+    }),
+    ("sent, and not there", |r| {
+        r.sent.insert(3..4);
+    }),
+    ("sent, and verified", |r| {
+        r.have.insert(0..8);
+        r.sent.insert(0..1);
+        r.verified.set(0, true);
+    }),
+    ("somewhere before its lap has begun", |r| r.next = 1),
+    ("at its lap's end before it has begun", |r| r.lap_over_at = Some(NOW)),
+    ("packets before its lap has begun", |r| r.received = 1),
+    ("skipped before its lap has begun", |r| r.suspects.push_back(suspect(0..1))),
+];
+
+/// What cannot be of one to which 4 to 19 have come.
+const RUNNING: [Spoils; 9] = [
+    ("before its own lap", |r| r.initial = Some(21)),
+    ("skipped twice", |r| r.suspects.extend([suspect(5..8), suspect(7..9)])),
+    ("skipped in another order", |r| r.suspects.extend([suspect(7..9), suspect(5..6)])),
+    ("skipped nothing", |r| r.suspects.push_back(suspect(7..7))),
+    ("skipped what is still to come", |r| r.suspects.push_back(suspect(19..21))),
+    ("skipped before its lap", |r| r.suspects.push_back(suspect(3..5))),
+    ("chained, and something was skipped", |r| {
+        r.suspects.push_back(suspect(7..8));
+        r.chained = true;
+    }),
+    ("chained, and something is gathered", |r| {
+        r.gathered.push(7..8);
+        r.chained = true;
+    }),
+    ("chained, and something was asked for", |r| {
+        r.requested.insert(7..8);
+        r.chained = true;
+    }),
+];
+
+/// What cannot be is noticed, whatever of it is there alone.
+#[test]
+fn a_receiver_that_contradicts_itself_is_noticed() {
+    let begun = || {
+        let mut receiver = receiver();
+        data(&mut receiver, NOW, 4..20, 0);
+        receiver
+    };
+    let cases = IDLE.into_iter().map(|case| (receiver(), case));
+    for (mut receiver, (what, spoil)) in cases.chain(RUNNING.into_iter().map(|case| (begun(), case))) {
+        receiver.check();
+        spoil(&mut receiver);
+        assert!(catch_unwind(AssertUnwindSafe(|| receiver.check())).is_err(), "{what}");
+    }
 }

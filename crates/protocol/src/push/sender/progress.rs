@@ -79,3 +79,6 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -264,3 +264,20 @@ proptest! {
         }
     }
 }
+
+/// One that has the object has what it came for, also where its source is gone; before that it has lost it.
+#[test]
+fn a_source_that_is_gone_is_missed_by_those_who_have_not_all() {
+    for serves in [false, true] {
+        let mut guest = running();
+        guest.handle(ms(2), Input::Serves(serves));
+        guest.handle(ms(3), Input::Committed);
+        assert_eq!(outputs(&mut guest, ms(3)), [Output::Alone]);
+        guest.handle(ms(4), Input::Gone(Gone::Closed));
+        assert_eq!(outputs(&mut guest, ms(4)), [Output::Ended(End::Done)]);
+    }
+    let mut guest = running();
+    guest.handle(ms(4), Input::Gone(Gone::Closed));
+    assert_eq!(outputs(&mut guest, ms(4)), [Output::Ended(End::Lost(Gone::Closed))]);
+    assert_eq!(guest.deadline(), None);
+}

@@ -1,12 +1,16 @@
 //! What follows from what was sent, compared with what a list of all its packets says.
 
+extern crate std;
+
 use super::super::{PeerId, SenderConfig, Service};
 use super::*;
 use crate::push::Geometry;
+use crate::push::peer::Peer;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Handle, RangeSet};
 use polycast_wire::control::Control;
 use proptest::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const FRAGMENTS: u64 = 50;
 
@@ -164,5 +168,73 @@ proptest! {
         sender.join(Time(1), PeerId(9), 1 << 20, core::iter::once(0..10).collect());
         let offered = (position..).find(|at| at % FRAGMENTS >= 10);
         prop_assert_eq!(sender.next_for_attempt(settles), offered);
+    }
+}
+
+/// What cannot be is noticed, whatever of it is there alone.
+#[test]
+fn a_sender_that_contradicts_itself_is_noticed() {
+    const BEYOND: core::ops::Range<u64> = FRAGMENTS..FRAGMENTS + 1;
+    type Spoils = (&'static str, fn(&mut Sender));
+    fn first(sender: &mut Sender) -> &mut Peer {
+        sender.peers.get_mut(&PeerId(0)).unwrap()
+    }
+    let spoils: [Spoils; 25] = [
+        ("two batches at one place", |s| s.sent[1].position = s.position),
+        ("a batch of no packet", |s| s.sent[1].packets = s.packets),
+        ("a packet of no batch", |s| s.packets += 1),
+        ("a report before its packet", |s| s.reported_packets = s.packets + 1),
+        ("chained without a link", |s| first(s).service = Service::Chained),
+        ("on the channel and in the chain", |s| {
+            s.chain.append(PeerId(0));
+        }),
+        ("streams before its lap", |s| first(s).initial = None),
+        ("patches for one that is done", |s| {
+            first(s).missing.insert(1..2);
+            first(s).service = Service::Done;
+        }),
+        ("something later for one that is done", |s| {
+            first(s).later.insert(1..2);
+            first(s).service = Service::Done;
+        }),
+        ("one that is done has a speaker", |s| {
+            s.racks.insert(PeerId(1), [PeerId(0)].into());
+            (first(s).service, first(s).spoken_by) = (Service::Done, Some(PeerId(1)));
+        }),
+        ("a lap that began before the stream", |s| s.config.first = 1),
+        ("a lap that begins where nothing was sent", |s| {
+            (first(s).initial, first(s).position) = (Some(9), 9)
+        }),
+        ("before its own lap", |s| (first(s).initial, first(s).position) = (Some(4), 3)),
+        ("ahead of the stream", |s| first(s).position = 10),
+        ("acknowledged less than at first", |s| first(s).first_acknowledged = 8),
+        ("acknowledged more than was sent", |s| first(s).acknowledged = 10),
+        ("received more than was sent", |s| first(s).received = 10),
+        ("lost more than was sent", |s| first(s).lost = 10),
+        ("more verified than there is", |s| first(s).verified_bytes = FRAGMENTS * 1_000 + 1),
+        ("lacks what there is not", |s| {
+            first(s).missing.insert(BEYOND);
+        }),
+        ("gets later what there is not", |s| {
+            first(s).later.insert(BEYOND);
+        }),
+        ("was patched what there is not", |s| {
+            first(s).patched.insert(BEYOND);
+        }),
+        ("was sent what there is not", |s| {
+            first(s).unicast[0].insert(BEYOND);
+        }),
+        ("one speaks for it that may not", |s| first(s).spoken_by = Some(PeerId(1))),
+        ("one in its own rack", |s| drop(s.racks.insert(PeerId(0), [PeerId(0)].into()))),
+    ];
+    for (what, spoil) in spoils {
+        let mut sender = sender(2);
+        sent(&mut sender, &[(0, 4), (0, 3), (0, 2)]);
+        for peer in sender.peers.values_mut() {
+            (peer.position, peer.acknowledged, peer.received) = (7, 7, 7);
+        }
+        sender.check();
+        spoil(&mut sender);
+        assert!(catch_unwind(AssertUnwindSafe(|| sender.check())).is_err(), "{what}");
     }
 }
