@@ -1,4 +1,4 @@
-//! Who finds out that a link has failed: every end of a link runs the machine that nodes run
+//! Finds out that a link has failed: every end of a link runs the machine that nodes run
 //! ([`Neighbour`]), and its greetings share the links with all else (Datacast, sections 5 and 6).
 
 use super::Datagram;

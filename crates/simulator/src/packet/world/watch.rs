@@ -1,4 +1,4 @@
-//! Who finds out that a link between switches has failed: every switch probes its neighbours with the machine that
+//! Finds out that a link between switches has failed: every switch probes its neighbours with the machine that
 //! label switches run ([`Probes`], Orca section 3.4), and sees where nothing comes in any more.
 
 use super::{Cluster, Datagram, Token};
