@@ -710,3 +710,16 @@ fn who_does_not_get_a_version_is_named_with_the_reason() {
     ];
     assert_eq!(spoken(&mut directory, 20_270..20_600), [(20_500, published(0, 1, &[], &why))]);
 }
+
+/// No agent is told to get what another one may have and has not said yet; when all have said what they have, it is told so at once.
+#[test]
+fn what_was_held_back_is_looked_at_when_all_have_said_what_they_have() {
+    let mut directory = settled(2);
+    directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(1) });
+    let wish = Wish { can_fill: true, waits: true, fills: false };
+    directory.handle(ms(21_000), DirectoryInput::Want { agent: agent(0), object: object(1), wish });
+    assert_eq!(spoken(&mut directory, 21_000..21_200), []);
+    directory.handle(ms(21_200), DirectoryInput::Told { agent: agent(1) });
+    let fill = DirectoryOutput::Fill { agent: agent(0), object: object(1) };
+    assert_eq!(spoken(&mut directory, 21_200..21_300), [(21_200, fill)]);
+}
