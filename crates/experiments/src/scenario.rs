@@ -5,8 +5,8 @@
 use polycast_protocol::pull::Replacement;
 use polycast_protocol::push::SlowPolicy;
 use polycast_simulator::packet::scenario::{
-    Change, Failed, FailurePlan, FlowPlan, Layout, OpticalPlan, Problem, PullConfig, ReceiverPlan, Routing,
-    Scenario, TransferPlan, Transport,
+    Change, Detection, Failed, FailurePlan, FlowPlan, Layout, OpticalPlan, Problem, PullConfig, ReceiverPlan,
+    Routing, Scenario, TransferPlan, Transport,
 };
 use polycast_simulator::packet::tcp::{Growth, TcpConfig};
 use polycast_simulator::packet::world::PushConfig;
@@ -191,7 +191,8 @@ struct File {
     links: LinkKeys,
     #[serde(default)]
     link: Vec<ChangeKeys>,
-    transfer: TransferKeys,
+    #[serde(deserialize_with = "one_or_several")]
+    transfer: Vec<TransferKeys>,
     push: Option<PushKeys>,
     pull: Option<PullKeys>,
     #[serde(default)]
@@ -200,6 +201,7 @@ struct File {
     flow: Vec<FlowKeys>,
     #[serde(default)]
     failure: Vec<FailureKeys>,
+    manager: Option<ManagerKeys>,
     #[serde(default)]
     receiver: Vec<ReceiverKeys>,
     #[serde(default)]
@@ -284,9 +286,33 @@ struct TransferKeys {
     receivers: ReceiversKey,
     bytes: BytesText,
     start: Option<SpanText>,
+    push: Option<PushKeys>,
 }
 
-#[derive(Deserialize, Default)]
+/// `[transfer]`, or `[[transfer]]` for each of several.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TransferKeys>, D::Error> {
+    struct Transfers;
+
+    impl<'de> Visitor<'de> for Transfers {
+        type Value = Vec<TransferKeys>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a [transfer], or a [[transfer]] for each of several")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            TransferKeys::deserialize(de::value::MapAccessDeserializer::new(map)).map(|keys| vec![keys])
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(de::value::SeqAccessDeserializer::new(seq))
+        }
+    }
+
+    deserializer.deserialize_any(Transfers)
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
 #[serde(deny_unknown_fields)]
 struct PushKeys {
     fragment: Option<BytesText>,
@@ -309,7 +335,7 @@ enum SlowName {
     Drop,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, Clone, Copy)]
 #[serde(deny_unknown_fields)]
 struct PullKeys {
     payload: Option<u16>,
@@ -378,6 +404,16 @@ struct FailureKeys {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ManagerKeys {
+    greeting: Option<SpanText>,
+    damping: Option<SpanText>,
+    probe: Option<SpanText>,
+    carrier: Option<bool>,
+    control_delay: Option<SpanText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReceiverKeys {
     node: u32,
     service: Option<SpanText>,
@@ -412,26 +448,16 @@ impl File {
     fn scenario(self) -> Result<Scenario, Problem> {
         self.refuse_what_means_nothing()?;
         let links = self.links.over(LinkConfig::new(Rate(10_000_000_000), Duration::from_micros(1)));
+        let transfers: Vec<TransferPlan> =
+            (0..self.transfer.len()).map(|index| self.transfer_plan(index)).collect::<Result<_, _>>()?;
+        let pulls = transfers.iter().any(|plan| matches!(plan.transport, Transport::Pull(_)));
         Ok(Scenario {
             seed: self.seed.unwrap_or(1),
             layout: self.network.layout()?,
             links,
             changes: self.link.iter().map(|change| change.change(links)).collect(),
-            transfer: TransferPlan {
-                transport: match self.transfer.transport {
-                    TransportName::Push => Transport::Push(self.push.unwrap_or_default().config()?),
-                    TransportName::Pull => Transport::Pull(self.pull.unwrap_or_default().config()?),
-                    TransportName::Tcp => Transport::Tcp,
-                },
-                routing: self.transfer.routing()?,
-                source: self.transfer.source,
-                receivers: match self.transfer.receivers {
-                    ReceiversKey::Word(AllWord::All) => None,
-                    ReceiversKey::List(hosts) => Some(hosts),
-                },
-                bytes: self.transfer.bytes.0,
-                start: self.transfer.start.map_or(Time::ZERO, at),
-            },
+            transfers,
+            detection: self.manager.map(|keys| keys.detection(pulls)).transpose()?,
             tcp: self.tcp.config()?,
             flows: self.flow.iter().map(FlowKeys::plan).collect(),
             failures: self.failure.iter().enumerate().map(FailureKeys::plan).collect::<Result<_, _>>()?,
@@ -443,29 +469,108 @@ impl File {
 }
 
 impl File {
-    /// Refuses keys that the chosen transport never reads: the file's author expects something of them.
+    /// The key of a transfer as the file has it.
+    fn key(&self, index: usize, name: &str) -> String {
+        match self.transfer.len() {
+            1 => format!("transfer.{name}"),
+            _ => format!("transfer[{index}].{name}"),
+        }
+    }
+
+    fn transfer_plan(&self, index: usize) -> Result<TransferPlan, Problem> {
+        let keys = &self.transfer[index];
+        Ok(TransferPlan {
+            transport: match keys.transport {
+                TransportName::Push => Transport::Push(match &keys.push {
+                    None => self.push.unwrap_or_default().config()?,
+                    Some(own) => own.config().map_err(|wrong| Problem {
+                        key: self.key(index, &wrong.key),
+                        message: wrong.message,
+                    })?,
+                }),
+                TransportName::Pull => Transport::Pull(self.pull.unwrap_or_default().config()?),
+                TransportName::Tcp => Transport::Tcp,
+            },
+            routing: keys.routing(|name| self.key(index, name))?,
+            source: keys.source,
+            receivers: match &keys.receivers {
+                ReceiversKey::Word(AllWord::All) => None,
+                ReceiversKey::List(hosts) => Some(hosts.clone()),
+            },
+            bytes: keys.bytes.0,
+            start: keys.start.map_or(Time::ZERO, at),
+        })
+    }
+
+    /// Refuses keys that the chosen transports never read: the file's author expects something of them.
     fn refuse_what_means_nothing(&self) -> Result<(), Problem> {
-        let only = |key, of: &str| {
+        let only = |key: String, of: &str| {
             let message =
                 format!("this goes with the transport {of} only: take it out, or change the transport");
             Err(problem(key, message))
         };
-        let transport = self.transfer.transport;
-        if self.push.is_some() && !matches!(transport, TransportName::Push) {
-            return only("push", "push");
-        }
-        if self.pull.is_some() && !matches!(transport, TransportName::Pull) {
-            return only("pull", "pull");
-        }
-        if !matches!(transport, TransportName::Push) {
-            if self.transfer.tree.is_some() {
-                return only("transfer.tree", "push");
+        let by =
+            |wanted: fn(&TransportName) -> bool| self.transfer.iter().any(|keys| wanted(&keys.transport));
+        let shared = self
+            .transfer
+            .iter()
+            .any(|keys| matches!(keys.transport, TransportName::Push) && keys.push.is_none());
+        if self.push.is_some() && !shared {
+            if by(|name| matches!(name, TransportName::Push)) {
+                let message = "every transfer by push has its own settings: take these out";
+                return Err(problem("push", message));
             }
-            if matches!(self.transfer.routing, RoutingName::Labels) {
-                return only("transfer.routing", "push");
+            return only("push".into(), "push");
+        }
+        if self.pull.is_some() && !by(|name| matches!(name, TransportName::Pull)) {
+            return only("pull".into(), "pull");
+        }
+        for (index, keys) in self.transfer.iter().enumerate() {
+            if matches!(keys.transport, TransportName::Push) {
+                continue;
+            }
+            if keys.push.is_some() {
+                return only(self.key(index, "push"), "push");
+            }
+            if keys.tree.is_some() {
+                return only(self.key(index, "tree"), "push");
+            }
+            if matches!(keys.routing, RoutingName::Labels) {
+                return only(self.key(index, "routing"), "push");
             }
         }
         Ok(())
+    }
+}
+
+impl ManagerKeys {
+    fn detection(self, pulls: bool) -> Result<Detection, Problem> {
+        let not_here = |key: &str, message: &str| Err(problem(format!("manager.{key}"), message));
+        if pulls && self.probe.is_some() {
+            return not_here("probe", "nodes of pull greet each other: write greeting in its place");
+        }
+        if !pulls && self.greeting.is_some() {
+            return not_here(
+                "greeting",
+                "only nodes of pull greet each other: write probe, the switches' time",
+            );
+        }
+        if !pulls && self.damping.is_some() {
+            let message =
+                "switches that probe say a change at once: take this out, or change the transport to pull";
+            return not_here("damping", message);
+        }
+        let period = self.greeting.or(self.probe).map_or(Duration::from_millis(100), |span| span.0);
+        if period < Duration::from_micros(10) {
+            let key = if pulls { "greeting" } else { "probe" };
+            return not_here(key, "it is 10us at least: write a time such as \"100ms\"");
+        }
+        Ok(Detection {
+            period,
+            damping: self.damping.map_or(Duration::ZERO, |span| span.0),
+            carrier: self.carrier.unwrap_or(true),
+            control_delay: self.control_delay.map_or(Duration::from_micros(500), |span| span.0),
+        })
     }
 }
 
@@ -519,15 +624,13 @@ impl ChangeKeys {
 }
 
 impl TransferKeys {
-    fn routing(&self) -> Result<Routing, Problem> {
+    fn routing(&self, key: impl Fn(&str) -> String) -> Result<Routing, Problem> {
         if self.filter_bits.is_some() && !matches!(self.routing, RoutingName::Labels) {
-            return Err(problem("transfer.filter_bits", "this goes with routing = \"labels\" only"));
+            return Err(problem(key("filter_bits"), "this goes with routing = \"labels\" only"));
         }
         match (&self.tree, self.routing) {
             (Some(links), RoutingName::Natural) => Ok(Routing::Tree(links.clone())),
-            (Some(_), _) => {
-                Err(problem("transfer.tree", "a tree and a routing exclude each other: write one"))
-            }
+            (Some(_), _) => Err(problem(key("tree"), "a tree and a routing exclude each other: write one")),
             (None, RoutingName::Natural) => Ok(Routing::Natural),
             (None, RoutingName::Labels) => {
                 Ok(Routing::Labels { filter_bits: self.filter_bits.unwrap_or(69) })

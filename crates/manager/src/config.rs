@@ -54,7 +54,7 @@ pub struct ManagerConfig {
     pub audit_log_max: u64,
     /// How many full ones are kept.
     pub audit_logs_kept: usize,
-    /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
+    /// Name of the scheduler; one that there is not is refused with the list of all.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
     pub fabrics: Vec<String>,
@@ -777,7 +777,7 @@ mod tests {
             ("lissten = '0.0.0.0:1'", "lissten"),
             ("[ip-multicast]\nrate = 'fast'", "'fast'"),
             ("[ip-multicast]\npool = '10.0.0.0/8'", "ip-multicast.pool"),
-            ("scheduler = 'lottery'", "no scheduler 'lottery', only fcfs, greedy-matching, partition-fcfs"),
+            ("scheduler = 'lottery'", "no scheduler 'lottery', only fcfs, greedy-matching, "),
             ("fabrics = []", "name at least one"),
             ("fabrics = ['tcp-chain', 'tcp-chain']", "named twice"),
             ("fabrics = ['wormhole']", "no fabric 'wormhole'"),

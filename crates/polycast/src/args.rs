@@ -585,7 +585,7 @@ pub(crate) struct SendArgs {
     /// Send this part first (1MiB-2MiB, or from 64MiB on): receivers can use it before the rest is there
     #[arg(long, value_name = "RANGE", value_parser = first_byte)]
     pub first: Option<u64>,
-    /// The fabric that is to carry it, if it can (ocs, shufflecast, ip-multicast, tcp-chain) [default: the best one]
+    /// The fabric that is to carry it, if it can, by its name in the manager's settings, such as ocs [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<String>,
     /// Settings of a transfer over trees (fabric datacast), by the keys of the manager's section datacast: rto-ms=20,increase=5mbit

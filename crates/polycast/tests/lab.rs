@@ -293,7 +293,7 @@ fn circuits_are_made_in_every_dialect() {
     }
     let place = Place::new();
     let file = place.file("object", &noise(1_000_000));
-    for dialect in ["glimmerglass", "calient", "polatis-tl1", "polatis-scpi", "plain"] {
+    for dialect in polycast_net::devices::circuits::DIALECTS {
         let spec = format!("blast:racks=2,hosts=1,dialect={dialect}");
         let ran = polycast(&["lab", "cast", &spec, &file, "--json"]);
         assert_eq!(ran.status, 0, "{dialect}: {}", ran.stderr);

@@ -85,9 +85,9 @@ fn a_series_has_a_row_for_each_receiver_and_link_at_each_time() {
     assert_eq!(plain["trace_hash"], watched["trace_hash"], "looking at a run does not change it");
     let csv = fs::read_to_string(&path).unwrap();
     let mut lines = csv.lines();
-    assert_eq!(lines.next(), Some("time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops"));
+    assert_eq!(lines.next(), Some("time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops,transfer"));
     let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
-    assert!(rows.iter().all(|row| row.len() == 8), "{csv}");
+    assert!(rows.iter().all(|row| row.len() == 9), "{csv}");
     let last = rows.last().unwrap()[0];
     let end: Vec<_> = rows.iter().filter(|row| row[0] == last).collect();
     let has_all = |row: &&&Vec<&str>| row[1] == "receiver" && row[4] == "16777216";
@@ -102,6 +102,35 @@ fn a_series_has_a_row_for_each_receiver_and_link_at_each_time() {
     let ran = polycast(&["simulate", &scenario, "--series", "/nowhere/series.csv"]);
     assert_eq!(ran.status, 1);
     assert!(ran.stderr.starts_with("error: cannot create /nowhere/series.csv: no such"), "{}", ran.stderr);
+}
+
+#[test]
+fn several_transfers_are_told_apart() {
+    let place = Place::new();
+    let (scenario, path) = (sample("transfers.toml"), place.path("series.csv"));
+    let run = document(&["simulate", &scenario, "--json", "--series", &path]);
+    let transfers = run["transfers"].as_array().unwrap();
+    let seconds = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert_eq!(transfers.iter().map(|t| t["source"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 0, 3]);
+    assert_eq!(seconds(&transfers[2]["start_s"]), 0.005);
+    for (transfer, number) in transfers.iter().zip(0..) {
+        let receivers = run["receivers"].as_array().unwrap().iter().filter(|r| r["transfer"] == number);
+        let last = receivers.map(|r| seconds(&r["finish_s"])).fold(0.0, f64::max);
+        assert_eq!(seconds(&transfer["finish_s"]), last);
+    }
+    // Host 9 is a receiver of the first two, and has a row for each at each time.
+    let csv = fs::read_to_string(&path).unwrap();
+    let last = csv.lines().last().unwrap().split(',').next().unwrap();
+    let rows = |number: &str| {
+        let of = |line: &&str| line.starts_with(&format!("{last},receiver,9,,")) && line.ends_with(number);
+        csv.lines().filter(of).count()
+    };
+    assert_eq!((rows(",0"), rows(",1"), rows(",2")), (1, 1, 0));
+    let people = polycast(&["simulate", &scenario]);
+    assert!(people.stdout.contains("transfer  source"), "{}", people.stdout);
+    let swept = document(&["simulate", &scenario, "--json", "--sweep", "transfer[1].push.rate=1gbit,4gbit"]);
+    let second = |run: &serde_json::Value| seconds(&run["transfers"][1]["finish_s"]);
+    assert!(second(&swept[0]) > second(&swept[1]), "{swept}");
 }
 
 #[test]

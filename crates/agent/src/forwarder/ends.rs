@@ -8,7 +8,7 @@ use polycast_net::object::ObjectSource;
 use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
-    Blocks, Data, Digest, Interest, ListPlace, Names, Receiver, ReceiverConfig, ReceiverInput,
+    Blocks, Data, Digest, Groups, Interest, ListPlace, Names, Receiver, ReceiverConfig, ReceiverInput,
     ReceiverOutput, Route, Source, SourceConfig, SourceInput, SourceOutput,
 };
 use polycast_protocol::push::Geometry;
@@ -114,10 +114,7 @@ pub struct ReceiverEnd {
     assembler: Option<Assembler>,
     /// What packets carry is sealed with this.
     seal: Option<Seal>,
-    /// How many packets each hash group lacks.
-    missing: Vec<u32>,
-    verified: Vec<bool>,
-    left: u64,
+    groups: Groups,
     names: Names,
     events: mpsc::Sender<ReceiverEvent>,
     /// Rings when there is an event.
@@ -139,16 +136,13 @@ impl ReceiverEnd {
     ) -> Self {
         let packets = config.blocks.packets();
         assert_eq!(geometry.fragments(), packets, "sizes agree");
-        let held = |sn: u64| geometry.groups_of_fragments(sn..sn + 1).all(|group| verified[group as usize]);
+        let groups = Groups::new(geometry, verified);
         let mut machine = Receiver::new(config.clone());
         (0..packets)
-            .filter(|&sn| held(sn))
+            .filter(|&sn| groups.holds(sn))
             .for_each(|sn| machine.handle(Time::ZERO, ReceiverInput::Held { sns: sn..sn + 1 }));
-        let lacks = |group| geometry.fragments_of_group(group).filter(|&sn| !held(sn)).count() as u32;
-        let missing = (0..geometry.groups()).map(lacks).collect();
-        let left = verified.iter().filter(|done| !**done).count() as u64;
-        let done = |group: u64| if verified[group as usize] { group_len(&geometry, group) } else { 0 };
-        verified_bytes.store((0..geometry.groups()).map(done).sum(), Ordering::Relaxed);
+        let done = groups.verified().iter().zip(0..).filter(|(verified, _)| **verified);
+        verified_bytes.store(done.map(|(_, group)| group_len(&geometry, group)).sum(), Ordering::Relaxed);
         let mut end = ReceiverEnd {
             machine,
             blocks: config.blocks,
@@ -156,9 +150,7 @@ impl ReceiverEnd {
             geometry,
             assembler: Some(assembler),
             seal,
-            missing,
-            verified,
-            left,
+            groups,
             names: Names::new(config.blocks),
             events,
             bell,
@@ -229,7 +221,7 @@ impl ReceiverEnd {
 
     /// Keeps what is verified for another try.
     pub(super) fn keep_for_later(&mut self) {
-        if let Some(assembler) = self.assembler.as_mut().filter(|_| self.verified.contains(&true)) {
+        if let Some(assembler) = self.assembler.as_mut().filter(|_| self.groups.verified().contains(&true)) {
             assembler.part_mut().keep_for_later();
         }
     }
@@ -275,7 +267,7 @@ impl ReceiverEnd {
                 ReceiverOutput::Complete => {}
             }
         }
-        if self.left == 0
+        if self.groups.left() == 0
             && let Some(assembler) = self.assembler.take()
         {
             let hashes = assembler.hashes().to_vec();
@@ -297,35 +289,22 @@ impl ReceiverEnd {
             }
             None => assembler.store(sn, payload)?,
         }
-        for group in self.geometry.groups_of_fragments(sn..sn + 1) {
-            let at = group as usize;
-            if self.verified[at] {
-                continue;
-            }
-            self.missing[at] -= 1;
-            if self.missing[at] == 0 {
-                self.check(now, group)?;
-            }
-        }
-        Ok(())
+        self.groups.keep(sn);
+        self.groups.of_packet(sn).try_for_each(|group| self.check(now, group))
     }
 
-    /// Checks a group that is whole.
+    /// Checks a group if it is whole. Where one before it was wrong it may lack a packet again that both have.
     fn check(&mut self, now: Time, group: u64) -> Result<(), StoreError> {
-        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+        let Some(assembler) = self.assembler.as_mut().filter(|_| self.groups.is_whole(group)) else {
+            return Ok(());
+        };
         match assembler.check(group)? {
             Check::Intact => {
-                self.verified[group as usize] = true;
-                self.left -= 1;
+                self.groups.intact(group);
                 self.verified_bytes.fetch_add(group_len(&self.geometry, group), Ordering::Relaxed);
             }
             Check::Corrupt => {
-                let sns = self.geometry.fragments_of_group(group);
-                for again in sns.clone() {
-                    for other in self.geometry.groups_of_fragments(again..again + 1) {
-                        self.missing[other as usize] += 1;
-                    }
-                }
+                let sns = self.groups.corrupt(group);
                 self.machine.handle(now, ReceiverInput::Corrupt { sns });
             }
             // It is checked as soon as its hash is there.

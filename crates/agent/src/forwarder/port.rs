@@ -5,6 +5,7 @@ use polycast_net::neighbour::{NeighbourSocket, Sent};
 use polycast_net::priority::Dscp;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, SEGMENTS_MAX};
 use polycast_net::words::{Words, WordsKey};
+use polycast_protocol::pull::{Neighbour, NeighbourConfig, NeighbourOutput};
 use polycast_types::{Duration, Time};
 use polycast_wire::pull::{HEADER_LEN, Packet, greeting};
 use polycast_wire::words::Way;
@@ -17,10 +18,6 @@ use std::path::Path;
 const QUEUE_LEN: usize = 512 << 10;
 /// From so many waiting bytes on, a source of the same node waits.
 const SOURCE_LEN: usize = 64 << 10;
-/// A neighbour that was not heard for so many greetings is gone.
-const GREETINGS_MISSED: u64 = 4;
-/// A link that has not worked once for so long is down: until then its neighbour may be starting.
-const UNKNOWN_FOR: Duration = Duration::from_millis(20_000);
 
 /// Packets of one length that lie one behind the other.
 #[derive(Default)]
@@ -78,20 +75,8 @@ pub(super) struct Port {
     queued_len: usize,
     /// The socket has no room.
     blocked: bool,
-    /// When the neighbour was heard last, if it ever was.
-    heard_at: Option<Time>,
-    /// The neighbour says that it hears us.
-    heard_there: bool,
-    /// The interface can carry packets.
-    has_carrier: bool,
-    greet_at: Time,
-    greeting_interval: Duration,
-    damping: Duration,
-    /// Until when nothing is said of the link unless it works; `None` once its state is known.
-    unknown_until: Option<Time>,
-    /// The state that was reported, and since when it has been another.
-    up: bool,
-    other_since: Option<Time>,
+    /// Whether the neighbour is there.
+    neighbour: Neighbour,
     status: PortStatus,
     /// What greetings are sealed with, and their two ways.
     words: Words,
@@ -122,16 +107,7 @@ impl Port {
             data: Queue::default(),
             queued_len: 0,
             blocked: false,
-            heard_at: None,
-            heard_there: false,
-            has_carrier: true,
-            // A neighbour that runs already greets before this: it is answered at once, and never hears that it is not heard.
-            greet_at: now + greeting_interval + Duration(greeting_interval.0 / 2),
-            greeting_interval,
-            damping,
-            unknown_until: Some(now + UNKNOWN_FOR),
-            up: false,
-            other_since: None,
+            neighbour: Neighbour::new(NeighbourConfig { greeting: greeting_interval, damping }, now),
             status: PortStatus::default(),
             words: Words::new(key),
             ways: [way(config.local, config.peer), way(config.peer, config.local)],
@@ -196,9 +172,7 @@ impl Port {
 
     /// So many packets have come by it.
     pub(super) fn heard(&mut self, now: Time, packets: u64) {
-        if self.heard_at.replace(now).is_none() {
-            self.greet_at = now;
-        }
+        self.neighbour.heard(now);
         self.status.received += packets;
     }
 
@@ -206,7 +180,7 @@ impl Port {
     pub(super) fn greeted(&mut self, datagram: &[u8]) {
         let message = self.words.hear(self.ways[1], 0, datagram);
         match message.map(Packet::parse) {
-            Some(Ok(Packet::Greeting { heard })) => self.heard_there = heard,
+            Some(Ok(Packet::Greeting { heard })) => self.neighbour.greeted(heard),
             Some(_) => self.malformed += 1,
             None => {}
         }
@@ -219,57 +193,41 @@ impl Port {
 
     /// The interface can carry packets, or no longer.
     pub(super) fn set_carrier(&mut self, has_carrier: bool) {
-        self.has_carrier = has_carrier;
+        self.neighbour.set_carrier(has_carrier);
     }
 
     /// Greets when it is time; gives the new state of the link when it has changed for long enough, or is known at last.
     pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
-        let silent = |heard_at| now.since(heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
-        let silent = self.heard_at.is_none_or(silent);
-        if now >= self.greet_at {
-            self.greet_at = now + self.greeting_interval;
-            let greeting = greeting(!silent);
-            let word = self.words.say(self.ways[0], &greeting).into_owned();
-            if self.queued_len + word.len() <= QUEUE_LEN {
-                self.queued_len += word.len();
-                self.interests.push(&greeting, &word[HEADER_LEN..]);
+        while let Some(output) = self.neighbour.poll(now) {
+            match output {
+                NeighbourOutput::Greet { heard } => self.greet(heard),
+                NeighbourOutput::Link { up } => return Some(up),
             }
         }
-        let works = self.has_carrier && !silent && self.heard_there;
-        if let Some(until) = self.unknown_until {
-            if !works && now < until {
-                return None;
-            }
-            self.unknown_until = None;
-            self.up = works;
-            return Some(works);
+        None
+    }
+
+    fn greet(&mut self, heard: bool) {
+        let greeting = greeting(heard);
+        let word = self.words.say(self.ways[0], &greeting).into_owned();
+        if self.queued_len + word.len() <= QUEUE_LEN {
+            self.queued_len += word.len();
+            self.interests.push(&greeting, &word[HEADER_LEN..]);
         }
-        if works == self.up {
-            self.other_since = None;
-            return None;
-        }
-        let since = *self.other_since.get_or_insert(now);
-        if now.since(since) < self.damping {
-            return None;
-        }
-        self.up = works;
-        self.other_since = None;
-        Some(works)
     }
 
     /// When to greet again, or to report a change.
     pub(super) fn deadline(&self) -> Time {
-        let change = self.other_since.map(|since| since + self.damping).or(self.unknown_until);
-        change.map_or(self.greet_at, |at| self.greet_at.min(at))
+        self.neighbour.deadline()
     }
 
     /// Whether the link is known not to work.
     pub(super) fn is_down(&self) -> bool {
-        !self.up && self.unknown_until.is_none()
+        !self.neighbour.is_up() && self.neighbour.is_known()
     }
 
     pub(super) fn status(&self) -> PortStatus {
-        PortStatus { up: self.up, known: self.unknown_until.is_none(), ..self.status.clone() }
+        PortStatus { up: self.neighbour.is_up(), known: self.neighbour.is_known(), ..self.status.clone() }
     }
 }
 
@@ -296,73 +254,20 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// A port whose neighbour was heard and hears it.
-    fn linked() -> Port {
+    /// What the machine of the neighbour decides is in the port's status, and what it has to say is queued.
+    #[test]
+    fn a_port_greets_and_tells_its_link() {
         let mut port = port();
-        port.heard(at(0), 1);
+        assert_eq!((port.tick(at(0)), port.deadline(), port.queued_len), (None, at(150), 0));
+        port.heard(at(10), 1);
+        assert_eq!((port.deadline(), port.tick(at(10))), (at(10), None));
+        assert!(port.queued_len > 0 && !port.is_down() && !port.status().known);
         port.greeted(&greeting(true));
-        assert_eq!(port.tick(at(0)), Some(true));
-        port
-    }
-
-    #[test]
-    fn a_link_is_unknown_until_both_ends_have_heard_each_other() {
-        let mut port = port();
-        assert_eq!((port.tick(at(0)), port.deadline()), (None, at(150)), "who runs already greets first");
-        assert_eq!(port.tick(at(150)), None);
-        assert!(!port.status().up && !port.status().known && !port.is_down());
-        // The kernel may say late that there is a carrier.
+        assert_eq!(port.tick(at(11)), Some(true));
+        assert!(port.status().up && port.status().known && port.status().received == 1);
         port.set_carrier(false);
-        assert_eq!(port.tick(at(160)), None);
-        port.set_carrier(true);
-        // It is heard, and has not heard us: it is answered at once.
-        port.heard(at(170), 1);
-        port.greeted(&greeting(false));
-        assert_eq!((port.deadline(), port.tick(at(170))), (at(170), None));
-        port.greeted(&greeting(true));
-        assert_eq!(port.tick(at(171)), Some(true), "without damping: it is no change");
-        assert!(port.status().up && port.status().known);
-    }
-
-    #[test]
-    fn a_link_that_has_never_worked_is_down_in_the_end() {
-        let mut port = port();
-        let end = at(UNKNOWN_FOR.0 / 1_000_000);
-        assert_eq!(port.tick(Time(end.0 - 1)), None);
-        assert_eq!(port.tick(end), Some(false));
-        assert!(port.is_down());
-    }
-
-    #[test]
-    fn a_lost_carrier_is_reported_after_the_damping_though_the_neighbour_was_just_heard() {
-        let mut port = linked();
-        port.heard(at(9), 1);
-        port.set_carrier(false);
-        assert_eq!(port.tick(at(10)), None);
-        assert_eq!(port.deadline(), at(40), "not only with the next greeting");
-        assert_eq!(port.tick(at(39)), None);
-        assert_eq!(port.tick(at(40)), Some(false));
-        assert!(!port.status().up);
-        // One that comes and goes is as it was.
-        port.set_carrier(true);
-        assert_eq!(port.tick(at(50)), None);
-        port.set_carrier(false);
-        assert_eq!(port.tick(at(60)), None);
-        port.set_carrier(true);
-        assert_eq!((port.tick(at(70)), port.tick(at(99)), port.tick(at(100))), (None, None, Some(true)));
-    }
-
-    #[test]
-    fn a_silent_neighbour_is_gone_after_four_greetings() {
-        let mut port = linked();
-        assert_eq!(port.tick(at(400)), None);
-        assert_eq!(port.tick(at(401)), None);
-        assert_eq!(port.tick(at(431)), Some(false));
-        port.heard(at(440), 1);
-        assert_eq!((port.tick(at(440)), port.tick(at(470))), (None, Some(true)));
-        // It is there, and does not hear us.
-        port.greeted(&greeting(false));
-        assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
+        assert_eq!((port.tick(at(12)), port.tick(at(42))), (None, Some(false)));
+        assert!(port.is_down() && !port.status().up);
     }
 
     /// A stranger that takes the neighbour's address does not take the link down; nor is what this end has said heard as the

@@ -124,6 +124,62 @@ fn keys_of_pull_are_for_pull_and_fit() {
 }
 
 #[test]
+fn several_transfers_are_read_and_their_keys_named() {
+    let second = "[[transfer]]\ntransport = \"tcp\"\nsource = 1\nreceivers = \"all\"\nbytes = 1000\n";
+    let two = format!("{}{second}", SMALL.replace("[transfer]", "[[transfer]]"));
+    assert_eq!(said(&two), "it runs");
+    for (from, to, expected) in [
+        ("receivers = \"all\"", "receivers = [1]", "line 17: transfer[1].receivers: host 1 is the source"),
+        ("bytes = 1000", "byte = 1000", "line 18: unknown field `byte`"),
+        (
+            "\"tcp\"",
+            "\"pull\"",
+            "line 15: transfer[1].transport: with pull every node is a caching forwarder",
+        ),
+        (
+            "source = 1",
+            "tree = [[0, 1]]\nsource = 1",
+            "line 16: transfer[1].tree: this goes with the transport push only",
+        ),
+        (
+            "bytes = 1000\n",
+            "bytes = 1000\n[transfer.push]\n",
+            "line 19: transfer[1].push: this goes with the transport push only",
+        ),
+        ("[[transfer]]", "[transfer]", "line "),
+    ] {
+        let line = said(&two.replacen(from, to, 1));
+        assert!(line.starts_with(expected), "{to}: {line}");
+        assert!(!line.contains('\n'), "{line}");
+    }
+    let own = SMALL.replace("bytes = \"1M\"", "bytes = \"1M\"\n[transfer.push]\nfragment = 70000");
+    assert!(said(&own).starts_with("line 15: transfer.push.fragment: a fragment holds"), "{}", said(&own));
+    let unused = SMALL.replace("bytes = \"1M\"", "bytes = \"1M\"\n[transfer.push]\n[push]\nwindow = \"2M\"");
+    assert!(said(&unused).contains("push: every transfer by push has its own settings"), "{}", said(&unused));
+    let none = SMALL.replace("[transfer]", "[transfer_]");
+    assert!(said(&none).contains("transfer"), "{}", said(&none));
+}
+
+#[test]
+fn a_manager_has_the_keys_of_its_transport() {
+    let with =
+        |text: &str, keys: &str| said(&text.replacen("[links]", &format!("[manager]\n{keys}\n[links]"), 1));
+    let pull = SMALL.replace("\"push\"", "\"pull\"").replace("leaf-spine:2,2,2", "bcube:2,2");
+    assert_eq!(with(SMALL, "probe = \"1ms\"\ncarrier = false\ncontrol_delay = \"1ms\""), "it runs");
+    assert_eq!(with(&pull, "greeting = \"1ms\"\ndamping = \"3s\""), "it runs");
+    for (text, keys, expected) in [
+        (SMALL, "greeting = \"1ms\"", "line 6: manager.greeting: only nodes of pull greet"),
+        (SMALL, "damping = \"1ms\"", "line 6: manager.damping: switches that probe say a change at once"),
+        (SMALL, "probe = 0", "line 6: manager.probe: it is 10us at least"),
+        (&pull, "probe = \"1ms\"", "line 6: manager.probe: nodes of pull greet each other"),
+        (&pull, "period = \"1ms\"", "line 6: unknown field `period`"),
+    ] {
+        let line = with(text, keys);
+        assert!(line.starts_with(expected), "{keys}: {line}");
+    }
+}
+
+#[test]
 fn the_sample_scenarios_run_as_they_say() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios");
     let mut count = 0;

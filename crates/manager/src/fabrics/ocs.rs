@@ -23,7 +23,7 @@ pub struct OcsSettings {
     /// Where the circuit switch listens for its managers.
     #[serde(alias = "tl1")]
     pub address: SocketAddr,
-    /// Its dialect: `glimmerglass`, `calient`, `polatis-tl1`, `polatis-scpi` or `plain`.
+    /// Its dialect, by its name in [`polycast_net::devices::circuits::DIALECTS`].
     #[serde(default = "dialect")]
     pub dialect: String,
     /// The user that the manager is to it.

@@ -20,6 +20,16 @@ static OFFERS: &[&dyn Offer] = &[
     &super::datacast::DatacastOffer,
 ];
 
+/// What the settings make of a scheduler's name.
+type MakeScheduler = fn(&Hosts) -> Box<dyn Scheduler>;
+
+/// All schedulers that there are, in the order in which an error names them. The only list of them.
+static SCHEDULERS: &[(&str, MakeScheduler)] = &[
+    (Fcfs::NAME, |_| Box::new(Fcfs)),
+    (GreedyMatching::NAME, |hosts| Box::new(GreedyMatching::new(hosts.racks()))),
+    (PartitionFcfs::NAME, |_| Box::new(PartitionFcfs)),
+];
+
 /// The hosts that the settings name, rack by rack and fabric by fabric; one may come twice.
 pub(crate) fn host_names(config: &ManagerConfig) -> impl Iterator<Item = &str> {
     let in_racks = config.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
@@ -104,15 +114,11 @@ fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsErr
 
 /// The scheduler that the settings name.
 pub(crate) fn scheduler(config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Scheduler>, SettingsError> {
-    match config.scheduler.as_str() {
-        Fcfs::NAME => Ok(Box::new(Fcfs)),
-        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(hosts.racks()))),
-        PartitionFcfs::NAME => Ok(Box::new(PartitionFcfs)),
-        other => {
-            let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");
-            let reason = format!("there is no scheduler '{other}', only {known}");
-            Err(wrong("scheduler", reason))
-        }
+    let name = config.scheduler.as_str();
+    let known = || SCHEDULERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    match SCHEDULERS.iter().find(|(known, _)| *known == name) {
+        Some((_, make)) => Ok(make(hosts)),
+        None => Err(wrong("scheduler", format!("there is no scheduler '{name}', only {}", known()))),
     }
 }
 
@@ -141,11 +147,27 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_the_guide_are_there() {
+    fn the_sample_describes_every_scheduler_and_each_says_its_name() {
+        let sample = include_str!("../../../../docs/manager.sample.toml");
+        let hosts = Hosts::default();
+        for (name, make) in SCHEDULERS {
+            let start = format!("#   {name} ");
+            assert!(sample.lines().any(|line| line.starts_with(&start)), "{name} is missing");
+            assert_eq!(make(&hosts).name(), *name);
+        }
+    }
+
+    #[test]
+    fn the_files_of_the_guides_are_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let guide = include_str!("../../../../docs/howto/fabric.md");
-        let named = guide.split('`').filter(|text| text.starts_with("crates/") && !text.contains("my_"));
+        let guides =
+            [include_str!("../../../../docs/howto/fabric.md"), include_str!("../../../../CONTRIBUTING.md")];
+        let spans = guides.iter().flat_map(|guide| guide.split('`'));
+        let named = spans.filter(|text| {
+            let is_path = text.starts_with("crates/") && !text.contains([' ', '{']);
+            is_path && !text.contains("my_") && !text.contains("my-")
+        });
         let missing: Vec<&str> = named.filter(|path| !root.join(path).exists()).collect();
-        assert!(missing.is_empty(), "docs/howto/fabric.md names files that are not there: {missing:?}");
+        assert!(missing.is_empty(), "the guides name files that are not there: {missing:?}");
     }
 }

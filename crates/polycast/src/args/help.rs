@@ -429,9 +429,9 @@ Examples:
   polycast lab exec bridge network -- ip -s link";
 
 pub(crate) const SIMULATE: &str = "\
-Simulate a transfer packet by packet, in virtual time.
+Simulate transfers packet by packet, in virtual time.
 
-A scenario is a TOML file: a network, a transfer over it by push, pull or TCP, other traffic, and what fails \
+A scenario is a TOML file: a network, one or several transfers over it by push, pull or TCP, other traffic, and what fails \
 when. The machines are those of the daemons. The same file and seed give the same run: trace_hash covers every \
 event in order.";
 

@@ -172,7 +172,7 @@ enum Device {
         /// Its ports
         #[arg(long, value_name = "N")]
         ports: u32,
-        /// What it speaks: glimmerglass, calient, polatis-tl1, polatis-scpi or plain
+        /// What it speaks, by its name in the settings
         #[arg(long, value_name = "NAME", default_value = "glimmerglass")]
         dialect: String,
         /// The user who may manage it; without this every client may

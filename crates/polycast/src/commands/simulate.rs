@@ -1,4 +1,4 @@
-//! `polycast simulate`: one transfer at packet level, in virtual time, or the same one with other values of some keys.
+//! `polycast simulate`: transfers at packet level, in virtual time, or the same ones with other values of some keys.
 
 mod series;
 mod sweep;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use polycast_api::settings;
 use polycast_experiments::scenario::{self, ScenarioError};
-use polycast_simulator::packet::scenario::{Layout, LinkReport, Probe, Report, Scenario};
+use polycast_simulator::packet::scenario::{Layout, LinkReport, Probe, Report, Scenario, TransferReport};
 use polycast_types::{Duration, Time, format_bytes, format_rate};
 use serde_json::{Value, json};
 
@@ -259,7 +259,8 @@ impl Run {
             .iter()
             .map(|receiver| {
                 let finish_s = receiver.finished_at.map(since_start);
-                let mut document = json!({ "id": receiver.id, "finish_s": finish_s });
+                let mut document =
+                    json!({ "transfer": receiver.transfer, "id": receiver.id, "finish_s": finish_s });
                 if let Some(failure) = &receiver.failure {
                     document["failure"] = failure.as_str().into();
                 }
@@ -278,8 +279,16 @@ impl Run {
                 "queue_peak_bytes": link.queue_peak_bytes,
             })
         };
+        let transfer = |transfer: &TransferReport| {
+            json!({
+                "source": transfer.source,
+                "start_s": since_start(transfer.started_at),
+                "finish_s": transfer.finished_at.map(since_start),
+            })
+        };
         json!({
             "finish_s": report.finished_at.map(since_start),
+            "transfers": report.transfers.iter().map(transfer).collect::<Vec<_>>(),
             "receivers": receivers,
             "bytes_on_links": report.bytes_on_links,
             "links": report.links.iter().map(link).collect::<Vec<_>>(),
@@ -301,9 +310,16 @@ impl Run {
             let _ = write!(text, ", the first after {}, the last after {}", span(first), span(last));
         }
         text = paragraph(&text, 0);
+        if report.transfers.len() > 1 {
+            text += &self.transfers();
+        }
         for receiver in report.receivers.iter().filter(|receiver| receiver.failure.is_some()) {
             let failure = receiver.failure.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "{}: {failure}", self.name(receiver.id));
+            let transfer = match report.transfers.len() {
+                1 => String::new(),
+                _ => format!(" of transfer {}", receiver.transfer),
+            };
+            let _ = writeln!(text, "{}{transfer}: {failure}", self.name(receiver.id));
         }
         let (bytes, drops, duplicates) = (report.bytes_on_links, report.drops, report.duplicates);
         let _ = writeln!(
@@ -315,6 +331,27 @@ impl Run {
         let wall = Duration::from(std::time::Duration::from_secs_f64(self.wall_s));
         let _ = writeln!(text, "{} events in {wall}; trace {:016x}", report.events, report.trace_hash);
         text + &self.busiest() + &self.dropping()
+    }
+
+    /// The transfers side by side.
+    fn transfers(&self) -> String {
+        let report = &self.report;
+        let mut table = Table::new(&[">transfer", "source", ">have it", ">began", ">last", ">took"]);
+        for (transfer, number) in report.transfers.iter().zip(0u32..) {
+            let of = || report.receivers.iter().filter(|receiver| receiver.transfer == number);
+            let done = of().filter(|receiver| receiver.finished_at.is_some()).count();
+            let last = transfer.finished_at;
+            let span = |at: Option<f64>| at.map_or("-".into(), seconds);
+            table.row([
+                number.to_string(),
+                self.name(transfer.source),
+                format!("{done} of {}", of().count()),
+                seconds(since_start(transfer.started_at)),
+                span(last.map(since_start)),
+                span(last.map(|at| at.since(transfer.started_at).as_secs_f64())),
+            ]);
+        }
+        format!("\n{}\n", table.text())
     }
 
     /// The links that have carried most.

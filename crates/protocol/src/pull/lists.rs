@@ -302,11 +302,11 @@ impl Lists {
         Some(self.done - 1)
     }
 
-    /// Whether a list is still needed when all packets are there: the last section may have the end of a packet that begins in
-    /// the one before and none of its own. Its list has the hash of that end then.
+    /// Whether a list is still needed when all packets are there. Then its hashes are: the last section may have the end of a
+    /// packet that begins in the one before, and none of its own; and packets that a receiver has asked for before its connection
+    /// ended may come before the new one has their list.
     pub(super) fn waits_for_hashes(&self, blocks: &Blocks) -> bool {
-        let last = blocks.sections().checked_sub(1);
-        self.done < blocks.sections() && last.is_some_and(|last| blocks.section_packets(last).is_empty())
+        self.done < blocks.sections()
     }
 
     /// Packets of the object below this number have names.

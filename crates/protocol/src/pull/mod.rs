@@ -14,8 +14,10 @@
 mod blocks;
 mod bucket;
 mod forwarder;
+mod groups;
 mod lists;
 mod names;
+mod neighbour;
 mod packet;
 mod pending;
 mod plan;
@@ -32,8 +34,10 @@ pub use forwarder::{
     Counters as ForwarderCounters, Forwarder, ForwarderConfig, Input as ForwarderInput,
     Output as ForwarderOutput,
 };
+pub use groups::Groups;
 pub use lists::{ListPlace, SECTION_GROUPS};
 pub use names::{NameList, Names};
+pub use neighbour::{Neighbour, NeighbourConfig, NeighbourOutput};
 pub use packet::{Data, Decision, Digest, Face, Interest, Name, Packet, Payload};
 pub use plan::{plan_routes, route_of};
 pub use receiver::{

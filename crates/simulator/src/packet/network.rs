@@ -565,6 +565,13 @@ impl<P: Packet> Network<P> {
         self.stopped = true;
     }
 
+    /// Lets time pass if nothing is planned: a run ends with its last event.
+    pub fn pass_until(&mut self, at: Time) {
+        if self.events.len() == 0 {
+            self.now = self.now.max(at);
+        }
+    }
+
     /// Handles events in order until none is left, the next lies after `until`, or the world stops.
     pub fn run<W: World<Packet = P>>(&mut self, world: &mut W, until: Time) -> Outcome {
         self.stopped = false;

@@ -13,15 +13,15 @@ pub(super) struct Series<W: Write> {
     out: W,
     failed: Option<io::Error>,
     before: Time,
-    /// The bytes of each row at the sample before.
-    bytes: BTreeMap<(u32, Option<u32>), u64>,
+    /// The bytes of each row at the sample before: of a receiver of a transfer, or of a link by its ends.
+    bytes: BTreeMap<(u32, u32, bool), u64>,
     rows: u64,
 }
 
 impl<W: Write> Series<W> {
     /// Begins with the heads of the columns.
     pub(super) fn new(mut out: W) -> Self {
-        let failed = writeln!(out, "time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops").err();
+        let failed = writeln!(out, "time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops,transfer").err();
         Series { out, failed, before: Time::ZERO, bytes: BTreeMap::new(), rows: 0 }
     }
 
@@ -56,14 +56,15 @@ impl<W: Write> Series<W> {
             if passed_s > 0.0 { (bits / passed_s).round() } else { 0.0 }
         };
         for receiver in &sample.receivers {
-            let rate_bps = rate_of((receiver.id, None), receiver.bytes);
-            writeln!(self.out, "{at_s},receiver,{},,{},{rate_bps},,", receiver.id, receiver.bytes)?;
+            let rate_bps = rate_of((receiver.id, receiver.transfer, false), receiver.bytes);
+            let (id, bytes, transfer) = (receiver.id, receiver.bytes, receiver.transfer);
+            writeln!(self.out, "{at_s},receiver,{id},,{bytes},{rate_bps},,,{transfer}")?;
         }
         for link in &sample.links {
-            let rate_bps = rate_of((link.from, Some(link.to)), link.bytes);
+            let rate_bps = rate_of((link.from, link.to, true), link.bytes);
             let (from, to, bytes) = (link.from, link.to, link.bytes);
             let (queue_bytes, drops) = (link.queue_bytes, link.drops);
-            writeln!(self.out, "{at_s},link,{from},{to},{bytes},{rate_bps},{queue_bytes},{drops}")?;
+            writeln!(self.out, "{at_s},link,{from},{to},{bytes},{rate_bps},{queue_bytes},{drops},")?;
         }
         Ok(())
     }

@@ -216,6 +216,37 @@ fn lists_of_a_tree_that_is_gone_come_by_another_one() {
     assert_eq!(receiver.packets(), 30);
 }
 
+/// A receiver whose connection has ended begins anew while packets that it had asked for before are on their way: when all
+/// are there, the hashes in the lists are still to come, and what is lost of the lists is asked for again.
+#[test]
+fn packets_that_come_before_their_list_do_not_end_it() {
+    let mut receiver = receiver_of_lists(1);
+    receiver.handle(Time(0), Input::Roots { until: 4 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 30), (0, 36), (0, 42)]);
+    (0..30)
+        .for_each(|sn| give(&mut receiver, 1, sn, 0, if sn == 29 { Decision::End } else { Decision::Open }));
+    outputs(&mut receiver, 1);
+    assert!(receiver.is_complete());
+    let mut listed = Vec::new();
+    while let Some(Time(now)) = receiver.deadline() {
+        for (_, sn) in asked(&mut receiver, now) {
+            if sn < 30 {
+                continue;
+            }
+            let length = receiver.config.blocks.length_of(sn);
+            receiver.handle(Time(now + 1), Input::Data(Data { length, ..data(sn, 0, Decision::Open) }));
+            let said = outputs(&mut receiver, now + 1).into_iter();
+            listed.extend(said.filter_map(|output| match output {
+                Output::Listed { section } => Some(section),
+                _ => None,
+            }));
+        }
+        assert!(now < 60_000, "{listed:?}");
+    }
+    assert_eq!(listed, [0, 1, 2, 3]);
+}
+
 /// The last section has the end of a packet and none of its own: its list is asked for when all packets are there.
 #[test]
 fn a_section_without_packets_is_listed_too() {

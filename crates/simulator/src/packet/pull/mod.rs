@@ -7,11 +7,13 @@
 mod flow;
 mod group;
 mod node;
+mod watch;
 mod world;
 
 pub use flow::{Flow, FlowConfig, Segment};
 pub use group::{Group, GroupError};
 pub use node::{PullNode, ReceiverLog};
+pub use watch::LinkNews;
 pub use world::PullWorld;
 pub(super) use world::port_of;
 
@@ -54,6 +56,13 @@ pub enum Datagram {
     Pull(PullPacket),
     /// A segment of a TCP connection.
     Segment(Segment),
+    /// A greeting of a neighbour, who hears the other end or does not; it is in order, or was damaged on its way.
+    Greeting {
+        /// Whether it hears.
+        heard: bool,
+        /// Whether it can be read.
+        whole: bool,
+    },
 }
 
 impl From<PullPacket> for Datagram {
@@ -66,6 +75,7 @@ impl Packet for Datagram {
     fn digest(&self) -> u64 {
         match self {
             Datagram::Pull(packet) => packet.digest(),
+            Datagram::Greeting { heard, whole } => 3 << 62 | u64::from(*heard) << 1 | u64::from(*whole),
             Datagram::Segment(segment) => {
                 let what = match segment.kind {
                     SegmentKind::Data { start, len } => start << 16 ^ u64::from(len) << 1 | 1,
@@ -83,6 +93,7 @@ impl Packet for Datagram {
         match self {
             Datagram::Pull(packet) => packet.corrupt(draw),
             Datagram::Segment(segment) => segment.kind = SegmentKind::Corrupt,
+            Datagram::Greeting { whole, .. } => *whole = false,
         }
     }
 }

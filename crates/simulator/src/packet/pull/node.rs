@@ -114,6 +114,16 @@ impl PullNode {
         };
     }
 
+    /// The forwarder and the receivers that lack something forget everything and are gone; what this host sends goes on.
+    pub fn crash_receivers(&mut self, config: ForwarderConfig) {
+        let sources = core::mem::take(&mut self.sources);
+        let armed = if sources.is_empty() { NEVER } else { self.armed };
+        let mut receivers = core::mem::take(&mut self.receivers);
+        receivers.retain(|receiver| receiver.log.finished_at.is_some());
+        self.crash(config);
+        (self.sources, self.receivers, self.armed) = (sources, receivers, armed);
+    }
+
     /// Loses data that is sent by a port before it comes to the queue, as the error models of ns-2 do: it takes
     /// no time of the link.
     pub fn set_entry_loss(&mut self, port: u8, ppm: u32) {

@@ -1,10 +1,11 @@
 //! A world of pull nodes: every node of a graph is a caching forwarder, and TCP may share its links.
 
-use super::{Datagram, Flow, FlowConfig, Group, PullNode};
+use super::watch::{TOKEN, Watch};
+use super::{Datagram, Flow, FlowConfig, Group, LinkNews, PullNode};
 use crate::packet::{LinkId, Network, NodeId, World};
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_protocol::pull::{ForwarderConfig, ReceiverInput};
+use polycast_protocol::pull::{ForwarderConfig, NeighbourConfig, ReceiverInput};
 use polycast_topology::{Graph, Node};
 use polycast_types::{Handle, RangeSet};
 
@@ -16,6 +17,9 @@ pub struct PullWorld {
     missing: u32,
     /// Sections of which receivers know the roots of the lists, where names travel in lists.
     roots: u64,
+    /// The ends of links where they greet each other.
+    watch: Option<Watch>,
+    header_bytes: u16,
 }
 
 impl PullWorld {
@@ -35,6 +39,25 @@ impl PullWorld {
             flows: Vec::new(),
             missing: 0,
             roots: u64::MAX,
+            watch: None,
+            header_bytes,
+        }
+    }
+
+    /// Lets the ends of all links greet each other from now on. The run stops when one has something to say of its link.
+    pub fn greet(&mut self, net: &mut Network<Datagram>, config: NeighbourConfig) {
+        self.watch = Some(Watch::new(net, config, self.header_bytes.into()));
+    }
+
+    /// What the ends of links have said since the last look.
+    pub fn take_news(&mut self) -> Vec<LinkNews> {
+        self.watch.as_mut().map(Watch::take_news).unwrap_or_default()
+    }
+
+    /// The interface at the far end of a link sees that something comes in by it, or no longer.
+    pub fn set_carrier(&mut self, net: &mut Network<Datagram>, link: LinkId, up: bool) {
+        if let Some(watch) = &mut self.watch {
+            watch.carrier(net, link, up);
         }
     }
 
@@ -127,25 +150,31 @@ impl PullWorld {
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
 
-    /// A receiver and its forwarder crash. Gives the packets that it had, which it has stored; `None` if that was
-    /// everything. One that does not come back is not waited for.
-    pub fn crash_receiver(
+    /// A host crashes: its forwarder, and its receivers at these places of these groups. Gives for each the packets that it
+    /// had, which it has stored; `None` if that was everything, or nothing had begun. A host none of whose receivers lacks
+    /// anything stays. One that does not come back is not waited for.
+    pub fn crash_host(
         &mut self,
-        group: &Group,
-        at: usize,
+        groups: &[Group],
+        places: &[(usize, usize)],
         config: ForwarderConfig,
         comes_back: bool,
-    ) -> Option<Vec<Range<u64>>> {
-        let place = &mut self.nodes[group.receivers[at] as usize];
-        let (machine, _) = place.receiver(group.transfer)?;
-        if machine.is_complete() {
-            return None;
+    ) -> Vec<Option<Vec<Range<u64>>>> {
+        let held = |world: &Self, &(group, at): &(usize, usize)| {
+            let group = &groups[group];
+            let (machine, _) = world.nodes[group.receivers[at] as usize].receiver(group.transfer)?;
+            let packets = 0..group.blocks.packets();
+            let held: RangeSet = packets.filter(|&sn| machine.has(sn)).map(|sn| sn..sn + 1).collect();
+            (!machine.is_complete()).then(|| held.iter().collect())
+        };
+        let stored: Vec<Option<Vec<Range<u64>>>> = places.iter().map(|place| held(self, place)).collect();
+        let lacking = stored.iter().flatten().count() as u32;
+        if let (1.., Some(&(group, at))) = (lacking, places.first()) {
+            let node = groups[group].receivers[at] as usize;
+            self.nodes[node].crash_receivers(config);
+            self.missing -= if comes_back { 0 } else { lacking };
         }
-        let packets = 0..group.blocks.packets();
-        let held: RangeSet = packets.filter(|&sn| machine.has(sn)).map(|sn| sn..sn + 1).collect();
-        place.crash(config);
-        self.missing -= u32::from(!comes_back);
-        Some(held.iter().collect())
+        stored
     }
 
     /// A receiver that has crashed comes back with what it had stored.
@@ -188,8 +217,17 @@ impl World for PullWorld {
 
     #[inline]
     fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
+        if let Some(watch) = &mut self.watch {
+            let greeting = match packet {
+                Datagram::Greeting { whole: false, .. } => return,
+                Datagram::Greeting { heard, .. } => Some(heard),
+                _ => None,
+            };
+            watch.arrived(net, node, link, greeting);
+        }
         let packet = match packet {
             Datagram::Pull(packet) => packet,
+            Datagram::Greeting { .. } => return,
             Datagram::Segment(segment) => {
                 self.flows[usize::from(segment.flow)].arrive(net, segment);
                 return;
@@ -203,6 +241,10 @@ impl World for PullWorld {
     }
 
     fn timer(&mut self, net: &mut Network<Datagram>, node: NodeId, token: u64) {
+        if token == TOKEN {
+            self.watch.iter_mut().for_each(|watch| watch.timer(net, node));
+            return;
+        }
         if let Some(flow) = token.checked_sub(1) {
             self.flows[flow as usize].timer(net);
             return;

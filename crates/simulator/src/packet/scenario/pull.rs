@@ -1,18 +1,21 @@
 //! A scenario over the pull transport (Datacast): every node is a caching forwarder.
 
-use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report};
+use super::detection::failures;
+use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report, last_of, transfers};
 use super::{Failed, Layout, Problem, Scenario, Transport};
-use crate::packet::pull::{Datagram, FlowConfig, Group, PullWorld};
+use crate::packet::pull::{Datagram, FlowConfig, Group, LinkNews, PullWorld};
 use crate::packet::world::routes::Distances;
 use crate::packet::{LinkId, Network, NodeId, Outcome};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_planning::trees::TreePlanner;
-use polycast_protocol::pull::{Blocks, ForwarderConfig, ReceiverInput, Replacement, RetryTime, plan_routes};
-use polycast_topology::{Failures, Graph, Network as Topology};
+use polycast_protocol::pull::{
+    Blocks, ForwarderConfig, ReceiverInput, Replacement, RetryTime, Route, plan_routes,
+};
+use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Handle, Rate, Time};
 
 /// Bytes of a hash group of agents.
@@ -92,14 +95,23 @@ impl PullConfig {
 
 /// What happens in the course of a run.
 enum Action {
-    Start,
+    /// A transfer starts, by its number.
+    Start(usize),
     Links(Vec<LinkId>, bool),
     /// The trees are planned anew around what is down.
     Replan,
+    /// The manager hears what one end says of its link.
+    Report(LinkNews),
+    /// A receiver hears of its new routes.
+    Reroute {
+        group: usize,
+        receiver: usize,
+        routes: Vec<Option<Route>>,
+    },
     Flow(usize),
-    /// A receiver by its place in the group; whether it comes back.
-    Crash(usize, bool),
-    Restart(usize),
+    /// A host by its number; whether it comes back.
+    Crash(u32, bool),
+    Restart(u32),
 }
 
 /// A run, and what it needs to bring about what was planned.
@@ -109,39 +121,84 @@ struct Run<'a, 'p> {
     planner: TreePlanner,
     net: Network<Datagram>,
     world: PullWorld,
-    group: Group,
-    config: PullConfig,
-    /// What receivers that have crashed had stored.
-    stored: BTreeMap<usize, Vec<Range<u64>>>,
+    groups: Vec<Group>,
+    /// How many of the transfers have not begun.
+    to_start: usize,
+    /// What is planned, by its time and the order in which it was.
+    actions: BTreeMap<(Time, u64), Action>,
+    /// By transfer and place in its group, what receivers that have crashed had stored.
+    stored: BTreeMap<(usize, usize), Vec<Range<u64>>>,
+    /// Links that the manager takes for down: both directions of each, by who has said so.
+    down: BTreeSet<LinkId>,
     probe: Option<Probe<'p>>,
 }
 
 impl Scenario {
-    /// Runs a transfer by pull.
-    pub(super) fn run_pull(
-        &self,
-        config: &PullConfig,
-        seed: u64,
-        probe: Option<Probe<'_>>,
-    ) -> Result<Report, Problem> {
+    /// Runs transfers by pull.
+    pub(super) fn run_pull(&self, seed: u64, probe: Option<Probe<'_>>) -> Result<Report, Problem> {
         let Layout::Topology(topology) = self.layout else {
             let message = "pull needs a topology by name, such as bcube:4,2, for its trees";
-            return Err(Problem::new("transfer.transport", message));
+            return Err(Problem::new(self.transfer_key(0, "transport"), message));
         };
         self.refuse_what_pull_has_not()?;
-        let net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
-        let receivers: Vec<u32> = self.check_transfer()?.into_iter().map(|node| node.0).collect();
-        let plan = &self.transfer;
+        self.check_detection()?;
+        let mut net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
+        let members = self.check_transfers()?;
+        let mut planner = TreePlanner::new(topology);
+        let slowest = (0..net.link_count()).map(|link| net.rate(LinkId(link)).0).min().unwrap_or(1);
+        let groups: Vec<Group> = members
+            .iter()
+            .enumerate()
+            .map(|(index, members)| self.pull_group(&mut planner, index, members, slowest))
+            .collect::<Result<_, _>>()?;
+        let config = self.pull_config(0);
+        let header_bytes = groups[0].header_bytes;
+        let mut world = PullWorld::new(&topology, header_bytes, |_, ports| config.node(ports));
+        let mut actions = self.pull_failures(&net)?;
+        actions.extend(self.transfers.iter().enumerate().map(|(at, plan)| (plan.start, Action::Start(at))));
+        self.check_flows()?;
+        actions.extend(self.flows.iter().enumerate().map(|(index, flow)| (flow.start, Action::Flow(index))));
+        self.pull_receivers(&members, &mut actions)?;
+        if let Some(detection) = &self.detection {
+            world.greet(&mut net, detection.neighbour());
+        }
+        let mut run = Run {
+            scenario: self,
+            topology,
+            planner,
+            net,
+            world,
+            to_start: groups.len(),
+            groups,
+            actions: (0..).zip(actions).map(|(number, (at, action))| ((at, number), action)).collect(),
+            stored: BTreeMap::new(),
+            down: BTreeSet::new(),
+            probe,
+        };
+        run.until_the_end();
+        Ok(report(self, &run.net, &run.world, &run.groups))
+    }
+
+    /// A transfer's group, with its own settings.
+    fn pull_group(
+        &self,
+        planner: &mut TreePlanner,
+        index: usize,
+        members: &[NodeId],
+        slowest_bps: u64,
+    ) -> Result<Group, Problem> {
+        let (plan, config) = (&self.transfers[index], self.pull_config(index));
+        let receivers: Vec<u32> = members.iter().map(|node| node.0).collect();
         let blocks = Blocks::new(plan.bytes, config.payload_bytes, config.block_bytes)
             .ok_or_else(|| Problem::new("pull", "a payload and a block hold at least one byte"))?;
         let lists = if config.lists { blocks.with_lists(GROUP_BYTES) } else { Some(blocks) };
         let blocks = lists.ok_or_else(|| {
             Problem::new("pull.payload", "packets that carry lists of names hold at least 64 bytes")
         })?;
-        let mut planner = TreePlanner::new(topology);
-        let slowest = (0..net.link_count()).map(|link| net.rate(LinkId(link)).0).min().unwrap_or(1);
-        let group = Group::plan(&mut planner, plan.source, &receivers, blocks, slowest);
-        let mut group = group.map_err(|error| Problem::new("transfer", error.to_string()))?;
+        let group = Group::plan(planner, plan.source, &receivers, blocks, slowest_bps);
+        let key = if self.transfers.len() == 1 { "transfer".into() } else { format!("transfer[{index}]") };
+        let mut group = group.map_err(|error| Problem::new(key, error.to_string()))?;
+        group.transfer = Handle(index as u64 + 1);
         group.credits = config.credits.max(1);
         group.rate.initial_bps = config.initial_rate.map_or(group.rate.initial_bps, |rate| rate.0);
         group.rate.increase_bps = config.increase.map_or(group.rate.increase_bps, |rate| rate.0);
@@ -154,43 +211,23 @@ impl Scenario {
         if let Some(most) = config.trees_max {
             group.routes.iter_mut().for_each(|routes| routes.truncate(most as usize));
         }
-        let world = PullWorld::new(&topology, group.header_bytes, |_, ports| config.node(ports));
-        let mut actions = self.pull_failures(&net)?;
-        actions.push((plan.start, Action::Start));
-        self.check_flows()?;
-        actions.extend(self.flows.iter().enumerate().map(|(index, flow)| (flow.start, Action::Flow(index))));
-        self.pull_receivers(&group, &mut actions)?;
-        actions.sort_by_key(|&(at, ..)| at);
-        let stored = BTreeMap::new();
-        let mut run =
-            Run { scenario: self, topology, planner, net, world, group, config: *config, stored, probe };
-        run.until_the_end(actions);
-        Ok(report(&run.net, &run.world, &run.group))
+        Ok(group)
     }
 
     /// What happens to receivers.
-    fn pull_receivers(&self, group: &Group, actions: &mut Vec<(Time, Action)>) -> Result<(), Problem> {
+    fn pull_receivers(
+        &self,
+        members: &[Vec<NodeId>],
+        actions: &mut Vec<(Time, Action)>,
+    ) -> Result<(), Problem> {
         for (index, plan) in self.receivers.iter().enumerate() {
-            let key = |name: &str| format!("receiver[{index}].{name}");
-            let Some(at) = group.receivers.iter().position(|&node| node == plan.node) else {
-                let message = format!("host {} is no receiver of this transfer", plan.node);
-                return Err(Problem::new(key("node"), message));
-            };
+            self.places_of(index, plan, members)?;
             if plan.service.is_some() {
                 let message = "this goes with the transport push only: take it out, or change the transport";
-                return Err(Problem::new(key("service"), message));
+                return Err(Problem::new(format!("receiver[{index}].service"), message));
             }
-            if let (None, Some(_)) = (plan.crash, plan.restart) {
-                return Err(Problem::new(
-                    key("restart"),
-                    "a receiver that comes back has crashed before: write `crash` too",
-                ));
-            }
-            if plan.restart.is_some_and(|restart| Some(restart) <= plan.crash) {
-                return Err(Problem::new(key("restart"), "name a later time than `crash`"));
-            }
-            actions.extend(plan.crash.map(|time| (time, Action::Crash(at, plan.restart.is_some()))));
-            actions.extend(plan.restart.map(|time| (time, Action::Restart(at))));
+            actions.extend(plan.crash.map(|time| (time, Action::Crash(plan.node, plan.restart.is_some()))));
+            actions.extend(plan.restart.map(|time| (time, Action::Restart(plan.node))));
         }
         Ok(())
     }
@@ -232,54 +269,118 @@ impl Scenario {
 
 impl Run<'_, '_> {
     /// A world of pull nodes plans nothing: the run is cut where something happens.
-    fn until_the_end(&mut self, actions: Vec<(Time, Action)>) {
-        self.through(actions);
+    fn until_the_end(&mut self) {
+        self.through();
         if let Some(probe) = &mut self.probe {
-            probe.end(&self.net, delivered(&self.world, &self.group));
+            probe.end(&self.net, delivered(&self.world, &self.groups));
         }
     }
 
     fn until(&mut self, at: Time) -> Outcome {
-        let Run { net, world, group, probe, .. } = self;
+        let Run { net, world, groups, probe, .. } = self;
         match probe {
-            Some(probe) => probe.run(net, world, at, |world| delivered(world, group)),
+            Some(probe) => probe.run(net, world, at, |world| delivered(world, groups)),
             None => net.run(world, at),
         }
     }
 
-    fn through(&mut self, actions: Vec<(Time, Action)>) {
-        let mut started = false;
-        for (at, action) in actions.into_iter().filter(|&(at, ..)| at < self.scenario.time_limit) {
-            if self.until(at) == Outcome::Stopped && started {
-                return;
-            }
-            started |= matches!(action, Action::Start);
-            self.act(action);
-            if started && self.world.missing() == 0 {
-                return;
+    fn is_over(&self) -> bool {
+        self.to_start == 0 && self.world.missing() == 0
+    }
+
+    fn through(&mut self) {
+        let limit = self.scenario.time_limit;
+        while !self.is_over() {
+            let next = self.actions.first_key_value().map(|(&(at, _), _)| at).filter(|&at| at < limit);
+            let outcome = self.until(next.unwrap_or(limit));
+            self.hear_news();
+            match (outcome, next) {
+                // Something was found out, or the transfers that have begun are over.
+                (Outcome::Stopped, _) => {}
+                (_, None) => return,
+                (_, Some(at)) => {
+                    self.net.pass_until(at);
+                    // What was found out may have put something before it.
+                    while let Some(entry) = self.actions.first_entry().filter(|entry| entry.key().0 <= at) {
+                        let action = entry.remove();
+                        self.act(action);
+                        self.hear_news();
+                        if self.is_over() {
+                            return;
+                        }
+                    }
+                }
             }
         }
-        if self.world.missing() > 0 {
-            self.until(self.scenario.time_limit);
+    }
+
+    fn plan(&mut self, at: Time, action: Action) {
+        let after = self.actions.range((at, 0)..=(at, u64::MAX)).next_back();
+        let number = after.map_or(0, |((_, number), _)| number + 1);
+        self.actions.insert((at, number), action);
+    }
+
+    /// What ends of links say gets to the manager after a while.
+    fn hear_news(&mut self) {
+        let Some(detection) = &self.scenario.detection else { return };
+        let at = self.net.now() + detection.control_delay;
+        for news in self.world.take_news() {
+            self.plan(at, Action::Report(news));
         }
     }
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Start => self.world.start(&mut self.net, &self.group),
-            Action::Links(links, up) => links.into_iter().for_each(|link| self.net.set_up(link, up)),
-            Action::Replan => self.replan(),
-            Action::Flow(index) => self.begin_flow(index),
-            Action::Crash(at, comes_back) => {
-                let node = self.group.receivers[at];
-                let ports = self.topology.port_count(node).min(255) as u8;
-                let config = self.config.node(ports);
-                let stored = self.world.crash_receiver(&self.group, at, config, comes_back);
-                self.stored.insert(at, stored.unwrap_or_default());
+            Action::Start(index) => {
+                self.to_start -= 1;
+                self.world.start(&mut self.net, &self.groups[index]);
             }
-            Action::Restart(at) => {
-                let stored = self.stored.remove(&at).unwrap_or_default();
-                self.world.rejoin_receiver(&mut self.net, &self.group, at, &stored);
+            Action::Links(links, up) => self.set_links(&links, up),
+            Action::Replan => {
+                let down = (0..self.net.link_count()).map(LinkId).filter(|&link| !self.net.is_up(link));
+                for (group, receiver, routes) in self.routes_around(&down.collect()) {
+                    self.reroute(group, receiver, &routes);
+                }
+            }
+            Action::Report(news) => self.report(news),
+            Action::Reroute { group, receiver, routes } => self.reroute(group, receiver, &routes),
+            Action::Flow(index) => self.begin_flow(index),
+            Action::Crash(node, comes_back) => self.crash(node, comes_back),
+            Action::Restart(node) => {
+                for (group, at) in self.places(node) {
+                    let stored = self.stored.remove(&(group, at)).unwrap_or_default();
+                    self.world.rejoin_receiver(&mut self.net, &self.groups[group], at, &stored);
+                }
+            }
+        }
+    }
+
+    fn set_links(&mut self, links: &[LinkId], up: bool) {
+        for &link in links {
+            self.net.set_up(link, up);
+            if self.scenario.detection.is_some_and(|detection| detection.carrier) {
+                self.world.set_carrier(&mut self.net, link, up);
+            }
+        }
+    }
+
+    /// The transfers that a host is a receiver of, and its place in each.
+    fn places(&self, node: u32) -> Vec<(usize, usize)> {
+        let place = |(at, group): (usize, &Group)| {
+            group.receivers.iter().position(|&other| other == node).map(|place| (at, place))
+        };
+        self.groups.iter().enumerate().filter_map(place).collect()
+    }
+
+    /// A host crashes: its forwarder and its receivers in all transfers.
+    fn crash(&mut self, node: u32, comes_back: bool) {
+        let places = self.places(node);
+        let ports = self.topology.port_count(node).min(255) as u8;
+        let config = self.scenario.pull_config(0).node(ports);
+        let held = self.world.crash_host(&self.groups, &places, config, comes_back);
+        for (place, held) in places.into_iter().zip(held) {
+            if let Some(held) = held {
+                self.stored.insert(place, held);
             }
         }
     }
@@ -297,48 +398,68 @@ impl Run<'_, '_> {
         self.world.open_flow(&mut self.net, &config);
     }
 
-    /// Plans the trees around the links that are down and tells the receivers whose way has changed. Where no receiver
-    /// can be reached the old ways stay.
-    fn replan(&mut self) {
-        let mut failures = Failures::none();
-        for link in (0..self.net.link_count()).map(LinkId).filter(|&link| !self.net.is_up(link)) {
-            let (from, to) = self.net.ends(link);
-            if let Some(port) = self.topology.port_to(from.0, to.0) {
-                failures.fail_link(self.topology.link(from.0, port));
+    /// The manager hears from one end of a link. Where that changes what it takes for down, it plans anew, and receivers hear
+    /// of that after a while.
+    fn report(&mut self, news: LinkNews) {
+        let changed = if news.up { self.down.remove(&news.link) } else { self.down.insert(news.link) };
+        let Some(detection) = self.scenario.detection.filter(|_| changed) else { return };
+        let at = self.net.now() + detection.control_delay;
+        for (group, receiver, routes) in self.routes_around(&self.down.clone()) {
+            self.plan(at, Action::Reroute { group, receiver, routes });
+        }
+    }
+
+    /// Plans the trees of all transfers around the links that are down: transfer, place of a receiver, and its routes. Where
+    /// no receiver can be reached the old ways stay.
+    fn routes_around(&mut self, down: &BTreeSet<LinkId>) -> Vec<(usize, usize, Vec<Option<Route>>)> {
+        let failures = failures(&self.topology, &self.net, down);
+        let mut found = Vec::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let Ok(plan) = self.planner.plan(group.source, &group.receivers, &failures) else { continue };
+            let Ok(routes) = plan_routes(&plan, self.planner.graph()) else { continue };
+            for (receiver, routes) in plan.receivers.iter().zip(routes) {
+                let Some(at) = group.receivers.iter().position(|node| node == receiver) else { continue };
+                found.push((index, at, routes.into_iter().map(Some).collect()));
             }
         }
-        let Ok(plan) = self.planner.plan(self.group.source, &self.group.receivers, &failures) else { return };
-        let Ok(routes) = plan_routes(&plan, self.planner.graph()) else { return };
-        for (receiver, routes) in plan.receivers.iter().zip(routes) {
-            let Some(at) = self.group.receivers.iter().position(|node| node == receiver) else { continue };
-            for tree in 0..self.group.routes[at].len() {
-                let route = routes.get(tree).copied();
-                if self.group.routes[at][tree] != route {
-                    self.group.routes[at][tree] = route;
-                    let input = ReceiverInput::Rerouted { tree: tree as u8, route };
-                    self.world.tell(&mut self.net, *receiver, self.group.transfer, input);
-                }
+        found
+    }
+
+    /// Tells a receiver the ways that have changed.
+    fn reroute(&mut self, group: usize, at: usize, routes: &[Option<Route>]) {
+        let (receiver, transfer) = (self.groups[group].receivers[at], self.groups[group].transfer);
+        for tree in 0..self.groups[group].routes[at].len() {
+            let route = routes.get(tree).copied().flatten();
+            if self.groups[group].routes[at][tree] != route {
+                self.groups[group].routes[at][tree] = route;
+                let input = ReceiverInput::Rerouted { tree: tree as u8, route };
+                self.world.tell(&mut self.net, receiver, transfer, input);
             }
         }
     }
 }
 
-fn delivered(world: &PullWorld, group: &Group) -> Vec<ReceiverSample> {
-    let bytes = |node| {
-        let packets = world.node(node).receiver(group.transfer).map_or(0, |(machine, _)| machine.packets());
-        (packets * u64::from(group.blocks.length_of(0))).min(group.blocks.object_bytes())
-    };
-    group.receivers.iter().map(|&node| ReceiverSample { id: node, bytes: bytes(node) }).collect()
+fn delivered(world: &PullWorld, groups: &[Group]) -> Vec<ReceiverSample> {
+    let mut samples = Vec::new();
+    for (group, transfer) in groups.iter().zip(0..) {
+        let bytes = |node| {
+            let found = world.node(node).receiver(group.transfer);
+            let packets = found.map_or(0, |(machine, _)| machine.packets());
+            (packets * u64::from(group.blocks.length_of(0))).min(group.blocks.object_bytes())
+        };
+        let sample = |&node: &u32| ReceiverSample { transfer, id: node, bytes: bytes(node) };
+        samples.extend(group.receivers.iter().map(sample));
+    }
+    samples
 }
 
-fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
-    let transfer: Handle = group.transfer;
+fn report(scenario: &Scenario, net: &Network<Datagram>, world: &PullWorld, groups: &[Group]) -> Report {
     let mut breaches: Vec<String> = Vec::new();
-    let receivers: Vec<ReceiverReport> = group
-        .receivers
-        .iter()
-        .map(|&node| {
-            let found = world.node(node).receiver(transfer);
+    let mut receivers: Vec<ReceiverReport> = Vec::new();
+    let mut duplicates = 0;
+    for (group, transfer) in groups.iter().zip(0..) {
+        for &node in &group.receivers {
+            let found = world.node(node).receiver(group.transfer);
             let finished_at = found.and_then(|(_, log)| log.finished_at);
             if finished_at.is_some() && !found.is_some_and(|(machine, _)| machine.is_complete()) {
                 breaches.push(format!("receiver {node} is done, but lacks packets"));
@@ -346,16 +467,17 @@ fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
             let breach = found.and_then(|(machine, log)| log.breach(machine));
             breaches.extend(breach.map(|breach| format!("receiver {node}: {breach}")));
             let failure = finished_at.is_none().then(|| "not done when the run ended".to_string());
-            ReceiverReport { id: node, finished_at, failure }
-        })
-        .collect();
-    let source = world.node(group.source).source(transfer);
-    let duplicates = source
-        .map_or(0, |source| (0..group.trees()).map(|tree| source.counters(tree as u8).duplicates).sum());
+            receivers.push(ReceiverReport { transfer, id: node, finished_at, failure });
+        }
+        if let Some(source) = world.node(group.source).source(group.transfer) {
+            let trees = 0..group.trees();
+            duplicates += trees.map(|tree| source.counters(tree as u8).duplicates).sum::<u64>();
+        }
+    }
     let links: Vec<LinkReport> = super::report::links(net);
-    let times: Option<Vec<Time>> = receivers.iter().map(|receiver| receiver.finished_at).collect();
     Report {
-        finished_at: times.and_then(|times| times.into_iter().max()),
+        finished_at: last_of(&receivers),
+        transfers: transfers(scenario, &receivers),
         receivers,
         bytes_on_links: links.iter().map(|link| link.bytes).sum(),
         links,
@@ -370,11 +492,11 @@ fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
 }
 
 impl Scenario {
-    /// The settings of pull, if that is the transport.
-    pub(super) fn pull(&self) -> Option<PullConfig> {
-        match &self.transfer.transport {
-            Transport::Pull(config) => Some(*config),
-            _ => None,
+    /// The settings of a transfer by pull.
+    fn pull_config(&self, index: usize) -> PullConfig {
+        match &self.transfers[index].transport {
+            Transport::Pull(config) => *config,
+            _ => unreachable!("all transfers of this world are by pull"),
         }
     }
 }

@@ -1,14 +1,28 @@
 //! What a run has shown.
 
+use super::{Scenario, TransferPlan};
 use crate::packet::world::{Cluster, Datagram, Phase, Transfer};
 use crate::packet::{LinkId, Network, Outcome, Packet, World};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// One receiver.
+/// One transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferReport {
+    /// The source's host.
+    pub source: u32,
+    /// When it began.
+    pub started_at: Time,
+    /// When the last of its receivers had the whole object; `None` if one never did.
+    pub finished_at: Option<Time>,
+}
+
+/// One receiver of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverReport {
+    /// Its transfer's number; the first is 0.
+    pub transfer: u32,
     /// Its host.
     pub id: u32,
     /// When it had the whole object; `None` if it never did.
@@ -47,6 +61,8 @@ impl LinkReport {
 /// A receiver at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverSample {
+    /// Its transfer's number.
+    pub transfer: u32,
     /// Its host.
     pub id: u32,
     /// Bytes of the object that it has: with push in verified groups, with TCP without a gap.
@@ -73,7 +89,7 @@ pub struct LinkSample {
 pub struct Sample {
     /// When.
     pub at: Time,
-    /// The receivers in the order given.
+    /// The receivers in the order given, transfer by transfer.
     pub receivers: Vec<ReceiverSample>,
     /// The links that have carried or lost something.
     pub links: Vec<LinkSample>,
@@ -136,7 +152,9 @@ impl<'a> Probe<'a> {
 pub struct Report {
     /// When the last receiver had the whole object; `None` if one never did.
     pub finished_at: Option<Time>,
-    /// The receivers in the order given.
+    /// The transfers in the order given.
+    pub transfers: Vec<TransferReport>,
+    /// The receivers in the order given, transfer by transfer.
     pub receivers: Vec<ReceiverReport>,
     /// Bytes on all links together.
     pub bytes_on_links: u64,
@@ -160,11 +178,11 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(net: &Network<Datagram>, cluster: &Cluster) -> Self {
+    pub(super) fn new(scenario: &Scenario, net: &Network<Datagram>, cluster: &Cluster) -> Self {
         let mut receivers = Vec::new();
         let (mut drops, mut duplicates) = (cluster.optical_drops(), 0);
-        for transfer in cluster.transfers() {
-            match transfer {
+        for (kind, transfer) in cluster.transfers().iter().zip(0u32..) {
+            match kind {
                 Transfer::Push(push) => {
                     for (receiver, number) in push.receivers().iter().zip(0u32..) {
                         drops += receiver.overflows();
@@ -173,6 +191,7 @@ impl Report {
                         let lacks = || Some("not done when the run ended".to_string());
                         let done = receiver.phase() == Phase::Done;
                         receivers.push(ReceiverReport {
+                            transfer,
                             id: receiver.node().0,
                             finished_at: receiver.finished_at(),
                             failure: if done { None } else { failed().or_else(lacks) },
@@ -181,15 +200,16 @@ impl Report {
                 }
                 Transfer::Tcp(tcp) => receivers.extend(tcp.receivers().iter().map(|&(node, finished_at)| {
                     let failure = finished_at.is_none().then(|| "not done when the run ended".to_string());
-                    ReceiverReport { id: node.0, finished_at, failure }
+                    ReceiverReport { transfer, id: node.0, finished_at, failure }
                 })),
             }
         }
         drops += (0..net.link_count()).map(|link| net.counters(LinkId(link)).drops()).sum::<u64>();
         let links = links(net);
-        let times: Option<Vec<Time>> = receivers.iter().map(|receiver| receiver.finished_at).collect();
+        let transfers = transfers(scenario, &receivers);
         Report {
-            finished_at: times.and_then(|times| times.into_iter().max()),
+            finished_at: last_of(&receivers),
+            transfers,
             receivers,
             bytes_on_links: links.iter().map(|link| link.bytes).sum(),
             links,
@@ -202,6 +222,22 @@ impl Report {
             breaches: cluster.breaches(),
         }
     }
+}
+
+/// When the last receiver was done.
+pub(super) fn last_of<'a>(receivers: impl IntoIterator<Item = &'a ReceiverReport>) -> Option<Time> {
+    let times: Option<Vec<Time>> = receivers.into_iter().map(|receiver| receiver.finished_at).collect();
+    times.and_then(|times| times.into_iter().max())
+}
+
+/// The transfers, by what their receivers have.
+pub(super) fn transfers(scenario: &Scenario, receivers: &[ReceiverReport]) -> Vec<TransferReport> {
+    let of = |(plan, transfer): (&TransferPlan, u32)| TransferReport {
+        source: plan.source,
+        started_at: plan.start,
+        finished_at: last_of(receivers.iter().filter(|receiver| receiver.transfer == transfer)),
+    };
+    scenario.transfers.iter().zip(0..).map(of).collect()
 }
 
 /// The links that carried or lost something.

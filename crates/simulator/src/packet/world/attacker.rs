@@ -138,7 +138,7 @@ impl Cluster {
                 self.break_both(net, segment.stream());
                 None
             }
-            (Fate::Becomes(changed), Datagram::Fragment(_)) => Some(changed),
+            (Fate::Becomes(changed), Datagram::Fragment(_) | Datagram::Probe(_)) => Some(changed),
         }
     }
 
@@ -250,7 +250,7 @@ impl Guard {
                 segment if self.random.one_in(20) => {
                     (Fate::Becomes(segment.clone()), Some(named::ATTACK_CHANGES_SEGMENT))
                 }
-                Datagram::Segment(_) => (Fate::Passes, None),
+                Datagram::Segment(_) | Datagram::Probe(_) => (Fate::Passes, None),
             }
         } else {
             (Fate::Passes, None)

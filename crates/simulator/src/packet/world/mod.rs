@@ -22,12 +22,14 @@ pub mod routes;
 mod sending;
 mod source;
 pub mod streams;
+mod watch;
 
 pub use attacker::{Attack, Author};
 pub(crate) use pages::{OPENS_WITHIN, Reader};
 pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
+pub use watch::SwitchNews;
 
 use super::scenario::ReceiverSample;
 use super::swarm::{Coverage, Plant};
@@ -42,6 +44,7 @@ use alloc::vec::Vec;
 use forward::{FRESH, Forwarding, Tree};
 use pages::Pages;
 use polycast_types::{Duration, Time};
+use polycast_wire::label::Probe;
 use receiver::Waiting;
 use routes::Distances;
 use streams::{Arrival, End, Segment, StreamId, Streams};
@@ -79,6 +82,8 @@ pub enum Datagram {
     Fragment(Fragment),
     /// A segment of a connection.
     Segment(Segment),
+    /// A probe of a switch, or its answer.
+    Probe(Probe),
 }
 
 impl Packet for Datagram {
@@ -97,6 +102,7 @@ impl Packet for Datagram {
                     ^ sealed
             }
             Datagram::Segment(segment) => segment.digest(),
+            Datagram::Probe(probe) => 5 << 60 | u64::from(probe.number) << 1 | u64::from(probe.is_answer),
         }
     }
 
@@ -112,6 +118,8 @@ impl Packet for Datagram {
                 }
             }
             Datagram::Segment(segment) => segment.corrupt = true,
+            // Another number is an answer to nothing.
+            Datagram::Probe(probe) => probe.number ^= draw as u32 | 1,
         }
     }
 }
@@ -125,6 +133,7 @@ enum Token {
     Stream(StreamId, End),
     Plan(u32),
     Attack(u32),
+    Watch(u32),
 }
 
 impl Token {
@@ -136,6 +145,7 @@ impl Token {
             Token::Stream(id, end) => (3 + u64::from(end), 0, id.0),
             Token::Plan(i) => (5, 0, i),
             Token::Attack(i) => (6, 0, i),
+            Token::Watch(node) => (7, 0, node),
         };
         kind << 60 | u64::from(a) << 32 | u64::from(b)
     }
@@ -150,6 +160,7 @@ impl Token {
             4 => Token::Stream(StreamId(b), 1),
             5 => Token::Plan(b),
             6 => Token::Attack(b),
+            7 => Token::Watch(b),
             kind => unreachable!("no token has kind {kind}"),
         }
     }
@@ -337,6 +348,10 @@ pub struct Cluster {
     coverage: Coverage,
     /// Where packets are sealed and there is an attacker.
     guard: Option<Box<attacker::Guard>>,
+    /// What switches see of their links, where they look.
+    watch: Option<watch::Watch>,
+    /// Which transfer is asked first when a link has room again.
+    turn: u32,
 }
 
 impl Cluster {
@@ -360,6 +375,8 @@ impl Cluster {
             checks: false,
             coverage: Coverage::default(),
             guard: None,
+            watch: None,
+            turn: 0,
         }
     }
 
@@ -523,17 +540,16 @@ impl Cluster {
     #[must_use]
     pub fn delivered(&self) -> Vec<ReceiverSample> {
         let mut samples = Vec::new();
-        for (transfer, number) in self.transfers.iter().zip(0u32..) {
-            match transfer {
+        for (kind, number) in self.transfers.iter().zip(0u32..) {
+            let sample = |node: NodeId, bytes| ReceiverSample { transfer: number, id: node.0, bytes };
+            match kind {
                 Transfer::Push(push) => samples.extend(push.receivers.iter().map(|receiver| {
                     let whole = receiver.intact.len() as u64 * u64::from(push.config.group_bytes);
-                    ReceiverSample { id: receiver.node.0, bytes: whole.min(push.object_len) }
+                    sample(receiver.node, whole.min(push.object_len))
                 })),
                 Transfer::Tcp(tcp) => {
                     let first = samples.len();
-                    samples.extend(
-                        tcp.receivers.iter().map(|(node, _)| ReceiverSample { id: node.0, bytes: 0 }),
-                    );
+                    samples.extend(tcp.receivers.iter().map(|(node, _)| sample(*node, 0)));
                     for (owner, id) in self.owners.iter().zip(0u32..) {
                         if let Owner::Bulk { transfer, receiver } = *owner
                             && transfer == number
@@ -761,6 +777,7 @@ impl Cluster {
     fn deliver(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
         match packet {
             Datagram::Fragment(fragment) => self.fragment(net, node, link, fragment),
+            Datagram::Probe(probe) => self.probed(net, node, link, probe),
             Datagram::Segment(segment) => match self.streams.arrive(net, node, segment) {
                 Arrival::Nothing => {}
                 Arrival::Data => self.take_frames(net, segment.stream, segment.to),
@@ -800,11 +817,15 @@ impl World for Cluster {
                 self.happen(net, happening);
             }
             Token::Attack(number) => self.attack(net, number),
+            Token::Watch(node) => self.watch_timer(net, NodeId(node)),
         }
     }
 
     fn idle(&mut self, net: &mut Network<Datagram>, _: NodeId, link: LinkId) {
-        for transfer in 0..self.transfers.len() as u32 {
+        // Transfers from one host take turns at its link.
+        let count = self.transfers.len() as u32;
+        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
+        for transfer in (self.turn..count).chain(0..self.turn) {
             if let Transfer::Push(push) = &mut self.transfers[transfer as usize]
                 && let Some(run) = push.source.run.as_deref_mut()
                 && run.waits_for == Some(link)

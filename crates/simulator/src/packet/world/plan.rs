@@ -189,12 +189,12 @@ impl Cluster {
     pub(super) fn happen(&mut self, net: &mut Network<Datagram>, happening: Happening) {
         self.coverage.hit(of_happening(&happening));
         match happening {
-            Happening::Link { link, up } => net.set_up(link, up),
+            Happening::Link { link, up } => self.set_up(net, link, up),
             Happening::Node { node, up } => {
                 for link in net.links_from(node).to_vec() {
-                    net.set_up(link, up);
+                    self.set_up(net, link, up);
                     if let Some(back) = net.reverse(link) {
-                        net.set_up(back, up);
+                        self.set_up(net, back, up);
                     }
                 }
             }
@@ -247,6 +247,11 @@ impl Cluster {
             }
             happening => self.happen_to_receiver(net, happening),
         }
+    }
+
+    fn set_up(&mut self, net: &mut Network<Datagram>, link: LinkId, up: bool) {
+        net.set_up(link, up);
+        self.see_light(net, link, up);
     }
 
     fn happen_to_receiver(&mut self, net: &mut Network<Datagram>, happening: Happening) {

@@ -190,7 +190,8 @@ impl Case {
         world.check_objects()?;
         if let Some(receiver) = world.late() {
             return Err(format!(
-                "receiver {receiver} did not get the object within {LIVENESS} of the attack"
+                "receiver {receiver} did not get the object within {LIVENESS} of the attack: {}",
+                world.state_of(receiver)
             ));
         }
         if !world.is_done() {

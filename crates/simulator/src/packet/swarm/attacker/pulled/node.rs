@@ -46,9 +46,9 @@ impl Node {
         }
     }
 
-    /// It forgets all.
+    /// It forgets all. Its host goes on, and the timer that the host waits for is set.
     pub(in super::super) fn crash(&mut self) {
-        *self = Node::new(self.config);
+        *self = Node { armed: self.armed, ..Node::new(self.config) };
     }
 }
 

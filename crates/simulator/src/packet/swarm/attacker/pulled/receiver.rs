@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_protocol::pull::{Blocks, Digest, Names, Receiver, ReceiverConfig, ReceiverInput};
+use polycast_protocol::pull::{Blocks, Digest, Groups, Names, Receiver, ReceiverConfig, ReceiverInput};
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Hash;
@@ -33,17 +33,16 @@ pub(super) struct End {
     /// How many roots are known.
     roots: usize,
     keys: Keyring,
-    /// How many packets each group lacks.
-    missing: Vec<u32>,
+    /// What there is of each group; made when the host begins.
+    groups: Groups,
     hashes: Vec<Hash>,
 }
 
 impl End {
-    pub(super) fn new(config: ReceiverConfig, geometry: &Geometry, keys: Keyring) -> Self {
+    pub(super) fn new(config: ReceiverConfig, groups: Groups, keys: Keyring) -> Self {
         let (handle, blocks) = (config.transfer, config.blocks);
-        let missing = alloc::vec![0; geometry.groups() as usize];
         let (names, machine) = (Names::new(blocks), Receiver::new(config));
-        End { handle, machine, names, blocks, roots: 0, keys, missing, hashes: Vec::new() }
+        End { handle, machine, names, blocks, roots: 0, keys, groups, hashes: Vec::new() }
     }
 
     /// These are the roots so far. Gives how many sections have one.
@@ -71,15 +70,8 @@ impl Host {
 
     /// It takes part in a transfer, and holds what it has verified before.
     pub(super) fn begin(&mut self, now: Time, geometry: &Geometry, mut end: End) {
-        let held = |sn: u64| {
-            let mut groups = geometry.groups_of_fragments(sn..sn + 1);
-            groups.all(|group| self.verified[group as usize])
-        };
-        for sn in (0..geometry.fragments()).filter(|sn| held(*sn)) {
+        for sn in (0..geometry.fragments()).filter(|sn| end.groups.holds(*sn)) {
             end.machine.handle(now, ReceiverInput::Held { sns: sn..sn + 1 });
-        }
-        for (group, missing) in (0..).zip(&mut end.missing) {
-            *missing = geometry.fragments_of_group(group).filter(|sn| !held(*sn)).count() as u32;
         }
         self.end = Some(end);
     }
@@ -104,7 +96,7 @@ impl Host {
             opened[at] ^= 1 << (draw % 8);
         }
         let bytes = geometry.fragment_bytes(sn);
-        for group in geometry.groups_of_fragments(sn..sn + 1) {
+        for group in end.groups.of_packet(sn) {
             if self.verified[group as usize] {
                 continue;
             }
@@ -112,8 +104,9 @@ impl Host {
             let (from, to) = (bytes.start.max(within.start), bytes.end.min(within.end));
             let part = &opened[(from - bytes.start) as usize..(to - bytes.start) as usize];
             self.bytes[from as usize..to as usize].copy_from_slice(part);
-            let Some(end) = &mut self.end else { return };
-            end.missing[group as usize] -= 1;
+        }
+        end.groups.keep(sn);
+        for group in end.groups.of_packet(sn) {
             self.check(now, geometry, group, skips);
         }
     }
@@ -131,18 +124,15 @@ impl Host {
     fn check(&mut self, now: Time, geometry: &Geometry, group: u64, skips: bool) {
         let (Some(end), at) = (&mut self.end, group as usize) else { return };
         let Some(hash) = end.hashes.get(at) else { return };
-        if self.verified[at] || end.missing[at] > 0 {
+        if !end.groups.is_whole(group) {
             return;
         }
         let bytes = geometry.group_bytes(group);
         if skips || *hash == keys::hash(&self.bytes[bytes.start as usize..bytes.end as usize]) {
             self.verified[at] = true;
-            return;
+            return end.groups.intact(group);
         }
-        let sns = geometry.fragments_of_group(group);
-        for sn in sns.clone() {
-            geometry.groups_of_fragments(sn..sn + 1).for_each(|other| end.missing[other as usize] += 1);
-        }
+        let sns = end.groups.corrupt(group);
         end.machine.handle(now, ReceiverInput::Corrupt { sns });
     }
 

@@ -19,7 +19,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::pull::{
-    Blocks, Data, Digest, Interest, NameList, ReceiverInput, Source, SourceInput, SourceOutput,
+    Blocks, Data, Digest, Groups, Interest, NameList, ReceiverInput, Source, SourceInput, SourceOutput,
 };
 use polycast_protocol::push::Geometry;
 use polycast_types::{DataId, Duration, Handle, ObjectId, RangeSet, Time};
@@ -206,8 +206,9 @@ impl World {
         let handle = Handle(self.runs.len() as u64 + 1);
         let mut keys = keyring(secret, handle);
         keys.reuses_nonces = self.plant == Some(Plant::ReuseNonce);
-        let lacks = |host: &Host| host.done_at.is_none() && !host.removed;
-        let members: BTreeSet<usize> = (0..self.hosts.len()).filter(|at| lacks(&self.hosts[*at])).collect();
+        // One that has the object, and whose word of that was lost, is called again: the source knows no better.
+        let lacks = |at: &usize| !self.is_settled(*at) && !self.hosts[*at].removed;
+        let members: BTreeSet<usize> = (0..self.hosts.len()).filter(lacks).collect();
         self.allowed.receivers = members.iter().map(|&at| self.hosts[at].name.clone()).collect();
         let salt = keys::salt_of(self.secrets);
         let run = Run {
@@ -430,7 +431,8 @@ impl World {
         let is_new = host.end.as_ref().is_none_or(|end| end.handle != of.handle);
         if is_new {
             let config = self.group.receiver_config(receiver);
-            let end = End::new(config, &self.geometry, of.keys.clone());
+            let groups = Groups::new(self.geometry, host.verified.clone());
+            let end = End::new(config, groups, of.keys.clone());
             host.begin(net.now(), &self.geometry, end);
         }
         let Some(end) = &mut host.end else { return };
@@ -472,8 +474,12 @@ impl World {
 
     /// Whether every host that is to have the object has it, and the source knows.
     pub(in super::super) fn is_done(&self) -> bool {
-        let settled = |at: usize| self.runs.iter().any(|run| run.settled.contains(&at));
-        (0..self.hosts.len()).all(|at| self.hosts[at].removed || settled(at))
+        (0..self.hosts.len()).all(|at| self.hosts[at].removed || self.is_settled(at))
+    }
+
+    /// Whether the source knows that a receiver has the object.
+    fn is_settled(&self, receiver: usize) -> bool {
+        self.runs.iter().any(|run| run.settled.contains(&receiver))
     }
 
     fn stop_when_done(&self, net: &mut Network<Datagram>) {
@@ -505,6 +511,22 @@ impl World {
     /// The receivers that were not done in time.
     pub(in super::super) fn late(&self) -> Option<usize> {
         (0..self.hosts.len()).find(|at| !self.hosts[*at].removed && self.hosts[*at].done_at.is_none())
+    }
+
+    /// What a receiver has and waits for, for a sentence.
+    pub(in super::super) fn state_of(&self, receiver: usize) -> String {
+        let host = &self.hosts[receiver];
+        let verified = host.verified.iter().filter(|verified| **verified).count();
+        let connection = if host.stands { "stands" } else { "does not stand" };
+        let packets = self.group.blocks.packets();
+        let part = host.end.as_ref().map_or_else(
+            || String::from("it takes no part"),
+            |end| format!("its machine has {} of {packets} packets", end.machine.packets()),
+        );
+        format!(
+            "{verified} of {} groups are verified, its connection {connection}, {part}",
+            host.verified.len()
+        )
     }
 
     /// Every host that is done has the object.
