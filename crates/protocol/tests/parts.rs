@@ -499,6 +499,7 @@ fn a_path_that_has_changed_is_not_judged() {
             let (request, add) = (agent(0).request(1), names(&[2]));
             let extend = Input::Extend { request, time: None, add, remove: Vec::new() };
             let outputs = apply(&mut manager, seconds(1), extend);
+            assert!(outputs.iter().any(|output| matches!(output, Output::Replanned { .. })), "{outputs:?}");
             let changed = outputs.into_iter().find_map(|output| match output {
                 Output::Extended { result: Ok(changed), .. } => changed,
                 _ => None,

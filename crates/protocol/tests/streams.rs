@@ -596,6 +596,21 @@ fn who_waits_for_a_stream_says_so_again() {
     assert_eq!(world.group(0), BTreeSet::from([5]));
 }
 
+/// One that is gone does not wait for a stream any more; others go on waiting.
+#[test]
+fn who_is_gone_waits_for_no_stream() {
+    let mut world = World::new(false, 8);
+    world.join(3, "ticks");
+    world.join(5, "ticks");
+    let agent = world.agent(3);
+    world.leases.handle(world.now, Input::Died { agent });
+    world.drain();
+    world.create(0, "ticks");
+    world.pass(SETTLE);
+    assert_eq!(world.group(0), BTreeSet::from([5]));
+    assert!(world.hears(5, "ticks", 0));
+}
+
 /// The answer to the change that takes out the first does not hide the second.
 #[test]
 fn two_that_die_together_are_both_taken_out() {

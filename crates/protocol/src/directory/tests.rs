@@ -710,3 +710,51 @@ fn who_does_not_get_a_version_is_named_with_the_reason() {
     ];
     assert_eq!(spoken(&mut directory, 20_270..20_600), [(20_500, published(0, 1, &[], &why))]);
 }
+
+/// What an agent has and asks for in a new session is what it says until it has said all.
+#[test]
+fn what_is_not_said_again_is_over() {
+    for says in [true, false] {
+        let mut directory = settled(4);
+        directory.handle(ms(20_000), have(0, 1));
+        directory.handle(ms(20_000), want(1, 2));
+        directory.handle(ms(20_000), want(2, 1));
+        directory.handle(ms(20_000), subscribe(1, "t"));
+        assert_eq!(spoken(&mut directory, 20_000..20_100), [(20_000, serve(0, 1, 1, &[2]))]);
+        for number in [0, 1] {
+            directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(number) });
+        }
+        if says {
+            directory.handle(ms(21_001), have(0, 1));
+            directory.handle(ms(21_001), DirectoryInput::Serving { agent: agent(0), serves: vec![1] });
+            directory.handle(ms(21_001), want(1, 2));
+            directory.handle(ms(21_001), subscribe(1, "t"));
+        }
+        for number in [0, 1] {
+            directory.handle(ms(21_002), DirectoryInput::Told { agent: agent(number) });
+        }
+        assert_eq!(spoken(&mut directory, 21_000..21_100), []);
+        assert_eq!(directory.holders(object(1)).count(), usize::from(says));
+        assert_eq!(directory.serves.contains_key(&1), says, "it sends no more");
+        directory.handle(ms(22_000), have(3, 2));
+        let served = spoken(&mut directory, 22_000..22_100);
+        assert_eq!(served, if says { vec![(22_000, serve(3, 2, 2, &[1]))] } else { vec![] });
+        directory.handle(ms(22_200), publish(3, "t", 1, 2));
+        let told = spoken(&mut directory, 22_200..22_300);
+        let published = told.contains(&(22_200, published(3, 1, &[], &[])));
+        assert_eq!(published, !says, "a subscriber is waited for: {told:?}");
+    }
+}
+
+/// No agent is told to get what another one may have and has not said yet; when all have said what they have, it is told so at once.
+#[test]
+fn what_was_held_back_is_looked_at_when_all_have_said_what_they_have() {
+    let mut directory = settled(2);
+    directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(1) });
+    let wish = Wish { can_fill: true, waits: true, fills: false };
+    directory.handle(ms(21_000), DirectoryInput::Want { agent: agent(0), object: object(1), wish });
+    assert_eq!(spoken(&mut directory, 21_000..21_200), []);
+    directory.handle(ms(21_200), DirectoryInput::Told { agent: agent(1) });
+    let fill = DirectoryOutput::Fill { agent: agent(0), object: object(1) };
+    assert_eq!(spoken(&mut directory, 21_200..21_300), [(21_200, fill)]);
+}

@@ -568,4 +568,32 @@ mod tests {
             }
         }
     }
+
+    /// When all have said that they got on, the rack's report says so at once; when the last one does and the others have said so in an earlier
+    /// report, after a millisecond; when none has got on, after 50.
+    #[test]
+    fn a_rack_that_has_got_on_says_so_soon() {
+        let mut feedback = feedback();
+        let reports = |feedback: &mut Feedback, now| {
+            let position = |output| match output {
+                FeedbackOutput::ToSource(Control::Progress { position, .. }) => Some(position),
+                _ => None,
+            };
+            said(feedback, now).into_iter().filter_map(position).collect::<Vec<u64>>()
+        };
+        let at = |ms: u64| Time::ZERO + MS * ms;
+        reports(&mut feedback, at(60));
+        for member in 0..20 {
+            assert_eq!(reports(&mut feedback, at(61)), []);
+            say(&mut feedback, at(61), member, &progress(5, 5, 0));
+        }
+        assert_eq!(reports(&mut feedback, at(61)), [5]);
+        (0..19).for_each(|member| say(&mut feedback, at(62), member, &progress(9, 9, 0)));
+        assert_eq!(reports(&mut feedback, at(110)), []);
+        assert_eq!(reports(&mut feedback, at(111)), [5], "it lives");
+        say(&mut feedback, at(112), 19, &progress(9, 9, 0));
+        assert_eq!(reports(&mut feedback, at(112)), []);
+        assert_eq!(feedback.deadline(), Some(at(113)));
+        assert_eq!(reports(&mut feedback, at(113)), [9]);
+    }
 }

@@ -345,4 +345,20 @@ mod tests {
         assert!(!agrees(Feed { resend_at: Some(Time(1)), ..feed(2, 2, 2, &[]) }));
         assert!(!agrees(Feed { resend_at: None, ..feed(2, 5, 7, &[5]) }));
     }
+
+    /// A datagram carries as many changes as it has room for.
+    #[test]
+    fn changes_travel_together() {
+        let mut log = Log::default();
+        for (number, session) in (1..=9).zip(0..) {
+            log.set(number, session, &[0x80]);
+        }
+        let (to, config) = (Name { rack: 1, agent: None }, FeedConfig::default());
+        let mut feed = Feed::new(7, 2);
+        let datagram = feed.next(Time::ZERO, &log, to, &config).unwrap();
+        let Ok(Rack::Updates(updates)) = Rack::parse(&datagram) else { panic!() };
+        let numbers: Vec<u64> = updates.updates.iter().map(|update| update.number).collect();
+        assert_eq!(numbers, [3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(feed.next(Time::ZERO, &log, to, &config), None);
+    }
 }

@@ -326,6 +326,18 @@ mod tests {
         assert!(out.sums <= TRIAL_SUMS + 8, "it waits for {} sums", out.sums);
     }
 
+    /// A group may begin at the last place where it fits, and no later.
+    #[test]
+    fn the_last_place_of_a_version_is_searched_too() {
+        let object = bytes(20 * GROUP, 1);
+        for (missing, found) in [(0, true), (1, false)] {
+            let mut older = bytes(20 * GROUP + 5, 2);
+            older.extend(&object[..GROUP - missing]);
+            let out = Case { object: object.clone(), older, step: 8, lies: false }.run();
+            assert_eq!(out.held.len(), usize::from(found), "{missing} bytes are missing");
+        }
+    }
+
     #[test]
     fn sums_that_lie_are_soon_not_believed() {
         let (object, older) = (bytes(300 * GROUP, 1), bytes(310 * GROUP, 2));

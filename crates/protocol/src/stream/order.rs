@@ -556,4 +556,28 @@ mod tests {
             }
         }
     }
+
+    /// Every piece that is not kept is counted once: as late, or as refused.
+    #[test]
+    fn pieces_that_are_not_kept_are_counted() {
+        let mut order = order(HOLD, 8);
+        assert!(order.handle(Time(1), piece(5, 0, 1)));
+        assert!(order.handle(Time(1), piece(6, 0, 2)));
+        assert_eq!(drain(&mut order, Time(1)).len(), 1);
+        let (mut late, mut refused) = (0, 0);
+        for (given, is_late) in [
+            (piece(5, 0, 1), true),
+            (piece(4, 0, 1), true),
+            (piece(6, 0, 2), false),
+            (piece(6, 1, 3), false),
+            (piece(7, 2, 2), false),
+            (piece(u64::MAX, 0, 1), false),
+            (piece(1 << 40, 0, 1), false),
+            (piece(1 << 50, 0, 1), false),
+        ] {
+            assert!(!order.handle(Time(2), given), "{given:?}");
+            (late, refused) = if is_late { (late + 1, refused) } else { (late, refused + 1) };
+            assert_eq!((order.counts().late, order.counts().refused), (late, refused), "{given:?}");
+        }
+    }
 }

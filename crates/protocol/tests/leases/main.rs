@@ -527,6 +527,8 @@ fn the_group_of_a_request_can_change() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
         let extend = Input::Extend { request, time: None, add: names(add), remove: names(remove) };
         let outputs = apply(&mut manager, Time(2), extend);
+        let moves = outputs.iter().any(|output| matches!(output, Output::Replanned { .. }));
+        assert!(!moves, "those who join hear the same address");
         let found = outputs.into_iter().find_map(|output| match output {
             Output::Extended { result, .. } => Some(result),
             _ => None,

@@ -61,7 +61,8 @@ proptest! {
     /// unless the source itself has said so. If it goes back behind where its lap began, that begins there, and the source is told.
     #[test]
     fn what_lies_beyond_a_place_gone_back_to_is_not_lost(
-        skips in proptest::collection::vec((1u64..9, 1u64..9), 1..8), to in prop_oneof![4 => 0u64..150, 1 => 19u64..22],
+        skips in proptest::collection::vec((1u64..25, 1u64..9), 1..12),
+        to in prop_oneof![4 => 0u64..150, 1 => 19u64..22, 1 => 118u64..123],
         offered: bool,
     ) {
         let mut receiver = receiver();

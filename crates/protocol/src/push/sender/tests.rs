@@ -402,3 +402,69 @@ fn patches_give_way_to_the_stream() {
         assert_eq!((left.missing.len(), left.patched.len()), (40 - count as u64, count as u64));
     }
 }
+
+/// A patch that helps one receiver goes to it alone, as TCP would; over a granted path, and where it speaks for others, all get it.
+#[test]
+fn a_patch_for_one_goes_to_it_alone_unless_it_speaks_for_others() {
+    for (granted, speaks) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut sender = sender(3);
+        sent_to(&mut sender, 40);
+        peer(&mut sender, 0).missing.insert(3..12);
+        if speaks {
+            sender.allow(PeerId(0), [PeerId(1)].into());
+            sender.name_rack(PeerId(0), &[1]);
+        }
+        sender.config.rate = granted.then_some(polycast_types::Rate(1_000_000_000));
+        sender.send_patches(NOW);
+        let expected: Vec<Output> = if granted || speaks {
+            (3..12).map(|sn| Output::SendPatch([sn].into())).collect()
+        } else {
+            [3..10, 10..12].map(|sns| Output::Patch { peer: PeerId(0), sns }).into()
+        };
+        assert_eq!(outputs(&mut sender), expected, "granted {granted}, speaks {speaks}");
+    }
+}
+
+/// While the stream goes on requests are gathered for the usual time, at its end for a short one; a later one does not put off those before.
+#[test]
+fn requests_are_gathered_as_long_as_there_is_more_to_come() {
+    for (position, delay) in [(40, MS * 10), (FRAGMENTS, Duration::from_micros(500))] {
+        let mut sender = sender(2);
+        sent_to(&mut sender, position);
+        for (after, sn) in [(Duration::ZERO, 3), (Duration::from_micros(200), 7)] {
+            sender.request(NOW + after, PeerId(0), core::slice::from_ref(&(sn..sn + 1)));
+            assert_eq!(sender.next_patch, Some(NOW + delay), "at {position}");
+        }
+    }
+}
+
+/// The path is what fails one that lives: one that has been silent for as long is not cut off from it.
+#[test]
+fn only_one_that_lives_is_cut_off() {
+    for (silent, lives) in
+        [(MS, true), (MS * 1_000 - Duration(1), true), (MS * 1_000, false), (MS * 2_000, false)]
+    {
+        let mut sender = sender(2);
+        let listening = peer(&mut sender, 1);
+        (listening.service, listening.initial) = (Service::Listening { since: NOW }, None);
+        let now = NOW + MS * 5_000;
+        listening.heard_at = Time(now.0 - silent.0);
+        sender.check_path(now, PeerId(1));
+        assert_eq!(sender.peers[&PeerId(1)].cut_off, lives, "silent for {silent}");
+    }
+}
+
+/// A path has settled when all that take it, and speak for themselves, have got six packets in a row.
+#[test]
+fn a_path_has_settled_when_all_have_got_enough_in_a_row() {
+    for (clean, all) in [([6, 6], true), ([6, 5], false), ([9, 7], true), ([0, 0], false)] {
+        let mut sender = sender(4);
+        for (id, clean) in (0..).zip(clean) {
+            peer(&mut sender, id).clean = clean;
+        }
+        // One for whom another one speaks does not count, nor one that the stream is not for.
+        peer(&mut sender, 2).spoken_by = Some(PeerId(0));
+        peer(&mut sender, 3).service = Service::Patching;
+        assert_eq!(sender.all_clean(), all, "{clean:?}");
+    }
+}

@@ -649,3 +649,32 @@ proptest! {
         prop_assert_eq!(roster.deadline(), None);
     }
 }
+
+/// One that checks what an earlier try has left has the time that a slow disk takes for the object, besides the time to join.
+#[test]
+fn checking_may_take_as_long_as_a_slow_disk() {
+    for seconds in [0, 1, 10, 3_600] {
+        let config = RosterConfig {
+            object_len: CHECKED_PER_SECOND * seconds,
+            ..config(named(&["a"]), Verdicts::Sender)
+        };
+        assert_eq!(config.check_timeout(), JOIN + Duration::from_secs(seconds));
+    }
+}
+
+/// One that is added again goes on as it is, unless it has failed.
+#[test]
+fn one_that_is_there_is_not_called_again() {
+    let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), Verdicts::Sender));
+    join(&mut roster, ms(1), 1, "a");
+    outputs(&mut roster, ms(1));
+    for name in ["a", "b"] {
+        roster.handle(ms(2), Input::Add(name));
+    }
+    assert_eq!(outputs(&mut roster, ms(2)), []);
+    assert!(roster.is_ready(GuestId(1)));
+    roster.handle(ms(3), Input::Gone { guest: GuestId(1), how: Gone::Closed });
+    outputs(&mut roster, ms(3));
+    roster.handle(ms(4), Input::Add("a"));
+    assert_eq!(outputs(&mut roster, ms(4)), [Output::Call("a".into())]);
+}
