@@ -153,6 +153,7 @@ impl Manager {
             address,
             reason: match error.kind() {
                 io::ErrorKind::AddrInUse => "the port is in use".into(),
+                io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address".into(),
                 _ => error.to_string(),
             },
         };

@@ -107,6 +107,11 @@ pub(crate) fn say(message: &str) {
     }
 }
 
+/// `1 receiver`, or `2 receivers`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Says what has to be known in any case.
 pub(crate) fn tell(message: &str) {
     // If this fails, the user cannot be told.

@@ -118,14 +118,18 @@ pub(crate) fn why(receiver: &ReceiverReport) -> &str {
 pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;
     let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
+    let had_it = |receiver: &ReceiverReport| !receiver.verified || receiver.spared_bytes >= report.bytes;
+    let how = match verified {
+        0 => format!(" over {}", report.fabric),
+        _ if report.receivers.iter().all(had_it) => ": nothing had to be sent".to_string(),
+        _ => format!(", {} over {}", format_rate(delivery.goodput_bps), report.fabric),
+    };
     let mut text = format!(
-        "{} ({}) to {verified} of {} receivers in {}, {} over {}\n",
+        "{} ({}) to {verified} of {} receivers in {}{how}\n",
         Printable(&delivery.name),
         format_bytes(report.bytes),
         report.receivers.len(),
         seconds(report.seconds),
-        format_rate(delivery.goodput_bps),
-        report.fabric,
     );
     let names = report.receivers.iter().map(|receiver| Printable(&receiver.name).to_string());
     let names: Vec<String> = names.collect();
@@ -233,6 +237,36 @@ mod tests {
             (659.9, "10 min 59 s"),
         ] {
             assert_eq!(seconds(span), text);
+        }
+    }
+    /// A rate is said only where bytes have come to a receiver.
+    #[test]
+    fn the_first_line_says_a_rate_where_there_was_one() {
+        let first_line = |receivers: serde_json::Value| {
+            let delivery: Delivery = serde_json::from_value(serde_json::json!({
+                "name": "model.bin", "goodput_bps": 8_192.0, "object": "7", "bytes": 1_024, "seconds": 1.0,
+                "fabric": "ip-multicast", "sent_bytes": 1_024, "patched_bytes": 0, "receivers": receivers,
+            }))
+            .unwrap();
+            text(&delivery, &Copies::new()).lines().next().unwrap().to_string()
+        };
+        let receiver = |verified: bool, spared: u64| {
+            let error = (!verified).then_some("it went away");
+            serde_json::json!({
+                "name": "b", "verified": verified, "seconds": 1.0, "bytes": 0, "patched_bytes": 0, "spared_bytes": spared,
+                "fabric": "ip-multicast", "slow": false, "rate_bps": 0.0, "error": error,
+            })
+        };
+        for (receivers, said) in [
+            (vec![receiver(true, 0)], "1 of 1 receivers in 1.00 s, 8.19 kbit/s over ip-multicast"),
+            (vec![receiver(true, 1_024)], "1 of 1 receivers in 1.00 s: nothing had to be sent"),
+            (
+                vec![receiver(true, 1_024), receiver(true, 9)],
+                "2 of 2 receivers in 1.00 s, 8.19 kbit/s over ip-multicast",
+            ),
+            (vec![receiver(false, 0)], "0 of 1 receivers in 1.00 s over ip-multicast"),
+        ] {
+            assert_eq!(first_line(receivers.into()), format!("model.bin (1.00 KiB) to {said}"));
         }
     }
 }

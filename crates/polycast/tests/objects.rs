@@ -155,9 +155,9 @@ fn wrong_bytes_are_refused_and_the_next_origin_is_asked() {
     let missing = "git:e69de29bb2d1d6434b8b29ae775ad8c2e48c5391";
     let nowhere = format!("file://{}", cluster.place.path("nowhere"));
     for (arguments, says) in [
-        (vec!["fetch", "name:x", "--out", &out], "no agent has it"),
-        (vec!["fetch", "4711", "--out", &out], "no agent has it"),
-        (vec!["fetch", "name:x", "--out", &out, "--timeout", "300ms"], "did not come in time"),
+        (vec!["fetch", "name:x", "--out", &out], "name:x: no agent has it"),
+        (vec!["fetch", "4711", "--out", &out], "object 4711: no agent has it"),
+        (vec!["fetch", "name:x", "--out", &out, "--timeout", "300ms"], "name:x did not come in time"),
         (vec!["fetch", "sha256:12", "--out", &out], "64 hexadecimal digits"),
         (vec!["fetch", "Sha:12", "--out", &out], "lower-case letters"),
         (vec!["fetch", missing, "--from", &right, "--out", &out], "have the git digest"),

@@ -80,6 +80,7 @@ impl AgentError {
     pub(crate) fn listen(address: SocketAddr, error: &io::Error) -> Self {
         let reason = match error.kind() {
             io::ErrorKind::AddrInUse => "the port is in use".into(),
+            io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address".into(),
             _ => error.to_string(),
         };
         AgentError::Listen { address, reason }

@@ -3,7 +3,7 @@
 use crate::args::AuditCommand;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use polycast_manager::audit::{Verified, verify};
+use polycast_manager::audit::{Broken, Verified, verify};
 use serde_json::json;
 
 /// Checks an audit log.
@@ -25,6 +25,7 @@ pub(super) fn run(command: &AuditCommand, format: Format) -> Result<Exit, Failur
             output::result(format, &document, &text)?;
             Ok(Exit::Done)
         }
+        Err(Broken { file, line: 0, reason }) => Err(Failure::input(format!("{}: {reason}", file.display()))),
         Err(broken) => {
             let document = json!({
                 "good": false, "file": broken.file, "line": broken.line, "reason": broken.reason,

@@ -179,6 +179,11 @@ enum Stage {
 impl Stage {
     fn new(args: &CastArgs, object_bytes: u64) -> Result<Self, Failure> {
         if let Some(out) = &args.out {
+            if out.exists() && !out.is_dir() {
+                let message = format!("{} is no folder", out.display());
+                return Err(Failure::input(message)
+                    .hint("--out names a folder, which gets a copy of each receiver's"));
+            }
             fs::create_dir_all(out).map_err(|error| Failure::path("write to", out, &error))?;
             return Ok(Stage::Kept(out.clone()));
         }

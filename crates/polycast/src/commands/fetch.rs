@@ -4,7 +4,7 @@ use super::bytes;
 use super::cluster::{Ending, in_session, place_at, runtime};
 use super::destination::{Destination, Present};
 use crate::args::objects::{FetchArgs, FetchWhat};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, plain};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use polycast_api::agent::Object;
@@ -92,14 +92,15 @@ async fn follow(
     origin: Option<&str>,
     progress: &Progress,
 ) -> Result<(Object, bool), Failure> {
-    let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await?;
+    let named = |error: ClientError| in_the_users_words(error.into(), &args.what);
+    let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await.map_err(named)?;
     let (mut filled, mut shown) = (false, false);
-    while let Some(event) = fetching.next().await? {
+    while let Some(event) = fetching.next().await.map_err(named)? {
         match event {
             Event::Waiting(_) => {}
             Event::Progress(at) => {
-                if !shown {
-                    progress.note("it comes");
+                if !shown && !filled {
+                    progress.note("an agent has it, and sends it");
                 }
                 shown = true;
                 output_progress(progress, at.bytes, at.total);
@@ -117,6 +118,15 @@ async fn follow(
         }
     }
     Err(Failure::unexpected("the agent ended the call without an object"))
+}
+
+/// The agent names an object by its id, which the user has not seen who asked for a key or an address.
+fn in_the_users_words(mut failure: Failure, what: &FetchWhat) -> Failure {
+    let rest = failure.message.strip_prefix("object ").and_then(|rest| Some(&rest[rest.find([':', ' '])?..]));
+    if let (FetchWhat::Key(_) | FetchWhat::Url(_), Some(rest)) = (what, rest) {
+        failure.message = format!("{what}{rest}");
+    }
+    failure
 }
 
 fn output_progress(progress: &Progress, bytes: u64, total: u64) {
@@ -169,12 +179,25 @@ fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
         .timeout_recv_response(Some(SERVER_WITHIN))
         .build();
     let response = ureq::Agent::new_with_config(config).get(origin).call();
-    let response = response.map_err(|error| error.to_string())?;
+    let response = response.map_err(|error| said_by(&error))?;
     let length = response.headers().get("content-length");
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     // What was packed for the way comes out longer.
     let packed = response.headers().contains_key("content-encoding");
     Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())))
+}
+
+/// What came in place of an answer, as the end of a sentence.
+fn said_by(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::StatusCode(code) => {
+            let status = ureq::http::StatusCode::from_u16(*code).ok();
+            let words = status.and_then(|status| status.canonical_reason()).unwrap_or("no known status");
+            format!("the server answers {code}, {words}")
+        }
+        ureq::Error::Io(error) => plain(error),
+        other => other.to_string(),
+    }
 }
 
 /// Reads to the end, or until the agent takes no more.

@@ -68,6 +68,7 @@ pub(crate) fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure>
     let missing: Vec<Item> = items.iter().filter(|item| !is_done(item)).copied().collect();
     if let Some(folder) = &args.out {
         write_report(folder, &done, &missing, &options)?;
+        output::say(&format!("the report is {}", folder.join("index.html").display()));
     }
     if args.table {
         let wanted =

@@ -254,8 +254,8 @@ async fn list(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         .iter()
         .map(|stream| {
             let fabric = if stream.fabric.is_empty() { "no path" } else { &stream.fabric };
-            let receivers = stream.receivers.len();
-            let _ = writeln!(text, "{:24}  from {}, {receivers} receivers, {fabric}", stream.name, stream.source);
+            let receivers = output::counted(stream.receivers.len(), "receiver");
+            let _ = writeln!(text, "{:24}  from {}, {receivers}, {fabric}", stream.name, stream.source);
             let mut document = json!({
                 "name": stream.name, "source": stream.source, "receivers": stream.receivers, "fabric": stream.fabric,
             });

@@ -67,12 +67,12 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
         "spared_bytes": published.spared_bytes, "subscribers": subscribers,
     });
     let mut text = format!(
-        "{} version {}: {} ({}) at {} subscribers in {seconds:.3} s",
+        "{} version {}: {} ({}) at {} in {seconds:.3} s",
         args.topic,
         published.version,
         Printable(&object.name),
         format_bytes(len),
-        published.have.len(),
+        output::counted(published.have.len(), "subscriber"),
     );
     if published.spared_bytes > 0 {
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
@@ -99,7 +99,14 @@ pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Fa
     }));
     ended?;
     let text = match versions.last() {
-        Some(last) => format!("{} version {}: {}", args.topic, last["number"], last["path"]),
+        Some(last) => {
+            format!(
+                "{} version {}: {}",
+                args.topic,
+                last["number"],
+                last["path"].as_str().unwrap_or_default()
+            )
+        }
         None => format!("{}: no version", args.topic),
     };
     output::result(format, &json!({ "topic": args.topic, "versions": versions }), &text)?;
