@@ -181,7 +181,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Bench(bench::BenchArgs),
     #[cfg(feature = "research")]
-    /// Simulate a transfer packet by packet, in virtual time (no network needed)
+    /// Simulate transfers packet by packet, in virtual time (no network needed)
     #[command(long_about = help::SIMULATE, after_long_help = help::SIMULATE_MORE)]
     Simulate(SimulateArgs),
     /// What a build without the feature `research` lacks
