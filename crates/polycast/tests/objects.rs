@@ -117,7 +117,7 @@ fn the_next_one_reads_the_origin_where_the_first_dies() {
     // The process dies at half; the next one there is asked to, and dies with its agent.
     let mut second = fetch(&cluster, "a", &[&origin.address, "--timeout", "60s"]).0;
     let mut said = BufReader::new(second.stderr.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("it comes")), "it waits for the first");
+    assert!(said.any(|line| line.unwrap().contains("it is on its way")), "it waits for the first");
     signal(&first, Signal::KILL);
     first.wait().unwrap();
     origin.await_asked(2);

@@ -100,7 +100,7 @@ async fn follow(
             Event::Waiting(_) => {}
             Event::Progress(at) => {
                 if !shown && !filled {
-                    progress.note("an agent has it, and sends it");
+                    progress.note("it is on its way");
                 }
                 shown = true;
                 output_progress(progress, at.bytes, at.total);
