@@ -1,6 +1,7 @@
 //! What a receiver holds to be lost, where it is in the stream, and what it goes back on: one law at a time. `tests/push` has whole
 //! transfers.
 
+#[cfg(test)]
 extern crate std;
 
 use super::*;

@@ -1,5 +1,6 @@
 //! What follows from what was sent, compared with what a list of all its packets says.
 
+#[cfg(test)]
 extern crate std;
 
 use super::super::{PeerId, SenderConfig, Service};
