@@ -78,14 +78,12 @@ impl NetworkState {
     #[must_use]
     pub fn is_free(&self, resource: &Resource) -> bool {
         let unknown = self.uses_unknown || self.circuits_unknown && resource.is_of_circuits();
-        self.can_hold(resource) && !unknown
+        self.can_be_held(resource) && !self.reserved.contains(resource) && !unknown
     }
 
-    /// Whether it can be held by one that has it already, as far as is known.
-    fn can_hold(&self, resource: &Resource) -> bool {
-        !self.holders.contains_key(resource)
-            && !self.has_failed(resource)
-            && !self.reserved.contains(resource)
+    /// Whether one that uses it already can go on with it, as far as is known.
+    fn can_be_held(&self, resource: &Resource) -> bool {
+        !self.holders.contains_key(resource) && !self.has_failed(resource)
     }
 
     /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to a
@@ -144,9 +142,20 @@ impl NetworkState {
     /// resource is not free, and then nothing has changed.
     #[must_use]
     pub fn hold(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
-        if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.can_hold(resource)) {
+        !plan.resources.iter().any(|resource| self.reserved.contains(resource))
+            && self.hold_reserved(id, group, plan)
+    }
+
+    /// The same for the one that what is [reserved](NetworkState::reserve) waits for: it is not reserved any more then. Where
+    /// that is not possible it stays reserved, as its holder may use it until it hears so.
+    #[must_use]
+    pub fn hold_reserved(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
+        if self.running.contains_key(&id) || !plan.resources.iter().all(|held| self.can_be_held(held)) {
             return false;
         }
+        plan.resources.iter().for_each(|resource| {
+            self.reserved.remove(resource);
+        });
         self.enter(id, Running { group, plan });
         self.turn = self.turn.wrapping_add(1);
         true
@@ -284,16 +293,9 @@ impl NetworkState {
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }
 
-    /// Keeps these from being lent until [`NetworkState::claim`] or [`NetworkState::end_reservations`].
+    /// Keeps these from being lent until [`NetworkState::hold_reserved`] or [`NetworkState::end_reservations`].
     pub fn reserve(&mut self, resources: impl IntoIterator<Item = Resource>) {
         self.reserved.extend(resources);
-    }
-
-    /// What was reserved for the holder of this plan is free for it: it can be held.
-    pub fn claim(&mut self, plan: &Plan) {
-        plan.resources.iter().for_each(|resource| {
-            self.reserved.remove(resource);
-        });
     }
 
     /// What is reserved still can be lent.

@@ -146,8 +146,12 @@ fn what_is_reserved_is_only_for_those_who_claim_it() {
     let plan = fabric.plan(&network, &wanted).unwrap();
     network.reserve(plan.resources.iter().copied());
     assert!(!network.hold(PlanId(1), wanted.clone(), plan.clone()));
-    network.claim(&plan);
-    assert!(network.hold(PlanId(1), wanted.clone(), plan.clone()));
+    // Where one of them has failed, nothing is held, and all of them stay reserved.
+    network.fail(plan.resources[1]);
+    assert!(!network.hold_reserved(PlanId(1), wanted.clone(), plan.clone()));
+    network.repair(&plan.resources[1]);
+    assert!(plan.resources.iter().all(|resource| !network.is_free(resource)));
+    assert!(network.hold_reserved(PlanId(1), wanted.clone(), plan.clone()));
     assert!(plan.resources.iter().all(|resource| network.holder(resource) == Some(PlanId(1))));
     assert!(plan.resources.iter().all(|resource| !network.is_free(resource)));
     // A network without plans has the same failures and begins at the same place.

@@ -7,7 +7,7 @@ use circuits::circuits;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{DeviceCommand, Fabric, Fabrics, GreedyMatching, PlanId};
+use polycast_planning::{DeviceCommand, Fabric, Fabrics, Failure, GreedyMatching, PlanId, Resource};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
     Receivers, STREAMS_FROM, known_hosts,
@@ -179,6 +179,26 @@ fn a_path_is_named_with_receivers_that_are_gone() {
     apply(&mut after, Time(3), Input::Found { commands: grant.plan.commands.clone() });
     join(&mut after, Time(4), 0, vec![held]);
     assert_eq!(after.leases().map(|lease| lease.grant.plan.clone()).collect::<Vec<_>>(), [grant.plan]);
+}
+
+/// A path that cannot go on because a part of it has failed is still used until its holder hears that: nothing of it is lent
+/// before.
+#[test]
+fn circuits_of_a_path_that_cannot_go_on_rest() {
+    let (held, commands) = in_use();
+    let plan = held.kept.clone().unwrap();
+    let holder = plan.resources.iter().find(|resource| **resource == Resource::CircuitPort { port: 0 });
+    let failure = Failure::Resource(*holder.expect("the holder's fibre is in its path"));
+    let mut after = manager(1_000);
+    apply(&mut after, Time(2), Input::Found { commands });
+    apply(&mut after, Time(2), Input::Failed { failures: vec![failure] });
+    join(&mut after, Time(3), 1, vec![]);
+    join(&mut after, Time(3), 2, vec![]);
+    join(&mut after, Time(4), 0, vec![held]);
+    assert_eq!(after.leases().count(), 0, "its fibre has failed");
+    assert_eq!(granted(&ask(&mut after, Time(5), 2, 1)), None, "the receiver's fibre is in a circuit");
+    let over = Time(2) + CLAIMS;
+    assert!(granted(&std::iter::from_fn(|| after.poll(over)).collect::<Vec<_>>()).is_some());
 }
 
 #[test]

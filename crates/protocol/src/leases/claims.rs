@@ -162,9 +162,8 @@ impl Leases {
             service,
             lease: held.left,
         };
-        // A path that has been lent to another agent since is lost; the next heartbeat's answer says so.
-        self.network.claim(&grant.plan);
-        if self.network.hold(held.plan, group, grant.plan.clone()) {
+        // A path that has been lent to another agent since, or has failed, is lost; the next heartbeat's answer says so.
+        if self.network.hold_reserved(held.plan, group, grant.plan.clone()) {
             self.claimed.ended.remove(&held.plan);
             self.make_way(&grant.plan);
             if !grant.plan.commands.is_empty() {
