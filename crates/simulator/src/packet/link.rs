@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::offset_of;
 use polycast_types::{Duration, Rate, Time};
 
 /// Settings of one direction of a link.
@@ -110,7 +111,8 @@ impl LinkCounters {
 }
 
 /// What the engine touches for every packet: two lines of the cache, and the first of them holds what a packet's way depends on.
-#[repr(align(64))]
+/// In the order of its fields, which the compiler would change.
+#[repr(C, align(64))]
 pub(super) struct LinkState {
     /// When the last bit of what was taken so far leaves; used with one priority.
     pub(super) free_at: Time,
@@ -135,7 +137,7 @@ pub(super) struct LinkState {
     pub(super) counters: LinkCounters,
 }
 
-const _: () = assert!(size_of::<LinkState>() == 128);
+const _: () = assert!(size_of::<LinkState>() == 128 && offset_of!(LinkState, counters) == 64);
 
 /// The queues of a link with several priorities.
 pub(super) struct Classes<P> {
