@@ -41,7 +41,7 @@ impl Managers {
         }
         let words = common::authority::words(&shown);
         let manager = |_| {
-            let address = format!("127.0.0.1:{}", etcd::free_port());
+            let address = format!("127.0.0.1:{}", polycast_testing::free_port());
             Daemon::manager(&address, &[&["--config", &config, "--etcd", &etcd], &words[..]].concat())
         };
         let managers = (0..3).map(manager).collect();
@@ -166,7 +166,7 @@ fn a_manager_leads_after_its_settings_have_changed() {
              hosts = [{hosts}]\nforwarders = ['127.0.0.1:9']\n"
         )
     };
-    let address = format!("127.0.0.1:{}", etcd::free_port());
+    let address = format!("127.0.0.1:{}", polycast_testing::free_port());
     let start = |hosts: &str, name: &str| {
         let config = place.file(name, settings(hosts).as_bytes());
         Daemon::manager(&address, &["--config", &config, "--etcd", &etcd])

@@ -131,7 +131,7 @@ fn ends_that_do_not_belong_together_say_so() {
     for key in &keys {
         assert_eq!(polycast(&["key", "new", key]).status, 0);
     }
-    let port = free_port().to_string();
+    let port = polycast_testing::free_port().to_string();
     let from = format!("127.0.0.1:{port}");
     let out = place.path("out");
     let cases: [(&[&str], &[&str], &str); 5] = [
@@ -173,10 +173,6 @@ fn ends_that_do_not_belong_together_say_so() {
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert_eq!(fs::read(&out).unwrap(), b"bytes");
     assert_eq!(end(offering).status, 0);
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A key file that is none, or that others can read, is refused in a sentence, and nothing runs.

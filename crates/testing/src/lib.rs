@@ -12,14 +12,37 @@ pub use openvswitch::OpenVswitch;
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Names the file to which every skip is appended: `program: test<TAB>reason`.
 const SKIPS: &str = "POLYCAST_SKIPS";
 /// `all` where a skip is a failure.
 const REQUIRE: &str = "POLYCAST_REQUIRE";
+
+/// Ports that no system gives to a socket that asks for any: Linux begins with 32,768.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// A port of this machine on which nothing listens, for a program that is started with it. Until that listens, no socket that asks
+/// for any port gets this one, and this process gets it once.
+///
+/// # Panics
+/// If none is free.
+#[must_use]
+pub fn free_port() -> u16 {
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    let count = PORTS.end - PORTS.start;
+    // Test programs that run at the same time begin elsewhere.
+    let begin = (std::process::id() * 97 % u32::from(count)) as u16;
+    let mut ports = (0..count).map(|_| {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed) % count;
+        PORTS.start + (begin + tried) % count
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
+}
 
 /// Something that a test cannot do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +171,14 @@ mod tests {
         assert_eq!(Need::File("/nothing/here").missing().unwrap(), "the file /nothing/here");
         let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
         assert_eq!(Need::Root.missing().is_none(), uid == 0);
+    }
+
+    #[test]
+    fn ports_are_given_once_and_to_no_other_socket() {
+        let ports: std::collections::BTreeSet<u16> = (0..20).map(|_| free_port()).collect();
+        assert_eq!(ports.len(), 20);
+        let any = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        assert!(!PORTS.contains(&any), "the system gives {any} to any socket");
     }
 
     #[test]

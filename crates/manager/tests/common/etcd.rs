@@ -1,6 +1,6 @@
 //! A real etcd for tests, where one is installed.
 
-use std::net::TcpListener;
+use polycast_testing::free_port;
 use std::process::{Child, Command, Stdio};
 
 /// It ends with the test.
@@ -11,11 +11,6 @@ impl Drop for Etcd {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A port that is free now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Starts one that keeps its data in a folder; gives its address too. It may not have come up yet.
