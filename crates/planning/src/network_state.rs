@@ -146,8 +146,8 @@ impl NetworkState {
             && self.hold_reserved(id, group, plan)
     }
 
-    /// The same for the one that what is [reserved](NetworkState::reserve) waits for: it is not reserved any more then. Where
-    /// that is not possible it stays reserved, as its holder may use it until it hears so.
+    /// As [`NetworkState::hold`], by the holder for whom its resources were [reserved](NetworkState::reserve): they are
+    /// reserved no more. Where the plan cannot be held they stay reserved, since its holder uses them until it hears so.
     #[must_use]
     pub fn hold_reserved(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
         if self.running.contains_key(&id) || !plan.resources.iter().all(|held| self.can_be_held(held)) {

@@ -111,7 +111,7 @@ impl LinkCounters {
 }
 
 /// What the engine touches for every packet: two lines of the cache, and the first of them holds what a packet's way depends on.
-/// In the order of its fields, which the compiler would change.
+/// The fields lie in this order, which the compiler would change without `repr(C)`.
 #[repr(C, align(64))]
 pub(super) struct LinkState {
     /// When the last bit of what was taken so far leaves; used with one priority.
