@@ -4,7 +4,7 @@
 
 All of it runs on this machine, and gloo and Polycast between agents go over its loopback. With `--rate` the publisher and each subscriber are
 on hosts of their own, in network namespaces with links of that rate (Linux, root). With `--changed` so much of the weights
-changes from version to version, in per cent. For each version the clock runs from
+changes from version to version, in per cent. With `--device cuda` the models are on a GPU, which all processes share. For each version the clock runs from
 the call that publishes until the last subscriber has the tensors (where they are is different: gloo receives into the model,
 the others have views of a file in memory), and until each has copied them into its own model. The next version begins then.
 """
@@ -60,6 +60,8 @@ class Setting:
     apart: bool = False
     # Where the key of the agents is.
     folder: str = ""
+    # Where the model is, at the publisher and at each subscriber.
+    device: str = "cpu"
 
     def agent(self) -> dict[str, Any]:
         """How an agent of this process is started."""
@@ -72,8 +74,8 @@ def empty(setting: Setting) -> dict[str, Any]:
         import torch
 
         # Threads of several processes on few cores wait for each other.
-        torch.set_num_threads(1)
-        return {f"layers.{layer}.w": torch.zeros(setting.side, setting.side) for layer in range(LAYERS)}
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // (setting.subscribers + 1)))
+        return {f"layers.{layer}.w": torch.zeros(setting.side, setting.side, device=setting.device) for layer in range(LAYERS)}
     return {f"layers.{layer}.w": numpy.zeros((setting.side, setting.side), "float32") for layer in range(LAYERS)}
 
 
@@ -83,6 +85,14 @@ def copy_into(model: dict[str, Any], state: dict[str, Any]) -> None:
             tensor.copy_(state[name])
         else:
             numpy.copyto(tensor, state[name])
+
+
+def wait_for(device: str) -> None:
+    """Until a GPU has done what it was told."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def check(state: dict[str, Any], version: int, changed: float) -> None:
@@ -109,6 +119,7 @@ class Subscriber:
         here = time.monotonic()
         if state is not self.model:
             copy_into(self.model, state)
+            wait_for(self.setting.device)
         self._said.put((self.index, version, here, time.monotonic()))
 
 
@@ -183,7 +194,7 @@ def files_subscriber(setting: Setting, index: int, said: Any) -> None:
         file = Path(setting.place) / f"{version}.safetensors"
         while not file.exists():
             time.sleep(0.005)
-        with safe_open(file, framework="pt" if setting.framework == "torch" else "np") as opened:
+        with safe_open(file, framework="pt" if setting.framework == "torch" else "np", device=setting.device) as opened:
             own.has(version, {name: opened.get_tensor(name) for name in opened.keys()})
 
 
@@ -374,7 +385,7 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     used, left = cpu_s(), hosts.left(0) if arguments.rate else 0
     _, framework, publisher, subscriber = WAYS[way]
     side = int((arguments.megabytes * 1e6 / 4 / LAYERS) ** 0.5)
-    apart = {"changed": arguments.changed, "apart": bool(arguments.rate), "folder": arguments.folder}
+    apart = {"changed": arguments.changed, "apart": bool(arguments.rate), "folder": arguments.folder, "device": arguments.device}
     setting = Setting(side, arguments.versions, arguments.subscribers, framework, **apart)
     context = multiprocessing.get_context("spawn")
     said = context.Queue()
@@ -397,6 +408,7 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             for version in range(1, setting.versions + 1):
                 before = time.monotonic()
                 change(model, version, arguments.changed)
+                wait_for(arguments.device)
                 start = time.monotonic()
                 changed_s += start - before
                 publish(version, model)
@@ -430,10 +442,15 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=20)
     parser.add_argument("--subscribers", type=int, default=4)
     parser.add_argument("--changed", type=float, default=100, help="per cent of the weights that change from version to version")
+    parser.add_argument("--device", default="cpu", help="where the models are: cpu, or cuda (ways of torch alone)")
     parser.add_argument("--rate", help="publisher and subscribers are on hosts of their own, with links of this rate, for example 1gbit")
     parser.add_argument("--mtu", type=int, default=9000, help="of the links")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.device != "cpu":
+        arguments.ways = arguments.ways or [way for way, (_, framework, *_) in WAYS.items() if framework == "torch"]
+        if others := [way for way in arguments.ways if WAYS[way][1] != "torch"]:
+            parser.error(f"{others[0]} has its model in numpy, which is on no GPU: leave it out, or take --device cpu")
     with tempfile.TemporaryDirectory(prefix="weights-loop-") as folder:
         arguments.folder = folder
         try:

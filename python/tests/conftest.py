@@ -56,14 +56,18 @@ def number() -> int:
 
 
 _SKIPPED: list[str] = []
+# What is left out where something large or rare is not here, and how it is said.
 _NEED_TORCH: list[str] = []
+_NEED_GPU: list[str] = []
+NO_GPU = "no GPU is here"
 
 
 def _note(report: pytest.CollectReport | pytest.TestReport) -> None:
-    """Torch is large: without `cargo xtask python --torch` what needs it is left out, and counted."""
+    """Torch is large: without `cargo xtask python --torch` what needs it is left out, and counted. So is what needs a GPU."""
     if report.skipped:
-        needs_torch = "could not import 'torch'" in str(report.longrepr) and not os.environ.get("POLYCAST_TORCH")
-        (_NEED_TORCH if needs_torch else _SKIPPED).append(report.nodeid)
+        why = str(report.longrepr)
+        needs_torch = "could not import 'torch'" in why and not os.environ.get("POLYCAST_TORCH")
+        (_NEED_TORCH if needs_torch else _NEED_GPU if NO_GPU in why else _SKIPPED).append(report.nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -79,6 +83,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Where every test has to run, one that is skipped has failed: `-rs` names it with its reason."""
     if _NEED_TORCH:
         print(f"\nleft out, as torch is not here (`cargo xtask python --torch` installs it): {', '.join(_NEED_TORCH)}")
+    if _NEED_GPU:
+        print(f"\nleft out, as {NO_GPU}: {', '.join(_NEED_GPU)}")
     if _SKIPPED and os.environ.get("POLYCAST_REQUIRE") == "all" and session.exitstatus == 0:
         print(f"\nskipped, and all have to run: {', '.join(_SKIPPED)}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -56,6 +56,33 @@ def test_a_map_is_one_copy_of_the_store(cluster: Cluster, number: int, tmp_path:
     assert own[0] != view[0]
 
 
+def test_a_descriptor_that_is_another_objects_by_now(cluster: Cluster, number: int) -> None:
+    found = cluster[0].add_buffer(number, b"one")
+    descriptor = os.readlink(found.path)
+    cluster[0].delete(number)
+    after = cluster[0].add_buffer(number + 1, b"two")
+    assert after.path == found.path and os.readlink(after.path) != descriptor
+    with pytest.raises(errors.ObjectUnknown, match="deleted meanwhile"):
+        found.map()
+    assert bytes(after.map()) == b"two"
+
+
+@pytest.mark.parametrize("what", ["file", "pipe", "nothing"])
+def test_a_descriptor_that_is_something_else_by_now(cluster: Cluster, number: int, tmp_path: Path, what: str) -> None:
+    found = cluster[0].add_buffer(number, b"one")
+    taken = int(found.path.rsplit("/", 1)[1])
+    cluster[0].delete(number)
+    (tmp_path / "file").write_bytes(b"two")
+    others = {"file": lambda: [os.open(tmp_path / "file", os.O_RDONLY)], "pipe": lambda: list(os.pipe()), "nothing": list}[what]()
+    assert (taken in others) == (what != "nothing"), "the lowest number that is free is given next"
+    try:
+        with pytest.raises(errors.ObjectUnknown, match="deleted meanwhile"):
+            found.map()
+    finally:
+        for other in others:
+            os.close(other)
+
+
 def test_events_lead_to_the_report(cluster: Cluster, number: int, tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"x" * 100_000)

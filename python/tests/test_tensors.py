@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import polycast
 import pytest
@@ -80,6 +81,71 @@ def test_what_cannot_be_sent_says_so() -> None:
         tensors.pack({"__metadata__": numpy.zeros(1)})
     with pytest.raises(errors.Invalid, match="framework"):
         tensors.unpack(joined(tensors.pack({})), "jax")
+
+
+class Elsewhere:
+    """An array as JAX has it: numpy's type and a way to be copied, but no address."""
+
+    def __init__(self, array: object, addressable: bool = True) -> None:
+        self._array = array
+        self.dtype, self.shape, self.size = array.dtype, array.shape, array.size  # type: ignore[attr-defined]
+        self.is_fully_addressable = addressable
+        self.copies = 0
+
+    def __array__(self, dtype: object = None, copy: object = None) -> object:
+        self.copies += 1
+        return self._array
+
+
+class OnDevice:
+    """An array as CuPy has it: copied by its own word alone."""
+
+    def __init__(self, array: object) -> None:
+        self._array = array
+        self.dtype, self.shape, self.size = array.dtype, array.shape, array.size  # type: ignore[attr-defined]
+        self.__cuda_array_interface__: dict[str, object] = {}
+
+    def __array__(self, dtype: object = None, copy: object = None) -> object:
+        raise TypeError("no conversion without being asked for it")
+
+    def get(self) -> object:
+        return self._array
+
+
+def test_arrays_of_other_libraries_are_sent() -> None:
+    numbers = numpy.arange(12, dtype="float32").reshape(3, 4)
+    lazy = Elsewhere(numbers)
+    parts = tensors.pack({"a": lazy, "also a": lazy, "turned": Elsewhere(numbers.T), "device": OnDevice(numbers.T), "none": Elsewhere(numbers[:0])})
+    assert lazy.copies == 0, "copied when its turn comes"
+    got = tensors.unpack(joined(parts))
+    assert lazy.copies == 1, "one object under two names is one tensor"
+    for name, array in {"a": numbers, "also a": numbers, "turned": numbers.T, "device": numbers.T, "none": numbers[:0]}.items():
+        assert numpy.array_equal(got[name], array) and got[name].shape == array.shape, name
+    with pytest.raises(errors.UnsupportedType, match="'far' is sharded over processes: send jax.experimental.multihost_utils"):
+        tensors.pack({"far": Elsewhere(numbers, addressable=False)})
+
+    class Typed:
+        dtype = numpy.dtype("float32")
+
+    with pytest.raises(errors.UnsupportedType, match="'odd' is a Typed, which cannot be sent: give an array of numpy"):
+        tensors.pack({"odd": Typed()})
+
+
+def test_small_floats_are_of_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = pytest.importorskip("ml_dtypes")
+    names = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz"]
+    sent = {name: numpy.arange(1, 7).reshape(2, 3).astype(getattr(kinds, name)) for name in names}
+    view = joined(tensors.pack({**sent, "lazy": Elsewhere(sent["bfloat16"])}))
+    got = tensors.unpack(view)
+    for name, array in {**sent, "lazy": sent["bfloat16"]}.items():
+        assert got[name].dtype == array.dtype and got[name].tobytes() == array.tobytes(), name
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(errors.UnsupportedType, match="'bfloat16' is of type BF16.*framework='torch', or install ml_dtypes"):
+        tensors.unpack(view)
+    # Arrays that have two numbers in a byte are not those of any package.
+    header = b'{"f":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}'
+    with pytest.raises(errors.UnsupportedType, match="'f' is of type F4, which numpy has not: ask for framework='torch'$"):
+        tensors.unpack(memoryview(len(header).to_bytes(8, "little") + header + b"1"))
 
 
 @pytest.mark.parametrize(

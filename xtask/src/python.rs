@@ -9,11 +9,12 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
 /// What the tests need beside the package.
-const TOOLS: [&str; 10] = [
+const TOOLS: [&str; 11] = [
     "distributed",
     "grpcio",
     "grpcio-tools",
     "maturin>=1.16,<2",
+    "ml_dtypes",
     "mypy",
     "numpy",
     "pytest",

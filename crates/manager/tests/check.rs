@@ -203,7 +203,7 @@ async fn who_does_not_answer_or_let_us_in_is_named() {
 async fn switches_that_connect_are_known_by_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let switch = circuit_switch(vec![]).await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = SocketAddr::from(([127, 0, 0, 1], polycast_testing::free_port()));
     let text = settings(folder.path(), "right\n", switch, ["dpid = '0x1'".into(), "dpid = '00:02'".into()]);
     let text = text.replace("openflow-listen = '127.0.0.1:0'", &format!("openflow-listen = '{port}'"));
     let manager = Manager::bind(ManagerConfig::from_toml(&text).unwrap()).await.unwrap();

@@ -6,9 +6,11 @@ mod common;
 use common::cluster::{Cluster, Daemon};
 use common::{Place, Ran, end, noise, signal};
 use rustix::process::Signal;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -329,4 +331,27 @@ fn a_set_of_files_travels_file_by_file() {
     assert_eq!(sets.as_array().unwrap().iter().filter(|object| object["kind"] == "set").count(), 2, "{sets}");
     let wrong = cluster.at("a", &["publish", "models", &file("a.bin", b"x"), "--files"]);
     assert!(wrong.status == 1 && wrong.stderr.contains("--files is for directories"), "{}", wrong.stderr);
+}
+
+/// A process names memory by the number of its descriptor, and gives the number to another file when it has closed that one.
+#[test]
+fn a_descriptor_that_is_another_file_by_now_is_not_taken_for_the_object() {
+    let cluster = Cluster::with(QUICK, &["a"]);
+    let bytes = noise(300_000);
+    let (first, second) = (cluster.place.path("first"), cluster.place.path("second"));
+    fs::write(&first, &bytes).unwrap();
+    fs::write(&second, bytes.iter().map(|byte| !byte).collect::<Vec<_>>()).unwrap();
+    let mut held = OwnedFd::from(File::open(&first).unwrap());
+    let path = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    let published = cluster.at("a", &["publish", "weights", &path]);
+    done(&published);
+    let object = published.json()["object"].as_str().unwrap().to_string();
+    let get = |to: &str| cluster.at("a", &["get", &object, "--out", &cluster.place.path(to)]);
+    done(&get("before"));
+    assert_eq!(fs::read(cluster.place.path("before")).unwrap(), bytes);
+    rustix::io::dup2(File::open(&second).unwrap(), &mut held).unwrap();
+    let after = get("after");
+    assert_eq!(after.status, 2, "{} {}", after.stdout, after.stderr);
+    assert!(after.stderr.contains("has changed since it was added"), "{}", after.stderr);
+    assert!(!Path::new(&cluster.place.path("after")).exists());
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 # What the system calls memory that `add_buffer` has made, before the object's number.
 _MEMORY = "/memfd:polycast-"
+# Where an agent says that such memory is.
+_DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 # The most bytes in one piece of an object that is filled.
 PIECE_MAX = 1 << 20
 # How long an embedded agent may take to join its manager before it is given back all the same.
@@ -76,16 +79,7 @@ class Object:
 
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable_copy else 0)
         flags = mmap.MAP_PRIVATE if writable_copy else mmap.MAP_SHARED
-        gone = ObjectUnknown(f"object {self.data_id} was deleted meanwhile: read it again, or take the version after it")
-        try:
-            file = open(self.path, "rb")
-        except FileNotFoundError:
-            raise gone from None
-        with file:
-            # The memory of another process: the number of its descriptor may be another object's by now.
-            memory = os.readlink(f"/proc/self/fd/{file.fileno()}") if self.path.startswith("/proc/") else ""
-            if memory.startswith(_MEMORY) and memory.split()[0] != f"{_MEMORY}{self.data_id}":
-                raise gone
+        with opened(self.path, self.data_id) as file:
             return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
 
     def numpy(self, dtype: Any = "u1", shape: int | tuple[int, ...] = -1) -> numpy.ndarray[Any, Any]:
@@ -93,6 +87,28 @@ class Object:
         import numpy
 
         return numpy.frombuffer(self.map(), dtype=dtype).reshape(shape)
+
+
+def opened(path: str, data_id: int) -> BinaryIO:
+    """The file that has an object, where it still has this one. Memory of a process is named by the number of its descriptor, which may be
+    another object's by now, or any file's."""
+    gone = ObjectUnknown(f"object {data_id} was deleted meanwhile: read it again, or take the version after it")
+    is_descriptor = _DESCRIPTOR.fullmatch(path) is not None
+
+    def is_it(there: str) -> bool:
+        return os.readlink(there).split()[0] == f"{_MEMORY}{data_id}"
+
+    try:
+        # Opening what it may be now could wait without an end.
+        if is_descriptor and not is_it(path):
+            raise gone
+        file = open(path, "rb")
+    except FileNotFoundError:
+        raise gone from None
+    if is_descriptor and not is_it(f"/proc/self/fd/{file.fileno()}"):
+        file.close()
+        raise gone
+    return file
 
 
 @dataclass(frozen=True)

@@ -13,32 +13,15 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from polycast._agent import Agent, Object, Published, Watch
-from polycast.errors import AgentLost, Invalid, NotContiguous, UnsupportedType
+from polycast._agent import Agent, Object, Published, Watch, opened
+from polycast._taking import BITS, TORCH_OF, Taken, numpy_dtype_of, take
+from polycast.errors import AgentLost, Invalid, ObjectUnknown, UnsupportedType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# The names of types in the header, and their bits: those of numpy, and those that only torch has.
-_NUMPY = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
-    "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
-}
-_TORCH = {
-    **{name: word for name, word in _NUMPY.items()},
-    "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float4_e2m1fn_x2": "F4",
-}
-_NUMPY_OF = {word: name for name, word in _NUMPY.items()}
-_TORCH_OF = {word: name for name, word in _TORCH.items()}
-_BITS = {
-    "F4": 4, "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "F16": 16,
-    "F32": 32, "F64": 64, "C64": 64, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-}
 # Names of tensors that share their bytes with another one, which alone is in the file.
 _TIED = "polycast.tied"
 _HEADER_BYTES_MAX = 100_000_000
@@ -48,18 +31,6 @@ _HEADER_ROOM = 1 << 20
 _MAPPED_MIN = 1 << 16
 # The first tensor is where vector instructions find it aligned.
 _ALIGNED = 64
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A tensor: its type and shape in the header, its length, what two that share their bytes have in common, and where the
-    bytes are, got only when they are written."""
-
-    word: str
-    shape: list[int]
-    nbytes: int
-    identity: tuple[Any, ...] | None
-    read: Callable[[], Buffer]
 
 
 def use_order(names: Iterable[str]) -> list[str]:
@@ -78,15 +49,15 @@ def use_order(names: Iterable[str]) -> list[str]:
 
 
 def pack(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Iterator[Buffer]:
-    """The parts of the object that has these tensors: a header, and the bytes of each. What cannot be sent is refused here;
-    a tensor that is not in this machine's memory is copied there only when its turn comes."""
+    """The parts of the object that has these tensors: a header, and the bytes of each. What cannot be sent is refused here; a
+    tensor that is not in this machine's memory comes in pieces, and each part may be used until the next one is asked for."""
     header: dict[str, Any] = {}
-    taken: list[_Taken] = []
+    taken: list[Taken] = []
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
     at = 0
     for name in use_order(tensors):
-        one = _taken(name, tensors[name])
+        one = take(name, tensors[name])
         if one.identity is not None and one.identity in seen:
             tied[name] = seen[one.identity]
             continue
@@ -99,13 +70,13 @@ def pack(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
     return _parts(text + b" " * (-len(text) % _ALIGNED), taken)
 
 
-def _parts(text: bytes, taken: Iterable[_Taken]) -> Iterator[Buffer]:
+def _parts(text: bytes, taken: Iterable[Taken]) -> Iterator[Buffer]:
     yield (len(text) - 8).to_bytes(8, "little") + text[8:]
     for one in taken:
-        yield one.read()
+        yield from one.parts()
 
 
-def _entry(one: _Taken, at: int) -> dict[str, Any]:
+def _entry(one: Taken, at: int) -> dict[str, Any]:
     return {"dtype": one.word, "shape": one.shape, "data_offsets": [at, at + one.nbytes]}
 
 
@@ -127,9 +98,11 @@ def _write_as_they_come(memory: int, tensors: Iterable[tuple[str, Any]], metadat
     for name, tensor in tensors:
         if name in header:
             raise Invalid(f"there are two tensors of the name '{name}'")
-        one = _taken(name, tensor)
+        one = take(name, tensor)
         header[name] = _entry(one, at)
-        _write_at(memory, memoryview(one.read()), _HEADER_ROOM + at)
+        written = 0
+        for part in one.parts():
+            written += _write_at(memory, memoryview(part), _HEADER_ROOM + at + written)
         at += one.nbytes
     text = _text(header, metadata, {})
     if len(text) > _HEADER_ROOM:
@@ -138,73 +111,13 @@ def _write_as_they_come(memory: int, tensors: Iterable[tuple[str, Any]], metadat
     _write_at(memory, memoryview((len(text) - 8).to_bytes(8, "little") + text[8:]), 0)
 
 
-def _write_at(memory: int, view: memoryview, at: int) -> None:
+def _write_at(memory: int, view: memoryview, at: int) -> int:
+    """Writes all of it there, and says how much that was."""
+    length = view.nbytes
     while view.nbytes:
         written = os.pwrite(memory, view, at)
         view, at = view[written:], at + written
-
-
-def _taken(name: str, tensor: Any) -> _Taken:
-    """What has to be known of a tensor, if it can be sent."""
-    if name == "__metadata__":
-        raise Invalid("no tensor can be called '__metadata__': the format has that name for itself")
-    is_torch = hasattr(tensor, "data_ptr")
-    dtype = getattr(tensor, "dtype", "")
-    kind = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "name", "")
-    word = (_TORCH if is_torch else _NUMPY).get(kind)
-    if word is None:
-        known = ", ".join(_TORCH if is_torch else _NUMPY)
-        what = f"'{name}' is of type {kind or type(tensor).__name__}"
-        raise UnsupportedType(f"{what}, which cannot be sent: convert it to one of {known}")
-    if is_torch:
-        return _taken_of_torch(name, tensor, word)
-    if not tensor.flags.c_contiguous:
-        raise NotContiguous(f"'{name}' is not contiguous: send numpy.ascontiguousarray(array)")
-    if tensor.dtype.byteorder == ">":
-        raise UnsupportedType(f"'{name}' has its bytes in the other order: send array.astype(array.dtype.newbyteorder('<'))")
-    shape = [int(side) for side in tensor.shape]
-    where = tensor.__array_interface__["data"][0]
-    identity = (where, word, tuple(shape)) if tensor.size else None
-    return _Taken(word, shape, tensor.nbytes, identity, lambda: memoryview(tensor.reshape(-1).view("u1")))
-
-
-def _taken_of_torch(name: str, tensor: Any, word: str) -> _Taken:
-    import torch
-
-    # What a view of the memory would not say.
-    other = {
-        "is sharded over processes": (hasattr(tensor, "full_tensor"), "tensor.full_tensor()"),
-        "is sparse": (tensor.layout != torch.strided, "tensor.to_dense()"),
-        "has no bytes, it is on the device meta": (tensor.device.type == "meta", "a tensor that is somewhere"),
-        "is conjugated only when it is read": (tensor.is_conj(), "tensor.resolve_conj()"),
-        "is negated only when it is read": (tensor.is_neg(), "tensor.resolve_neg()"),
-    }
-    for what, (is_so, cure) in other.items():
-        if is_so:
-            raise UnsupportedType(f"'{name}' {what}: send {cure}")
-    if not tensor.is_contiguous():
-        raise NotContiguous(f"'{name}' is not contiguous: send tensor.contiguous()")
-    nbytes = tensor.numel() * tensor.element_size()
-    shape = [int(side) for side in tensor.shape]
-    if word == "F4":
-        # Two to a byte: the header counts values, torch counts bytes.
-        shape[-1] *= 2
-    identity = (tensor.device, tensor.data_ptr(), word, tuple(shape)) if nbytes else None
-    return _Taken(word, shape, nbytes, identity, lambda: _bytes_of_torch(tensor, nbytes))
-
-
-def _bytes_of_torch(tensor: Any, nbytes: int) -> memoryview:
-    """The bytes of a tensor, where they are if that is this machine's memory. numpy has not all of torch's types and need not
-    be installed."""
-    import ctypes
-
-    if nbytes == 0:
-        return memoryview(b"")
-    here = tensor.detach().cpu()
-    array = (ctypes.c_ubyte * nbytes).from_address(here.data_ptr())
-    # The bytes are there as long as a view of them.
-    array.tensor = here  # type: ignore[attr-defined]
-    return memoryview(array)
+    return length
 
 
 def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
@@ -235,9 +148,8 @@ def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]
     metadata = header.pop("__metadata__", {})
     body = view[begin:]
     places = {name: _place(name, entry, body.nbytes) for name, entry in header.items()}
-    if framework == "numpy" and (others := [name for name, (word, *_) in places.items() if word not in _NUMPY_OF]):
-        kind = places[others[0]][0]
-        raise UnsupportedType(f"'{others[0]}' is of type {kind}, which numpy has not: ask for framework='torch'")
+    if framework == "numpy":
+        _refuse_what_numpy_has_not(places)
     tied = _tied(metadata, places)
     make = _torch_view if framework == "torch" else _numpy_view
     ordered = sorted(places, key=lambda name: places[name][2])
@@ -261,7 +173,7 @@ def _place(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int]:
     """What a header, which comes from others, says of a tensor: its type, its shape, and where it is."""
     try:
         word, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
-        wanted_bits = math.prod(shape) * _BITS[word]
+        wanted_bits = math.prod(shape) * BITS[word]
     except (KeyError, TypeError, ValueError):
         raise Invalid(f"the header says nothing that can be used of '{name}'") from None
     if not all(type(side) is int and side >= 0 for side in (*shape, begin, end)):
@@ -273,16 +185,21 @@ def _place(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int]:
     return word, shape, begin, end
 
 
+def _refuse_what_numpy_has_not(places: Mapping[str, tuple[str, list[int], int, int]]) -> None:
+    for name, (word, *_) in places.items():
+        numpy_dtype_of(name, word)
+
+
 def _torch_view(body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
     import torch
 
-    dtype = getattr(torch, _TORCH_OF[word])
+    dtype = getattr(torch, TORCH_OF[word])
     if word == "F4":
         shape = [*shape[:-1], shape[-1] // 2]
     if begin == end:
         return torch.empty(shape, dtype=dtype)
     flat = torch.frombuffer(body[begin:end], dtype=torch.uint8)
-    if flat.data_ptr() % max(1, _BITS[word] // 8):
+    if flat.data_ptr() % max(1, BITS[word] // 8):
         # Behind an odd number of bytes. torch takes it for granted that its numbers are aligned.
         flat = flat.clone()
     return flat.view(dtype).reshape(shape)
@@ -291,7 +208,7 @@ def _torch_view(body: memoryview, word: str, shape: list[int], begin: int, end: 
 def _numpy_view(body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
     import numpy
 
-    return numpy.frombuffer(body[begin:end], dtype=_NUMPY_OF[word]).reshape(shape)
+    return numpy.frombuffer(body[begin:end], dtype=numpy_dtype_of("it", word)).reshape(shape)
 
 
 def arriving(
@@ -306,7 +223,7 @@ def arriving(
     if framework not in ("numpy", "torch"):
         raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
     return _as_they_come(
-        _Arriving(agent.watch(data_id, timeout=timeout), lambda: agent.read(data_id, timeout=timeout).path), framework
+        _Arriving(agent.watch(data_id, timeout=timeout), lambda: agent.read(data_id, timeout=timeout).path, data_id), framework
     )
 
 
@@ -320,9 +237,8 @@ def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]
         header, _ = header_of(coming.bytes_of(0, begin))
         metadata = header.pop("__metadata__", {})
         places = {name: _place(name, entry, coming.length - begin) for name, entry in header.items()}
-        if framework == "numpy" and (others := [name for name, place in places.items() if place[0] not in _NUMPY_OF]):
-            kind = places[others[0]][0]
-            raise UnsupportedType(f"'{others[0]}' is of type {kind}, which numpy has not: ask for framework='torch'")
+        if framework == "numpy":
+            _refuse_what_numpy_has_not(places)
         tied = _tied(metadata, places)
         made: dict[str, Any] = {}
         for name in sorted(places, key=lambda name: places[name][2]):
@@ -341,8 +257,8 @@ def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]
 class _Arriving:
     """An object's bytes of which some are verified."""
 
-    def __init__(self, watch: Watch, find: Callable[[], str | os.PathLike[str]]) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, find: Callable[[], str], data_id: int) -> None:
+        self._watch, self._data_id = watch, data_id
         # Where all of it lies once it is whole.
         self._find = find
         self._file: int | None = None
@@ -362,10 +278,12 @@ class _Arriving:
                 raise AgentLost("the agent ended before the object was here")
             if self._file is None:
                 try:
-                    self._file = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
-                except FileNotFoundError:
+                    file = opened(part.path, self._data_id)
+                except ObjectUnknown:
                     # It has its own name by now.
-                    self._file = os.open(self._find(), os.O_RDONLY | os.O_CLOEXEC)
+                    file = opened(self._find(), self._data_id)
+                with file:
+                    self._file = os.dup(file.fileno())
                 self.length = part.length
             for at, length in part.verified:
                 self._add(at, at + length)

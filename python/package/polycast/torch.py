@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from polycast import _gpu
 from polycast import tensors as _tensors
 from polycast._agent import Agent, Object, Published, Versions
 from polycast._shared import shared_agent
-from polycast.errors import ObjectUnknown, TimedOut, UnsupportedType, WeightsMismatch
+from polycast.errors import Invalid, ObjectUnknown, TimedOut, UnsupportedType, WeightsMismatch
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ def publish(
 
     `weights` are a module, a state dict, or pairs of names and tensors, which are taken one at a time: weights that are spread
     over several devices need not be in one place. The bytes are copied once, from where the tensors are into the agent's
-    memory. Versions only rise; without one it is one above the last.
+    memory; those of a GPU go there in pieces, through two pinned buffers. Versions only rise; without one it is one above the last.
     """
     if hasattr(weights, "state_dict"):
         weights = weights.state_dict()
@@ -116,9 +117,14 @@ class Weights:
     def load_into(self, module: torch.nn.Module, *, strict: bool = True, assign: bool = False) -> None:
         """Puts the weights into a module. Names and shapes are looked at before the first is changed, so that it has the
         version before or this one. Without `strict`, names that only one of them has are left alone; with `assign` its
-        parameters become views of the host's copy, and nothing is copied."""
+        parameters become views of the host's copy, and nothing is copied: such a module is in this machine's memory, or has no
+        bytes yet."""
         state = self.state_dict()
         own = module.state_dict()
+        away = [name for name, tensor in own.items() if tensor.device.type not in ("cpu", "meta")]
+        if assign and away:
+            where = own[away[0]].device
+            raise Invalid(f"'{away[0]}' is on {where}, where no view of the host's copy can be: leave assign away, and it is copied there")
         wrong = [
             f"'{name}' is {list(tensor.shape)} and that of the module {list(own[name].shape)}"
             for name, tensor in state.items()
@@ -131,7 +137,20 @@ class Weights:
             more = f", and {len(wrong) - 3} others" if len(wrong) > 3 else ""
             what = f"version {self.version} is not of this module: {'; '.join(wrong[:3])}{more}"
             raise WeightsMismatch(f"{what}; give the module that it was made of, or strict=False where only names differ")
+        self._fill(state, own)
         module.load_state_dict(state, strict=strict, assign=assign)
+
+    @staticmethod
+    def _fill(state: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
+        """Copies what belongs on a GPU there, the fast way. The module is then given its own tensors, and does with them whatever else it does
+        when it is loaded."""
+        targets = {}
+        for name, tensor in state.items():
+            to = own.get(name)
+            if to is not None and to.device.type == "cuda" and to.dtype == tensor.dtype and to.is_contiguous() and tensor.numel():
+                targets[to.data_ptr()] = (to, tensor)
+                state[name] = to
+        _gpu.fill(targets.values())
 
 
 class Subscription(Iterator[Weights]):

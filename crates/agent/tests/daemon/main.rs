@@ -345,8 +345,8 @@ async fn what_cannot_be_used_is_named() {
     config.store = Some(world.folder.path().join("other"));
     config.socket = world.config("a").socket;
     assert!(fails(config).await.ends_with("another agent listens on it"));
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let listener = std::net::TcpListener::bind(taken).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
     let mut config = world.config("b");
     config.control_port = Some(taken.port());
     assert_eq!(fails(config).await, format!("the agent cannot listen on {taken}: the port is in use"));

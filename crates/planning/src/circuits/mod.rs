@@ -146,7 +146,7 @@ pub enum Rejection {
         reachable: u32,
     },
     /// More splitters than the network has.
-    #[error("it needs {needed} splitters and the network has {splitters}: split the group or add splitters")]
+    #[error("it needs {needed} splitter{} and the network has {splitters}: split the group or add splitters", if *needed == 1 { "" } else { "s" })]
     Splitters {
         /// What it needs.
         needed: u32,

@@ -7,6 +7,7 @@ use polycast_api::error::Kind;
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_types::DataId;
 use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -112,7 +113,7 @@ pub(super) struct Taken {
 /// Begins to take an object where the agent does not say where its bytes lie.
 pub(super) async fn take(session: &Session, object: &Object) -> Result<Option<Taken>, Failure> {
     let is_set = object.kind() == Kinds::Set;
-    if !object.path.is_empty() && !is_set {
+    if !object.path.is_empty() && !is_set && !is_descriptor(Path::new(&object.path)) {
         return Ok(None);
     }
     let id = object.id().map_err(ClientError::from)?;
@@ -120,6 +121,12 @@ pub(super) async fn take(session: &Session, object: &Object) -> Result<Option<Ta
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     tokio::spawn(pass(taking, sender));
     Ok(Some(Taken { pieces, piece: Vec::new(), at: 0, left: (!is_set).then_some(object.length) }))
+}
+
+/// Whether a path is a descriptor of some process, whose number may be another file's by now. The agent looks whether it is.
+fn is_descriptor(path: &Path) -> bool {
+    let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+    matches!(parts.as_slice(), ["/", "proc", _, "fd", _])
 }
 
 async fn pass(mut taking: Taking, pieces: mpsc::Sender<io::Result<Vec<u8>>>) {

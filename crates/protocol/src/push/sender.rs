@@ -726,7 +726,7 @@ impl Sender {
             if let Some(deadline) = self.config.deadline
                 && now.since(started) >= deadline
             {
-                self.settle(id, Some(Why::Deadline(deadline)));
+                self.settle(id, Some(Why::Deadline));
             } else if now.since(peer.heard_at) >= self.config.stall_timeout {
                 self.settle(id, Some(Why::Stalled(self.config.stall_timeout)));
             } else {

@@ -732,19 +732,19 @@ impl Roster {
     }
 
     /// When a roster that judges gives up all who are not done.
-    fn end_of_all(&self) -> Option<(Time, Duration)> {
+    fn end_of_all(&self) -> Option<Time> {
         match self.config.verdicts {
-            Verdicts::Roster { deadline: Some(deadline) } => Some((self.started_at? + deadline, deadline)),
+            Verdicts::Roster { deadline: Some(deadline) } => Some(self.started_at? + deadline),
             _ => None,
         }
     }
 
     fn give_up_late(&mut self, now: Time) {
-        let over = self.end_of_all().filter(|(at, _)| now >= *at);
+        let over = self.end_of_all().is_some_and(|at| now >= at);
         for at in 0..self.entries.len() {
             let entry = &self.entries[at];
-            if let Some((_, span)) = over.filter(|_| !entry.is_settled()) {
-                self.fail(now, at, Why::Deadline(span));
+            if over && !entry.is_settled() {
+                self.fail(now, at, Why::Deadline);
             } else if self.patience(entry).is_some_and(|until| now >= until) {
                 match entry.stage {
                     Stage::Present => self.lose_place(now, at, Why::NotReady(self.config.have_timeout)),
@@ -863,7 +863,7 @@ impl Roster {
         let alive = alive.map(|entry| entry.told_at + ALIVE_INTERVAL);
         let patience = self.entries.iter().filter_map(|entry| self.patience(entry));
         let start = self.starts_without().filter(|at| self.started_at.is_none() && *at > now);
-        let all = self.end_of_all().map(|(at, _)| at);
+        let all = self.end_of_all();
         alive.chain(patience).chain(start).chain(all).min()
     }
 

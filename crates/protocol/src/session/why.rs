@@ -79,9 +79,10 @@ pub enum Why {
     /// It says that it has the object, and cannot show bytes of it.
     #[error("it says that it has the object, but cannot show the bytes of it that it was asked for")]
     Unproven,
-    /// It was not done when the deadline came.
-    #[error("not done at the deadline of {0}")]
-    Deadline(Duration),
+    /// It was not done when the deadline came. The time that this transfer had is not the one that its user named: a path, or another
+    /// transfer before it, took its part of that.
+    #[error("not done at the deadline")]
+    Deadline,
     /// It is slower than the others, and is not to catch up.
     #[error("{0}")]
     Slow(Slower),
@@ -122,7 +123,7 @@ impl Why {
             || matches!(
                 self,
                 Why::TakenOut
-                    | Why::Deadline(_)
+                    | Why::Deadline
                     | Why::AddedLate
                     | Why::NoProgress(_)
                     | Why::Unproven
