@@ -121,6 +121,21 @@ def test_what_a_module_does_when_it_is_loaded_is_done(cluster: Cluster, topic: s
         version.load_into(torch.nn.Sequential(Marked(9, 8), torch.nn.BatchNorm1d(8)).to(GPU))
 
 
+def test_a_weight_that_is_a_part_of_another_is_no_tied_one(cluster: Cluster, topic: str) -> None:
+    class Parts(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.whole = torch.nn.Parameter(torch.full((100,), value, device=GPU))
+            self.part = torch.nn.Parameter(self.whole.data[:10])
+
+    subscription = weights.subscribe(topic, agent=cluster[1])
+    weights.publish(Parts(5.0), topic, agent=cluster[0])
+    version, model = subscription.next(30), Parts(0.0)
+    assert version is not None
+    version.load_into(model)
+    assert model.whole.eq(5).all() and model.part.eq(5).all()
+
+
 @pytest.mark.parametrize("own_stream", [False, True])
 def test_what_the_gpu_still_computes_is_in_the_version(own_stream: bool) -> None:
     stream = torch.cuda.Stream(GPU) if own_stream else torch.cuda.current_stream(GPU)

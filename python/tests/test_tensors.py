@@ -124,6 +124,14 @@ def test_arrays_of_other_libraries_are_sent() -> None:
     with pytest.raises(errors.UnsupportedType, match="'far' is sharded over processes: send jax.experimental.multihost_utils"):
         tensors.pack({"far": Elsewhere(numbers, addressable=False)})
 
+    with pytest.raises(errors.UnsupportedType, match="'big' has its bytes in the other order"):
+        tensors.pack({"big": Elsewhere(numbers.astype(">f4"))})
+    for other in (numbers.astype("float64"), numbers[:1]):
+        changed = Elsewhere(numbers)
+        changed._array = other
+        with pytest.raises(errors.UnsupportedType, match="'changed' became .* when it was copied, not F32 with 12"):
+            joined(tensors.pack({"changed": changed}))
+
     class Typed:
         dtype = numpy.dtype("float32")
 

@@ -119,6 +119,8 @@ fn splitters_of_different_fan_outs_are_taken_as_they_fit() {
     }
     let Err(Refusal::Impossible(why)) = fabric.plan(&network, &group(0, 1..=13)) else { panic!("13 fit") };
     assert!(why.contains("needs 4 splitters and the network has 3"), "{why}");
+    let one = polycast_planning::circuits::Rejection::Splitters { needed: 1, splitters: 0 }.to_string();
+    assert!(one.starts_with("it needs 1 splitter and the network has 0"), "{one}");
     // Ports that are not the fabric's are none of its resources.
     assert_eq!(fabric.resources_of(&DeviceCommand::CrossConnect { from: 7, to: 41 }), []);
 }

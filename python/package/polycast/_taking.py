@@ -79,6 +79,8 @@ def take(name: str, tensor: Any) -> Taken:
         raise UnsupportedType(f"{what}, which cannot be sent: convert it to one of {', '.join(known)}")
     if is_torch:
         return _take_of_torch(name, tensor, word)
+    if getattr(dtype, "byteorder", "=") == ">":
+        raise UnsupportedType(f"'{name}' has its bytes in the other order: send array.astype(array.dtype.newbyteorder('<'))")
     if hasattr(tensor, "__array_interface__"):
         return _take_of_numpy(name, tensor, word)
     return _take_of_other(name, tensor, word)
@@ -87,8 +89,6 @@ def take(name: str, tensor: Any) -> Taken:
 def _take_of_numpy(name: str, tensor: Any, word: str) -> Taken:
     if not tensor.flags.c_contiguous:
         raise NotContiguous(f"'{name}' is not contiguous: send numpy.ascontiguousarray(array)")
-    if tensor.dtype.byteorder == ">":
-        raise UnsupportedType(f"'{name}' has its bytes in the other order: send array.astype(array.dtype.newbyteorder('<'))")
     shape = [int(side) for side in tensor.shape]
     where = tensor.__array_interface__["data"][0]
     identity = (where, word, tuple(shape)) if tensor.size else None
@@ -113,7 +113,12 @@ def _take_of_other(name: str, tensor: Any, word: str) -> Taken:
     def parts() -> Iterator[Buffer]:
         import numpy
 
-        yield _bytes_of_numpy(numpy.ascontiguousarray(copy() if copy else tensor))
+        copied = numpy.ascontiguousarray(copy() if copy else tensor)
+        # What the header says of it is decided by now.
+        if copied.dtype != tensor.dtype or copied.size != tensor.size:
+            what = f"'{name}' became {copied.dtype.name} with {copied.size} numbers when it was copied"
+            raise UnsupportedType(f"{what}, not {word} with {tensor.size}: send numpy.asarray(array)")
+        yield _bytes_of_numpy(copied)
 
     # An object under two names is one tensor. Where its bytes are is its library's to know.
     identity = (type(tensor).__name__, id(tensor)) if tensor.size else None

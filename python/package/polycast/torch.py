@@ -145,10 +145,11 @@ class Weights:
         """Copies what belongs on a GPU there, the fast way. The module is then given its own tensors, and does with them whatever else it does
         when it is loaded."""
         targets = {}
-        for name, tensor in state.items():
-            to = own.get(name)
-            if to is not None and to.device.type == "cuda" and to.dtype == tensor.dtype and to.is_contiguous() and tensor.numel():
-                targets[to.data_ptr()] = (to, tensor)
+        for name, to in own.items():
+            tensor = state.get(name)
+            if tensor is not None and to.device.type == "cuda" and to.dtype == tensor.dtype and to.is_contiguous() and to.numel():
+                # Tied weights are copied once. One that begins where another does may be a part of that one.
+                targets[to.data_ptr(), to.numel(), tensor.data_ptr()] = (to, tensor)
                 state[name] = to
         _gpu.fill(targets.values())
 
