@@ -113,7 +113,7 @@ def _take_of_other(name: str, tensor: Any, word: str) -> Taken:
     def parts() -> Iterator[Buffer]:
         import numpy
 
-        copied = numpy.ascontiguousarray(copy() if copy else tensor)
+        copied = numpy.asarray(copy() if copy else tensor)
         # What the header says of it is decided by now.
         if copied.dtype != tensor.dtype or copied.size != tensor.size:
             what = f"'{name}' became {copied.dtype.name} with {copied.size} numbers when it was copied"
