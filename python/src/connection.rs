@@ -7,8 +7,9 @@ use polycast_api::client::{
     AgentClient, ClientError, Piece, Receivers, SendOptions, Session, Slow, Wait, Wanted,
     default_socket as usual_socket,
 };
+use polycast_api::error::Kind;
 use polycast_types::{AppId, DataId, Duration};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -56,7 +57,7 @@ impl<T: Source> Events<T> {
         if self.process != std::process::id() {
             return Err(values::raise(py, "invalid", "the call belongs to the process that was forked"));
         }
-        let timeout = timeout.map(span).transpose()?;
+        let timeout = timeout.map(|seconds| span(py, seconds)).transpose()?;
         let (events, cancelled) = (Arc::clone(&self.events), Arc::clone(&self.cancelled));
         let next = async move {
             let mut events = events.lock().await;
@@ -202,6 +203,11 @@ impl Connection {
                 return Ok((client.clone(), session.clone()));
             }
         }
+        self.register(py, own)
+    }
+
+    /// Makes a session of this process, which takes the place of the one before.
+    fn register(&self, py: Python<'_>, own: u32) -> PyResult<(AgentClient, Session)> {
         let (socket, app) = (self.socket.clone(), self.app);
         let made = wait(py, async move {
             let client = AgentClient::connect(&socket).await?;
@@ -210,14 +216,17 @@ impl Connection {
         })?;
         let (client, session) = made.map_err(|error| values::error(py, &error))?;
         let mut held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        // The parent's connection belongs to threads that are not here.
-        std::mem::forget(held.replace((own, client.clone(), session.clone())));
+        let before = held.replace((own, client.clone(), session.clone()));
+        if before.as_ref().is_some_and(|(process, ..)| *process != own) {
+            // The parent's connection belongs to threads that are not here.
+            std::mem::forget(before);
+        }
         Ok((client, session))
     }
 
-    fn call<T: Send>(&self, py: Python<'_>, work: impl AsyncFnOnceSend<T>) -> PyResult<T> {
-        let (_, session) = self.session(py)?;
-        wait(py, work.run(session))?.map_err(|error| values::error(py, &error))
+    /// Does work with the session. An agent that has begun anew knows no process: then this one registers, and the work is done again.
+    fn call<T: Send>(&self, py: Python<'_>, work: impl AsyncFnOnceSend<T> + Clone) -> PyResult<T> {
+        self.call_until(py, None, work)
     }
 
     /// The same, until the caller cancels it.
@@ -225,11 +234,25 @@ impl Connection {
         &self,
         py: Python<'_>,
         cancel: Option<&Cancel>,
-        work: impl AsyncFnOnceSend<T>,
+        work: impl AsyncFnOnceSend<T> + Clone,
     ) -> PyResult<T> {
-        let cancelled = cancel.map(|cancel| Arc::clone(&cancel.asked));
         let (_, session) = self.session(py)?;
-        let work = work.run(session);
+        match self.attempt(py, cancel, work.clone().run(session))? {
+            Err(error) if error.kind() == Some(Kind::NotRegistered) => {
+                let (_, session) = self.register(py, std::process::id())?;
+                self.attempt(py, cancel, work.run(session))?.map_err(|error| values::error(py, &error))
+            }
+            done => done.map_err(|error| values::error(py, &error)),
+        }
+    }
+
+    fn attempt<T: Send>(
+        &self,
+        py: Python<'_>,
+        cancel: Option<&Cancel>,
+        work: impl Future<Output = Result<T, ClientError>> + Send,
+    ) -> PyResult<Result<T, ClientError>> {
+        let cancelled = cancel.map(|cancel| Arc::clone(&cancel.asked));
         let asked = async {
             match cancelled {
                 Some(cancelled) => cancelled.notified().await,
@@ -243,7 +266,7 @@ impl Connection {
             }
         };
         match wait(py, limited)? {
-            Some(done) => done.map_err(|error| values::error(py, &error)),
+            Some(done) => Ok(done),
             None => Err(values::raise(py, "cancelled", "the call was cancelled")),
         }
     }
@@ -271,10 +294,30 @@ fn a_number(process: u32) -> u64 {
     RandomState::new().hash_one((process, MADE.fetch_add(1, Ordering::Relaxed)))
 }
 
+/// An object's number.
+#[derive(Clone, Copy)]
+struct Number(u64);
+
+impl FromPyObject<'_, '_> for Number {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let outside = |error: PyErr| match error.is_instance_of::<PyOverflowError>(given.py()) {
+            true => {
+                let said = format!("{} is no number of an object: those are from 0 to 2**64 - 1", &*given);
+                values::raise(given.py(), "invalid", &said)
+            }
+            false => error,
+        };
+        given.extract().map(Number).map_err(outside)
+    }
+}
+
 /// Seconds as Python has them.
-fn span(seconds: f64) -> PyResult<Duration> {
+fn span(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     if !seconds.is_finite() || seconds < 0.0 {
-        return Err(PyValueError::new_err(format!("{seconds} is no time in seconds")));
+        let said = format!("{seconds} is no time in seconds: give None for no limit");
+        return Err(values::raise(py, "invalid", &said));
     }
     Ok(Duration::from_nanos((seconds * 1e9).min(u64::MAX as f64) as u64))
 }
@@ -295,7 +338,7 @@ impl Connection {
     fn add(
         &self,
         py: Python<'_>,
-        data: u64,
+        data: Number,
         paths: Vec<PathBuf>,
         name: String,
         exclude: Vec<String>,
@@ -303,8 +346,8 @@ impl Connection {
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
             match files {
-                true => session.add_set(DataId(data), &paths, &name, &exclude, false).await,
-                false => session.add_all(DataId(data), &paths, &name, &exclude, false).await,
+                true => session.add_set(DataId(data.0), &paths, &name, &exclude, false).await,
+                false => session.add_all(DataId(data.0), &paths, &name, &exclude, false).await,
             }
         })?;
         Ok(values::object(&added).to_string())
@@ -314,25 +357,25 @@ impl Connection {
     fn read(
         &self,
         py: Python<'_>,
-        data: u64,
+        data: Number,
         timeout: Option<f64>,
         known_only: bool,
         cancel: Option<&Cancel>,
     ) -> PyResult<String> {
-        let timeout = timeout.map(span).transpose()?;
+        let timeout = timeout.map(|seconds| span(py, seconds)).transpose()?;
         let until = if known_only { Wait::WhileComing(timeout) } else { Wait::UntilReady(timeout) };
         let read = self.call_until(py, cancel, |session: Session| async move {
-            session.read(DataId(data), until).await
+            session.read(DataId(data.0), until).await
         })?;
         Ok(values::object(&read).to_string())
     }
 
-    fn delete(&self, py: Python<'_>, data: u64) -> PyResult<()> {
-        self.call(py, |session: Session| async move { session.delete(DataId(data)).await })
+    fn delete(&self, py: Python<'_>, data: Number) -> PyResult<()> {
+        self.call(py, |session: Session| async move { session.delete(DataId(data.0)).await })
     }
 
-    fn withdraw(&self, py: Python<'_>, data: u64) -> PyResult<()> {
-        self.call(py, |session: Session| async move { session.withdraw(DataId(data)).await })
+    fn withdraw(&self, py: Python<'_>, data: Number) -> PyResult<()> {
+        self.call(py, |session: Session| async move { session.withdraw(DataId(data.0)).await })
     }
 
     /// The objects of the application here.
@@ -351,10 +394,10 @@ impl Connection {
     }
 
     /// Removes an object at other agents (`None`: all), and gives the agents that still have it, and why.
-    fn remove(&self, py: Python<'_>, data: u64, at: Option<Vec<String>>) -> PyResult<Vec<(String, String)>> {
+    fn remove(&self, py: Python<'_>, data: Number, at: Option<Vec<String>>) -> PyResult<Vec<(String, String)>> {
         let at = at.map_or(Receivers::All, Receivers::Named);
         let removed = self.call(py, |session: Session| async move {
-            session.remove(&at, &[DataId(data)], &[], None).await
+            session.remove(&at, &[DataId(data.0)], &[], None).await
         })?;
         let failed = removed.removed.into_iter().filter(|one| !one.error.is_empty());
         let failed = failed.map(|one| (one.agent, one.error));
@@ -368,7 +411,7 @@ impl Connection {
     fn send(
         &self,
         py: Python<'_>,
-        data: u64,
+        data: Number,
         name: String,
         to: Option<Vec<String>>,
         deadline: Option<f64>,
@@ -382,13 +425,13 @@ impl Connection {
             "catch-up" => Slow::CatchUp { after: None },
             other => {
                 let said = format!("'{other}' is no way to treat slow receivers: wait, drop or catch-up");
-                return Err(PyValueError::new_err(said));
+                return Err(values::raise(py, "invalid", &said));
             }
         };
-        let deadline = deadline.map(span).transpose()?;
+        let deadline = deadline.map(|seconds| span(py, seconds)).transpose()?;
         let options = SendOptions { deadline, slow: Some(slow), detached, ..SendOptions::default() };
         let events =
-            self.call(py, |session: Session| async move { session.send(DataId(data), &to, &options).await })?;
+            self.call(py, |session: Session| async move { session.send(DataId(data.0), &to, &options).await })?;
         Ok(Sending { name, events: Events::new(events) })
     }
 
@@ -397,12 +440,12 @@ impl Connection {
         &self,
         py: Python<'_>,
         key: Option<String>,
-        data: u64,
+        data: Number,
         can_fill: bool,
         deadline: Option<f64>,
     ) -> PyResult<Fetching> {
-        let wanted = key.map_or(Wanted::Id(DataId(data)), Wanted::Key);
-        let deadline = deadline.map(span).transpose()?;
+        let wanted = key.map_or(Wanted::Id(DataId(data.0)), Wanted::Key);
+        let deadline = deadline.map(|seconds| span(py, seconds)).transpose()?;
         let events =
             self.call(py, |session: Session| async move { session.fetch(wanted, can_fill, deadline).await })?;
         Ok(Fetching(Events::new(events)))
@@ -422,13 +465,13 @@ impl Connection {
         py: Python<'_>,
         topic: String,
         version: Option<u64>,
-        data: u64,
+        data: Number,
         deadline: Option<f64>,
         cancel: Option<&Cancel>,
     ) -> PyResult<String> {
-        let deadline = deadline.map(span).transpose()?;
+        let deadline = deadline.map(|seconds| span(py, seconds)).transpose()?;
         let published = self.call_until(py, cancel, |session: Session| async move {
-            session.publish(&topic, version, DataId(data), deadline).await
+            session.publish(&topic, version, DataId(data.0), deadline).await
         })?;
         Ok(values::published(&published).to_string())
     }
@@ -442,25 +485,25 @@ impl Connection {
     fn watch(
         &self,
         py: Python<'_>,
-        data: u64,
+        data: Number,
         ranges: Vec<(u64, u64)>,
         timeout: Option<f64>,
     ) -> PyResult<Watching> {
-        let timeout = timeout.map(span).transpose()?;
+        let timeout = timeout.map(|seconds| span(py, seconds)).transpose()?;
         let ranges: Vec<_> = ranges.into_iter().map(|(at, length)| at..at.saturating_add(length)).collect();
         let events =
             self.call(
                 py,
-                |session: Session| async move { session.watch(DataId(data), &ranges, timeout).await },
+                |session: Session| async move { session.watch(DataId(data.0), &ranges, timeout).await },
             )?;
         Ok(Watching(Events::new(events)))
     }
 
     /// The files of a set as they come.
-    fn files(&self, py: Python<'_>, data: u64, timeout: Option<f64>) -> PyResult<Files> {
-        let timeout = timeout.map(span).transpose()?;
+    fn files(&self, py: Python<'_>, data: Number, timeout: Option<f64>) -> PyResult<Files> {
+        let timeout = timeout.map(|seconds| span(py, seconds)).transpose()?;
         let events =
-            self.call(py, |session: Session| async move { session.files(DataId(data), timeout).await })?;
+            self.call(py, |session: Session| async move { session.files(DataId(data.0), timeout).await })?;
         Ok(Files(Events::new(events)))
     }
 
@@ -545,6 +588,10 @@ impl Files {
 impl Filling {
     /// Brings the next bytes, at most 1 MiB; gives false when the agent takes no more: `finish` says why.
     fn write(&self, py: Python<'_>, bytes: Vec<u8>) -> PyResult<bool> {
+        if bytes.is_empty() {
+            // To the agent an empty piece would be the last one.
+            return Ok(true);
+        }
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(pieces) = pieces else { return Ok(false) };
         wait(py, async move { pieces.send(Ok(bytes)).await.is_ok() })
@@ -554,11 +601,10 @@ impl Filling {
     fn finish(&self, py: Python<'_>, failed: Option<String>) -> PyResult<String> {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take();
         let filled = wait(py, async {
-            if let (Some(pieces), Some(reason)) = (&pieces, failed) {
+            if let Some(pieces) = pieces {
                 // An agent that has gone says so below.
-                let _ = pieces.send(Err(reason)).await;
+                let _ = pieces.send(failed.map_or(Ok(Vec::new()), Err)).await;
             }
-            drop(pieces);
             match self.filled.lock().await.take() {
                 Some(filled) => filled.await.map_err(|error| ClientError::Lost(error.to_string())).flatten(),
                 None => Err(ClientError::Lost("the call has ended".into())),

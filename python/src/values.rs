@@ -15,7 +15,7 @@ pub fn error(py: Python<'_>, error: &ClientError) -> PyErr {
     let kind = match error {
         ClientError::Refused(refusal) => refusal.kind.name(),
         ClientError::Unreachable { .. } => "agent-unreachable",
-        ClientError::Forbidden { .. } => "socket-permission",
+        ClientError::Forbidden { .. } | ClientError::Stranger { .. } => "socket-permission",
         ClientError::Lost(_) => "agent-lost",
         ClientError::Path { .. } => "path",
     };

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -120,6 +123,18 @@ def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path
         agent.add_buffer(number, memoryview(b"abcdef")[::2])
     with pytest.raises(errors.Invalid, match=r"to=\['one'\]"):
         agent.send(number, "one")  # type: ignore[arg-type]
+    with pytest.raises(errors.Invalid, match=r"exclude=\['\*.tmp'\]"):
+        agent.add(number, tmp_path, exclude="*.tmp")
+    with pytest.raises(errors.Invalid, match=r"at=\['one'\]"):
+        agent.remove(number, "one")  # type: ignore[arg-type]
+    for outside in (-1, 1 << 64):
+        with pytest.raises(errors.Invalid, match=f"{outside} is no number of an object"):
+            agent.read(outside)
+    for time_s in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(errors.Invalid, match="is no time in seconds"):
+            agent.read(number, time_s)
+        with pytest.raises(errors.Invalid, match="is no time in seconds"):
+            agent.subscribe(f"times-{number}").next(time_s)
     with pytest.raises(ValueError, match="catch-up"):
         agent.send(number, "all", slow="never")  # type: ignore[arg-type]
     agent.add_buffer(number, b"abc")
@@ -220,10 +235,128 @@ def test_the_other_process_does_not_take_the_agent_along() -> None:
 
 
 def test_two_of_one_application_in_one_process(cluster: Cluster) -> None:
-    import uuid
-
-    socket, app = cluster[0].socket, uuid.uuid4()
-    with polycast.Agent(socket, app) as one:
-        polycast.Agent(socket, app).close()
+    where, app = cluster[0].socket, uuid.uuid4()
+    with polycast.Agent(where, app) as one:
+        polycast.Agent(where, app).close()
         assert one.add_buffer(1, b"still registered").length == 16
         one.delete(1)
+
+
+def test_pointers_are_not_sent(cluster: Cluster, number: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    for pointers in (numpy.array([object(), 3], object), numpy.zeros(2, [("a", "i4"), ("b", "O")])):
+        with pytest.raises(errors.UnsupportedType, match="places in this process's memory"):
+            cluster[0].add_buffer(number, pointers)
+    with pytest.raises(errors.UnsupportedType, match=r"array.view\('u1'\)"):
+        cluster[0].add_buffer(number, numpy.zeros(2, "M8[s]"))
+    named = numpy.ones(2, [("Offset", "i4"), ("P", "f4")])
+    assert bytes(cluster[0].add_buffer(number, named).map()) == named.tobytes()
+
+
+def test_a_script_that_runs_again(cluster: Cluster, number: int) -> None:
+    """Closed, it leaves nothing; killed, what it leaves is in no one's way."""
+    app = uuid.UUID(bytes=cluster[0]._app)
+    with polycast.Agent(cluster[0].socket, app) as one:
+        one.add_buffer(number, b"first")
+    assert number not in [found.data_id for found in cluster[0].list()]
+    script = f"import os, polycast; polycast.Agent({cluster[0].socket!r}, {str(app)!r}).add_buffer({number}, b'killed'); os._exit(0)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    with polycast.Agent(cluster[0].socket, app) as one:
+        assert bytes(one.add_buffer(number, b"again").map()) == b"again"
+
+
+def gone(pids: list[int]) -> bool:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        left = [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+        if not left:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+PRINTS = "import os, polycast; a = polycast.Agent.embedded(); print(*[c.pid for c in a._embedded._children], a._embedded._folder, flush=True)"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
+    # A worker that was forked goes on: it is not in the way of their end.
+    script = f"{PRINTS}; pid = os.fork(); import time; print(pid or '', flush=True) if pid else None; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        *pids, _ = child.stdout.readline().split()
+        forked = int(child.stdout.readline())
+        child.send_signal(how)
+        child.wait(20)
+        try:
+            assert gone([int(pid) for pid in pids])
+            assert Path(f"/proc/{forked}").exists()
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
+def test_children_end_with_a_worker_of_multiprocessing() -> None:
+    script = f"import multiprocessing\ndef work():\n    global a\n    {PRINTS}\np = multiprocessing.get_context('fork').Process(target=work)\np.start()\np.join()\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    *pids, _ = done.stdout.split()
+    assert len(pids) == 2 and gone([int(pid) for pid in pids]), done
+
+
+def test_an_agent_that_begins_anew_is_used_again(cluster: Cluster, number: int) -> None:
+    with polycast.Agent.embedded(cluster[0].manager, app=uuid.UUID(bytes=cluster[0]._app)) as agent:
+        embedded = agent._embedded
+        assert embedded is not None
+        agent.add_buffer(number, b"before")
+        embedded._children[0].terminate()
+        embedded._children[0].wait(20)
+        embedded._children[0] = subprocess.Popen(embedded._children[0].args, stdin=embedded._input, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                if agent.status().manager_connected:
+                    break
+            except errors.AgentLost:
+                pass
+            time.sleep(0.05)
+        assert bytes(agent.add_buffer(number + 1, b"after").map()) == b"after"
+        assert agent.send(number + 1, [cluster[1].name]).result(30).complete
+
+
+def test_a_stranger_where_the_agent_is_looked_for() -> None:
+    """In shared memory every user can make the folder of another one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become two users")
+    victim, stranger = 54321, 65534
+    folder = Path(f"/dev/shm/polycast-{victim}")
+    folder.mkdir(mode=0o755)
+    os.chown(folder, stranger, stranger)
+    listens = os.fork()
+    if listens == 0:
+        os.setuid(stranger)
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(f"{folder}/agent.sock")
+            os.chmod(f"{folder}/agent.sock", 0o777)
+            door.listen()
+            time.sleep(60)
+    try:
+        while not (folder / "agent.sock").exists() or (folder / "agent.sock").stat().st_mode & 0o002 == 0:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os.setuid(victim)
+            os.environ.pop("XDG_RUNTIME_DIR", None)
+            os.environ.pop("POLYCAST_SOCKET", None)
+            try:
+                polycast.Agent()
+            except errors.SocketPermission as error:
+                os._exit(0 if f"user {stranger} listens there" in str(error) else 2)
+            except BaseException:
+                os._exit(3)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        os.kill(listens, signal.SIGKILL)
+        os.waitpid(listens, 0)
+        shutil.rmtree(folder)

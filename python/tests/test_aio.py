@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
+from pathlib import Path
 
 import polycast
 import pytest
@@ -34,8 +36,43 @@ def test_a_read_that_is_cancelled_lets_its_thread_go(cluster: Cluster, number: i
         began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(agent.read(number), 0.3)
-        agent._run._threads.shutdown(wait=True)
+        agent._run._waits["read"].shutdown(wait=True)
         assert time.monotonic() - began < 5
+
+    asyncio.run(run())
+
+
+def test_many_waits_are_in_the_way_of_nothing(cluster: Cluster, number: int) -> None:
+    async def run() -> None:
+        agent = await aio.Agent.connect(cluster[1].socket, uuid.UUID(bytes=cluster[1]._app))
+        reads = [asyncio.ensure_future(agent.read(number)) for _ in range(2 * aio._THREADS_MAX)]
+        await asyncio.sleep(0.5)
+        assert (await asyncio.wait_for(agent.status(), 10)).manager_connected
+        cluster[0].add_buffer(number, b"for all")
+        report = await (await connect(cluster[0]).send(number, [cluster[1].name])).result()
+        assert report.complete
+        assert {one.length for one in await asyncio.wait_for(asyncio.gather(*reads), 30)} == {7}
+        await agent.close()
+        await agent.close()
+        with pytest.raises(errors.Closed):
+            await agent.status()
+
+    asyncio.run(run())
+
+
+def test_each_event_is_for_one_of_those_who_wait(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    for at in range(8):
+        (tmp_path / f"file-{at}").write_bytes(bytes([at]) * 1000)
+    cluster[0].add(number, tmp_path, files=True)
+
+    async def run() -> None:
+        files = await connect(cluster[0]).files(number, 10)
+
+        async def some() -> list[str]:
+            return [file.name async for file in files]
+
+        names = await asyncio.wait_for(asyncio.gather(*(some() for _ in range(4))), 30)
+        assert sorted(name for some in names for name in some) == [f"file-{at}" for at in range(8)]
 
     asyncio.run(run())
 
@@ -102,7 +139,7 @@ def test_a_fetch_that_is_cancelled_lets_its_thread_go(cluster: Cluster, number: 
         began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(agent.fetch(number, timeout=60), 0.3)
-        agent._run._threads.shutdown(wait=True)
+        agent._run._waits["fetch"].shutdown(wait=True)
         assert time.monotonic() - began < 10
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import threading
@@ -168,3 +169,42 @@ def test_files_of_a_set(slow: list[polycast.Agent], number: int, tmp_path: Path)
     with pytest.raises(errors.Invalid, match="is no set"):
         source.add_buffer(number + 1, b"x")
         next(source.files(number + 1))
+
+
+class Told:
+    """A watch that says what the test has written."""
+
+    def __init__(self, parts: list[polycast.Part]) -> None:
+        self.parts = parts
+
+    def next(self) -> polycast.Part | None:
+        return self.parts.pop(0) if self.parts else None
+
+    def cancel(self) -> None:
+        self.parts.clear()
+
+
+def test_what_is_written_hides_nothing_that_comes(tmp_path: Path) -> None:
+    page = 4096
+    edges = [0, 10, page - 1, page + 1, 3 * page + 5, 3 * page + 6, 5 * page, 5 * page + 100]
+    content = os.urandom(edges[-1])
+    file = tmp_path / "part"
+    file.write_bytes(bytes(edges[-1]))
+    told = Told([])
+    coming = tensors._Arriving(told, lambda: str(file), 1)  # type: ignore[arg-type]
+    before = len(os.listdir("/proc/self/fd"))
+    views = []
+    with open(file, "r+b") as written:
+        # The last comes first, and each is written to before its neighbour comes.
+        for begin, end in reversed(list(zip(edges, edges[1:]))):
+            os.pwrite(written.fileno(), content[begin:end], begin)
+            told.parts.append(polycast.Part(str(file), len(content), ((begin, end - begin),), False))
+            coming.await_bytes(begin, end)
+            view = coming.bytes_of(begin, end, own=True)
+            assert bytes(view) == content[begin:end], (begin, end)
+            view[:] = bytes(255 - byte for byte in view)
+            views.append((begin, end, view))
+    assert all(bytes(view) == bytes(255 - byte for byte in content[begin:end]) for begin, end, view in views)
+    assert file.read_bytes() == content, "this process alone sees what it writes"
+    assert len(os.listdir("/proc/self/fd")) - before <= 2, "not a descriptor for each"
+    coming.close()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import types
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +94,27 @@ def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
                 one.terminate()
             for one in workers:
                 one.wait(20)
+
+
+def test_a_broadcast_that_is_interrupted_leaves_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    from polycast.dask import broadcast
+
+    app = uuid.UUID(bytes=cluster[0]._app)
+    with polycast.Agent.embedded(cluster[0].manager, app=app) as hangs:
+        assert hangs._embedded is not None
+        name, pid = hangs.name, hangs._embedded._children[0].pid
+        client = types.SimpleNamespace(run=lambda *_: {"one": name})
+        monkeypatch.setenv("POLYCAST_SOCKET", cluster[0].socket)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        known = {found.data_id for found in cluster[0].list(all_applications=True)}
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            with pytest.raises(KeyboardInterrupt) as raised:
+                broadcast(client, numpy.zeros(20_000_000, "u1"), timeout=30)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            signal.signal(signal.SIGINT, before)
+        assert raised.value is not None
+        assert {found.data_id for found in cluster[0].list(all_applications=True)} <= known

@@ -68,7 +68,17 @@ def test_tied_weights_travel_once() -> None:
     assert numpy.array_equal(got["head"], shared) and numpy.array_equal(got["embed"], shared)
 
 
+def test_scalars_have_their_own_bytes() -> None:
+    sent = {name: numpy.float32(at) for at, name in enumerate("abcdefgh")} | {"n": numpy.int64(7), "m": numpy.int64(8)}
+    got = tensors.unpack(joined(tensors.pack(sent)))
+    assert got == sent and got["a"].shape == ()
+
+
 def test_what_cannot_be_sent_says_so() -> None:
+    with pytest.raises(errors.UnsupportedType, match=r"'m' has a mask.*filled\(\)"):
+        tensors.pack({"m": numpy.ma.masked_array([1.0, 2.0], [True, False])})
+    with pytest.raises(errors.Invalid, match="'step': 3.*text"):
+        tensors.pack({"a": numpy.zeros(1)}, {"step": 3})  # type: ignore[dict-item]
     with pytest.raises(errors.UnsupportedType, match="'words' is of type object.*float32"):
         tensors.pack({"words": numpy.array(["a", None])})
     with pytest.raises(errors.UnsupportedType, match="'plain' is of type list"):
@@ -164,6 +174,15 @@ def test_small_floats_are_of_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
         *(
             len(text).to_bytes(8, "little") + text + bytes(8)
             for text in (
+                b"[" * 200_000,
+                b'{"a":{"dtype":"F32","shape":[1.5,1' + b"0" * 400 + b'],"data_offsets":[0,8]}}',
+                b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+                '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'.encode("utf-16"),
+            )
+        ),
+        *(
+            len(text).to_bytes(8, "little") + text + bytes(8)
+            for text in (
                 json.dumps({"a": entry}).encode()
                 for entry in (
                     {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]},
@@ -175,6 +194,9 @@ def test_small_floats_are_of_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
                     {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]},
                     {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]},
                     {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]},
+                    {"dtype": "F32", "shape": [1] * 70 + [2], "data_offsets": [0, 8]},
+                    {"dtype": "F32", "shape": [0, 1 << 70], "data_offsets": [0, 0]},
+                    {"dtype": "F32", "shape": [0, 1 << 62, 1 << 62], "data_offsets": [0, 0]},
                 )
             )
         ),
@@ -206,8 +228,15 @@ def test_torch(cluster: Cluster, number: int) -> None:
         tensors.pack({"t": torch.zeros(3, 4).T})
 
 
-@pytest.mark.parametrize("metadata", [7, [], {"polycast.tied": "{"}, {"polycast.tied": "[]"}, {"polycast.tied": '{"a": "b"}'}, {"polycast.tied": 3}])
+@pytest.mark.parametrize("metadata", [7, [], {"polycast.tied": "{"}, {"polycast.tied": "[]"}, {"polycast.tied": '{"a": "b"}'}, {"polycast.tied": 3}, {"polycast.tied": "[" * 100_000}])
 def test_metadata_of_others_is_not_believed(metadata: object) -> None:
     text = json.dumps({"__metadata__": metadata}).encode()
     with pytest.raises(errors.Invalid):
         tensors.unpack(memoryview(len(text).to_bytes(8, "little") + text))
+
+
+def test_a_name_that_has_a_tensor_is_tied_to_none() -> None:
+    entry = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps({"__metadata__": {"polycast.tied": '{"a": "b"}'}, "a": entry, "b": entry}).encode()
+    with pytest.raises(errors.Invalid, match="tensor of its own"):
+        tensors.unpack(memoryview(len(text).to_bytes(8, "little") + text + b"1"))

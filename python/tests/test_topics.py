@@ -49,6 +49,38 @@ def test_an_origin_that_raises_is_said(cluster: Cluster) -> None:
         cluster[0].fetch(f"name:{uuid.uuid4()}", fill=fill, timeout=10)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it says nothing")
+
+
+@pytest.mark.parametrize("error", [OSError("cannot open mod\udce9l"), Mute(), KeyboardInterrupt()])
+def test_an_object_that_was_not_filled_is_given_to_no_one(cluster: Cluster, error: BaseException) -> None:
+    def fill() -> Iterable[bytes]:
+        yield bytes(1 << 20)
+        yield b""
+        raise error
+
+    key = f"name:{uuid.uuid4()}"
+    with pytest.raises(type(error)):
+        cluster[0].fetch(key, fill=fill, timeout=20)
+    with pytest.raises(errors.PolycastError):
+        cluster[1].fetch(key, timeout=3)
+
+
+def test_a_filling_that_is_let_go_is_no_object(cluster: Cluster) -> None:
+    key = f"name:{uuid.uuid4()}"
+    events = cluster[0]._fetching(key, True, 20)
+    while "fill" not in (said := events.next(10) or "it has ended"):
+        assert "waiting" in said
+    filling = cluster[0]._connection.fill(key, None, "")
+    assert filling.write(bytes(1 << 20)) and filling.write(b"")
+    del filling
+    with pytest.raises(errors.PolycastError):
+        cluster[1].fetch(key, timeout=3)
+    events.cancel()
+
+
 def test_versions_of_weights(cluster: Cluster) -> None:
     topic = f"weights-{uuid.uuid4()}"
     seen: dict[str, list[tuple[int, float]]] = {agent.name: [] for agent in cluster[1:]}

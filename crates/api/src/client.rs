@@ -62,6 +62,18 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
+    /// What listens is no agent of this user, but the socket is where this user's agents have theirs.
+    #[error(
+        "{} is no socket of this user's agents: user {user} listens there; remove that folder, or name the agent's socket (--socket, \
+         POLYCAST_SOCKET)",
+        socket.display()
+    )]
+    Stranger {
+        /// The socket.
+        socket: PathBuf,
+        /// The number of the user who listens.
+        user: u32,
+    },
     /// The agent turned the call down.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -192,16 +204,41 @@ fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
         .any(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
+/// A user who listens where another one's agent is looked for.
+#[derive(Debug, thiserror::Error)]
+#[error("user {0} listens there")]
+struct StrangersNumber(u32);
+
+fn stranger_of(error: &(dyn std::error::Error + 'static)) -> Option<u32> {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<StrangersNumber>())
+        .map(|stranger| stranger.0)
+        .next()
+}
+
+/// Connects to a socket. In shared memory every user can make the folder in which another one looks for an agent, and an agent's word is
+/// taken for which files have an object's bytes: there it is this user's own, or root's.
+async fn open(path: PathBuf) -> std::io::Result<UnixStream> {
+    let stream = UnixStream::connect(&path).await?;
+    if path.starts_with(default_folder()) {
+        let user = stream.peer_cred()?.uid();
+        if user != 0 && user != rustix::process::geteuid().as_raw() {
+            return Err(std::io::Error::other(StrangersNumber(user)));
+        }
+    }
+    Ok(stream)
+}
+
 impl AgentClient {
     /// Connects to the agent that listens on `socket`.
     ///
     /// # Errors
-    /// No agent listens there.
+    /// No agent listens there, or, where this user's agents have their folder in shared memory, one of another user.
     pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
         let path = socket.to_path_buf();
         let connector = tower::service_fn(move |_| {
             let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            async move { open(path).await.map(TokioIo::new) }
         });
         // The connector takes no notice of the address, but there has to be one.
         let channel = Endpoint::from_static("http://agent").connect_with_connector(connector).await;
@@ -209,6 +246,9 @@ impl AgentClient {
             let socket = socket.to_path_buf();
             if is_forbidden(&error) {
                 return ClientError::Forbidden { socket };
+            }
+            if let Some(user) = stranger_of(&error) {
+                return ClientError::Stranger { socket, user };
             }
             ClientError::Unreachable { socket, reason: innermost(&error) }
         })?;

@@ -369,6 +369,16 @@ pub(crate) struct ManagerArgs {
     /// certificates to agents that come with a token (polycast token new)
     #[arg(long, value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
     pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub life: LifeArgs,
+}
+
+/// How long a daemon runs.
+#[derive(Arguments, Debug)]
+pub(crate) struct LifeArgs {
+    /// End also when standard input ends, as it does when the program that has started this one is killed
+    #[arg(long)]
+    pub until_input_ends: bool,
 }
 
 /// How a daemon proves its name.
@@ -433,6 +443,8 @@ pub(crate) struct AgentArgs {
     pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
+    #[command(flatten)]
+    pub life: LifeArgs,
 }
 
 /// `polycast token`

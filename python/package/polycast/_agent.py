@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # What the system calls memory that `add_buffer` has made, before the object's number.
 _MEMORY = "/memfd:polycast-"
+# Types of a buffer, in the words of Python's `struct` and of PEP 3118, that are pointers.
+_POINTERS = frozenset("OPz&")
 # Where an agent says that such memory is.
 _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 # The most bytes in one piece of an object that is filled.
@@ -87,6 +90,15 @@ class Object:
         import numpy
 
         return numpy.frombuffer(self.map(), dtype=dtype).reshape(shape)
+
+
+def until(timeout: float | None) -> float | None:
+    """When a wait ends that begins now."""
+    if timeout is None:
+        return None
+    if not 0 <= timeout < math.inf:
+        raise Invalid(f"{timeout} is no time in seconds: give None to wait without a limit")
+    return time.monotonic() + timeout
 
 
 def opened(path: str, data_id: int) -> BinaryIO:
@@ -179,9 +191,7 @@ class Files(Iterator[SetFile]):
 
     def next(self, timeout: float | None = None) -> SetFile | None:
         """The next one, `None` after the last. Raises `TimedOut` when none comes in time."""
-        import time
-
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = until(timeout)
         while not self._ready:
             text = self._events.next(None if ends is None else max(0.0, ends - time.monotonic()))
             if text is None:
@@ -241,9 +251,7 @@ class Transfer(Iterator[Event]):
     def result(self, timeout: float | None = None) -> Report:
         """Waits for the end. Raises `TransferFailed` where a receiver has not got everything; the exception's `report` has
         the others."""
-        import time
-
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = until(timeout)
         while self._report is None:
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if self.next(left) is None:
@@ -295,9 +303,7 @@ class Versions(Iterator[Version]):
     def next(self, timeout: float | None = None) -> Version | None:
         """The next version; `None` when the subscription is cancelled meanwhile. Raises `TimedOut` when none comes in time,
         and `Closed` when it was over before."""
-        import time
-
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = until(timeout)
         while True:
             if self._closed:
                 raise Closed(f"the subscription to '{self._topic}' is over, {self._closed}: subscribe again")
@@ -409,8 +415,10 @@ class Agent:
         """Makes a file, a folder, or several as one folder of this name, known as object `data_id`. Nothing is copied: what
         lies there must not change until `delete`. With `files` a folder becomes a set: each file of it is an object of its own, usable before
         the others are there, and not sent where it is already; all are read once for that."""
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        texts = [os.fspath(one) for one in paths]
+        paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path)
+        texts = [os.fsdecode(one) for one in paths]
+        if isinstance(exclude, str):
+            raise Invalid(f"exclude={exclude!r} is one pattern: say exclude=[{exclude!r}]")
         added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files))
         self._names[data_id] = added.name
         return added
@@ -461,6 +469,16 @@ class Agent:
         names = None if to == "all" else list(to)
         called = self._names.get(data_id, f"object-{data_id}")
         return Transfer(self._connection.send(data_id, called, names, deadline, slow, detached))
+
+    def _send_to_the_end(self, data_id: int, to: Sequence[str], deadline: float) -> Report:
+        """The same; where the call is interrupted, the transfer ends."""
+        transfer = self.send(data_id, to, deadline=deadline)
+        try:
+            return transfer.result()
+        except BaseException:
+            # The exception keeps it as long as something looks at that.
+            transfer.cancel()
+            raise
 
     def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
         """Waits until every byte of an object is here and verified. With `known_only` one that is not even on its way
@@ -522,7 +540,7 @@ class Agent:
                     break
         except BaseException as error:
             try:
-                filling.finish(f"{type(error).__name__}: {error}")
+                filling.finish(_said_by(error))
             except PolycastError:
                 # The agent says that it was not filled, which is so.
                 pass
@@ -572,6 +590,8 @@ class Agent:
 
     def remove(self, data_id: int, at: Sequence[str] | Literal["all"] = "all") -> dict[str, str]:
         """Removes an object at other agents, or at all with this one. Gives who still has it, and why."""
+        if isinstance(at, str) and at != "all":
+            raise Invalid(f"at={at!r} is one name: say at=[{at!r}], or at='all'")
         names = None if at == "all" else list(at)
         return dict(self._connection.remove(data_id, names))
 
@@ -595,6 +615,12 @@ class Agent:
         for versions in list(self._subscriptions):
             versions._end("its Agent was closed")
         if native is not None:
+            for data_id in self._memory:
+                try:
+                    native.delete(data_id)
+                except PolycastError:
+                    # It is being sent, has been deleted, or the agent has gone.
+                    pass
             native.close()
         for data_id in list(self._memory):
             self._let_go(data_id)
@@ -606,7 +632,7 @@ class Agent:
         """Deletes an object that is not used here any more, or does so later where a call is still getting it. Another
         process of this application may have been faster. Views stay."""
         kept = []
-        for one in [*self._superseded, data_id]:
+        for one in dict.fromkeys([*self._superseded, data_id]):
             try:
                 self.delete(one)
             except ObjectUnknown:
@@ -614,6 +640,17 @@ class Agent:
             except ObjectBusy:
                 kept.append(one)
         self._superseded = kept
+
+    def _forget_within(self, data_id: int, patience_s: float) -> None:
+        """The same for an object whose transfer has just been cancelled. What the agent says does not take the place of why it was."""
+        until_s = time.monotonic() + patience_s
+        try:
+            self._forget(data_id)
+            while data_id in self._superseded and time.monotonic() < until_s:
+                time.sleep(0.02)
+                self._forget(data_id)
+        except PolycastError:
+            self._let_go(data_id)
 
     def _let_go(self, data_id: int) -> None:
         memory = self._memory.pop(data_id, None)
@@ -627,6 +664,16 @@ class Agent:
         self.close()
 
 
+def _said_by(error: BaseException) -> str:
+    """What an exception says, as text that can be sent."""
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:
+        said = type(error).__name__
+    # Names of files may have what is no text.
+    return said.encode("utf-8", "backslashreplace").decode()
+
+
 def _bytes_of(buffer: Buffer) -> memoryview:
     """A buffer's bytes one behind the other, not copied."""
     try:
@@ -635,6 +682,16 @@ def _bytes_of(buffer: Buffer) -> memoryview:
         raise UnsupportedType(
             f"a {type(buffer).__name__} has no bytes to send: give bytes, a memoryview or a numpy array"
         ) from None
+    except ValueError as error:
+        # Dates and small floats of numpy have bytes, and no word for their type.
+        raise UnsupportedType(
+            f"the bytes of a {type(buffer).__name__} cannot be taken ({error}): give array.view('u1')"
+        ) from None
+    # What is between two colons is the name of a field.
+    if _POINTERS.intersection(re.sub(":[^:]*:", "", view.format)):
+        raise UnsupportedType(
+            f"the {type(buffer).__name__} has places in this process's memory, which mean nothing elsewhere: give an array of numbers"
+        )
     if not view.c_contiguous:
         raise NotContiguous("the buffer's bytes do not lie one behind the other: send numpy.ascontiguousarray(array)")
     if view.nbytes == 0:

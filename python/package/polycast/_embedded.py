@@ -16,6 +16,8 @@ from polycast._program import StrPath, program
 from polycast.errors import AgentNotRunning
 
 STARTS_WITHIN_S = 20.0
+# How long children may take that have been told to end.
+ENDS_WITHIN_S = 10.0
 _LISTENS = re.compile(r"listens on (\S+)")
 
 
@@ -34,8 +36,11 @@ class Embedded:
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="polycast-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self._children: list[subprocess.Popen[str]] = []
+        # They end when this pipe does, as it does where this process is killed. A process that was forked lets go of it.
+        self._input, self._output = os.pipe()
+        _OUTPUTS.add(self._output)
         # Also when it is not closed: at the end of the interpreter at the latest.
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, self._folder)
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, (self._input, self._output), self._folder)
         try:
             self._start(manager, name, interface, key_file, store, config)
         except BaseException:
@@ -68,8 +73,8 @@ class Embedded:
     def _run(self, arguments: list[str]) -> str:
         """Starts a child and gives the address that it listens on."""
         child = subprocess.Popen(
-            [str(program()), *arguments],
-            stdin=subprocess.DEVNULL,
+            [str(program()), *arguments, "--until-input-ends"],
+            stdin=self._input,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -98,17 +103,33 @@ class Embedded:
         self._finalizer()
 
 
-def _end(owner: int, children: list[subprocess.Popen[str]], folder: Path) -> None:
+def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int], folder: Path) -> None:
     # A process that was forked has copies of these, and no children.
     if os.getpid() != owner:
         return
+    _OUTPUTS.discard(pipe[1])
     # The agent goes before its manager.
     for child in reversed(children):
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
             try:
-                child.wait(10)
+                child.wait(ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+    for end in pipe:
+        os.close(end)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+# This process's ends of the pipes.
+_OUTPUTS: set[int] = set()
+
+
+def _after_fork() -> None:
+    for output in _OUTPUTS:
+        os.close(output)
+    _OUTPUTS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -87,12 +87,18 @@ def take(name: str, tensor: Any) -> Taken:
 
 
 def _take_of_numpy(name: str, tensor: Any, word: str) -> Taken:
-    if not tensor.flags.c_contiguous:
+    import numpy
+
+    if isinstance(tensor, numpy.ma.MaskedArray):
+        raise UnsupportedType(f"'{name}' has a mask, which cannot be sent: send array.filled()")
+    # A scalar is somewhere only while it is looked at: the next one would be found in the same place.
+    array = numpy.asarray(tensor)
+    if not array.flags.c_contiguous:
         raise NotContiguous(f"'{name}' is not contiguous: send numpy.ascontiguousarray(array)")
-    shape = [int(side) for side in tensor.shape]
-    where = tensor.__array_interface__["data"][0]
-    identity = (where, word, tuple(shape)) if tensor.size else None
-    return Taken(word, shape, tensor.nbytes, identity, lambda: iter([_bytes_of_numpy(tensor)]))
+    shape = [int(side) for side in array.shape]
+    where = array.__array_interface__["data"][0]
+    identity = (where, word, tuple(shape)) if array.size else None
+    return Taken(word, shape, array.nbytes, identity, lambda: iter([_bytes_of_numpy(array)]))
 
 
 def _bytes_of_numpy(tensor: Any) -> memoryview:

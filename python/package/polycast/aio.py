@@ -13,7 +13,7 @@ from polycast import _agent, _native
 from polycast._agent import SLOW, Object, Part, Published, SetFile, Status, Version
 from polycast._events import Event, Finished, Report
 from polycast._program import StrPath, complete
-from polycast.errors import TimedOut, TransferFailed
+from polycast.errors import Closed, TimedOut, TransferFailed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +22,8 @@ T_co = TypeVar("T_co", covariant=True)
 # How long one look for an event takes: a thread that waits cannot be interrupted.
 _LOOK_S = 0.1
 _THREADS_MAX = 32
+# Calls of a kind that wait at once; others wait for their turn.
+_WAITS_MAX = 1024
 
 
 class Transfer(AsyncIterator[Event]):
@@ -70,8 +72,14 @@ class _Events(AsyncIterator[T]):
     def __init__(self, source: _Source[T], run: _Runner) -> None:
         self._source, self._run = source, run
         self._looks: asyncio.Future[tuple[T | None] | None] | None = None
+        self._turn = asyncio.Lock()
 
     async def __anext__(self) -> T:
+        # What comes is for one of those that wait.
+        async with self._turn:
+            return await self._next()
+
+    async def _next(self) -> T:
         while True:
             self._looks = self._looks or asyncio.ensure_future(self._run(self._look))
             looks = self._looks
@@ -117,16 +125,32 @@ class Files(_Events[SetFile]):
 
 
 class _Runner:
-    """Runs calls in threads of its own."""
+    """Runs calls in threads of its own. Those that wait for what others bring have others than those that bring it."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="polycast-aio")
+        self._calls = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="polycast-aio")
+        # The name of a call that waits, and its threads.
+        self._waits: dict[str, ThreadPoolExecutor] = {}
+        self.closed = False
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await self._run(self._calls, call)
+
+    async def wait(self, name: str, call: Callable[[], T]) -> T:
+        """A call that may wait for long."""
+        if name not in self._waits:
+            self._waits[name] = ThreadPoolExecutor(_WAITS_MAX, thread_name_prefix=f"polycast-aio-{name}")
+        return await self._run(self._waits[name], call)
+
+    async def _run(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        if self.closed:
+            raise Closed("the Agent was closed: make another one")
+        return await asyncio.get_running_loop().run_in_executor(threads, call)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.closed = True
+        for threads in (self._calls, *self._waits.values()):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Agent:
@@ -171,7 +195,7 @@ class Agent:
         """As `polycast.Agent.read`."""
         cancel = _native.Cancel()
         try:
-            return await self._run(partial(self._agent._read, data_id, timeout, known_only, cancel))
+            return await self._run.wait("read", partial(self._agent._read, data_id, timeout, known_only, cancel))
         except asyncio.CancelledError:
             cancel.set()
             raise
@@ -188,7 +212,7 @@ class Agent:
         """As `polycast.Agent.fetch`; `fill` runs in a thread."""
         events = await self._run(partial(self._agent._fetching, wanted, fill is not None, timeout))
         try:
-            return await self._run(partial(self._agent._fetched, events, wanted, fill, length, name))
+            return await self._run.wait("fetch", partial(self._agent._fetched, events, wanted, fill, length, name))
         except asyncio.CancelledError:
             events.cancel()
             raise
@@ -199,7 +223,7 @@ class Agent:
         """As `polycast.Agent.publish`. One that is cancelled is not waited for; it may be committed all the same."""
         cancel = _native.Cancel()
         try:
-            return await self._run(partial(self._agent._publish, topic, data_id, version, deadline, cancel))
+            return await self._run.wait("publish", partial(self._agent._publish, topic, data_id, version, deadline, cancel))
         except asyncio.CancelledError:
             cancel.set()
             raise
@@ -231,7 +255,9 @@ class Agent:
         return await self._run(self._agent.status)
 
     async def close(self) -> None:
-        """Ends the registration."""
+        """Ends the registration. A second time does nothing."""
+        if self._run.closed:
+            return
         await self._run(self._agent.close)
         self._run.close()
 

@@ -18,6 +18,10 @@ from polycast._agent import Agent
 from polycast._shared import shared_agent
 
 
+# A transfer that is cancelled may have the object for so long.
+_ENDS_WITHIN_S = 2.0
+
+
 def _name(app: bytes) -> str:
     return shared_agent(app).name
 
@@ -55,7 +59,7 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
     try:
         others = sorted(set(names.values()) - {own.name})
         if others:
-            own.send(data_id, others, deadline=timeout).result()
+            own._send_to_the_end(data_id, others, timeout)
         sizes = client.run(_adopt, app, data_id, key, timeout)
         client.sync(
             client.scheduler.update_data,
@@ -68,12 +72,7 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
         client.run(_forget, app, data_id)
         return future
     finally:
-        from polycast.errors import ObjectUnknown
-
-        try:
-            own.delete(data_id)
-        except ObjectUnknown:
-            # A worker of this host has done it.
-            own._let_go(data_id)
+        # A worker of this host may have done it.
+        own._forget_within(data_id, _ENDS_WITHIN_S)
         if agent is None:
             own.close()

@@ -79,7 +79,7 @@ class VersionMismatch(PolycastError):
     """The agent and this package are of different versions."""
 
 
-class Invalid(PolycastError):
+class Invalid(PolycastError, ValueError):
     """The request makes no sense."""
 
 

@@ -31,6 +31,8 @@ from polycast._shared import shared_agent
 if TYPE_CHECKING:
     from typing import Literal
 
+# A transfer that is cancelled may have the object for so long.
+_ENDS_WITHIN_S = 2.0
 _VALUES: dict[tuple[str, int], Any] = {}
 
 
@@ -80,9 +82,9 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
     agent.add_parts(data_id, values.pack(value), name=f"ray-{data_id}")
     try:
         if others:
-            agent.send(data_id, others, deadline=timeout).result()
+            agent._send_to_the_end(data_id, others, timeout)
     except BaseException:
-        agent.delete(data_id)
+        agent._forget_within(data_id, _ENDS_WITHIN_S)
         raise
     return Handle(app, data_id, timeout)
 

@@ -27,8 +27,8 @@ _TIED = "polycast.tied"
 _HEADER_BYTES_MAX = 100_000_000
 # Where the bytes begin in a file whose header is written last.
 _HEADER_ROOM = 1 << 20
-# Shorter tensors that arrive are copied: a mapping each would cost more.
-_MAPPED_MIN = 1 << 16
+# The most sides of a tensor, which are numpy's.
+_SIDES_MAX = 64
 # The first tensor is where vector instructions find it aligned.
 _ALIGNED = 64
 
@@ -83,6 +83,9 @@ def _entry(one: Taken, at: int) -> dict[str, Any]:
 def _text(header: Mapping[str, Any], metadata: Mapping[str, str] | None, tied: Mapping[str, str]) -> bytes:
     """The header, behind eight bytes for its length."""
     said = dict(metadata or {})
+    for key, value in said.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise Invalid(f"metadata={{{key!r}: {value!r}}} is not text on both sides, which the format wants")
     if tied:
         said[_TIED] = json.dumps(tied)
     if said:
@@ -126,12 +129,19 @@ def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
     if view.nbytes < 8 or not 0 < length <= min(_HEADER_BYTES_MAX, view.nbytes - 8):
         raise Invalid("the object has no tensors: it does not begin with a safetensors header")
     try:
-        header = json.loads(bytes(view[8 : 8 + length]))
-    except ValueError as error:
-        raise Invalid(f"the object has no tensors: its header is no JSON ({error})") from None
+        header = json.loads(bytes(view[8 : 8 + length]).decode(), object_pairs_hook=_without_twice)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"the object has no tensors: its header is no JSON that can be used ({error})") from None
     if not isinstance(header, dict):
         raise Invalid("the object has no tensors: its header is no table of names")
     return header, 8 + length
+
+
+def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name is there twice")
+    return made
 
 
 def unpack(view: memoryview, framework: str = "numpy") -> dict[str, Any]:
@@ -151,10 +161,17 @@ def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]
     if framework == "numpy":
         _refuse_what_numpy_has_not(places)
     tied = _tied(metadata, places)
-    make = _torch_view if framework == "torch" else _numpy_view
     ordered = sorted(places, key=lambda name: places[name][2])
     # A function of its own: what is wrong is said to the caller that asks, not to the one that takes the first.
-    return ((name, make(body, *places[first])) for name, first in [*((name, name) for name in ordered), *tied])
+    return ((name, _made(framework, name, body, *places[first])) for name, first in [*((name, name) for name in ordered), *tied])
+
+
+def _made(framework: str, name: str, body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
+    """A view of a tensor's bytes."""
+    try:
+        return (_torch_view if framework == "torch" else _numpy_view)(body, word, shape, begin, end)
+    except (ValueError, RuntimeError) as error:
+        raise Invalid(f"{framework} cannot make '{name}' of the shape that the header says: {error}") from None
 
 
 def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -162,10 +179,12 @@ def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
     try:
         tied = json.loads(metadata.get(_TIED, "{}"))
         pairs = [(name, first) for name, first in tied.items() if first in tensors]
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, RecursionError):
         raise Invalid("the header's metadata says nothing that can be used of tied tensors") from None
     if len(pairs) != len(tied):
         raise Invalid("the header ties a name to a tensor that is not there")
+    if any(name in tensors for name, _ in pairs):
+        raise Invalid("the header ties a name that has a tensor of its own")
     return pairs
 
 
@@ -173,11 +192,12 @@ def _place(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int]:
     """What a header, which comes from others, says of a tensor: its type, its shape, and where it is."""
     try:
         word, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
-        wanted_bits = math.prod(shape) * BITS[word]
+        bits = BITS[word]
     except (KeyError, TypeError, ValueError):
         raise Invalid(f"the header says nothing that can be used of '{name}'") from None
-    if not all(type(side) is int and side >= 0 for side in (*shape, begin, end)):
+    if len(shape) > _SIDES_MAX or not all(type(side) is int and 0 <= side < 1 << 63 for side in (*shape, begin, end)):
         raise Invalid(f"the header says nothing that can be used of '{name}'")
+    wanted_bits = math.prod(shape) * bits
     if word == "F4" and (not shape or shape[-1] % 2):
         raise Invalid(f"the header says that '{name}' has half a byte")
     if not 0 <= begin <= end <= room or (end - begin) * 8 != wanted_bits:
@@ -245,8 +265,7 @@ def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]
             word, shape, first, last = places[name]
             coming.await_bytes(begin + first, begin + last)
             body = coming.bytes_of(begin + first, begin + last, own=framework == "torch")
-            make = _torch_view if framework == "torch" else _numpy_view
-            made[name] = make(body, word, shape, 0, last - first)
+            made[name] = _made(framework, name, body, word, shape, 0, last - first)
             yield name, made[name]
         for name, first_name in tied:
             yield name, made[first_name]
@@ -262,7 +281,8 @@ class _Arriving:
         # Where all of it lies once it is whole.
         self._find = find
         self._file: int | None = None
-        self._shared: memoryview | None = None
+        # All of it, as the host's copy and as this process's own.
+        self._mapped: dict[bool, memoryview] = {}
         # Where verified bytes begin and end, in order, none next to another.
         self._begins: list[int] = []
         self._ends: list[int] = []
@@ -300,20 +320,27 @@ class _Arriving:
         self._begins[first:last], self._ends[first:last] = [begin], [end]
 
     def bytes_of(self, begin: int, end: int, own: bool = False) -> memoryview:
-        """Verified bytes; with `own` in pages that may be written to, of which each tensor has its own: bytes that come
-        later to a page that was written to would not be seen."""
+        """Verified bytes; with `own` they may be written to, which this process alone sees."""
         if begin == end or self._file is None:
             return memoryview(b"")
-        if not own:
-            if self._shared is None:
-                self._shared = memoryview(mmap.mmap(self._file, self.length, mmap.MAP_SHARED, mmap.PROT_READ))
-            return self._shared[begin:end]
-        if end - begin < _MAPPED_MIN:
-            return memoryview(bytearray(os.pread(self._file, end - begin, begin)))
-        page = begin - begin % mmap.ALLOCATIONGRANULARITY
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        mapped = mmap.mmap(self._file, end - page, mmap.MAP_PRIVATE, protection, offset=page)
-        return memoryview(mapped)[begin - page :]
+        if own not in self._mapped:
+            flags = mmap.MAP_PRIVATE if own else mmap.MAP_SHARED
+            protection = mmap.PROT_READ | mmap.PROT_WRITE if own else mmap.PROT_READ
+            self._mapped[own] = memoryview(mmap.mmap(self._file, self.length, flags, protection))
+        mapped = self._mapped[own]
+        if own:
+            self._copy_edges(self._file, mapped, begin, end)
+        return mapped[begin:end]
+
+    @staticmethod
+    def _copy_edges(file: int, mapped: memoryview, begin: int, end: int) -> None:
+        """Brings the bytes of the first and of the last page: in pages that were written to, for another tensor that is in them too, what
+        the file gets later is not seen."""
+        inner = min(end, -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE)
+        outer = max(inner, end - end % mmap.PAGESIZE)
+        for first, last in ((begin, inner), (outer, end)):
+            if first < last:
+                mapped[first:last] = os.pread(file, last - first, first)
 
     def close(self) -> None:
         self._watch.cancel()

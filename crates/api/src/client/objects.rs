@@ -24,8 +24,21 @@ pub enum Wanted {
     Id(DataId),
 }
 
-/// A piece of an object that is brought, or why there is none.
+/// A piece of an object that is brought, an empty one when it was the last, or why there is none.
+///
+/// That the channel of pieces closes is not the end of the object: it closes also where what reads them was cancelled.
 pub type Piece = Result<Vec<u8>, String>;
+
+/// The words of a piece: its bytes, an error, and whether it was the last.
+fn said(piece: Piece) -> (Vec<u8>, String, bool) {
+    match piece {
+        Ok(bytes) => {
+            let done = bytes.is_empty();
+            (bytes, String::new(), done)
+        }
+        Err(error) => (Vec::new(), error, false),
+    }
+}
 
 impl Session {
     /// Asks for an object; how it goes comes from the value returned, which ends the wish when it is dropped. With
@@ -53,7 +66,7 @@ impl Session {
         Ok(Fetching { events: self.stub.clone().fetch(request).await?.into_inner() })
     }
 
-    /// Brings the bytes of an object that a [`Session::fetch`] was told to get: pieces of at most 1 MiB, until `pieces` ends.
+    /// Brings the bytes of an object that a [`Session::fetch`] was told to get: pieces of at most 1 MiB, until an empty one.
     /// `length` is said where it is known; an empty name is the end of the key.
     ///
     /// # Errors
@@ -72,17 +85,15 @@ impl Session {
             name: name.to_string(),
             ..FillRequest::default()
         };
-        let piece = |piece: Piece| match piece {
-            Ok(bytes) => FillRequest { bytes, ..FillRequest::default() },
-            Err(error) => FillRequest { error, ..FillRequest::default() },
-        };
-        let last = FillRequest { done: true, ..FillRequest::default() };
-        let pieces = ReceiverStream::new(pieces).map(piece);
-        let requests = tokio_stream::once(first).chain(pieces).chain(tokio_stream::once(last));
+        let pieces = ReceiverStream::new(pieces).map(|piece| {
+            let (bytes, error, done) = said(piece);
+            FillRequest { bytes, error, done, ..FillRequest::default() }
+        });
+        let requests = tokio_stream::once(first).chain(pieces);
         Ok(self.stub.clone().fill(requests).await?.into_inner())
     }
 
-    /// Makes an object of bytes that the caller brings: pieces of at most 1 MiB, until `pieces` ends.
+    /// Makes an object of bytes that the caller brings: pieces of at most 1 MiB, until an empty one.
     ///
     /// # Errors
     /// The id is taken, these are not as many bytes as were said, a piece is an error, or there is no room.
@@ -103,13 +114,11 @@ impl Session {
             private,
             ..PutRequest::default()
         };
-        let piece = |piece: Piece| match piece {
-            Ok(bytes) => PutRequest { bytes, ..PutRequest::default() },
-            Err(error) => PutRequest { error, ..PutRequest::default() },
-        };
-        let last = PutRequest { done: true, ..PutRequest::default() };
-        let pieces = ReceiverStream::new(pieces).map(piece);
-        let requests = tokio_stream::once(first).chain(pieces).chain(tokio_stream::once(last));
+        let pieces = ReceiverStream::new(pieces).map(|piece| {
+            let (bytes, error, done) = said(piece);
+            PutRequest { bytes, error, done, ..PutRequest::default() }
+        });
+        let requests = tokio_stream::once(first).chain(pieces);
         Ok(self.stub.clone().put(requests).await?.into_inner())
     }
 

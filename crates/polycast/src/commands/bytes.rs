@@ -86,7 +86,7 @@ pub(super) async fn len_of(session: &Session, object: &Object) -> Result<u64, Fa
     Ok(files.next().await?.map_or(0, |event| event.total_bytes))
 }
 
-/// Reads piece by piece, as they are taken.
+/// Reads piece by piece, as they are taken; an empty one says that these were all.
 fn read(source: &dyn ObjectSource, pieces: &mpsc::Sender<Piece>) {
     let mut at = 0;
     while at < source.len() {
@@ -99,6 +99,7 @@ fn read(source: &dyn ObjectSource, pieces: &mpsc::Sender<Piece>) {
         }
         at += len;
     }
+    let _ = pieces.blocking_send(Ok(Vec::new()));
 }
 
 /// An object's bytes, as they come from the agent; read where waiting is allowed.

@@ -76,6 +76,23 @@ impl Ending {
             _ = self.terminate.recv() => {}
         }
     }
+
+    /// The same, or, where that counts, the end of standard input: it comes also when the program that has started this one is killed.
+    async fn asked_or_input_ends(self, input_counts: bool) {
+        if !input_counts {
+            return self.asked().await;
+        }
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            // An input that cannot be read has ended, too.
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            let _ = sender.send(());
+        });
+        tokio::select! {
+            () = self.asked() => {}
+            _ = ended => {}
+        }
+    }
 }
 
 impl IdentityArgs {
@@ -142,7 +159,7 @@ pub(super) fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failur
         let mut document = json!({ "listening": address.to_string() });
         let text = with_page(&mut document, format!("manager listens on {address}"), manager.page());
         ready(format, &document, &text)?;
-        manager.serve(ending.asked()).await?;
+        manager.serve(ending.asked_or_input_ends(args.life.until_input_ends)).await?;
         Ok(Exit::Done)
     })
 }
@@ -183,7 +200,7 @@ pub(super) fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         let text = format!("agent {name} listens on {} and {control}", socket.display());
         let text = with_page(&mut document, text, agent.page());
         ready(format, &document, &text)?;
-        agent.serve(ending.asked()).await?;
+        agent.serve(ending.asked_or_input_ends(args.life.until_input_ends)).await?;
         Ok(Exit::Done)
     })
 }

@@ -210,7 +210,11 @@ fn copy(origin: &str, mut reader: Reader, length: Option<u64>, pieces: &mpsc::Se
                 let _ = pieces.blocking_send(Err(format!("{origin} ended after {total} bytes")));
                 return;
             }
-            Ok(0) => return,
+            Ok(0) => {
+                // These were all.
+                let _ = pieces.blocking_send(Ok(Vec::new()));
+                return;
+            }
             Ok(len) => {
                 total += len as u64;
                 if pieces.blocking_send(Ok(piece)).is_err() {
