@@ -36,7 +36,7 @@ pub mod trees;
 pub use choice::{Passed, PassedWhy};
 pub use fabric::{Fabric, Replan, ReplanOutcome};
 pub use fabric_name::{FabricName, FabricNameError};
-pub use network_state::{Cause, NetworkState, Running};
+pub use network_state::{Cause, Lifted, NetworkState, Running};
 pub use part_name::{PartName, PartNameError};
 pub use places::{PlaceError, Places};
 pub use plan::{

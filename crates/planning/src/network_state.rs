@@ -60,7 +60,7 @@ pub struct NetworkState {
 
 /// A plan that was taken out for a moment, to see what would be free without it.
 #[derive(Debug)]
-pub(crate) struct Lifted {
+pub struct Lifted {
     id: PlanId,
     running: Running,
     end: Option<Time>,
@@ -246,13 +246,13 @@ impl NetworkState {
     }
 
     /// Takes a plan out for a moment.
-    pub(crate) fn lift(&mut self, id: PlanId) -> Option<Lifted> {
+    pub fn lift(&mut self, id: PlanId) -> Option<Lifted> {
         let end = self.ends.get(&id).copied();
         Some(Lifted { id, running: self.leave(id)?, end })
     }
 
     /// Puts a plan back, whatever has become of what it holds.
-    pub(crate) fn put_back(&mut self, Lifted { id, running, end }: Lifted) {
+    pub fn put_back(&mut self, Lifted { id, running, end }: Lifted) {
         self.enter(id, running);
         if let Some(at) = end {
             self.expect_end(id, at);

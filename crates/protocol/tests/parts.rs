@@ -8,7 +8,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
-    Record, RecordKey,
+    Record, RecordKey, Suspect,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -510,4 +510,40 @@ fn a_path_that_has_changed_is_not_judged() {
         let suspects = release(&mut manager, seconds(2), (0, 1), &grant, &[1]);
         assert_eq!(suspects.is_empty(), changes, "{suspects:?}");
     }
+}
+
+/// A store may say that a part rests which a path holds: by other settings, or by the hand of an operator. Its holder may ask for
+/// anything then.
+#[test]
+fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
+    let mut first = manager();
+    let grant = ask(&mut first, Time(1), 0, 7, &[1, 2]);
+    let mut records = first.records();
+    records.retain(|record| record.key() != RecordKey::Parts);
+    let held = grant.plan.resources.iter().copied();
+    let suspect = |resource| Suspect {
+        what: Failure::Resource(resource),
+        times: 1,
+        rests: 1,
+        until: seconds(60),
+        is_resting: true,
+        why: "no light".into(),
+    };
+    records.push(Record::Parts { drained: Vec::new(), suspects: held.map(suspect).collect() });
+    let mut after = empty_manager();
+    assert_eq!(after.restore(seconds(3), records), []);
+    let request = agent(0).request(7);
+    let add = names(&[3]);
+    let extend = Input::Extend { request: request.clone(), time: None, add, remove: Vec::new() };
+    let outputs = apply(&mut after, seconds(4), extend);
+    let refused = outputs.iter().any(|output| matches!(output, Output::Extended { result: Err(_), .. }));
+    assert!(refused, "{outputs:?}");
+    after.check();
+    let known: Vec<_> = after.leases().map(|lease| lease.grant.plan_id).collect();
+    assert_eq!(known, [grant.plan_id], "the path is as it was");
+    // A longer time is none of the parts' business.
+    let time = Some(Duration::from_secs(5));
+    let extend = Input::Extend { request, time, add: Vec::new(), remove: Vec::new() };
+    let outputs = apply(&mut after, seconds(4), extend);
+    assert!(outputs.iter().any(|output| matches!(output, Output::Extended { result: Ok(_), .. })), "{outputs:?}");
 }

@@ -5,7 +5,7 @@ use super::{Leases, RecordKey};
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_planning::{Failure, Group, HostId, Plan, PlanId, ReplanOutcome, RequestId};
+use polycast_planning::{Failure, Group, HostId, Plan, PlanId, Refusal, ReplanOutcome, RequestId};
 use polycast_types::{Duration, Time};
 
 impl Leases {
@@ -114,6 +114,16 @@ impl Leases {
         Ok(())
     }
 
+    /// Holds a plan for another group in place of one that was lifted.
+    fn regroup(&mut self, id: PlanId, old: &Plan, group: Group) -> Result<Plan, Refusal> {
+        let plan = self.fabrics.regroup(&self.network, old, &group)?;
+        if self.network.hold(id, group, plan.clone()) {
+            return Ok(plan);
+        }
+        // A fabric may take what the path had, and settings or records may have taken that out of use since.
+        Err(Refusal::Busy("what the path holds is out of use".into()))
+    }
+
     fn change_lease(
         &mut self,
         now: Time,
@@ -125,18 +135,16 @@ impl Leases {
         let old = self.network.get(id).expect("every lease is held").clone();
         let group = self.changed_group(&old.group, add, remove)?;
         if group != old.group {
-            self.network.release(id);
-            let plan = self.fabrics.regroup(&self.network, &old.plan, &group);
-            let (group, plan, refusal) = match plan {
-                Ok(plan) => (group, plan, None),
-                Err(refusal) => (old.group, old.plan.clone(), Some(refusal)),
+            let lifted = self.network.lift(id).expect("every lease is held");
+            let plan = match self.regroup(id, &old.plan, group) {
+                Ok(plan) => plan,
+                Err(refusal) => {
+                    // It goes on as it was, also with what is out of use by now.
+                    self.network.put_back(lifted);
+                    return Err(Denial::Unchangeable(refusal.to_string()));
+                }
             };
-            let held = self.network.hold(id, group, plan.clone());
-            assert!(held, "a fabric plans with what is free, and what was held is free again");
             self.note_end(id);
-            if let Some(refusal) = refusal {
-                return Err(Denial::Unchangeable(refusal.to_string()));
-            }
             if plan != old.plan {
                 let request = self.leases.get(&id).expect("looked up above").key.clone();
                 let (before, plan, displaced) = (old.plan, plan.clone(), self.displace(&plan));
