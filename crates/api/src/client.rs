@@ -41,6 +41,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
+/// The longest message of an agent, in bytes: it lists all of its objects in one.
+const MESSAGE_LEN_MAX: usize = 256 << 20;
+
 /// Why a call did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -211,7 +214,9 @@ struct StrangersNumber(u32);
 
 fn stranger_of(error: &(dyn std::error::Error + 'static)) -> Option<u32> {
     std::iter::successors(Some(error), |error| error.source())
-        .filter_map(|error| error.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<StrangersNumber>())
+        .filter_map(|error| {
+            error.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<StrangersNumber>()
+        })
         .map(|stranger| stranger.0)
         .next()
 }
@@ -252,7 +257,7 @@ impl AgentClient {
             }
             ClientError::Unreachable { socket, reason: innermost(&error) }
         })?;
-        Ok(AgentClient { stub: Stub::new(channel) })
+        Ok(AgentClient { stub: Stub::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX) })
     }
 
     /// Registers a process of an application.

@@ -6,6 +6,8 @@ use tonic::{Code, Status};
 
 /// Metadata entry that names the kind of a refusal.
 pub const KIND_KEY: &str = "polycast-error";
+/// The longest sentence of a refusal, in bytes: it travels as a header, of which peers take 16 KiB, with up to three bytes for each.
+const MESSAGE_LEN_MAX: usize = 4_096;
 /// Metadata entry with the address of the manager that leads, beside the kind `not-leader`.
 pub const LEADER_KEY: &str = "polycast-leader";
 
@@ -161,7 +163,12 @@ impl Refusal {
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let (_, name, code) = refusal.kind.entry();
-        let mut status = Status::new(*code, refusal.message);
+        let mut message = refusal.message;
+        if message.len() > MESSAGE_LEN_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_LEN_MAX));
+            message.push('…');
+        }
+        let mut status = Status::new(*code, message);
         let mut insert = |key: &'static str, text: &str| {
             let value: Result<MetadataValue<_>, InvalidMetadataValue> = text.parse();
             // The kinds are plain ASCII. An address that is not names no host that could be reached.
@@ -215,6 +222,15 @@ mod tests {
             assert_eq!(status.code(), code);
             assert_eq!(Refusal::from_status(&status), Some(refusal));
         }
+    }
+
+    #[test]
+    fn a_long_sentence_is_cut() {
+        let status = Status::from(Refusal::new(Kind::Invalid, "ü".repeat(100_000)));
+        let refusal = Refusal::from_status(&status).unwrap();
+        assert!(refusal.message.len() <= MESSAGE_LEN_MAX + 3 && refusal.message.ends_with("ü…"));
+        let short = "x".repeat(MESSAGE_LEN_MAX);
+        assert_eq!(Status::from(Refusal::new(Kind::Invalid, short.as_str())).message(), short);
     }
 
     #[test]

@@ -64,12 +64,17 @@ impl FileSource {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// It is missing, unreadable or not a regular file.
+    /// It is missing, unreadable or not a regular file, or it has bytes and says that it has none, as the system's own do.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        if metadata.len() == 0 && file.read_at(&mut [0], 0)? > 0 {
+            let what =
+                "it has bytes and says that it has none, so its length is not known: copy it to a file first";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mode = (metadata.mode() & 0o777) as u16;
         let stamp = stamp_of(&metadata);
@@ -129,5 +134,20 @@ impl ObjectSource for Vec<u8> {
         let bytes = self.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         buffer.copy_from_slice(bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_whose_length_is_not_known_is_refused() {
+        let error = FileSource::open(Path::new("/proc/self/status")).unwrap_err().to_string();
+        assert!(error.contains("length is not known"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        File::create(&empty).unwrap();
+        assert_eq!(FileSource::open(&empty).unwrap().len(), 0);
     }
 }

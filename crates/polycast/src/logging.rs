@@ -2,9 +2,12 @@
 
 use crate::args::{LogFormat, LogOptions};
 use crate::exit::Failure;
+use polycast_types::Printable;
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format;
 
 /// Starts logging as the user asked.
 pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
@@ -25,8 +28,18 @@ pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
     }
     let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // What others say is in fields: it neither begins a line nor moves a cursor.
+    let fields = format::debug_fn(|writer, field, value| {
+        let value = format!("{value:?}");
+        match field.name() {
+            "message" => write!(writer, "{}", Printable(&value)),
+            name => write!(writer, "{name}={}", Printable(&value)),
+        }
+    });
     let started = match options.log_format {
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).try_init(),
+        LogFormat::Text => {
+            builder.fmt_fields(fields.delimited(" ")).with_ansi(io::stderr().is_terminal()).try_init()
+        }
         LogFormat::Json => builder.json().try_init(),
     };
     started.map_err(|error| Failure::unexpected(format!("cannot start logging: {error}")))

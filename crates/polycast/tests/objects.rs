@@ -355,3 +355,44 @@ fn a_descriptor_that_is_another_file_by_now_is_not_taken_for_the_object() {
     assert!(after.stderr.contains("has changed since it was added"), "{}", after.stderr);
     assert!(!Path::new(&cluster.place.path("after")).exists());
 }
+
+/// The publisher chooses the name: what a subscriber has of that name already stays, unless the user says otherwise.
+#[test]
+fn versions_replace_nothing_of_the_users() {
+    let cluster = Cluster::with(QUICK, &["a", "b"]);
+    let model = cluster.place.file("1/proj/weights", b"version one");
+    let folder = Path::new(&model).parent().unwrap().to_str().unwrap().to_string();
+    done(&cluster.at("a", &["publish", "folders", &folder]));
+    done(&cluster.at("a", &["publish", "files", &model]));
+    let thesis = cluster.place.file("home/proj/thesis", b"three years");
+    let home = cluster.place.path("home");
+    let refused = cluster.at("b", &["subscribe", "folders", "--into", &home, "--once"]);
+    assert_eq!(refused.status, 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("--update"), "{}", refused.stderr);
+    let notes = cluster.place.file("home/weights", b"notes");
+    let refused = cluster.at("b", &["subscribe", "files", "--into", &home, "--once"]);
+    assert_eq!(refused.status, 1, "{}", refused.stderr);
+    assert_eq!(
+        (fs::read(&thesis).unwrap(), fs::read(&notes).unwrap()),
+        (b"three years".to_vec(), b"notes".to_vec())
+    );
+    // Nor does a folder go that the user lives in.
+    fs::create_dir(cluster.place.path("home/proj/deep")).unwrap();
+    let socket = cluster.place.path("b.sock");
+    for lives in ["home/proj", "home/proj/deep"] {
+        let line = ["subscribe", "folders", "--into", &home, "--once", "--force", "--socket", &socket];
+        let ran: Ran = common::command(&line).env("HOME", cluster.place.path(lives)).output().unwrap().into();
+        assert!(ran.status == 1 && ran.stderr.contains("your home directory"), "{}", ran.stderr);
+    }
+    assert_eq!(fs::read(&thesis).unwrap(), b"three years");
+    done(&cluster.at("b", &["subscribe", "files", "--into", &home, "--once", "--update"]));
+    assert_eq!(fs::read(&notes).unwrap(), b"version one");
+    // Standard output is the object's alone, and it ends like any other.
+    let shown: Ran = common::command(&["subscribe", "files", "--once", "--out", "-", "--socket", &socket])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((shown.status, shown.stdout.as_str()), (0, "version one"), "{}", shown.stderr);
+    let both = cluster.at("b", &["subscribe", "files", "--once", "--out", "-"]);
+    assert!(both.status == 1 && both.stderr.contains("--json"), "{}", both.stderr);
+}

@@ -545,5 +545,8 @@ fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
     let time = Some(Duration::from_secs(5));
     let extend = Input::Extend { request, time, add: Vec::new(), remove: Vec::new() };
     let outputs = apply(&mut after, seconds(4), extend);
-    assert!(outputs.iter().any(|output| matches!(output, Output::Extended { result: Ok(_), .. })), "{outputs:?}");
+    assert!(
+        outputs.iter().any(|output| matches!(output, Output::Extended { result: Ok(_), .. })),
+        "{outputs:?}"
+    );
 }

@@ -15,6 +15,8 @@ use std::time::SystemTime;
 
 /// Receivers that one call may name.
 const RECEIVERS_MAX: usize = 65_536;
+/// The longest name, in bytes.
+const NAME_LEN_MAX: usize = 255;
 
 fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(Kind::Invalid, message)
@@ -26,7 +28,19 @@ pub(super) fn caller(caller: Option<&api::Caller>) -> Result<(AppId, u64), Refus
     Ok((app_id(&caller.app_id)?, caller.process_id))
 }
 
+/// Refuses a name that is longer than any has to be: others repeat it in what they say of it.
+pub(super) fn check_name(of: &str, name: &str) -> Result<(), Refusal> {
+    if name.len() <= NAME_LEN_MAX {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "a name of {} bytes is longer than {NAME_LEN_MAX}, the most that the name of {of} may have",
+        name.len()
+    )))
+}
+
 pub(super) fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
+    request.receivers.iter().try_for_each(|name| check_name("a receiver", name))?;
     match (request.all, request.receivers.len()) {
         (true, 0) => Ok(Receivers::All),
         (true, _) => Err(invalid("a transfer is either for all or for the receivers that are named")),

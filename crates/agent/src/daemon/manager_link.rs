@@ -53,6 +53,8 @@ const NAME_PATIENCE: Duration = Duration::from_secs(4);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Messages that may wait for the connection.
 const MESSAGES_MAX: usize = 4_096;
+/// The longest message of a manager, in bytes: twice what it takes from an agent, since it may repeat that.
+const ANSWER_LEN_MAX: usize = 32 << 20;
 
 /// What this agent is to the others.
 #[derive(Clone, Debug)]
@@ -246,7 +248,8 @@ impl ManagerLink {
     }
 
     async fn join_over(&self, remark: &Remark) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
-        let mut client = ManagerClient::new(self.connect(remark).await?);
+        let client = ManagerClient::new(self.connect(remark).await?);
+        let mut client = client.max_decoding_message_size(ANSWER_LEN_MAX);
         let (outbox, messages) = mpsc::channel(MESSAGES_MAX);
         let leases = self.table().leases();
         let join = api::Join {

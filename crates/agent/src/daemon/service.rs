@@ -401,6 +401,7 @@ impl Agent for Service {
         User::of(&request)?.check_trusted("drain parts of the network")?;
         let DrainRequest { protocol_version, part, back } = request.into_inner();
         check_version(protocol_version)?;
+        convert::check_name("a part", &part)?;
         tracing::info!(part = %Printable(&part), back, "asks the manager to drain");
         let done = self.shared.link.drain(part, back).await?;
         let (part, changed, moved, ended) = (done.part, done.changed, done.moved, done.ended);
@@ -414,6 +415,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
+        convert::check_name("a stream", &request.name)?;
         self.streams.create((app, user), &request.name).await?;
         Ok(Response::new(CreateStreamResponse {}))
     }
@@ -439,6 +441,7 @@ impl Agent for Service {
             return Err(Refusal::new(Kind::Invalid, "the call does not say which stream").into());
         };
         let app = self.app(first.caller.as_ref(), user)?;
+        convert::check_name("a stream", &first.name)?;
         let mut pen = self.streams.pen((app, user), &first.name)?;
         pen.write(&first.messages).await?;
         while let Some(request) = requests.message().await? {
@@ -456,6 +459,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         self.app(request.caller.as_ref(), user)?;
+        convert::check_name("a stream", &request.name)?;
         let responses = self.streams.hear(&request.name, request.hold_us)?;
         Ok(Response::new(ReceiverStream::new(responses)))
     }
@@ -512,6 +516,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
+        convert::check_name("a topic", &request.topic)?;
         Ok(Response::new(self.objects.publish((app, user), request).await?))
     }
 
@@ -551,6 +556,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
+        convert::check_name("a topic", &request.topic)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(Arc::clone(&self.objects).subscribe((app, user), request.topic, events));
         Ok(Response::new(ReceiverStream::new(stream)))

@@ -240,19 +240,26 @@ impl Store {
             let Some(object) = path.file_stem().and_then(|stem| object_of(stem.to_str()?)) else { continue };
             match extension {
                 BYTES => match self.description(object) {
-                    Some(description) => {
+                    Ok(Some(description)) => {
                         let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
                         let since = metadata.modified()?;
                         let used = metadata.accessed().map_or(since, |used| used.max(since));
                         found.push(Found { id: object, description, since, used });
                     }
-                    None => {
+                    Ok(None) => {
                         tracing::warn!(%object, "removed from the store: it is not whole");
                         self.remove(object)?;
                     }
+                    Err(reason) => {
+                        // Another version may have written it, and a disk may read again.
+                        let path = self.file(object, DESCRIPTION);
+                        tracing::warn!(path = %path.display(), reason, "stays in the store unused: what it is cannot be read");
+                    }
                 },
                 "new" => remove_file(&path)?,
-                DESCRIPTION if !self.path(object).exists() => remove_file(&path)?,
+                DESCRIPTION if self.path(object).try_exists().is_ok_and(|there| !there) => {
+                    remove_file(&path)?
+                }
                 _ => {}
             }
         }
@@ -260,11 +267,15 @@ impl Store {
         Ok(found)
     }
 
-    fn description(&self, object: ObjectId) -> Option<Description> {
-        let text = fs::read_to_string(self.file(object, DESCRIPTION)).ok()?;
-        let written: Written = toml::from_str(&text).ok()?;
-        let there = fs::symlink_metadata(self.path(object)).ok()?;
-        (there.is_file() && there.len() == written.length).then_some(Description {
+    /// What is written of an object; nothing where it is not whole: descriptions are written last, each at once.
+    fn description(&self, object: ObjectId) -> Result<Option<Description>, String> {
+        let text = match fs::read_to_string(self.file(object, DESCRIPTION)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| error.to_string())?,
+        };
+        let written: Written = toml::from_str(&text).map_err(|error| error.message().to_string())?;
+        let there = fs::symlink_metadata(self.path(object)).map_err(|error| error.to_string())?;
+        Ok((there.is_file() && there.len() == written.length).then_some(Description {
             name: written.name,
             kind: match (written.directory, written.set) {
                 (true, _) => ObjectKind::Directory,
@@ -276,7 +287,7 @@ impl Store {
             root: written.root,
             holder: written.brought_by.map(|uid| Holder { uid, private: written.private }),
             pinned: written.pinned,
-        })
+        }))
     }
 }
 
@@ -377,6 +388,30 @@ mod tests {
         assert!(store.remove(object(1)).unwrap());
         assert!(!store.remove(object(1)).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_now_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(folder.path()).unwrap();
+        for data in 1..=2 {
+            fs::write(store.path(object(data)), b"abc").unwrap();
+            store.describe(object(data), &description(3)).unwrap();
+        }
+        let (newer, odd) = (store.file(object(1), DESCRIPTION), store.file(object(2), DESCRIPTION));
+        let text = fs::read_to_string(&newer).unwrap();
+        fs::write(&newer, format!("{text}colour = \"blue\"\n")).unwrap();
+        fs::remove_file(&odd).unwrap();
+        fs::create_dir(&odd).unwrap();
+        drop(store);
+        let (store, found) = Store::open(folder.path()).unwrap();
+        assert!(found.is_empty());
+        assert_eq!(fs::read(store.path(object(1))).unwrap(), b"abc");
+        assert_eq!(fs::read(store.path(object(2))).unwrap(), b"abc");
+        fs::write(&newer, text).unwrap();
+        drop(store);
+        let (_, found) = Store::open(folder.path()).unwrap();
+        assert_eq!(found.iter().map(|one| one.id).collect::<Vec<_>>(), [object(1)], "it is of use again");
     }
 
     #[test]

@@ -169,3 +169,39 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
     assert!(report.is_complete(), "{report:?}");
     stopped(agents, manager).await;
 }
+
+/// What a user of the socket says is bounded before the manager hears it, and a publisher that goes lets go of its topic.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_names_and_publishers_that_go_are_in_the_way_of_no_one() {
+    let settings = "[ip-multicast]\npool = '239.255.69.16/28'\nport = 17418";
+    let (manager, world, agents) = cluster(settings, ["a"]).await;
+    let a = agents[0].session(1).await;
+    a.add(DataId(1), &world.file("one", b"one")).await.unwrap();
+    a.add(DataId(2), &world.file("two", b"two")).await.unwrap();
+    let long = "x".repeat(4 << 20).split_off(1 << 10);
+    let within = |what| tokio::time::timeout(SOON, what);
+    let invalid =
+        |error: polycast_api::client::ClientError| assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
+    invalid(within(a.publish(&long, None, DataId(1), None)).await.unwrap().unwrap_err());
+    invalid(a.subscribe(&long).await.map(|_| ()).unwrap_err());
+    invalid(a.create_stream(&long).await.unwrap_err());
+    let receivers = Receivers::Named(vec![long]);
+    invalid(a.send(DataId(1), &receivers, &SendOptions::default()).await.map(|_| ()).unwrap_err());
+    let client = agents[0].client().await;
+    assert!(client.status().await.unwrap().manager_connected);
+    assert_eq!(a.publish("last", Some(u64::MAX), DataId(1), None).await.unwrap().version, u64::MAX);
+    let after = a.publish("last", None, DataId(2), None).await.unwrap_err();
+    assert!(after.to_string().contains("the last that there can be"), "{after}");
+    manager.task.stop().await;
+    until("it has gone", async || !client.status().await.unwrap().manager_connected).await;
+    let waits = tokio::time::timeout(Duration::from_millis(300), a.publish("t", None, DataId(1), None));
+    waits.await.expect_err("there is no manager to commit it");
+    let again = async || {
+        let tried = tokio::time::timeout(Duration::from_millis(300), a.publish("t", None, DataId(2), None));
+        tried.await.is_err()
+    };
+    until("another one waits for the manager too", again).await;
+    for agent in agents {
+        agent.task.stop().await;
+    }
+}

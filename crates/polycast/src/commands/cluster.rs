@@ -514,7 +514,8 @@ pub(super) fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
         "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
     });
     let how = if unchanged { " is up to date" } else { "" };
-    output::result(format, &document, &format!("{name} ({len}){how}: {}", target.display()))?;
+    let target = target.display().to_string();
+    output::result(format, &document, &format!("{name} ({len}){how}: {}", Printable(&target)))?;
     Ok(Exit::Done)
 }
 
@@ -535,6 +536,7 @@ pub(super) fn place_at(
         output::beside(&format!("{} ({})", Printable(&object.name), format_bytes(object.length)));
         return Ok(None);
     };
+    place.check_present(&target, present)?;
     let unchanged = present == Present::Updated && is_equal(object, &target);
     if !unchanged {
         match taken {

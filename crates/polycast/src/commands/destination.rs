@@ -77,6 +77,14 @@ impl Destination {
         }
     }
 
+    /// Looks at what is where an object of another machine's choice of name goes, as is done at once for a path that the user names.
+    pub(super) fn check_present(&self, target: &Path, present: Present) -> Result<(), Failure> {
+        match (self, fs::symlink_metadata(target)) {
+            (Destination::Into(_), Ok(there)) if there.is_dir() => directory_at(target, target, present),
+            _ => Ok(()),
+        }
+    }
+
     /// The path that an object of this name gets; nothing where it goes to standard output.
     pub(super) fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
         match self {
@@ -138,11 +146,12 @@ fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure
     let same = |other: Option<PathBuf>| {
         other.and_then(|other| other.canonicalize().ok()).zip(path.canonicalize().ok())
     };
-    let home = same(std::env::var_os("HOME").map(PathBuf::from)).is_some_and(|(home, path)| home == path);
+    let home =
+        same(std::env::var_os("HOME").map(PathBuf::from)).is_some_and(|(home, path)| home.starts_with(path));
     let around = same(std::env::current_dir().ok()).is_some_and(|(here, path)| here.starts_with(&path));
     if home || around {
         let what = if home { "your home directory" } else { "the directory that you are in" };
-        let message = format!("{shown} is {what}, and would be replaced as a whole");
+        let message = format!("{shown} is or contains {what}, and would be replaced as a whole");
         return Err(Failure::input(message).hint(format!("say --into {shown} to put the object inside")));
     }
     Ok(())

@@ -78,7 +78,8 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         (false, true) => ", got from its origin",
         (false, false) => "",
     };
-    let text = format!("{name} ({}){how}: {}", format_bytes(len), target.display());
+    let target = target.display().to_string();
+    let text = format!("{name} ({}){how}: {}", format_bytes(len), Printable(&target));
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
 }

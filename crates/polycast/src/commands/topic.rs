@@ -13,6 +13,7 @@ use polycast_api::agent::TopicEvent;
 use polycast_api::client::{ClientError, Session};
 use polycast_types::{AppId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// `polycast publish`
@@ -88,6 +89,8 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
 /// `polycast subscribe`
 pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Failure> {
     let destination = Destination::check(&args.place)?;
+    let to_stdout = destination == Destination::Stdout;
+    output::check_alone(format, to_stdout)?;
     let mut versions = Vec::new();
     let app = AppId::default();
     let ended = runtime()?.block_on(in_session(&args.local, app, async |session| {
@@ -104,11 +107,16 @@ pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Fa
                 "{} version {}: {}",
                 args.topic,
                 last["number"],
-                last["path"].as_str().unwrap_or_default()
+                Printable(last["path"].as_str().unwrap_or_default())
             )
         }
         None => format!("{}: no version", args.topic),
     };
+    if to_stdout {
+        // What was written there is the objects'.
+        output::beside(&text);
+        return Ok(Exit::Done);
+    }
     output::result(format, &json!({ "topic": args.topic, "versions": versions }), &text)?;
     Ok(Exit::Done)
 }
@@ -124,16 +132,23 @@ async fn follow(
     versions: &mut Vec<Value>,
 ) -> Result<(), Failure> {
     let mut events = session.subscribe(&args.topic).await?;
+    // Where this run has put versions. What else is there is the user's: the publisher chooses the name.
+    let mut ours = BTreeSet::new();
     while let Some(event) = events.next().await? {
         let TopicEvent { version, committed: true, object: Some(object) } = event else { continue };
-        // A new version takes the place of the one before.
+        let present = match destination.path_of(&object.name)? {
+            // A new version takes the place of the one before.
+            Some(target) if ours.contains(&target) => Present::Updated,
+            _ => Present::of(&args.place),
+        };
         let taken = bytes::take(session, &object).await?;
         // What is taken comes while this waits for it.
         let len = bytes::len_of(session, &object).await?;
-        let placed = tokio::task::block_in_place(|| place_at(&object, taken, destination, Present::Updated))?;
-        let Some((target, _)) = placed else { continue };
+        let placed = tokio::task::block_in_place(|| place_at(&object, taken, destination, present))?;
+        let target = placed.map(|(target, _)| target);
         let id: ObjectId = object.id().map_err(ClientError::from)?;
-        let path = target.display().to_string();
+        let path = target.as_ref().map(|target| target.display().to_string()).unwrap_or_default();
+        ours.extend(target.filter(|_| ours.len() < VERSIONS_MAX));
         let entry = json!({
             "number": version, "object": id.to_string(), "name": object.name, "bytes": len,
             "root": object.root, "path": path,
@@ -142,7 +157,8 @@ async fn follow(
         (told["event"], told["topic"]) = ("version".into(), args.topic.clone().into());
         output::event(format, &told, || {
             let name = Printable(&object.name);
-            output::say(&format!("{} version {version}: {name} at {path}", args.topic));
+            let at = if path.is_empty() { String::new() } else { format!(" at {}", Printable(&path)) };
+            output::say(&format!("{} version {version}: {name}{at}", args.topic));
         });
         if versions.len() == VERSIONS_MAX {
             versions.remove(0);

@@ -28,6 +28,8 @@ use tonic::Streaming;
 const PIECES_MAX: usize = 8;
 /// The longest piece, in bytes.
 const PIECE_LEN_MAX: usize = 1 << 20;
+/// The longest word of why bytes do not come, in bytes.
+const ERROR_LEN_MAX: usize = 1_024;
 /// So much more room is taken at a time where the object's length is not known.
 const ROOM_STEP: u64 = 64 << 20;
 /// Bytes that are read at a time to compute a digest.
@@ -192,6 +194,8 @@ async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pi
     loop {
         let Piece { bytes, error, done } = request.into();
         if !error.is_empty() {
+            let mut error = error;
+            error.truncate(error.floor_char_boundary(ERROR_LEN_MAX));
             return Err(failed(error));
         }
         if bytes.len() > PIECE_LEN_MAX {

@@ -96,16 +96,27 @@ impl Objects {
             return Err(Refusal::new(Kind::Invalid, why));
         }
         announce(&shared.catalog, &shared.link);
-        let number = version.unwrap_or_else(|| shared.link.known_version(&topic).map_or(1, |last| last + 1));
+        let next = || match shared.link.known_version(&topic) {
+            Some(last) => last.checked_add(1).ok_or_else(|| {
+                Refusal::new(
+                    Kind::Invalid,
+                    format!("version {last} of '{topic}' is the last that there can be: take another topic"),
+                )
+            }),
+            None => Ok(1),
+        };
+        let number = version.map_or_else(next, Ok)?;
         let word = manager::PublishTopic {
             app_id: app.0.to_vec(),
             topic: topic.clone(),
             version: Some(manager::TopicVersion { number, object: object_ref(object) }),
             patience_ms: deadline_ms,
         };
-        let mut answer = shared.link.publish(word)?;
+        let answer = shared.link.publish(word)?;
         self.published().insert(object, BTreeMap::new());
         let publication = Publication { objects: self, topic: &topic, object };
+        // It goes before the publication does, where the caller goes: the topic is free again by that.
+        let mut answer = answer;
         let published = loop {
             tokio::select! {
                 published = &mut answer => {
