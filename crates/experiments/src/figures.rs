@@ -62,12 +62,16 @@ const FIGURES: &[Figure] = &[
     (
         "orca",
         "Fig. 6a",
-        Nothing("agents that die are in labs: `lab cast orca:... --fail agent:...` and docs/measurements.md"),
+        Nothing(
+            "agents that die are in labs: `lab cast orca:... --fail rack-agent:...` and docs/measured-labs.md",
+        ),
     ),
     (
         "orca",
         "Fig. 6b",
-        Nothing("agents that die are in labs: `lab cast orca:... --fail agent:...` and docs/measurements.md"),
+        Nothing(
+            "agents that die are in labs: `lab cast orca:... --fail rack-agent:...` and docs/measured-labs.md",
+        ),
     ),
     ("orca", "Fig. 6c", Of("fig-6c", "all placements: join delay, median")),
     (

@@ -211,8 +211,8 @@ Examples:
 pub(crate) const RACK_AGENT: &str = "\
 Run the agent of a rack of an Orca fabric
 
-It puts labels that name the rack's hosts in place of those that lead to the rack. It reads [rack-agent] in the \
-settings of the host's agent, which may run it itself; as a process of its own the host's agent needs no root.";
+It puts labels that name the rack's hosts in place of those that lead to the rack. The host's agent runs it where its \
+settings have [rack-agent]; as a process of its own it has a file with that section, and the host's agent needs no root.";
 
 pub(crate) const RACK_AGENT_MORE: &str = "\
 Settings (TOML):
@@ -224,7 +224,7 @@ Settings (TOML):
   leaf-controller = \"10.0.1.250:7476\"
 
 Examples:
-  polycast rack-agent --config /etc/polycast/agent.toml";
+  polycast rack-agent --config /etc/polycast/rack-agent.toml";
 
 pub(crate) const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.

@@ -49,6 +49,8 @@ final class AgentClient {
   private static final Metadata.Key<String> KIND =
       Metadata.Key.of("polycast-error", Metadata.ASCII_STRING_MARSHALLER);
   private static final long CALL_S = 30;
+  /** The longest message of an agent: its status names all of its transfers. */
+  private static final int MESSAGE_LEN_MAX = 256 << 20;
   /** Netty warns that a Unix socket does not know all options of a TCP one. It is kept here so that its level stays. */
   private static final Logger QUIET = Logger.getLogger(Bootstrap.class.getName());
 
@@ -170,6 +172,11 @@ final class AgentClient {
     if (!Files.exists(socket)) {
       throw new Refusal(Refusal.NO_AGENT, "there is no agent's socket at " + socket);
     }
+    // What the agent says is taken for where an object's bytes are.
+    if (socket.startsWith(Settings.ownFolder()) && !Settings.isOwn(socket.getParent())) {
+      String why = socket.getParent() + " is another user's: name the agent's socket with spark.polycast.socket";
+      throw new Refusal(Refusal.NO_AGENT, why);
+    }
     if (channel == null) {
       if (!Epoll.isAvailable()) {
         String why = String.valueOf(Epoll.unavailabilityCause());
@@ -182,6 +189,7 @@ final class AgentClient {
           // Otherwise the socket's path would be the authority, which is none to the agent.
           .overrideAuthority("localhost")
           .usePlaintext()
+          .maxInboundMessageSize(MESSAGE_LEN_MAX)
           .build();
     }
     // An agent that has come back is found at once.

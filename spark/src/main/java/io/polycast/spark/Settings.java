@@ -2,6 +2,7 @@ package io.polycast.spark;
 
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.Arrays;
@@ -78,7 +79,22 @@ final class Settings {
       return told;
     }
     boolean has = runtime != null && !runtime.isEmpty();
-    return has ? runtime + "/polycast-agent.sock" : "/dev/shm/polycast-" + user() + "/agent.sock";
+    return has ? runtime + "/polycast-agent.sock" : ownFolder() + "/agent.sock";
+  }
+
+  /** Where this user's agents have their folders in shared memory. Every user of the host can make it. */
+  static String ownFolder() {
+    return "/dev/shm/polycast-" + user();
+  }
+
+  /** Whether a folder is this user's, or root's. */
+  static boolean isOwn(Path folder) {
+    try {
+      String owner = Files.getAttribute(folder, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString();
+      return owner.equals(user()) || owner.equals("0");
+    } catch (IOException | UnsupportedOperationException | IllegalArgumentException error) {
+      return false;
+    }
   }
 
   private static String folder() {

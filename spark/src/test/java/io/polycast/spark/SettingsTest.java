@@ -1,16 +1,24 @@
 package io.polycast.spark;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.HashMap;
 import java.util.Map;
+import org.junit.Assume;
+import org.junit.Rule;
 import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
 
 public class SettingsTest {
+  @Rule public final TemporaryFolder folder = new TemporaryFolder();
+
   private static Settings of(String... pairs) {
     Map<String, String> all = new HashMap<>();
     for (int at = 0; at < pairs.length; at += 2) {
@@ -35,6 +43,18 @@ public class SettingsTest {
     assertEquals(4 << 20, settings.thresholdBytes);
     assertEquals(120_000, settings.patienceMs);
     assertEquals(Paths.get("/run/agent-driver.sock"), settings.socket("driver"));
+  }
+
+  @Test
+  public void aFolderOfAnotherUserIsNotOurs() throws Exception {
+    Path own = folder.getRoot().toPath();
+    assertTrue(Settings.isOwn(own));
+    assertTrue(Settings.isOwn(Paths.get("/proc")));
+    assertFalse(Settings.isOwn(own.resolve("missing")));
+    Assume.assumeTrue("only root can give a folder away", Settings.user().equals("0"));
+    Files.setAttribute(own, "unix:uid", 65534);
+    assertFalse(Settings.isOwn(own));
+    Files.setAttribute(own, "unix:uid", 0);
   }
 
   @Test
