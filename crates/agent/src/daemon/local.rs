@@ -1,12 +1,14 @@
 //! The Unix socket for applications: one agent listens on it. Only the agent's user may use it, unless settings name others.
 
+mod door;
+
 use super::error::AgentError;
+use door::Door;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
 
 /// Where groups are, and their numbers.
 const GROUPS: &str = "/etc/group";
@@ -152,8 +154,8 @@ impl Listener {
     }
 
     /// The connections that come, and the file to keep meanwhile.
-    pub(super) fn into_incoming(self) -> (UnixListenerStream, SocketFile) {
-        (UnixListenerStream::new(self.listener), self.file)
+    pub(super) fn into_incoming(self) -> (Door, SocketFile) {
+        (Door::new(self.listener), self.file)
     }
 }
 

@@ -9,6 +9,10 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_types::AppId;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For how long a process that cannot be looked for has said nothing when its place is another one's.
+const SILENT_ENOUGH: Duration = Duration::from_secs(60);
 
 /// The table of registered processes.
 pub(crate) struct Processes {
@@ -18,9 +22,18 @@ pub(crate) struct Processes {
 
 /// One of them.
 struct Registered {
-    /// The process at the other end of the socket, if the system tells.
+    /// The process at the other end of the socket, if the system tells. One outside of the agent's container has none here.
     pid: Option<i32>,
     user: User,
+    /// When it was heard last.
+    heard_at: Instant,
+}
+
+impl Registered {
+    /// Whether it may have gone: it cannot be looked for, and has been silent for long.
+    fn may_have_gone(&self) -> bool {
+        self.pid.is_none_or(|pid| pid <= 0) && self.heard_at.elapsed() >= SILENT_ENOUGH
+    }
 }
 
 impl Processes {
@@ -38,6 +51,10 @@ impl Processes {
     ) -> Result<(), Refusal> {
         let mut table = self.lock();
         table.retain(|_, one| one.pid.is_none_or(is_alive));
+        if table.len() >= self.most {
+            // Where there is no place left, those go that cannot be looked for: one that is there registers again.
+            table.retain(|_, one| !one.may_have_gone());
+        }
         if table.len() >= self.most && !table.contains_key(&(app, process)) {
             let message = format!("{} processes are registered, which is this agent's limit", table.len());
             return Err(Refusal::new(Kind::Full, message));
@@ -51,7 +68,7 @@ impl Processes {
         if own >= user.share(self.most) && !table.contains_key(&(app, process)) {
             return Err(user.too_many(own, "processes"));
         }
-        table.insert((app, process), Registered { pid, user });
+        table.insert((app, process), Registered { pid, user, heard_at: Instant::now() });
         Ok(())
     }
 
@@ -66,8 +83,11 @@ impl Processes {
 
     /// Whether a process of this user has registered.
     pub(crate) fn check(&self, app: AppId, process: u64, user: User) -> Result<(), Refusal> {
-        match self.lock().get(&(app, process)) {
-            Some(one) if user.may_end(Some(one.user.uid())) => Ok(()),
+        match self.lock().get_mut(&(app, process)) {
+            Some(one) if user.may_end(Some(one.user.uid())) => {
+                one.heard_at = Instant::now();
+                Ok(())
+            }
             _ => Err(not_registered(process)),
         }
     }
@@ -110,6 +130,22 @@ mod tests {
         assert!(processes.check(a, 2, user).is_ok());
         assert!(processes.check(a, 1, user).is_err());
         assert!(processes.check(b, 2, user).is_err());
+    }
+
+    #[test]
+    fn those_that_cannot_be_looked_for_give_way_when_they_have_been_silent() {
+        let processes = Processes::new(2);
+        let (app, user) = (AppId::default(), User::agent());
+        for process in 1..=2 {
+            processes.register(app, process, user, Some(0)).unwrap();
+        }
+        assert_eq!(processes.register(app, 3, user, Some(0)).unwrap_err().kind, Kind::Full);
+        for one in processes.lock().values_mut() {
+            one.heard_at = Instant::now().checked_sub(SILENT_ENOUGH).unwrap();
+        }
+        processes.check(app, 2, user).unwrap();
+        processes.register(app, 3, user, Some(0)).unwrap();
+        assert!(processes.check(app, 1, user).is_err() && processes.check(app, 2, user).is_ok());
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl User {
         User { uid: rustix::process::geteuid().as_raw(), rank: Rank::Own }
     }
 
-    fn numbered(uid: u32) -> Self {
+    /// The user of this number.
+    pub(crate) fn numbered(uid: u32) -> Self {
         let own = rustix::process::geteuid().as_raw();
         let rank = match uid {
             uid if uid == own => Rank::Own,
