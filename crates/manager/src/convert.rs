@@ -447,7 +447,7 @@ pub(crate) fn denial(denial: &Denial) -> Refusal {
         Denial::NamedTwice(_) | Denial::SourceItself(_) => Kind::ReceiverTwice,
         Denial::NoReceivers | Denial::NobodyElse => Kind::NoReceivers,
         Denial::Sizes { .. } | Denial::RequestTaken(_) => Kind::Invalid,
-        Denial::QueueFull(_) => Kind::Full,
+        Denial::QueueFull(_) | Denial::AgentQueueFull(_) => Kind::Full,
         Denial::NotHeld(_) => Kind::RequestUnknown,
         Denial::NotReceiver(_) => Kind::ReceiverUnknown,
         Denial::AlreadyReceiver(_) => Kind::ReceiverTwice,

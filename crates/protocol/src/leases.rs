@@ -94,6 +94,8 @@ pub fn known_hosts<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterato
 
 /// Leases have numbers below this; those from the top are for what schedulers only try.
 const PLANS_END: u64 = 1 << 63;
+/// So many requests of one agent may wait in any case.
+const AGENT_PENDING_MIN: usize = 16;
 
 /// A path may be back by one of so many parts of its time later than estimated.
 const LATE: u64 = 4;
@@ -200,6 +202,11 @@ pub struct Leases {
     changed: BTreeSet<RecordKey>,
     restored: state::Restored,
     outputs: VecDeque<Output>,
+}
+
+/// How many of these are an agent's.
+fn held_by<T>(requests: &BTreeMap<RequestKey, T>, agent: &AgentKey) -> usize {
+    requests.range(agent.request(0)..=agent.request(u64::MAX)).count()
 }
 
 impl Leases {
@@ -548,6 +555,11 @@ impl Leases {
         self.keep(now, key, object, grant);
     }
 
+    /// How many requests of one agent may wait: a quarter of all, so that others can be heard, and never few.
+    fn agent_pending_max(&self) -> usize {
+        (self.config.pending_max / 4).max(AGENT_PENDING_MIN)
+    }
+
     /// Checks a request and resolves its names.
     fn admit(&self, now: Time, request: &PathRequest) -> Result<Pending, Denial> {
         self.members.check(&request.agent)?;
@@ -564,6 +576,10 @@ impl Leases {
         }
         if self.pending.len() >= self.config.pending_max {
             return Err(Denial::QueueFull(self.config.pending_max));
+        }
+        let most = self.agent_pending_max();
+        if held_by(&self.pending_by_key, &request.agent) >= most {
+            return Err(Denial::AgentQueueFull(most));
         }
         Ok(Pending {
             id: RequestId(self.next_request),
@@ -625,7 +641,16 @@ impl Leases {
         if self.pending.is_empty() {
             return;
         }
-        let pending: Vec<&Pending> = self.pending.values().map(|(pending, _)| pending).collect();
+        // An agent that has all the paths that one may have waits beside the others, and holds nothing that they could have.
+        let mut held: BTreeMap<&AgentKey, usize> = BTreeMap::new();
+        let mut has_place = |agent| {
+            let held = held.entry(agent).or_insert_with(|| held_by(&self.by_request, agent));
+            let has_place = *held < self.config.agent_leases_max;
+            *held += usize::from(has_place);
+            has_place
+        };
+        let pending = self.pending.values().filter(|(_, waiting)| has_place(&waiting.key.agent));
+        let pending: Vec<&Pending> = pending.map(|(pending, _)| pending).collect();
         let draft = Draft::new(&mut self.network).at(now);
         let mut awaited: BTreeMap<RequestId, Time> = BTreeMap::new();
         for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {

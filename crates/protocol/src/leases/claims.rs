@@ -5,7 +5,7 @@
 //! because its holder was away is known for a while, so that the holder can go on with it.
 
 use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
-use super::{Claims, Lease, Leases, PLANS_END, service_time};
+use super::{Claims, Lease, Leases, PLANS_END, held_by, service_time};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -87,7 +87,7 @@ impl Leases {
 
     /// How many paths an agent has.
     pub(super) fn held_by(&self, agent: &AgentKey) -> usize {
-        self.by_request.range(agent.request(0)..=agent.request(u64::MAX)).count()
+        held_by(&self.by_request, agent)
     }
 
     /// Notes a path that has ended though its holder may come back to it.

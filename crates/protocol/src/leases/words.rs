@@ -340,6 +340,9 @@ pub enum Denial {
     /// Too many wait already.
     #[error("{0} requests are waiting for a path already, which is the manager's limit")]
     QueueFull(usize),
+    /// Too many of this agent wait already.
+    #[error("{0} requests of this agent are waiting for a path already, which is the manager's limit of one")]
+    AgentQueueFull(usize),
     /// The scheduler has decided so.
     #[error("the manager lends no path: {0}")]
     Rejected(String),

@@ -112,6 +112,8 @@ pub(super) struct Peer {
     /// When it joined.
     pub(super) joined_at: Time,
     pub(super) verified_bytes: u64,
+    /// The same as it has said itself, and no other receiver for it.
+    pub(super) own_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
     pub(super) path: PathDelay,
@@ -192,15 +194,27 @@ impl Peer {
 
     /// It has verified so many bytes.
     pub(super) fn has_verified(&mut self, now: Time, bytes: u64) {
+        if bytes > self.own_bytes {
+            self.own_bytes = bytes;
+            (self.idle, self.idle_from) = (Duration::ZERO, None);
+        }
+        self.is_said_to_have(now, bytes);
+    }
+
+    /// The receiver that reports for it says so.
+    pub(super) fn is_said_to_have(&mut self, now: Time, bytes: u64) {
         if bytes > self.verified_bytes {
             (self.verified_bytes, self.verified_at, self.moves) = (bytes, now, 0);
             (self.idle, self.idle_from) = (Duration::ZERO, None);
         }
     }
 
-    /// No other receiver reports for it any more.
+    /// No other receiver reports for it any more. What that one has made up is not held against it.
     pub(super) fn speak_for_itself(&mut self) {
         (self.spoken_by, self.totals_unknown) = (None, true);
+        if self.service != Service::Done {
+            self.verified_bytes = self.own_bytes;
+        }
     }
 
     /// Looks anew at what it misses, from here on.
@@ -263,6 +277,7 @@ impl Peer {
             clean: 0,
             joined_at: now,
             verified_bytes: 0,
+            own_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),
             path: PathDelay::default(),

@@ -311,7 +311,8 @@ impl Sender {
             Control::Rack(members) => self.name_rack(id, members),
             Control::DataRcvd { patched_bytes, .. } => {
                 peer.patched_bytes = *patched_bytes;
-                peer.verified_bytes = self.config.geometry.object_len;
+                (peer.verified_bytes, peer.own_bytes) =
+                    (self.config.geometry.object_len, self.config.geometry.object_len);
                 self.settle(id, None);
             }
             Control::UpstreamLost if self.chain.contains(id) => {

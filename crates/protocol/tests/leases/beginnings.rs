@@ -286,6 +286,23 @@ fn one_agent_has_so_many_paths_at_most() {
     assert!(response(&apply(&mut manager, Time(5), release)).is_ok());
 }
 
+/// What one agent asks for beyond its limit holds neither addresses nor places in the queue that others need.
+#[test]
+fn one_agent_that_asks_for_much_is_in_the_way_of_no_other() {
+    let limited = LeasesConfig { agent_leases_max: 1, pending_max: 1_000, ..config() };
+    let mut manager = with_three_agents(with_config(limited, 2, false, Box::new(Fcfs)));
+    ask(&mut manager, Time(1), request(agent(0, 1), 0, &["host-1"])).unwrap();
+    let more = (1..=300).map(|number| {
+        apply(&mut manager, Time(2), Input::Request(request(agent(0, 1), number, &["host-1"])))
+    });
+    let refused =
+        more.flatten().filter(|output| matches!(output, Output::Response { response: Err(_), .. })).count();
+    assert_eq!(refused, 50, "a quarter of the queue is one agent's");
+    // There are two addresses, of which one is left.
+    ask(&mut manager, Time(3), request(agent(1, 1), 1, &["host-2"])).unwrap();
+    manager.check();
+}
+
 /// A path that has ended because its holder was away can be taken up again, by its holder and by no other.
 #[test]
 fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {

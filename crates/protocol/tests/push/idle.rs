@@ -162,6 +162,28 @@ fn who_is_slow_is_not_idle() {
 }
 
 /// A rack's reports tell of the slowest: when that one gets nothing done, the others speak for themselves before any fails.
+/// What a speaker makes up of its rack costs no member of it a place: the members say how far they are when they speak again.
+#[test]
+fn a_speaker_that_says_too_much_fails_no_member_of_its_rack() {
+    let mut bench = start(config(geometry(FRAGMENTS)), 3);
+    let members = [1, 2].map(PeerId).into();
+    bench.sender.handle(Time(1), SenderInput::Rack { speaker: PeerId(0), members });
+    bench.run(seconds(200), |bench| {
+        let (position, bytes) = (bench.position, 1 + bench.now.0 / 10_000_000_000);
+        (0..3).for_each(|peer| bench.say(peer, &Control::IntlSeq { position: 0 }));
+        if bench.alone.is_empty() {
+            bench.say(0, &Control::Rack(vec![1, 2]));
+        } else {
+            bench.say(1, &progress(position, bytes));
+            bench.say(2, &progress(position, bytes));
+        }
+        bench.say(0, &progress(position, u64::MAX));
+    });
+    assert_eq!(bench.alone, [1, 2]);
+    let failed: Vec<_> = bench.settled.keys().filter(|peer| **peer != 0).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
 #[test]
 fn one_idle_receiver_does_not_fail_its_rack() {
     let mut bench = start(config(geometry(FRAGMENTS)), 3);

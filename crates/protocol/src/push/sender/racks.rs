@@ -69,7 +69,7 @@ impl Sender {
         for id in members {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
             peer.heard_at = now;
-            peer.has_verified(now, verified_bytes);
+            peer.is_said_to_have(now, verified_bytes);
             if peer.initial.is_some() && position > peer.position {
                 peer.position = position;
                 peer.acknowledged = peer.acknowledged.max(acknowledged);
