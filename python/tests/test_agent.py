@@ -284,7 +284,7 @@ def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
     script = f"{PRINTS}; pid = os.fork(); import time; print(pid or '', flush=True) if pid else None; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        *pids, _ = child.stdout.readline().split()
+        *pids, folder = child.stdout.readline().split()
         forked = int(child.stdout.readline())
         child.send_signal(how)
         child.wait(20)
@@ -293,6 +293,14 @@ def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
             assert Path(f"/proc/{forked}").exists()
         finally:
             os.kill(forked, signal.SIGKILL)
+    # What is left goes when the next one begins, and what lives stays.
+    os.utime(f"{folder}/store/.lock", (0, 0))
+    with polycast.Agent.embedded() as one:
+        assert not Path(folder).exists()
+        assert one._embedded is not None
+        os.utime(one._embedded._folder / "store" / ".lock", (0, 0))
+        polycast.Agent.embedded(one.manager).close()
+        assert one._embedded._folder.exists() and one.add_buffer(1, b"x").length == 1
 
 
 def test_children_end_with_a_worker_of_multiprocessing() -> None:

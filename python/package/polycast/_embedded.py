@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from polycast.errors import AgentNotRunning
 STARTS_WITHIN_S = 20.0
 # How long children may take that have been told to end.
 ENDS_WITHIN_S = 10.0
+_PREFIX = "polycast-python-"
+# A store that is younger may have an agent that is about to lock it.
+_LEFT_FOR_S = 60.0
 _LISTENS = re.compile(r"listens on (\S+)")
 
 
@@ -34,7 +39,9 @@ class Embedded:
         store: StrPath | None,
         config: StrPath | None,
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="polycast-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        parent = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+        _sweep(Path(parent))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         self._children: list[subprocess.Popen[str]] = []
         # They end when this pipe does, as it does where this process is killed. A process that was forked lets go of it.
         self._input, self._output = os.pipe()
@@ -101,6 +108,21 @@ class Embedded:
     def close(self) -> None:
         """Ends the children."""
         self._finalizer()
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what scripts have left that were killed: folders in whose store no agent is any more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        lock = folder / "store" / ".lock"
+        try:
+            if folder.lstat().st_uid != os.geteuid() or time.time() - lock.stat().st_mtime < _LEFT_FOR_S:
+                continue
+            with open(lock) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # Its agent lives, it has gone meanwhile, or it has no store of its own.
+            continue
 
 
 def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int], folder: Path) -> None:
