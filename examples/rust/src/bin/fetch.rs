@@ -61,8 +61,8 @@ async fn fill(session: &Session, key: &str, origin: &str) -> Result<(), Box<dyn 
             let mut piece = vec![0; PIECE_BYTES];
             let read = file.read(&mut piece).await;
             let is_last = !matches!(read, Ok(len) if len > 0);
+            // An empty piece says that these were all.
             let piece = match read {
-                Ok(0) => break,
                 Ok(len) => Ok(piece[..len].to_vec()),
                 Err(error) => Err(error.to_string()),
             };
