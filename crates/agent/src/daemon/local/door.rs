@@ -1,4 +1,4 @@
-//! Who comes in at the socket: how many connections there may be in all and of one user, and what becomes of one that cannot be taken.
+//! Connections that come in at the socket: how many there may be in all and of one user, and what becomes of one that cannot be taken.
 //!
 //! Calls hold descriptors only as long as their connection does. An agent that has none left waits a while before it looks again, and
 //! says so: those that are connected are served meanwhile.
