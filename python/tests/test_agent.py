@@ -334,7 +334,7 @@ def test_a_stranger_where_the_agent_is_looked_for() -> None:
     """In shared memory every user can make the folder of another one."""
     if os.geteuid() != 0:
         pytest.skip("only root can become two users")
-    victim, stranger = 54321, 65534
+    victim, stranger = 20_000 + os.getpid() % 30_000, 65534
     folder = Path(f"/dev/shm/polycast-{victim}")
     folder.mkdir(mode=0o755)
     os.chown(folder, stranger, stranger)
@@ -347,7 +347,9 @@ def test_a_stranger_where_the_agent_is_looked_for() -> None:
             door.listen()
             time.sleep(60)
     try:
-        while not (folder / "agent.sock").exists() or (folder / "agent.sock").stat().st_mode & 0o002 == 0:
+        door, until = folder / "agent.sock", time.monotonic() + 20
+        while not door.exists() or door.stat().st_mode & 0o002 == 0:
+            assert time.monotonic() < until, "the stranger does not listen"
             time.sleep(0.01)
         time.sleep(0.1)
         child = os.fork()
