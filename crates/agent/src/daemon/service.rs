@@ -97,7 +97,8 @@ impl Service {
     /// takes the same number.
     fn forget_what_has_gone(&self, id: ObjectId, user: User) {
         let Some(Snapshot::Available(there)) = self.shared.catalog.get(id) else { return };
-        let has_gone = |path: &Path| path.starts_with("/proc") && !path.exists();
+        // One that cannot be looked at may be there.
+        let has_gone = |path: &Path| path.starts_with("/proc") && path.try_exists().is_ok_and(|there| !there);
         if there.added_from.as_deref().is_some_and(has_gone) {
             // One that is another user's, or is still being sent, stays: then the number is taken.
             let _ = sets::delete(&self.shared, id, user, || self.shared.store.remove(id));
