@@ -41,6 +41,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
+/// While a call waits the agent is asked so often whether it lives; one that does not say so in time is given up. It may be stopped.
+const ALIVE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+const ALIVE_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 /// The longest message of an agent, in bytes: it lists all of its objects in one.
 const MESSAGE_LEN_MAX: usize = 256 << 20;
 
@@ -246,7 +249,9 @@ impl AgentClient {
             async move { open(path).await.map(TokioIo::new) }
         });
         // The connector takes no notice of the address, but there has to be one.
-        let channel = Endpoint::from_static("http://agent").connect_with_connector(connector).await;
+        let endpoint = Endpoint::from_static("http://agent");
+        let endpoint = endpoint.http2_keep_alive_interval(ALIVE_INTERVAL).keep_alive_timeout(ALIVE_WITHIN);
+        let channel = endpoint.connect_with_connector(connector).await;
         let channel = channel.map_err(|error| {
             let socket = socket.to_path_buf();
             if is_forbidden(&error) {

@@ -100,16 +100,48 @@ pub fn read(path: &Path) -> Result<String, SettingsError> {
         .map_err(|error| SettingsError::Read { path: path.to_path_buf(), reason: error.to_string() })
 }
 
-/// The settings that a text holds; values that types alone do not check are left to the caller.
+/// The settings that a text holds; values that types alone do not check are left to the caller. Texts that are empty are refused: an empty
+/// path would be the current folder.
 ///
 /// # Errors
 /// They are not TOML, or not settings of this kind.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, SettingsError> {
-    toml::from_str(text).map_err(|error| {
-        let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
+    let line = |at: usize| text.get(..at).unwrap_or(text).matches('\n').count() + 1;
+    let wrong = |error: toml::de::Error| {
         let message = error.message().replace('\n', " ");
-        SettingsError::Syntax { line: before.matches('\n').count() + 1, message }
-    })
+        SettingsError::Syntax { line: line(error.span().map_or(0, |span| span.start)), message }
+    };
+    let parsed = toml::from_str(text).map_err(wrong)?;
+    let table = toml::de::DeTable::parse(text).map_err(wrong)?;
+    if let Some((at, setting)) = empty_text(table.get_ref()) {
+        let message = format!("'{setting}' is empty: give it a value, or leave the line out");
+        return Err(SettingsError::Syntax { line: line(at), message });
+    }
+    Ok(parsed)
+}
+
+/// The first setting whose value is a text without a letter, and where that is.
+fn empty_text(table: &toml::de::DeTable<'_>) -> Option<(usize, String)> {
+    let found =
+        |(key, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<toml::de::DeValue<'_>>)| {
+            let key = key.get_ref();
+            match value.get_ref() {
+                toml::de::DeValue::String(text) if text.trim().is_empty() => {
+                    Some((value.span().start, key.to_string()))
+                }
+                toml::de::DeValue::Table(inner) => {
+                    empty_text(inner).map(|(at, name)| (at, format!("{key}.{name}")))
+                }
+                toml::de::DeValue::Array(entries) => entries.iter().find_map(|entry| match entry.get_ref() {
+                    toml::de::DeValue::Table(inner) => {
+                        empty_text(inner).map(|(at, name)| (at, format!("{key}.{name}")))
+                    }
+                    _ => None,
+                }),
+                _ => None,
+            }
+        };
+    table.iter().filter_map(found).min()
 }
 
 #[cfg(test)]
@@ -142,6 +174,19 @@ mod tests {
         assert_eq!(good["b"], 2);
         let bad = parse::<BTreeMap<String, u32>>("a = 1\nb = 'x'").unwrap_err().to_string();
         assert!(bad.starts_with("line 2 of the settings: invalid type"), "{bad}");
+        for (text, expected) in [
+            (
+                "b = 'x'\na = ''",
+                "line 2 of the settings: 'a' is empty: give it a value, or leave the line out",
+            ),
+            ("z = ' '\na = ''", "line 1 of the settings: 'z' is empty"),
+            ("[t]\nb = \"\"", "line 2 of the settings: 't.b' is empty"),
+            ("[[t]]\nb = 'x'\n[[t]]\nb = ''", "line 4 of the settings: 't.b' is empty"),
+        ] {
+            let bad = parse::<toml::Table>(text).unwrap_err().to_string();
+            assert!(bad.starts_with(expected), "{bad}");
+        }
+        parse::<toml::Table>("a = 'x'\nb = []\nc = ['']\n[d]").unwrap();
         let missing = read(Path::new("no/such/file")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read the settings no/such/file: No such file"), "{missing}");
     }

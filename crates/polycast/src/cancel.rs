@@ -4,9 +4,34 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A flag that SIGINT (Ctrl-C) and SIGTERM set; the second one ends the program at once.
+/// SIGHUP, which comes when the terminal is closed, unless whatever has started this program has it ignored, as nohup does.
+pub(crate) struct Hangup(Option<Signal>);
+
+impl Hangup {
+    /// Needs a runtime around it.
+    pub(crate) fn watch() -> std::io::Result<Self> {
+        let ignored = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_ignored(&status, 1));
+        Ok(Hangup(if ignored { None } else { Some(signal(SignalKind::hangup())?) }))
+    }
+
+    pub(crate) async fn recv(&mut self) {
+        match &mut self.0 {
+            Some(signal) => drop(signal.recv().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Whether a process with this `/proc/PID/status` ignores a signal.
+fn is_ignored(status: &str, signal: u32) -> bool {
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// A flag that SIGINT (Ctrl-C), SIGTERM and SIGHUP set; the second one ends the program at once.
 pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
@@ -14,10 +39,10 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
         .enable_io()
         .build()
         .map_err(|error| Failure::unexpected(format!("cannot watch for signals: {error}")))?;
-    let (mut interrupt, mut terminate) = {
+    let (mut interrupt, mut terminate, mut hangup) = {
         let _inside = runtime.enter();
         let watched = signal(SignalKind::interrupt())
-            .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)));
+            .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?, Hangup::watch()?)));
         watched.map_err(|error| Failure::unexpected(format!("cannot watch for signals: {error}")))?
     };
     std::thread::spawn(move || {
@@ -26,6 +51,7 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    () = hangup.recv() => {}
                 }
                 if flag.swap(true, Ordering::Relaxed) {
                     std::process::exit(Exit::Failed as i32);
@@ -35,4 +61,19 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
         });
     });
     Ok(cancel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_ignored_are_known() {
+        let status = |mask: &str| format!("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(is_ignored(&status("0000000000000001"), 1));
+        assert!(is_ignored(&status("0000000000001003"), 1));
+        assert!(!is_ignored(&status("0000000000001002"), 1));
+        assert!(is_ignored(&status("0000000000001002"), 2));
+        assert!(!is_ignored("", 1));
+    }
 }

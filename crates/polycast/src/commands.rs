@@ -40,6 +40,20 @@ use crate::logging;
 use crate::output::{self, Format};
 use polycast_agent::transfer::TransferError;
 
+/// Below this the run-time itself cannot begin.
+const FILES_MIN: u64 = 32;
+
+/// Whether a program may open as many files as it needs to begin.
+fn check_files() -> Result<(), Failure> {
+    match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        Some(files) if files < FILES_MIN => {
+            let message = format!("a program may open {files} files here, and needs {FILES_MIN} to begin");
+            Err(Failure::input(message).hint("allow more before it starts, as with: ulimit -n 1024"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Runs the command that was typed.
 pub(crate) fn run(args: Args) -> Exit {
     let format = if args.json { Format::Json } else { Format::Text };
@@ -48,50 +62,51 @@ pub(crate) fn run(args: Args) -> Exit {
         polycast_net::heap::share_heaps();
     }
     output::begin(format, args.logging.quiet);
-    let outcome = logging::start(&args.logging).and_then(|()| match &args.command {
-        Command::Cast(args) => cast::run(args, format),
-        Command::Offer(args) => offer::run(args, format),
-        Command::Accept(args) => accept::run(args, format),
-        Command::Manager(args) => cluster::manager(args, format),
-        Command::Agent(args) => cluster::agent(args, format),
-        Command::Forwarder(args) => forwarder::run(args, format),
-        Command::LabelSwitch(args) => labels::switch(args, format),
-        Command::RackAgent(args) => labels::rack_agent(args, format),
-        Command::Send(args) => cluster::send(args, format),
-        Command::Extend(args) => cluster::extend(args, format),
-        Command::Withdraw(args) => cluster::withdraw(args, format),
-        Command::Stream(args) => stream::run(args, format),
-        #[cfg(feature = "research")]
-        Command::Bench(args) => bench::run(args, format),
-        Command::Get(args) => cluster::get(args, format),
-        Command::Fetch(args) => fetch::run(args, format),
-        Command::Publish(args) => topic::publish(args, format),
-        Command::Subscribe(args) => topic::subscribe(args, format),
-        Command::Ls(args) => cluster::ls(args, format),
-        Command::Rm(args) => removal::rm(args, format),
-        Command::Pin(args) => pin::run(args, true, format),
-        Command::Unpin(args) => pin::run(args, false, format),
-        Command::Status(args) if args.manager => manager_status::run(&args.local, format),
-        Command::Status(args) => cluster::status(&args.local, format),
-        Command::Drain(args) => manager_status::drain(args, false, format),
-        Command::Undrain(args) => manager_status::drain(args, true, format),
-        Command::Key(args) => key::run(&args.command, format),
-        Command::Token(args) => token::run(&args.command, format),
-        Command::Audit(args) => audit::run(&args.command, format),
-        Command::Doctor(args) => doctor::run(args, format),
-        Command::Completions(args) => manual::completions(args, format),
-        Command::Man(args) => manual::man(args, format),
-        #[cfg(feature = "research")]
-        Command::Plan(args) => plan::run(args, format),
-        #[cfg(feature = "research")]
-        Command::Reproduce(args) => reproduce::run(args, format),
-        #[cfg(feature = "research")]
-        Command::Lab(args) => lab::run(args, format),
-        #[cfg(feature = "research")]
-        Command::Simulate(args) => simulate::run(args, format),
-        #[cfg(not(feature = "research"))]
-        Command::Absent(words) => Err(absent(words)),
-    });
+    let outcome =
+        check_files().and_then(|()| logging::start(&args.logging)).and_then(|()| match &args.command {
+            Command::Cast(args) => cast::run(args, format),
+            Command::Offer(args) => offer::run(args, format),
+            Command::Accept(args) => accept::run(args, format),
+            Command::Manager(args) => cluster::manager(args, format),
+            Command::Agent(args) => cluster::agent(args, format),
+            Command::Forwarder(args) => forwarder::run(args, format),
+            Command::LabelSwitch(args) => labels::switch(args, format),
+            Command::RackAgent(args) => labels::rack_agent(args, format),
+            Command::Send(args) => cluster::send(args, format),
+            Command::Extend(args) => cluster::extend(args, format),
+            Command::Withdraw(args) => cluster::withdraw(args, format),
+            Command::Stream(args) => stream::run(args, format),
+            #[cfg(feature = "research")]
+            Command::Bench(args) => bench::run(args, format),
+            Command::Get(args) => cluster::get(args, format),
+            Command::Fetch(args) => fetch::run(args, format),
+            Command::Publish(args) => topic::publish(args, format),
+            Command::Subscribe(args) => topic::subscribe(args, format),
+            Command::Ls(args) => cluster::ls(args, format),
+            Command::Rm(args) => removal::rm(args, format),
+            Command::Pin(args) => pin::run(args, true, format),
+            Command::Unpin(args) => pin::run(args, false, format),
+            Command::Status(args) if args.manager => manager_status::run(&args.local, format),
+            Command::Status(args) => cluster::status(&args.local, format),
+            Command::Drain(args) => manager_status::drain(args, false, format),
+            Command::Undrain(args) => manager_status::drain(args, true, format),
+            Command::Key(args) => key::run(&args.command, format),
+            Command::Token(args) => token::run(&args.command, format),
+            Command::Audit(args) => audit::run(&args.command, format),
+            Command::Doctor(args) => doctor::run(args, format),
+            Command::Completions(args) => manual::completions(args, format),
+            Command::Man(args) => manual::man(args, format),
+            #[cfg(feature = "research")]
+            Command::Plan(args) => plan::run(args, format),
+            #[cfg(feature = "research")]
+            Command::Reproduce(args) => reproduce::run(args, format),
+            #[cfg(feature = "research")]
+            Command::Lab(args) => lab::run(args, format),
+            #[cfg(feature = "research")]
+            Command::Simulate(args) => simulate::run(args, format),
+            #[cfg(not(feature = "research"))]
+            Command::Absent(words) => Err(absent(words)),
+        });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }
 

@@ -331,6 +331,8 @@ mod tests {
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
             ("manager = 'a:1'\nsocket-mode = '640'", "'640' is none of 600"),
             ("manager = 'a:1'\nsocket-group = 'nogroupofthisname'", "'nogroupofthisname'"),
+            ("manager = 'a:1'\nsocket-group = '4294967295'", "4294967295 is no group's number"),
+            ("manager = 'a:1'\nstore = ''", "'store' is empty"),
             ("manager = 'a:1'\ndscp = 64", "the setting 'dscp' is wrong: 64 is no class: write 0 to 63"),
             ("manager = 'a:1'\ndscp = -1", "-1 is no class"),
             ("manager = 'a:1'\ndscp = 'ef'", "line 2"),

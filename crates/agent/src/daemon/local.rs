@@ -74,8 +74,11 @@ impl Access {
 
 /// The number of a group, of which the name or the number is known.
 fn group_number(group: &str) -> Result<u32, String> {
-    if let Ok(number) = group.parse() {
-        return Ok(number);
+    match group.parse() {
+        // To the system this number says that the group stays as it is.
+        Ok(u32::MAX) => return Err(format!("{} is no group's number", u32::MAX)),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let groups = fs::read_to_string(GROUPS).map_err(|error| format!("{GROUPS} cannot be read: {error}"))?;
     let mut lines = groups.lines().map(|line| line.split(':'));

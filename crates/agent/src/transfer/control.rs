@@ -52,6 +52,8 @@ pub(super) enum Event {
     Open(bool),
     /// A receiver needs nothing any more.
     Left { guest: GuestId, why: Why },
+    /// Nothing of a connection is needed any more: its receiver has come by another one.
+    Forget(GuestId),
     /// Counted receivers did not come.
     NoneCame,
     /// It is over.
@@ -102,6 +104,8 @@ pub(super) struct Session {
     ask_sums: BTreeMap<GuestId, usize>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
+    /// The same by connections that are forgotten.
+    forged_before: u64,
     /// Why those were turned away that came under the names of receivers and have others.
     misnamed: BTreeMap<String, String>,
     next_guest: u32,
@@ -164,6 +168,7 @@ impl Session {
             asked_sums: BTreeSet::new(),
             ask_sums: BTreeMap::new(),
             forged: BTreeMap::new(),
+            forged_before: 0,
             misnamed: BTreeMap::new(),
             next_guest: 0,
             calls,
@@ -257,6 +262,10 @@ impl Session {
                 Output::Open => break Some(Event::Open(true)),
                 Output::Close => break Some(Event::Open(false)),
                 Output::Left { guest, why } => break Some(Event::Left { guest, why }),
+                Output::Forget(guest) => {
+                    self.forget_guest(guest);
+                    break Some(Event::Forget(guest));
+                }
                 Output::NoneCame => break Some(Event::NoneCame),
                 Output::Finished => break Some(Event::Finished),
             }
@@ -265,6 +274,14 @@ impl Session {
             self.calls.call(called);
         }
         event
+    }
+
+    /// A connection whose receiver has come by another one.
+    fn forget_guest(&mut self, guest: GuestId) {
+        self.forget(guest);
+        self.guests.remove(&guest);
+        let forged = self.forged.remove(&guest).unwrap_or(0);
+        self.forged_before = self.forged_before.saturating_add(forged);
     }
 
     /// Whether a receiver asks for hashes before it begins to pull.
@@ -539,7 +556,7 @@ impl Session {
 
     /// Packets that receivers have got and that were not of this source.
     pub(super) fn forged_packets(&self) -> u64 {
-        self.forged.values().fold(0, |sum, packets| sum.saturating_add(*packets))
+        self.forged.values().fold(self.forged_before, |sum, packets| sum.saturating_add(*packets))
     }
 
     /// The bell was heard.

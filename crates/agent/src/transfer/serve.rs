@@ -37,7 +37,8 @@ pub(crate) struct Served {
     handle: Handle,
     geometry: Geometry,
     supply: Supply,
-    verified: Mutex<Vec<bool>>,
+    /// The groups that may be served, in the order in which they became so: each peer reads on where it is.
+    verified: Mutex<Verified>,
     changed: Condvar,
     stop: AtomicBool,
     /// Where the peers are that are served.
@@ -45,6 +46,38 @@ pub(crate) struct Served {
     sent_bytes: AtomicU64,
     /// Receivers of the same rack that have come here, by their numbers.
     newcomers: Mutex<Vec<(u32, FrameStream)>>,
+}
+
+/// Groups that may be served.
+struct Verified {
+    is: Vec<bool>,
+    order: Vec<u64>,
+}
+
+/// What a peer has, and how far it has read in the order.
+struct Reader {
+    has: Vec<bool>,
+    lacks: usize,
+    read: usize,
+}
+
+impl Reader {
+    fn new(has: Vec<bool>) -> Self {
+        let lacks = has.iter().filter(|has| !**has).count();
+        Reader { has, lacks, read: 0 }
+    }
+
+    /// The next group that it lacks, of those that are there: it has it then.
+    fn take(&mut self, order: &[u64]) -> Option<u64> {
+        while let Some(&group) = order.get(self.read) {
+            self.read += 1;
+            if !std::mem::replace(&mut self.has[group as usize], true) {
+                self.lacks -= 1;
+                return Some(group);
+            }
+        }
+        None
+    }
 }
 
 /// What a connection is for.
@@ -60,7 +93,7 @@ impl Served {
         Arc::new(Served {
             handle,
             supply,
-            verified: Mutex::new(vec![false; geometry.groups() as usize]),
+            verified: Mutex::new(Verified { is: vec![false; geometry.groups() as usize], order: Vec::new() }),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             peers: Mutex::default(),
@@ -72,7 +105,13 @@ impl Served {
 
     /// A group may be served from now on.
     pub(crate) fn mark(&self, group: u64) {
-        self.lock()[group as usize] = true;
+        {
+            let mut verified = self.lock();
+            if std::mem::replace(&mut verified.is[group as usize], true) {
+                return;
+            }
+            verified.order.push(group);
+        }
         if self.active() > 0 {
             self.changed.notify_all();
         }
@@ -170,15 +209,14 @@ impl Served {
         (*handle == self.handle).then_some(has)
     }
 
-    fn serve(&self, stream: &mut FrameStream, mut has: Vec<bool>) -> Result<(), FrameError> {
-        let mut payload = Vec::new();
-        while let Some(group) = self.next(&has) {
+    fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {
+        let (mut payload, mut reader) = (Vec::new(), Reader::new(has));
+        while let Some(group) = self.next(&mut reader) {
             let bytes = self.geometry.group_bytes(group);
             payload.resize((bytes.end - bytes.start) as usize, 0);
             self.read(&mut payload, bytes.start)?;
             stream.send(&Control::Group { index: group, payload: &payload })?;
             self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
-            has[group as usize] = true;
             self.drain(stream)?;
         }
         // The peer closes when it needs nothing more. It says nothing here.
@@ -217,23 +255,22 @@ impl Served {
     }
 
     /// Waits for the next group that the peer lacks; `None` when it has all, or serving ends.
-    fn next(&self, has: &[bool]) -> Option<u64> {
+    fn next(&self, reader: &mut Reader) -> Option<u64> {
         let mut verified = self.lock();
         loop {
-            if self.stop.load(Ordering::Relaxed) || has.iter().all(|h| *h) {
+            if self.stop.load(Ordering::Relaxed) || reader.lacks == 0 {
                 return None;
             }
-            let ready = verified.iter().zip(has).position(|(v, h)| *v && !*h);
-            if let Some(group) = ready {
-                return Some(group as u64);
+            if let Some(group) = reader.take(&verified.order) {
+                return Some(group);
             }
             let wait = self.changed.wait_timeout(verified, Duration::from_millis(100));
             verified = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<bool>> {
-        // A thread that panicked while holding it has changed one flag at most.
+    fn lock(&self) -> MutexGuard<'_, Verified> {
+        // A thread that panicked while holding it leaves out one group at most, which it says it has.
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -241,6 +278,35 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whenever groups come, a peer gets each that it lacks once, as soon as it is there, and none that it has.
+        #[test]
+        fn a_peer_gets_each_group_that_it_lacks_once(
+            has in proptest::collection::vec(any::<bool>(), 1..40),
+            come in proptest::collection::vec((0usize..40, any::<bool>()), 0..80),
+        ) {
+            let geometry = Geometry { object_len: has.len() as u64 * 10, fragment_len: 10, group_len: 10 };
+            let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(vec![0; has.len() * 10])));
+            let (mut reader, mut got) = (Reader::new(has.clone()), Vec::new());
+            let mut there = std::collections::BTreeSet::new();
+            for (group, reads) in come {
+                let group = group % has.len();
+                served.mark(group as u64);
+                there.insert(group);
+                while reads && let Some(group) = reader.take(&served.lock().order) {
+                    got.push(group as usize);
+                }
+                let waits = there.iter().filter(|group| !has[**group] && !got.contains(group)).count();
+                prop_assert!(!reads || waits == 0, "{waits} are there and wait");
+            }
+            let once: std::collections::BTreeSet<usize> = got.iter().copied().collect();
+            prop_assert_eq!(once.len(), got.len());
+            prop_assert!(once.iter().all(|group| !has[*group] && there.contains(group)));
+            prop_assert_eq!(reader.lacks, has.iter().filter(|has| !**has).count() - got.len());
+        }
+    }
     use std::io::Write as _;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 

@@ -346,6 +346,13 @@ impl Run {
                     self.done_early.remove(&peer);
                     self.machine.handle(now, Input::Left { peer, why });
                 }
+                Event::Forget(guest) => {
+                    let peer = PeerId(guest.0);
+                    self.patches.remove(&peer);
+                    self.done_early.remove(&peer);
+                    self.lost_before.remove(&peer);
+                    self.machine.handle(now, Input::Forget { peer });
+                }
                 Event::NoneCame => {
                     let seconds = self.spec.options.join_timeout.0 / 1_000_000_000;
                     return Err(TransferError::NobodyJoined(seconds));

@@ -84,6 +84,7 @@ fn inputs(agent: &AgentKey, word: Word) -> Result<Vec<DirectoryInput>, Refusal> 
             let wish = Wish { can_fill: want.can_fill, waits: want.waits, fills: want.fills };
             DirectoryInput::Want { agent, object: object(want.object)?, wish }
         }
+        Word::Unserved(unserved) => DirectoryInput::Unserved { agent, object: object(unserved.object)? },
         Word::Unwant(unwant) => DirectoryInput::Unwant { agent, object: object(unwant.object)? },
         Word::FillFailed(failed) => {
             let reason = cut(failed.reason);

@@ -8,6 +8,7 @@ use crate::args::{
     AgentArgs, Destinations, ExtendArgs, GetArgs, IdentityArgs, LocalArgs, ManagerArgs, SendArgs, SlowChoice,
     WithdrawArgs,
 };
+use crate::cancel::Hangup;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
 use crate::output::{self, Format};
@@ -59,6 +60,7 @@ pub(super) fn runtime() -> Result<Runtime, Failure> {
 pub(super) struct Ending {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Hangup,
 }
 
 impl Ending {
@@ -67,13 +69,15 @@ impl Ending {
         let wrong = |error| Failure::unexpected(format!("cannot watch for signals: {error}"));
         let interrupt = signal(SignalKind::interrupt()).map_err(wrong)?;
         let terminate = signal(SignalKind::terminate()).map_err(wrong)?;
-        Ok(Ending { interrupt, terminate })
+        let hangup = Hangup::watch().map_err(wrong)?;
+        Ok(Ending { interrupt, terminate, hangup })
     }
 
     pub(super) async fn asked(mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = self.hangup.recv() => {}
         }
     }
 

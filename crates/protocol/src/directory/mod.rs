@@ -113,6 +113,7 @@ impl Directory {
             DirectoryInput::Lost { agent, object } => self.lost(now, &agent, object),
             DirectoryInput::Want { agent, object, wish } => self.want(now, agent, object, wish),
             DirectoryInput::Unwant { agent, object } => self.unwant(now, &agent, object),
+            DirectoryInput::Unserved { agent, object } => self.unserved(now, &agent, object),
             DirectoryInput::FillFailed { agent, object, reason } => {
                 self.fill_failed(now, &agent, object, reason);
             }
@@ -130,8 +131,8 @@ impl Directory {
                     self.outputs.push_back(DirectoryOutput::TopicRefused { agent, topic, number, why });
                 }
             }
-            DirectoryInput::Committed { agent: _, app, topic, version } => {
-                self.was_committed(now, app, topic, version);
+            DirectoryInput::Committed { agent, app, topic, version } => {
+                self.was_committed(now, &agent, app, topic, version);
             }
         }
         if cfg!(debug_assertions) {
@@ -198,7 +199,7 @@ impl Directory {
         self.untold.remove(agent);
         let held_back = core::mem::take(&mut self.held_back);
         held_back.into_iter().for_each(|object| self.look_soon(now, object, now));
-        let Some(member) = self.members.get_mut(agent) else { return };
+        let Some(member) = self.members.get_mut(agent) else { return self.tidy_entered(agent) };
         let holds = core::mem::take(&mut member.stale_holds);
         let wants = core::mem::take(&mut member.stale_wants);
         let topics = core::mem::take(&mut member.stale_topics);
@@ -208,6 +209,7 @@ impl Directory {
         holds.into_iter().for_each(|object| self.lost(now, agent, object));
         wants.into_iter().for_each(|object| self.unwant(now, agent, object));
         topics.iter().for_each(|topic| self.unsubscribe(now, agent, topic));
+        self.tidy_entered(agent);
     }
 
     /// Until when it is not known what every agent has.
@@ -217,7 +219,7 @@ impl Directory {
 
     fn gone(&mut self, now: Time, agent: &AgentKey) {
         self.untold.remove(agent);
-        let Some(member) = self.members.get(agent) else { return };
+        let Some(member) = self.members.get(agent) else { return self.tidy_entered(agent) };
         let (topics, wants, holds) = (member.topics.clone(), member.wants.clone(), member.holds.clone());
         topics.iter().for_each(|topic| self.leave(now, agent, topic, "its agent has died or left"));
         wants.into_iter().for_each(|object| self.drop_want(now, agent, object));
@@ -225,6 +227,7 @@ impl Directory {
         let served: alloc::vec::Vec<u64> =
             self.serves.iter().filter(|(_, serve)| serve.holder == *agent).map(|(id, _)| *id).collect();
         served.into_iter().for_each(|serve| self.break_off(now, serve));
+        self.tidy_entered(agent);
         self.forget_member(agent);
     }
 

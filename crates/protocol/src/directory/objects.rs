@@ -1,6 +1,6 @@
 //! Which agent gets which object from which.
 
-use super::{Directory, DirectoryOutput, Look, Root, Wish, WishRefusal};
+use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Root, Wish, WishRefusal};
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -55,6 +55,7 @@ pub(super) struct Serve {
     pub holder: AgentKey,
     pub object: ObjectId,
     pub receivers: BTreeSet<AgentKey>,
+    pub since: Time,
 }
 
 impl Directory {
@@ -72,7 +73,8 @@ impl Directory {
         }
         let differs = entry.length != length || entry.root.zip(root).is_some_and(|(a, b)| a != b);
         let is_new = !entry.holders.contains_key(&agent);
-        if differs || (is_new && self.holds >= self.config.holds_max) {
+        let own = self.members.get(&agent).map_or(0, |member| member.holds.len());
+        if differs || (is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max)) {
             // Another object of the same id, or one too many: others do not get it from there.
             self.lost(now, &agent, object);
             let why = WishRefusal::Failed("it has another object of the same id".to_string());
@@ -138,14 +140,13 @@ impl Directory {
 
     /// Makes a wish, or finds the one that is there; gives whether there is one then.
     pub(super) fn enter_want(&mut self, agent: &AgentKey, object: ObjectId) -> bool {
-        let entry = self.entries.entry(object).or_default();
-        if entry.wants.contains_key(agent) {
+        if self.want_mut(agent, object).is_some() {
             return true;
         }
-        if self.wishes >= self.config.wishes_max {
-            self.tidy(object);
+        if !self.has_room_for_wish(agent) {
             return false;
         }
+        let entry = self.entries.entry(object).or_default();
         self.last_wish += 1;
         let want = Want {
             number: self.last_wish,
@@ -161,6 +162,12 @@ impl Directory {
         self.wishes += 1;
         self.members.entry(agent.clone()).or_default().wants.insert(object);
         true
+    }
+
+    /// Whether an agent may wish for one more object, or one more topic.
+    pub(super) fn has_room_for_wish(&self, agent: &AgentKey) -> bool {
+        let own = self.members.get(agent).map_or(0, |member| member.wants.len() + member.topics.len());
+        DirectoryConfig::has_room(self.wishes, own, self.config.wishes_max)
     }
 
     pub(super) fn unwant(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
@@ -215,6 +222,34 @@ impl Directory {
         }
         entry.fill_failure = Some(reason);
         self.end_filling(now, agent, object);
+    }
+
+    /// One that was told to send an object has not begun: another one that has it does, or the receiver gets it from its origin. Where
+    /// there is neither, it is waited for: it may have much to send.
+    pub(super) fn unserved(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+        let Some(WantState::Served(serve)) = self.want_mut(agent, object).map(|want| want.state) else {
+            return;
+        };
+        let Some(running) = self.serves.get(&serve) else { return };
+        if now < running.since + self.config.begin {
+            return;
+        }
+        let holder = running.holder.clone();
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        let Some(want) = entry.wants.get_mut(agent) else { return };
+        want.tried.insert(holder);
+        let has_other = entry.holders.keys().any(|other| !want.tried.contains(other));
+        let fills = !has_other && want.wish.can_fill && !want.fill_failed && entry.filling.is_none();
+        if !has_other && !fills {
+            return;
+        }
+        want.state = WantState::Waiting;
+        if fills {
+            entry.filling = Some(agent.clone());
+            self.outputs.push_back(DirectoryOutput::Fill { agent: agent.clone(), object });
+        }
+        self.leave_serve(serve, agent);
+        self.look_soon(now, object, now);
     }
 
     fn leave_serve(&mut self, serve: u64, agent: &AgentKey) {
@@ -326,7 +361,7 @@ impl Directory {
             return;
         }
         if !entry.holders.is_empty() {
-            return self.serve(object, wanting);
+            return self.serve(now, object, wanting);
         }
         if entry.filling.is_some() {
             return;
@@ -341,7 +376,7 @@ impl Directory {
     }
 
     /// Has one that has the object send it to these: one that sends nothing of it yet, or one that does and adds them.
-    fn serve(&mut self, object: ObjectId, receivers: Vec<AgentKey>) {
+    fn serve(&mut self, now: Time, object: ObjectId, receivers: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let running = |holder: &AgentKey| {
             self.serves.values().any(|serve| serve.holder == *holder && serve.object == object)
@@ -365,7 +400,7 @@ impl Directory {
             }
         }
         let all = receivers.iter().cloned().collect();
-        self.serves.insert(serve, Serve { holder: holder.clone(), object, receivers: all });
+        self.serves.insert(serve, Serve { holder: holder.clone(), object, receivers: all, since: now });
         let receivers = receivers.into_iter().map(|agent| agent.name).collect();
         self.outputs.push_back(DirectoryOutput::Serve { holder, serve, object, receivers });
     }

@@ -255,7 +255,7 @@ fn names_of_topics_are_short_and_without_spaces() {
 
 fn word() -> impl Strategy<Value = DirectoryInput> {
     let (who, what) = (0u64..5, 0u64..3);
-    (0u8..12, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
+    (0u8..13, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
         let (agent, object) = (agent(who), object(what));
         let (app, topic) = (AppId::default(), format!("t{}", number % 2));
         let version = Version { number: number + 1, object };
@@ -271,6 +271,7 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
             }
             8 => DirectoryInput::Unwant { agent, object },
             9 => DirectoryInput::FillFailed { agent, object, reason: "no".into() },
+            12 => DirectoryInput::Unserved { agent, object },
             10 if bits.2 => DirectoryInput::Unsubscribe { agent, topic },
             10 => DirectoryInput::Subscribe { agent, app, topic },
             _ => {
@@ -316,6 +317,8 @@ proptest! {
                 }
                 _ => {}
             }
+            // Those that have it may not send it.
+            let is_unserved = matches!(word, DirectoryInput::Unserved { .. });
             let doubtful = now < settle || untold.values().any(|until| now < *until);
             let fillers: Vec<Option<AgentKey>> =
                 (0..3).map(|what| directory.filler(object(what)).cloned()).collect();
@@ -325,9 +328,10 @@ proptest! {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
                         prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
-                        prop_assert_eq!(directory.holders(object).count(), 0, "an agent has it");
+                        let has = directory.holders(object).count();
+                        prop_assert!(is_unserved || has == 0, "an agent has it");
                         let again = fillers[object.data.0 as usize].as_ref() == directory.filler(object);
-                        prop_assert!(again || !doubtful, "an agent may have it that has not said so yet");
+                        prop_assert!(again || is_unserved || !doubtful, "an agent may have it that has not said so yet");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {
                         prop_assert!(directory.holders(object).any(|one| *one == holder));
@@ -757,4 +761,95 @@ fn what_was_held_back_is_looked_at_when_all_have_said_what_they_have() {
     directory.handle(ms(21_200), DirectoryInput::Told { agent: agent(1) });
     let fill = DirectoryOutput::Fill { agent: agent(0), object: object(1) };
     assert_eq!(spoken(&mut directory, 21_200..21_300), [(21_200, fill)]);
+}
+
+/// One that says it has an object and does not send it: when its receiver says that nothing comes, another one that has it is told to, and
+/// then the receiver gets it from its origin where it can; where there is neither, it is waited for. Nothing is denied for that.
+#[test]
+fn one_that_does_not_begin_to_send_is_passed_over() {
+    for can_fill in [false, true] {
+        let mut directory = settled(4);
+        directory.handle(ms(20_000), have(0, 1));
+        directory.handle(ms(20_000), have(2, 1));
+        let wish = Wish { can_fill, waits: false, fills: false };
+        directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(1), object: object(1), wish });
+        assert_eq!(spoken(&mut directory, 20_000..20_060), [(20_000, serve(0, 1, 1, &[1]))]);
+        let unserved = |of| DirectoryInput::Unserved { agent: agent(of), object: object(1) };
+        // It has 20 seconds to begin, and only its receiver says that it has not.
+        directory.handle(ms(39_999), unserved(1));
+        directory.handle(ms(40_000), unserved(3));
+        assert_eq!(spoken(&mut directory, 39_999..40_100), []);
+        directory.handle(ms(40_100), unserved(1));
+        assert_eq!(spoken(&mut directory, 40_100..40_200), [(40_100, serve(2, 2, 1, &[1]))]);
+        directory.handle(ms(60_100), unserved(1));
+        let fill = DirectoryOutput::Fill { agent: agent(1), object: object(1) };
+        let expected = if can_fill { vec![(60_100, fill)] } else { vec![] };
+        assert_eq!(spoken(&mut directory, 60_100..60_200), expected);
+        // What the first one says of its serve does not count any more.
+        directory.handle(ms(60_200), served(0, 1, &[(1, false)]));
+        assert_eq!(spoken(&mut directory, 60_200..60_300), []);
+        if can_fill {
+            directory.handle(ms(60_300), unserved(1));
+            let (agent, reason) = (agent(1), "no route".to_string());
+            directory.handle(ms(60_300), DirectoryInput::FillFailed { agent, object: object(1), reason });
+            assert_eq!(spoken(&mut directory, 60_300..60_400), [(60_300, serve(0, 3, 1, &[1]))]);
+            directory.handle(ms(90_000), unserved(1));
+            assert_eq!(spoken(&mut directory, 90_000..90_100), [], "it has tried all");
+        }
+        directory.handle(ms(99_000), have(1, 1));
+        assert_eq!(directory.holders(object(1)).count(), 3);
+    }
+}
+
+/// One agent alone does not fill what there is for all: half of it, or a quarter where others have their part of that half.
+#[test]
+fn one_agent_leaves_room_for_the_others() {
+    let config =
+        DirectoryConfig { holds_max: 400, wishes_max: 400, topics_max: 400, ..DirectoryConfig::default() };
+    for others in [0, 150] {
+        let mut directory = Directory::new(config, Time::ZERO, 0);
+        for what in 0..others {
+            said(&mut directory, have(9, 1_000 + what));
+            said(&mut directory, want(9, 2_000 + what));
+        }
+        for what in 0..500 {
+            said(&mut directory, have(0, what));
+            said(&mut directory, want(0, 3_000 + what));
+        }
+        let (holds, wishes) = (directory.holds as u64, directory.wishes as u64);
+        let expected = if others == 0 { 200 } else { 250 };
+        assert_eq!((holds, wishes), (expected, expected), "beside {others}");
+        let full = 400 - expected;
+        for what in 0..100.min(full) {
+            said(&mut directory, have(5, 5_000 + what));
+            assert_eq!(said(&mut directory, want(5, 6_000 + what)), []);
+        }
+        assert_eq!(directory.holds as u64, holds + 100.min(full));
+    }
+    // Topics of which an agent says that they were committed.
+    let mut directory = Directory::new(config, Time::ZERO, 0);
+    said(&mut directory, DirectoryInput::Arrived { agent: agent(0) });
+    let known = |topic: u64, what| {
+        let version = Version { number: u64::MAX, object: object(what) };
+        let (app, topic) = (AppId::default(), format!("t{topic}"));
+        DirectoryInput::Committed { agent: agent(0), app, topic, version }
+    };
+    said(&mut directory, have(0, 1));
+    for topic in 0..500 {
+        said(&mut directory, known(topic, if topic < 3 { 1 } else { 2 }));
+    }
+    assert_eq!(directory.topics.len(), 200);
+    assert_eq!(said(&mut directory, subscribe(1, "mine")), []);
+    // Those of which no agent has the version take no place when it has told all; nor what it says later, or when it goes.
+    said(&mut directory, DirectoryInput::Told { agent: agent(0) });
+    assert_eq!(directory.topics.len(), 4);
+    said(&mut directory, known(7, 2));
+    assert_eq!(directory.topics.len(), 4);
+    said(&mut directory, DirectoryInput::Arrived { agent: agent(2) });
+    let version = Version { number: 1, object: object(8) };
+    let (app, topic) = (AppId::default(), "gone".to_string());
+    said(&mut directory, DirectoryInput::Committed { agent: agent(2), app, topic, version });
+    assert_eq!(directory.topics.len(), 5);
+    said(&mut directory, DirectoryInput::Gone { agent: agent(2) });
+    assert_eq!(directory.topics.len(), 4);
 }

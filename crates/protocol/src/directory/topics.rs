@@ -1,6 +1,6 @@
 //! Topics: a version is staged at all subscribers, and committed when all have it that live and can.
 
-use super::{Directory, DirectoryOutput, Look, TopicRefusal, Version};
+use super::{Directory, DirectoryConfig, DirectoryOutput, Look, TopicRefusal, Version};
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -16,6 +16,8 @@ const MISSING_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Topic {
     pub app: AppId,
+    /// The agent that has named it first.
+    pub entered_by: AgentKey,
     pub subscribers: BTreeSet<AgentKey>,
     pub committed: Option<Version>,
     pub staging: Option<Staging>,
@@ -43,13 +45,15 @@ fn check_name(topic: &str) -> Result<(), TopicRefusal> {
 }
 
 impl Directory {
-    fn topic_of(&mut self, app: AppId, topic: &str) -> Result<&mut Topic, TopicRefusal> {
+    fn topic_of(&mut self, agent: &AgentKey, app: AppId, topic: &str) -> Result<&mut Topic, TopicRefusal> {
         check_name(topic)?;
         if !self.topics.contains_key(topic) {
-            if self.topics.len() >= self.config.topics_max {
+            let own = self.topics.values().filter(|found| found.entered_by == *agent).count();
+            if !DirectoryConfig::has_room(self.topics.len(), own, self.config.topics_max) {
                 return Err(TopicRefusal::Full(self.config.topics_max));
             }
-            let new = Topic { app, subscribers: BTreeSet::new(), committed: None, staging: None };
+            let (entered_by, subscribers) = (agent.clone(), BTreeSet::new());
+            let new = Topic { app, entered_by, subscribers, committed: None, staging: None };
             self.topics.insert(topic.to_string(), new);
         }
         match self.topics.get_mut(topic) {
@@ -59,8 +63,8 @@ impl Directory {
     }
 
     pub(super) fn subscribe(&mut self, now: Time, agent: AgentKey, app: AppId, topic: String) {
-        let entered = self.topic_of(app, &topic).map(|found| found.subscribers.insert(agent.clone()));
-        let full = self.wishes >= self.config.wishes_max;
+        let full = !self.has_room_for_wish(&agent);
+        let entered = self.topic_of(&agent, app, &topic).map(|found| found.subscribers.insert(agent.clone()));
         let why = match entered {
             Err(why) => why,
             Ok(true) if full => {
@@ -136,7 +140,7 @@ impl Directory {
         patience: Option<Duration>,
     ) -> Result<(), TopicRefusal> {
         let has = self.has(agent, version.object);
-        let found = self.topic_of(app, topic)?;
+        let found = self.topic_of(agent, app, topic)?;
         let outcome = admit(found, topic, agent, &version, has);
         match outcome {
             Ok(Admitted::New) => {}
@@ -180,8 +184,15 @@ impl Directory {
     }
 
     /// What an earlier manager has committed.
-    pub(super) fn was_committed(&mut self, now: Time, app: AppId, topic: String, version: Version) {
-        let Ok(found) = self.topic_of(app, &topic) else { return };
+    pub(super) fn was_committed(
+        &mut self,
+        now: Time,
+        agent: &AgentKey,
+        app: AppId,
+        topic: String,
+        version: Version,
+    ) {
+        let Ok(found) = self.topic_of(agent, app, &topic) else { return };
         if found.committed.as_ref().is_some_and(|known| known.number >= version.number) {
             return;
         }
@@ -196,6 +207,10 @@ impl Directory {
             self.commit(now, &topic);
         }
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, &topic));
+        // Who has it is said before all is told.
+        if !self.untold.contains_key(agent) {
+            self.tidy_topic(&topic);
+        }
     }
 
     /// An agent has an object that may be a version.
@@ -367,6 +382,13 @@ impl Directory {
                 self.versions.remove(&version.object);
             }
         }
+    }
+
+    /// Topics of which an agent has told, and no more than that, take no place.
+    pub(super) fn tidy_entered(&mut self, agent: &AgentKey) {
+        let entered = self.topics.iter().filter(|(_, found)| found.entered_by == *agent);
+        let topics: Vec<String> = entered.map(|(topic, _)| topic.clone()).collect();
+        topics.iter().for_each(|topic| self.tidy_topic(topic));
     }
 
     /// A topic without subscribers, of which no agent has anything, takes no place.

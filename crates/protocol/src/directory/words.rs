@@ -8,6 +8,9 @@ use polycast_types::{AppId, Duration, ObjectId};
 /// A root hash.
 pub type Root = [u8; 32];
 
+/// So many of a table an agent may have, however small the table is.
+const SHARE_MIN: usize = 16;
+
 /// Bounds and times.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryConfig {
@@ -26,6 +29,16 @@ pub struct DirectoryConfig {
     pub topics_max: usize,
     /// How often an object is sent to the same receiver before it is told why it does not get it.
     pub tries_max: u32,
+    /// How long one that was told to send an object may take to begin, where its receiver says that nothing comes.
+    pub begin: Duration,
+}
+
+impl DirectoryConfig {
+    /// Whether a table has room for one more of an agent. An agent that has a quarter of it gets no more while half of it is taken, so
+    /// that one alone leaves room for the others.
+    pub(super) fn has_room(taken: usize, own: usize, max: usize) -> bool {
+        taken < max && (taken < max.div_ceil(2) || own < (max / 4).max(SHARE_MIN))
+    }
 }
 
 impl Default for DirectoryConfig {
@@ -38,6 +51,7 @@ impl Default for DirectoryConfig {
             wishes_max: 1 << 16,
             topics_max: 4_096,
             tries_max: 3,
+            begin: Duration::from_millis(20_000),
         }
     }
 }
@@ -110,6 +124,13 @@ pub enum DirectoryInput {
     },
     /// It asks for it no more.
     Unwant {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+    },
+    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to.
+    Unserved {
         /// The agent.
         agent: AgentKey,
         /// The object.

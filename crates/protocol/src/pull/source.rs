@@ -110,8 +110,11 @@ struct Lane {
     /// Packets that were asked for by this port.
     asked: Bits,
     first: VecDeque<Waiting>,
-    /// Retransmissions go first: a receiver that needs them is behind all others.
+    /// Retransmissions go first: a receiver that needs them is behind all others. But every second packet is one that was not sent
+    /// before, where such wait: one that asks for the same again and again would keep all others waiting.
     again: VecDeque<Waiting>,
+    /// The last packet was sent again.
+    repeated: bool,
     turns: Turns,
 }
 
@@ -258,7 +261,7 @@ impl Source {
                 if is_full(self.full_ports, lane.port) {
                     continue;
                 }
-                let Some(&next) = lane.again.front().or(lane.first.front()) else { continue };
+                let Some(next) = lane.next() else { continue };
                 let (bps, depth) = (tree.rate.bps(), tree.rate.depth_bytes());
                 lane.bucket.fill(now, bps, depth);
                 let length = self.config.blocks.length_of(next.sn);
@@ -267,9 +270,12 @@ impl Source {
                     continue;
                 }
                 let port = lane.port;
-                if lane.again.pop_front().is_none() {
-                    lane.first.pop_front();
-                }
+                lane.repeated = next.again;
+                if next.again {
+                    lane.again.pop_front()
+                } else {
+                    lane.first.pop_front()
+                };
                 tree.counters.packets += 1;
                 tree.counters.sent_bytes += u64::from(length);
                 if !next.again {
@@ -291,7 +297,7 @@ impl Source {
         let mut earliest: Option<Time> = None;
         for tree in &self.trees {
             for lane in tree.lanes.iter().filter(|lane| !is_full(self.full_ports, lane.port)) {
-                let Some(next) = lane.again.front().or(lane.first.front()) else { continue };
+                let Some(next) = lane.next() else { continue };
                 let bytes = u32::from(self.config.blocks.length_of(next.sn)) + header;
                 let tokens = lane.bucket.time_for(bytes, tree.rate.depth_bytes(), tree.rate.bps());
                 let at = tokens.min(tree.rate.next_advance());
@@ -314,11 +320,13 @@ impl Source {
             let bucket = Bucket::new(now, depth);
             let (first, again) = (VecDeque::new(), VecDeque::new());
             let turns = Turns::new(self.config.credits);
-            tree.lanes.push(Lane { port, bucket, asked: Bits::new(packets), first, again, turns });
+            let asked = Bits::new(packets);
+            tree.lanes.push(Lane { port, bucket, asked, first, again, repeated: false, turns });
             tree.lanes.len() - 1
         });
         let lane = &mut tree.lanes[at];
-        if lane.first.len() + lane.again.len() >= self.config.waiting_max as usize {
+        let waiting_max = self.config.waiting_max as usize;
+        if lane.first.len() + lane.again.len() >= waiting_max {
             self.refused += 1;
             return;
         }
@@ -334,6 +342,11 @@ impl Source {
         if let Some(same) = queued.find(|other| other.sn == sn) {
             // It still waits for tokens: nothing has been lost. The way may have changed.
             same.back = interest.route;
+            return;
+        }
+        // What is asked for again takes half of the places at most.
+        if lane.again.len() >= (waiting_max / 2).max(1) {
+            self.refused += 1;
             return;
         }
         lane.again.push_back(waiting);
@@ -412,6 +425,13 @@ fn is_full(ports: u128, port: u8) -> bool {
 }
 
 impl Lane {
+    /// What leaves next.
+    fn next(&self) -> Option<Waiting> {
+        let (first, again) = (self.first.front(), self.again.front());
+        let next = if self.repeated { first.or(again) } else { again.or(first) };
+        next.copied()
+    }
+
     fn check(&self, waiting_max: u32) {
         let waiting = self.first.len() + self.again.len();
         assert!(waiting <= waiting_max as usize, "{waiting} wait at port {}", self.port);

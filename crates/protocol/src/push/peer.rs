@@ -84,6 +84,18 @@ pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
     u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
 }
 
+/// Why a member of the chain is slower than most others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Blame {
+    /// That was not asked yet.
+    #[default]
+    Open,
+    /// Its upstream gives it little, or may do so: it fetches from the source itself.
+    Upstream,
+    /// It was as slow at the source.
+    Itself,
+}
+
 /// One receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
@@ -166,6 +178,8 @@ pub(super) struct Peer {
     pub(super) moves: u32,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
+    /// Whether its own path or its upstream makes it slow in the chain.
+    pub(super) blame: Blame,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// Its next report tells its own totals, which were not known meanwhile.
@@ -307,15 +321,17 @@ impl Peer {
             held_from: 0,
             moves: 0,
             upstreams_lost: 0,
+            blame: Blame::default(),
             spoken_by: None,
             totals_unknown: false,
         }
     }
 
     /// Whether it fetches from the source itself, wherever it stands in the chain: others could not be reached from there, as
-    /// behind firewalls. Every second loss, since the source can be lost, too.
+    /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
-        self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2)
+        let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
+        was_lost || self.blame == Blame::Upstream
     }
 
     /// Whether it takes part at all.

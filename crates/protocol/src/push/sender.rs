@@ -15,7 +15,7 @@ use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::Congestion;
 use super::patches::combine;
-use super::peer::{Peer, Service};
+use super::peer::{Blame, Peer, Service};
 use crate::session::Why;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -160,6 +160,11 @@ impl Sender {
             }
             Input::Control { peer, control } => self.control(now, peer, control),
             Input::Left { peer, why } => self.settle(peer, Some(why)),
+            Input::Forget { peer } => {
+                if self.peers.get(&peer).is_some_and(|p| matches!(p.service, Service::Failed(_))) {
+                    self.peers.remove(&peer);
+                }
+            }
             Input::Rack { speaker, members } => self.allow(speaker, members),
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
@@ -780,9 +785,10 @@ impl Sender {
         }
     }
 
-    /// Bytes that a chain member could fetch from its upstream.
+    /// Bytes that a chain member could fetch where it fetches.
     fn ahead_of(&self, id: PeerId) -> u64 {
-        let upstream = self.chain.upstream(id);
+        let at_source = self.peers[&id].blame == Blame::Upstream;
+        let upstream = self.chain.upstream(id).filter(|_| !at_source);
         upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
     }
 

@@ -286,6 +286,8 @@ impl Guest {
             Input::Committed => {
                 assert_eq!(self.stage, Stage::Running, "an object is received once, after it has begun");
                 self.stage = Stage::Committed(now);
+                // The frames that have come while the object was put in its place are still to be read.
+                self.heard_at = now;
                 self.complain_at = None;
                 self.outputs.push_back(Output::Alone);
             }
@@ -312,7 +314,7 @@ impl Guest {
         match self.stage {
             Stage::Ended => None,
             Stage::Committed(_) if self.dismissed => Some(Time::ZERO),
-            Stage::Committed(_) if self.chained || self.serves => None,
+            Stage::Committed(_) if self.chained || self.serves => Some(self.heard_at + self.stall),
             Stage::Committed(at) => Some(at + GOODBYE_WITHIN),
             // The driver is at work, and reads no frames meanwhile.
             Stage::Storing | Stage::Checking => None,
@@ -398,9 +400,11 @@ impl Guest {
     fn look(&mut self, now: Time) {
         match self.stage {
             Stage::Committed(at) => {
-                // One of a chain serves those behind it until the source says that all are done.
+                // One of a chain serves those behind it until the source says that all are done, or says nothing any more.
                 let needed = self.chained || self.serves;
-                if self.dismissed || (!needed && now.since(at) >= GOODBYE_WITHIN) {
+                let is_silent = now.since(self.heard_at) >= self.stall;
+                let over = if needed { is_silent } else { now.since(at) >= GOODBYE_WITHIN };
+                if self.dismissed || over {
                     self.end(End::Done);
                 }
             }

@@ -194,6 +194,8 @@ pub enum Output {
     Alive(GuestId),
     /// Say this to a connection and end it.
     Goodbye(GuestId, Goodbye),
+    /// Its receiver has come by another connection, or another receiver has its place: nothing of this one is needed any more.
+    Forget(GuestId),
     /// Counted receivers did not come in time: there is no transfer.
     NoneCame,
     /// Every receiver is settled, and the transport will not say so: it has not begun, or leaves that to the roster.
@@ -491,9 +493,9 @@ impl Roster {
         match self.place(now, hello) {
             Ok(at) => {
                 let entry = &mut self.entries[at];
-                if let Some(before) = entry.guest.replace(guest) {
-                    self.by_guest.remove(&before);
-                }
+                let before = entry.guest.replace(guest);
+                self.forget(before);
+                let entry = &mut self.entries[at];
                 (entry.stage, entry.settled_at, entry.connected) = (Stage::Present, None, true);
                 (entry.heard_at, entry.told_at, entry.informed_at) = (now, now, None);
                 self.by_guest.insert(guest, at);
@@ -542,9 +544,7 @@ impl Roster {
         match at {
             Some(at) => {
                 let before = core::mem::replace(&mut self.entries[at], entry);
-                if let Some(guest) = before.guest {
-                    self.by_guest.remove(&guest);
-                }
+                self.forget(before.guest);
                 Ok(at)
             }
             None => {
@@ -619,9 +619,7 @@ impl Roster {
             Some(at) if self.entries[at].takes_place() => return,
             Some(at) => {
                 let before = core::mem::replace(&mut self.entries[at], Entry::new(name.into(), now));
-                if let Some(guest) = before.guest {
-                    self.by_guest.remove(&guest);
-                }
+                self.forget(before.guest);
                 at
             }
             None => {
@@ -767,10 +765,16 @@ impl Roster {
         self.say_goodbye(at, Goodbye::Refuse(why));
         let entry = &mut self.entries[at];
         (entry.stage, entry.calls) = (Stage::Called, entry.calls + 1);
-        if let Some(guest) = entry.guest.take() {
-            self.by_guest.remove(&guest);
-        }
+        let before = entry.guest.take();
         self.outputs.push_back(Output::Call(entry.name.clone()));
+        self.forget(before);
+    }
+
+    /// A connection is no receiver's any more. One may come again and again: what is known of it would be more each time.
+    fn forget(&mut self, guest: Option<GuestId>) {
+        let Some(guest) = guest else { return };
+        self.by_guest.remove(&guest);
+        self.outputs.push_back(Output::Forget(guest));
     }
 
     fn keep_alive(&mut self, now: Time) {

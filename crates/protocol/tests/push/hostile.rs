@@ -54,7 +54,13 @@ impl Heard {
             4 | 5 if !std::mem::replace(&mut self.started, true) => {
                 self.sender.handle(now, SenderInput::Start)
             }
-            6 => self.sender.handle(now, SenderInput::Left { peer, why: Why::WentAway }),
+            6 => {
+                self.sender.handle(now, SenderInput::Left { peer, why: Why::WentAway });
+                if liar.below(4) == 0 {
+                    // Of one that is done more is needed.
+                    self.sender.handle(now, SenderInput::Forget { peer });
+                }
+            }
             7 => {
                 let members = (0..PEERS as u32).map(PeerId).filter(|member| *member > peer);
                 let members = members.filter(|_| liar.below(2) == 0).collect();

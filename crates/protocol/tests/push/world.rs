@@ -126,6 +126,8 @@ pub(crate) struct World {
     pub windows: BTreeMap<u32, u64>,
     /// What a group takes on the chain's connection of a receiver, where that is another time than a millisecond.
     pub group_time: BTreeMap<u32, Duration>,
+    /// What it takes at least where a receiver fetches it from this one.
+    pub serve_time: BTreeMap<u32, Duration>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
     /// Receivers that say anything instead of the truth.
@@ -189,6 +191,7 @@ impl World {
             paths: BTreeMap::new(),
             pauses: BTreeMap::new(),
             group_time: BTreeMap::new(),
+            serve_time: BTreeMap::new(),
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
             watch,
@@ -249,6 +252,9 @@ impl World {
                 RosterOutput::Close => self.sender.handle(now, SenderInput::Close),
                 RosterOutput::Left { guest, why } => {
                     self.sender.handle(now, SenderInput::Left { peer: PeerId(guest.0), why });
+                }
+                RosterOutput::Forget(guest) => {
+                    self.sender.handle(now, SenderInput::Forget { peer: PeerId(guest.0) });
                 }
                 RosterOutput::Alive(guest) => self.tell(guest.0, &Control::Alive),
                 RosterOutput::Goodbye(guest, Goodbye::Finished) => self.tell(guest.0, &Control::Finished),

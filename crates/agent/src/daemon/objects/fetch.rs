@@ -22,6 +22,8 @@ const WAITERS_MAX: usize = 4_096;
 const WORDS_MAX: usize = 4;
 /// How often a caller hears how far its object is.
 const PROGRESS: Duration = Duration::from_millis(100);
+/// Where nothing of an object has come for so long the manager hears it, each time.
+const UNSERVED: Duration = Duration::from_secs(30);
 /// How long a process that was told to get an object may take to begin, or to bring the next bytes.
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -110,6 +112,7 @@ impl Objects {
         let mut here = std::pin::pin!(here);
         let mut ticks = tokio::time::interval(PROGRESS);
         let mut told = (0, 0);
+        let mut unserved_at = Instant::now() + UNSERVED;
         loop {
             let late = async {
                 match until {
@@ -140,7 +143,14 @@ impl Objects {
                 },
                 () = late => return Err(self.too_late(object)),
                 _ = ticks.tick() => {
-                    if let Some(Snapshot::Receiving { bytes, total, .. }) = self.shared.catalog.get(object)
+                    let coming = self.shared.catalog.get(object);
+                    if matches!(coming, Some(Snapshot::Receiving { .. })) {
+                        unserved_at = Instant::now() + UNSERVED;
+                    } else if Instant::now() >= unserved_at {
+                        unserved_at = Instant::now() + UNSERVED;
+                        self.shared.link.unserved(object);
+                    }
+                    if let Some(Snapshot::Receiving { bytes, total, .. }) = coming
                         && (bytes, total) != told
                     {
                         told = (bytes, total);

@@ -271,6 +271,7 @@ impl Run {
                 Event::Welcome(guest) => self.say_welcome(guest),
                 Event::Ready { guest, late: true, .. } => self.join_late(guest),
                 Event::Start => self.start()?,
+                Event::Forget(guest) => drop(self.told.remove(&guest)),
                 Event::Finished => self.finished = true,
                 Event::NoneCame => unreachable!("receivers over trees have names"),
                 // The node notices by itself that nothing is asked for any more.

@@ -308,3 +308,33 @@ fn a_repeat_is_chance_where_no_queue_has_grown() {
         assert_eq!((counted.duplicates, counted.signals), (1, signals), "{} ns", later_ns * 4);
     }
 }
+
+/// One that asks for the same again and again gets every second packet at most, and takes half of the places.
+#[test]
+fn one_that_asks_again_and_again_leaves_the_others_half() {
+    let mut source = source(400, 1);
+    ask(&mut source, 0, 0, 0);
+    assert_eq!(sns(&sent(&mut source, 0, 0)), [0]);
+    // Packets that were sent, and all of them at each moment.
+    (1..40).for_each(|sn| ask(&mut source, 1, 0, sn));
+    let mut now = 10_000_000;
+    sent(&mut source, 1, now);
+    let (mut asked, mut firsts, mut repeats) = (40, 0, 0);
+    for _ in 0..200 {
+        for again in 0..40 {
+            ask(&mut source, now, 0, again);
+        }
+        // Honest receivers have four credits.
+        while asked < 44 + firsts {
+            ask(&mut source, now, 0, asked);
+            asked += 1;
+        }
+        let lane = &source.trees[0].lanes[0];
+        assert!(lane.again.len() <= 25, "{} of 50 places", lane.again.len());
+        for (_, _, data) in sent(&mut source, now, now + 1_000_000) {
+            if data.again { repeats += 1 } else { firsts += 1 }
+        }
+        now += 1_000_000;
+    }
+    assert!(firsts + 2 >= repeats && firsts > 100, "{firsts} for the first time, {repeats} again");
+}

@@ -14,8 +14,10 @@
 //! The members of the chain are served in the order of their speed, for the same reason.
 
 use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower, unicast};
-use crate::push::peer::{Peer, per_second};
+use crate::push::chain::Link;
+use crate::push::peer::{Blame, Peer, per_second};
 use crate::session::Why;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, Rate, Time};
@@ -37,6 +39,8 @@ const OTHERS_PART: u64 = 4;
 const PLAIN: u64 = 8;
 const PLAIN_PART: u64 = 16;
 const PLAIN_LOOKS: u64 = 4;
+/// A window of which less than one part in so many is free is shut.
+const SHUT_PART: u64 = 8;
 /// One that most of a trial's packets have reached, all but one part in so many, takes what the others take.
 const TAKES_ALL_BUT: u64 = 16;
 /// A trial goes on for at least this long, and no longer than that.
@@ -68,8 +72,11 @@ const CHAIN_HELD: Duration = Duration::from_millis(120);
 const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
-/// A member whose own path gives it less than a half of what most others have got is named after so long.
+/// A member that has got less than a half of what most others have got fetches from the source itself after so long: what it fetches from
+/// may say that it has much, and give little. One that is as slow there for as long again is named.
 const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
+/// So many may fetch there beside the head of the chain, for that reason.
+const AT_SOURCE_MAX: usize = 4;
 /// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
@@ -102,6 +109,8 @@ struct Trial {
     pace: u64,
     /// How often it was looked at again.
     again: u32,
+    /// For how long others kept the window shut meanwhile.
+    shut: BTreeMap<PeerId, Duration>,
 }
 
 /// What had reached a receiver by its last report, and when that came.
@@ -172,9 +181,9 @@ impl Sender {
             return;
         }
         let looked = self.look(now);
-        let alone = self.keeps_shut();
+        let few = self.keep_shut();
         for (id, peer) in &mut self.peers {
-            if alone == Some(*id) {
+            if few.contains(id) {
                 peer.held = peer.held + CHECK_INTERVAL;
             } else if let Some((narrow, span)) = &looked
                 && !narrow.ids.contains(id)
@@ -183,7 +192,7 @@ impl Sender {
             }
         }
         if let Some((mut narrow, span)) = looked {
-            narrow.ids.retain(|id| alone != Some(*id));
+            narrow.ids.retain(|id| !few.contains(id));
             self.hold_against(&narrow, span);
         }
         let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
@@ -293,23 +302,30 @@ impl Sender {
         }
     }
 
-    /// The receiver that alone keeps the window shut, while the next one has half of it free.
-    fn keeps_shut(&self) -> Option<PeerId> {
+    /// The few that keep the window shut, while all others have half of theirs free. A window is that of the path, or what the
+    /// receiver's socket holds where that is less: one with little room may say so, and hold all.
+    fn keep_shut(&self) -> Vec<PeerId> {
         if self.room() > 0 {
-            return None;
+            return Vec::new();
         }
         let (position, fragments) = (self.position, self.fragments);
+        let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
         let gates = |p: &Peer| {
             let streams = p.service == Service::Streaming && p.spoken_by.is_none();
             streams && p.lap_end(fragments).is_some_and(|end| position < end)
         };
-        let mut behind: Vec<(u64, PeerId)> =
-            self.peers.iter().filter(|(_, p)| gates(p)).map(|(id, p)| (p.acknowledged, *id)).collect();
-        behind.sort_unstable();
-        match behind[..] {
-            [(slowest, id), (next, _), ..] if next - slowest >= self.limit() / 2 => Some(id),
-            _ => None,
-        }
+        let limit = |p: &Peer| p.window.min(control).min(1 << 32);
+        let in_flight = |p: &Peer| self.packets.saturating_sub(p.acknowledged);
+        let gating: Vec<(&PeerId, &Peer)> = self.peers.iter().filter(|(_, p)| gates(p)).collect();
+        // A window that was cut may be less than what is in flight.
+        let excess = gating.iter().map(|(_, p)| in_flight(p).saturating_sub(limit(p))).max().unwrap_or(0);
+        let has_part = |p: &Peer, part: u64| {
+            in_flight(p).saturating_add((limit(p) / part).max(1)) <= limit(p).saturating_add(excess)
+        };
+        let (others, few): (Vec<_>, Vec<_>) = gating.into_iter().partition(|(_, p)| has_part(p, SHUT_PART));
+        let is_few = !few.is_empty() && few.len() <= others.len();
+        let are_free = is_few && others.iter().all(|(_, p)| has_part(p, 2));
+        if are_free { few.into_iter().map(|(id, _)| *id).collect() } else { Vec::new() }
     }
 
     /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
@@ -363,8 +379,16 @@ impl Sender {
         (self.slow.since, self.slow.packets) = (now, self.packets);
         self.begin_looks(now);
         let without = ids.iter().map(|id| self.standing(*id)).collect();
-        self.slow.trial =
-            Some(Trial { without, beside: self.beside(), since: now, packets, window, pace, again: 0 });
+        self.slow.trial = Some(Trial {
+            without,
+            beside: self.beside(),
+            since: now,
+            packets,
+            window,
+            pace,
+            again: 0,
+            shut: BTreeMap::new(),
+        });
         self.congestion.seek();
         ids.iter().for_each(|id| self.disband(*id));
     }
@@ -412,7 +436,12 @@ impl Sender {
         if !narrow.plain || narrow.ids.len() >= streaming {
             return;
         }
-        for id in narrow.ids {
+        self.leave_out(now, trial, narrow.ids);
+    }
+
+    /// Leaves out these as well: the trial begins anew.
+    fn leave_out(&mut self, now: Time, trial: &mut Trial, ids: Vec<PeerId>) {
+        for id in ids {
             let peer = self.peers.get_mut(&id).expect("a key of the same map");
             (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
             trial.pace = trial.pace.min(peer.look.pace.unwrap_or(u64::MAX));
@@ -423,10 +452,25 @@ impl Sender {
         self.congestion.seek();
     }
 
+    /// The others have gained nothing, as some of them have kept the window shut for most of the trial: they may do so in turns.
+    fn leave_out_more(&mut self, now: Time, trial: &mut Trial) -> bool {
+        let span = now.since(trial.since);
+        let streams = |id: &PeerId| self.peers.get(id).is_some_and(|p| p.service == Service::Streaming);
+        let shut = trial.shut.iter().filter(|(id, shut)| **shut * 2 >= span && streams(id));
+        let more: Vec<PeerId> = shut.map(|(id, _)| *id).collect();
+        let left = self.beside().len().saturating_sub(more.len());
+        if more.is_empty() || left < more.len() + trial.without.len() {
+            return false;
+        }
+        self.leave_out(now, trial, more);
+        true
+    }
+
     fn begin_again(&self, now: Time, trial: &mut Trial) {
         trial.without = trial.without.iter().map(|one| self.standing(one.id)).collect();
         trial.beside = self.beside();
         (trial.since, trial.packets) = (now, self.packets);
+        trial.shut.clear();
     }
 
     /// That their paths alone had queues or losses for so long counts against them.
@@ -451,6 +495,10 @@ impl Sender {
         let is_sure = |one: &Standing| self.verdict(now, one, others) != Verdict::Unsure;
         let is_clear = gained >= GAIN_CLEAR && trial.without.iter().all(is_sure);
         if span < TRIAL_MIN.max(self.bare_trip * 4) || (!is_clear && span < TRIAL_MAX) {
+            for id in self.keep_shut() {
+                let shut = trial.shut.entry(id).or_default();
+                *shut = *shut + CHECK_INTERVAL;
+            }
             self.look_beside(now, &mut trial);
             self.slow.trial = Some(trial);
             return;
@@ -459,7 +507,9 @@ impl Sender {
         let looked = now.since(self.slow.since);
         let narrow = self.narrow(now, looked);
         self.hold_against(&narrow, looked);
-        if gained < GAIN {
+        if gained < GAIN && self.leave_out_more(now, &mut trial) {
+            self.slow.trial = Some(trial);
+        } else if gained < GAIN {
             self.in_vain(now, &trial);
         } else {
             self.go_on_without(now, trial, others);
@@ -580,39 +630,55 @@ impl Sender {
         }
     }
 
-    /// Names a member of the chain whose own path is slow: its upstream has much that it has not, and most others have got
-    /// more than twice as much a second. Gives whether it was given up for that.
+    /// Names a member of the chain whose own path is slow, after it was tried whether its upstream is. Gives whether it was given up
+    /// for that.
     fn name_in_chain(&mut self, now: Time, id: PeerId) -> bool {
-        let peer = &self.peers[&id];
-        let ahead = u64::from(self.config.geometry.group_len) * CHAIN_AHEAD_GROUPS;
-        let is_new = peer.chained.is_none_or(|(since, _)| now.since(since) < CHAIN_NAMED_AFTER);
-        if self.config.slow.patience().is_none()
-            || peer.slower.is_some()
-            || is_new
-            || self.ahead_of(id) < peer.verified_bytes + ahead
-        {
+        let Some(slower) = self.lags_in_chain(now, id) else { return false };
+        let at_source = self.peers.values().filter(|p| p.is_active() && p.blame == Blame::Upstream).count();
+        let upstream = self.chain.upstream(id);
+        let peer = self.peers.get_mut(&id).expect("it lags");
+        if peer.blame == Blame::Open && upstream.is_some() && at_source < AT_SOURCE_MAX {
+            peer.blame = Blame::Upstream;
+            peer.chained = Some((now, peer.verified_bytes));
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
             return false;
         }
-        let rate = |p: &Peer, until: Time| {
-            let (since, from) = p.chained?;
-            Some(per_second(p.verified_bytes.saturating_sub(from), until.since(since)))
-        };
-        let Some(own) = rate(peer, now) else { return false };
-        let others =
-            self.peers.iter().filter(|(other, p)| **other != id && !matches!(p.service, Service::Failed(_)));
-        let mut rates: Vec<u64> = others.filter_map(|(_, p)| rate(p, p.verified_at)).collect();
-        rates.sort_unstable();
-        let Some(usual) = rates.get(rates.len() / 2).copied() else { return false };
-        if own.saturating_mul(2) > usual {
+        if core::mem::replace(&mut peer.blame, Blame::Itself) == Blame::Upstream {
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+        }
+        if self.config.slow.patience().is_none() {
             return false;
         }
-        let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
-        self.peers.get_mut(&id).expect("looked up above").slower = Some(slower);
+        peer.slower = Some(slower);
         let drops = matches!(self.config.slow, SlowPolicy::Drop { .. });
         if drops {
             self.settle(id, Some(Why::Slow(slower)));
         }
         drops
+    }
+
+    /// Whether a member of the chain gets little: there is much that it has not, and most others have got more than twice as much a
+    /// second for a while. It is asked until the answer is that it is slow itself.
+    fn lags_in_chain(&self, now: Time, id: PeerId) -> Option<Slower> {
+        let peer = &self.peers[&id];
+        let ahead = u64::from(self.config.geometry.group_len) * CHAIN_AHEAD_GROUPS;
+        let is_new = peer.chained.is_none_or(|(since, _)| now.since(since) < CHAIN_NAMED_AFTER);
+        let is_known = peer.slower.is_some() || peer.blame == Blame::Itself;
+        if is_known || is_new || self.ahead_of(id) < peer.verified_bytes + ahead {
+            return None;
+        }
+        let rate = |p: &Peer, until: Time| {
+            let (since, from) = p.chained?;
+            Some(per_second(p.verified_bytes.saturating_sub(from), until.since(since)))
+        };
+        let own = rate(peer, now)?;
+        let others =
+            self.peers.iter().filter(|(other, p)| **other != id && !matches!(p.service, Service::Failed(_)));
+        let mut rates: Vec<u64> = others.filter_map(|(_, p)| rate(p, p.verified_at)).collect();
+        rates.sort_unstable();
+        let usual = rates.get(rates.len() / 2).copied()?;
+        let is_slower = own.saturating_mul(2) <= usual;
+        is_slower.then(|| Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) })
     }
 
     /// It has all that its upstream has, which is far behind what comes before it.

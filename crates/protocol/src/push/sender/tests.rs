@@ -468,3 +468,23 @@ fn a_path_has_settled_when_all_have_got_enough_in_a_row() {
         assert_eq!(sender.all_clean(), all, "{clean:?}");
     }
 }
+
+/// What is known of one that has failed is let go of where it is not needed any more; one that is served, or done, stays.
+#[test]
+fn one_that_has_failed_can_be_forgotten() {
+    let mut sender = sender(4);
+    sent_to(&mut sender, 5);
+    sender.handle(NOW, Input::Left { peer: PeerId(0), why: Why::WentAway });
+    sender.settle(PeerId(1), None);
+    for id in [0, 1, 2, 9] {
+        sender.handle(NOW, Input::Forget { peer: PeerId(id) });
+    }
+    assert_eq!(sender.peers.keys().map(|id| id.0).collect::<Vec<u32>>(), [1, 2, 3]);
+    assert_eq!(sender.status(PeerId(0)), None);
+    // It is said that it has failed all the same.
+    let settled = outputs(&mut sender);
+    assert!(
+        settled.contains(&Output::Settled { peer: PeerId(0), failure: Some(Why::WentAway) }),
+        "{settled:?}"
+    );
+}

@@ -157,6 +157,11 @@ pub enum Input<'a> {
         /// Why.
         why: Why,
     },
+    /// What is known of a receiver that has failed is not needed any more.
+    Forget {
+        /// Which.
+        peer: PeerId,
+    },
     /// These receivers share a rack: the first may speak for the others, as soon as it names them.
     Rack {
         /// The one that speaks.

@@ -181,10 +181,32 @@ fn one_that_is_done_stays_while_it_is_needed() {
     );
     guest.handle(ms(3), Input::Committed);
     outputs(&mut guest, ms(3));
-    assert!(outputs(&mut guest, ms(60_000)).is_empty(), "those behind it fetch from it");
+    for at in 1..60 {
+        hear(&mut guest, ms(at * 1_000), &Control::Alive);
+        assert!(outputs(&mut guest, ms(at * 1_000)).is_empty(), "those behind it fetch from it");
+    }
     // A word against it does not take away what it has.
     hear(&mut guest, ms(60_001), &Control::Refuse("the source failed"));
     assert_eq!(outputs(&mut guest, ms(60_001)), [Output::Ended(End::Done)]);
+}
+
+/// A source that says nothing any more holds none that is done, whether others fetch from it or not.
+#[test]
+fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
+    for serves in [false, true] {
+        let mut guest = running();
+        if serves {
+            guest.handle(ms(2), Input::Serves(true));
+        } else {
+            hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+        }
+        guest.handle(ms(4_000), Input::Committed);
+        outputs(&mut guest, ms(4_000));
+        assert_eq!(guest.deadline(), Some(ms(9_000)), "the source may be silent for five seconds");
+        assert!(outputs(&mut guest, ms(8_999)).is_empty());
+        assert_eq!(outputs(&mut guest, ms(9_000)), [Output::Ended(End::Done)]);
+        assert_eq!(guest.deadline(), None);
+    }
 }
 
 #[test]

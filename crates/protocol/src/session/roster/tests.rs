@@ -518,12 +518,16 @@ struct Model {
     /// Connections that were named to the transport as ready, and those that it was told have left.
     ready: BTreeSet<u32>,
     left: BTreeSet<u32>,
-    /// Connections that were ended.
+    /// Connections that were ended, and that are forgotten: nothing is said of those.
     dismissed: BTreeSet<u32>,
+    forgotten: BTreeSet<u32>,
 }
 
 impl Model {
     fn hear(&mut self, output: &Output) {
+        if let Output::Ready { guest, .. } | Output::Left { guest, .. } = output {
+            assert!(!self.forgotten.contains(&guest.0), "{output:?} after it was forgotten");
+        }
         match output {
             Output::Start => assert!(!core::mem::replace(&mut self.started, true), "it starts twice"),
             Output::Ready { guest, late, .. } => {
@@ -536,11 +540,17 @@ impl Model {
             }
             Output::Close => assert!(self.started && !core::mem::replace(&mut self.closed, true)),
             Output::Open => assert!(self.started && core::mem::replace(&mut self.closed, false)),
-            Output::Goodbye(guest, _) => assert!(self.dismissed.insert(guest.0), "a second goodbye"),
+            Output::Goodbye(guest, _) => {
+                assert!(
+                    !self.forgotten.contains(&guest.0) && self.dismissed.insert(guest.0),
+                    "a second goodbye"
+                );
+            }
             Output::Finished | Output::NoneCame => {
                 assert!(!core::mem::replace(&mut self.finished, true), "it finishes twice");
             }
             Output::Alive(guest) => assert!(!self.dismissed.contains(&guest.0), "a word after the goodbye"),
+            Output::Forget(guest) => assert!(self.forgotten.insert(guest.0), "forgotten twice"),
             Output::Welcome(_) | Output::Call(_) => {}
         }
     }
@@ -676,5 +686,29 @@ fn one_that_is_there_is_not_called_again() {
     roster.handle(ms(3), Input::Gone { guest: GuestId(1), how: Gone::Closed });
     outputs(&mut roster, ms(3));
     roster.handle(ms(4), Input::Add("a"));
-    assert_eq!(outputs(&mut roster, ms(4)), [Output::Call("a".into())]);
+    assert_eq!(outputs(&mut roster, ms(4)), [Output::Forget(GuestId(1)), Output::Call("a".into())]);
+}
+
+/// A receiver that comes again and again leaves nothing behind: what was known of its connections before is forgotten.
+#[test]
+fn one_that_comes_again_leaves_nothing_behind() {
+    for expected in [named(&["a", "b"]), Expected::Count(2), Expected::AtLeast(2)] {
+        let mut roster = Roster::new(ms(0), config(expected, Verdicts::Sender));
+        join(&mut roster, ms(0), 1_000, "b");
+        join(&mut roster, ms(0), 0, "a");
+        let mut kept: BTreeSet<u32> = [0].into();
+        for guest in 1..200 {
+            roster.handle(ms(1), Input::Gone { guest: GuestId(guest - 1), how: Gone::Closed });
+            join(&mut roster, ms(1), guest, "a");
+            kept.insert(guest);
+            for output in outputs(&mut roster, ms(1)) {
+                if let Output::Forget(guest) = output {
+                    assert!(kept.remove(&guest.0));
+                }
+            }
+            assert_eq!(kept, [guest].into());
+            assert!(roster.is_ready(GuestId(guest)));
+        }
+        assert_eq!(roster.by_guest.len(), 2);
+    }
 }

@@ -123,6 +123,8 @@ impl World {
         self.hear(peer, &Control::parse(&place).unwrap());
         self.wakes.insert(Some(peer), self.now);
         let each = self.group_time.get(&peer).copied().unwrap_or(Duration::from_millis(1));
+        let served = upstream.and_then(|upstream| self.serve_time.get(&upstream));
+        let each = served.map_or(each, |served| each.max(*served));
         for group in 0..self.geometry.groups() {
             let at = self.now + each * (group + 1);
             self.schedule(at, Event::Fetched { peer, group });

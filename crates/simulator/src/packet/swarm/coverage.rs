@@ -176,6 +176,7 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Start => "push sender: Start",
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
+    SenderInput::Forget { .. } => "push sender: Forget",
     SenderInput::Rack { .. } => "push sender: Rack",
     SenderInput::Close => "push sender: Close",
     SenderInput::Open => "push sender: Open",

@@ -169,6 +169,9 @@ impl Cluster {
             RosterOutput::Left { guest, why } => {
                 self.tell_sender(now, transfer, SenderInput::Left { peer: PeerId(guest.0), why });
             }
+            RosterOutput::Forget(guest) => {
+                self.tell_sender(now, transfer, SenderInput::Forget { peer: PeerId(guest.0) });
+            }
             RosterOutput::Alive(guest) => self.tell(net, transfer, StreamId(guest.0), &Control::Alive),
             RosterOutput::Goodbye(guest, word) => self.dismiss(net, transfer, StreamId(guest.0), &word),
             RosterOutput::NoneCame => self.end(net, transfer, Goodbye::Refuse(Why::SourceFailed)),

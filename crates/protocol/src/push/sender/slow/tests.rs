@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::push::{Geometry, SenderConfig};
+use alloc::vec;
 use polycast_types::{Handle, RangeSet};
 use proptest::prelude::*;
 
@@ -171,6 +172,7 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
         window: 700,
         pace: OTHERS * 100 / gained,
         again,
+        shut: BTreeMap::new(),
     };
     assert_eq!(trial.beside.len(), 2);
     let now = BEGAN + MS * span_ms;
@@ -197,6 +199,58 @@ fn made(sender: &Sender, now: Time) -> Made {
         (None, None, 0) => Made::TakesAll,
         (None, Some(_), 0) => Made::LeavesBehind,
         other => panic!("{other:?}"),
+    }
+}
+
+/// If the others have gained nothing while one of them kept the window shut for half of the trial, that one is left out as well, as long as at least
+/// as many go on as are left out. Two that do so in turns would otherwise shield each other.
+#[test]
+fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
+    for (shut, joins) in [
+        (&[(1, 125)][..], true),
+        (&[(1, 124)], false),
+        (&[], false),
+        (&[(1, 250), (2, 200)], true),
+        (&[(1, 125), (2, 125), (3, 125)], false),
+        // It has left meanwhile.
+        (&[(6, 250)], false),
+    ] {
+        let mut sender = streaming(7);
+        (sender.packets, sender.slow.swap_at) = (500_000, BEGAN);
+        peer(&mut sender, 0).service = Service::Patching;
+        peer(&mut sender, 6).service = Service::Done;
+        let trial = Trial {
+            without: [sender.standing(PeerId(0))].to_vec(),
+            beside: sender.beside(),
+            since: BEGAN,
+            packets: sender.packets,
+            window: 700,
+            pace: OTHERS,
+            again: 0,
+            shut: shut.iter().map(|(id, ms)| (PeerId(*id), MS * *ms)).collect(),
+        };
+        let now = BEGAN + MS * 250;
+        sender.packets += 16 * 250;
+        for id in 0..7 {
+            peer(&mut sender, id).received += 16 * 250;
+            (peer(&mut sender, id).advanced_at, peer(&mut sender, id).heard_at) = (now, now);
+        }
+        sender.judge(now, trial);
+        let without = sender.slow.trial.as_ref().map(|trial| {
+            assert_eq!((trial.since, trial.shut.len()), (now, 0), "it begins anew");
+            trial.without.iter().map(|one| one.id.0).collect::<Vec<u32>>()
+        });
+        let expected = [0].into_iter().chain(shut.iter().map(|(id, _)| *id)).collect::<Vec<u32>>();
+        assert_eq!(without, joins.then_some(expected), "{shut:?}");
+        for id in 1..6 {
+            let is_out = joins && shut.iter().any(|(out, _)| *out == id);
+            assert_eq!(sender.peers[&PeerId(id)].service == Service::Patching, is_out);
+        }
+        assert_eq!(
+            sender.peers[&PeerId(0)].service == Service::Streaming,
+            !joins,
+            "in vain all go on as before"
+        );
     }
 }
 
@@ -280,7 +334,16 @@ fn trials_in_vain_become_rarer() {
         let window = 500 - 40 * u64::from(tried);
         let without = [sender.standing(PeerId(1))].to_vec();
         let (since, packets) = (now, sender.packets);
-        let trial = Trial { without, beside: Vec::new(), since, packets, window, pace: 1, again: 0 };
+        let trial = Trial {
+            without,
+            beside: Vec::new(),
+            since,
+            packets,
+            window,
+            pace: 1,
+            again: 0,
+            shut: BTreeMap::new(),
+        };
         sender.in_vain(now, &trial);
         assert_eq!(sender.congestion.window(), window);
         let peer = peer(&mut sender, 1);
@@ -310,16 +373,37 @@ proptest! {
                 peer.service = Service::Patching;
             }
         }
-        let trial = Trial { without: Vec::new(), beside, since: BEGAN, packets: 0, window: 1, pace: 1, again: 0 };
+        let trial = Trial { without: Vec::new(), beside, since: BEGAN, packets: 0, window: 1, pace: 1, again: 0, shut: BTreeMap::new() };
         reached.sort_unstable();
         let usual = if reached.is_empty() { u64::MAX } else { reached[reached.len() / 2] };
         prop_assert_eq!(sender.others_get(&trial, sent * 1_000), usual.min(sent * 1_000));
     }
 
-    /// One keeps the window shut alone if there is no room, and all others have taken half a window more than it has.
+    /// One whose socket holds less than all others' keeps the window shut by that, if they have half of theirs free.
     #[test]
-    fn one_alone_keeps_the_window_shut_where_the_next_has_half_of_it_free(
-        behind in proptest::collection::vec(prop_oneof![0u64..100, 48u64..52, 98u64..102], 1..6), window in 98u64..103,
+    fn one_with_little_room_keeps_the_window_shut(
+        small in 7u64..60, behind in proptest::collection::vec(0u64..100, 1..5), window in 98u64..103, spare in 0u64..3,
+    ) {
+        let mut sender = streaming(behind.len() as u32 + 1);
+        (sender.packets, sender.position) = (1_000, 1_000);
+        for (id, behind) in (1..).zip(&behind) {
+            let peer = peer(&mut sender, id);
+            (peer.window, peer.acknowledged) = (window, 1_000 - behind);
+        }
+        let first = peer(&mut sender, 0);
+        (first.window, first.acknowledged) = (small, 1_000 - small + spare.min(small));
+        let others_have_half = behind.iter().all(|behind| behind + window / 2 <= window);
+        let expected = if spare == 0 && others_have_half { vec![PeerId(0)] } else { vec![] };
+        let one_else = behind.iter().any(|behind| behind + window / 8 > window);
+        prop_assume!(!one_else);
+        prop_assert_eq!(sender.keep_shut(), expected);
+    }
+
+    /// Some keep the window shut if there is no room, they have less than an eighth of theirs free, all others have half of theirs, and they
+    /// are no more than the others.
+    #[test]
+    fn a_few_keep_the_window_shut_where_all_others_have_half_of_it_free(
+        behind in proptest::collection::vec(prop_oneof![0u64..130, 48u64..52, 86u64..90, 98u64..102], 1..6), window in 98u64..103,
     ) {
         let mut sender = streaming(behind.len() as u32);
         (sender.packets, sender.position) = (1_000, 1_000);
@@ -327,18 +411,25 @@ proptest! {
             let peer = peer(&mut sender, id);
             (peer.window, peer.acknowledged) = (window, 1_000 - behind);
         }
-        let mut order: Vec<(u64, u32)> = behind.iter().copied().zip(0..).collect();
-        order.sort_unstable_by_key(|(behind, _)| core::cmp::Reverse(*behind));
-        let is_shut = order[0].0 >= window;
-        let is_alone = order.len() > 1 && order[0].0 - order[1].0 >= window / 2;
-        let expected = (is_shut && is_alone).then(|| PeerId(order[0].1));
-        prop_assert_eq!(sender.keeps_shut(), expected);
+        // More may be in flight than a window that has shrunk.
+        let last = behind.iter().copied().max().unwrap().max(window);
+        let is_shut = behind.iter().any(|behind| *behind >= window);
+        let few: Vec<u32> = (0..).zip(&behind).filter(|(_, behind)| **behind + window / 8 > last).map(|(id, _)| id).collect();
+        let free = behind.iter().filter(|behind| **behind + window / 2 <= last).count();
+        let is_so = is_shut && few.len() + free == behind.len() && few.len() <= free;
+        let expected: Vec<PeerId> = if is_so { few.iter().map(|id| PeerId(*id)).collect() } else { vec![] };
+        prop_assert_eq!(sender.keep_shut(), expected);
         // One whose lap is over, or for whom another one speaks, keeps nothing shut.
-        if let Some(PeerId(id)) = expected {
-            peer(&mut sender, id).spoken_by = Some(PeerId(99));
-            prop_assert_ne!(sender.keeps_shut(), expected);
-            (peer(&mut sender, id).spoken_by, peer(&mut sender, id).initial) = (None, None);
-            prop_assert_ne!(sender.keeps_shut(), expected);
+        if is_so {
+            for id in &few {
+                peer(&mut sender, *id).spoken_by = Some(PeerId(99));
+            }
+            prop_assert_eq!(sender.keep_shut(), []);
+            for id in few {
+                let peer = peer(&mut sender, id);
+                (peer.spoken_by, peer.initial) = (None, None);
+            }
+            prop_assert_eq!(sender.keep_shut(), []);
         }
     }
 }
@@ -496,6 +587,7 @@ fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
             window: 700,
             pace: 900,
             again: 0,
+            shut: BTreeMap::new(),
         };
         let now = BEGAN + MS * 20;
         peer(&mut sender, 3).look.pace = Some(600);
@@ -522,8 +614,16 @@ fn one_of_a_trial_is_named_when_the_others_are_done() {
             }
             let without = [sender.standing(PeerId(2))].to_vec();
             let packets = sender.packets;
-            sender.slow.trial =
-                Some(Trial { without, beside: Vec::new(), since: BEGAN, packets, window: 1, pace: 1, again });
+            sender.slow.trial = Some(Trial {
+                without,
+                beside: Vec::new(),
+                since: BEGAN,
+                packets,
+                window: 1,
+                pace: 1,
+                again,
+                shut: BTreeMap::new(),
+            });
             sender.packets += 16 * 50;
             (peer(&mut sender, 2).received, peer(&mut sender, 2).advanced_at) =
                 (100 + own * 50, BEGAN + MS * 50);
@@ -753,15 +853,40 @@ fn a_member_of_the_chain_is_named_for_its_own_path() {
                 (peer.verified_at, peer.chained) = (now, Some((START, 10_000)));
             }
             sender.check_chain(now, PeerId(2));
-            let is_named = named && slow != SlowPolicy::Wait;
-            let peer = &sender.peers[&PeerId(2)];
+            let asks: &[_] = if named { &[(2, None)] } else { &[] };
+            assert_eq!(links(&mut sender), asks, "{groups:?} after {in_chain_ms} ms");
+            assert_eq!(peer(&mut sender, 2).slower, None, "its upstream may be what is slow");
+            if !named {
+                continue;
+            }
+            // At the source it is as slow, for as long again.
             let mut others = [groups[0], groups[1]];
             others.sort_unstable();
-            let per_s = |groups: u64| Rate((groups - 1) * 10_000 * 8);
-            let slower = Slower { own: per_s(groups[2]), others: per_s(others[1]) };
-            assert_eq!(peer.slower, is_named.then_some(slower), "{groups:?} after {in_chain_ms} ms");
-            let fails = is_named && matches!(slow, SlowPolicy::Drop { .. });
+            for id in 0..2 {
+                peer(&mut sender, id).chained = Some((now, (groups[id as usize] * 2 - others[1]) * 10_000));
+                peer(&mut sender, id).verified_at = now + MS * 1_000;
+                peer(&mut sender, id).verified_bytes = groups[id as usize] * 2 * 10_000;
+            }
+            let verified_bytes = groups[2] * 10_000;
+            (peer(&mut sender, 2).verified_bytes, peer(&mut sender, 2).verified_at) =
+                (verified_bytes + 1_000, now + MS * 1_000);
+            sender.check_chain(now + MS * 999, PeerId(2));
+            assert_eq!(links(&mut sender), []);
+            sender.check_chain(now + MS * 1_000, PeerId(2));
+            let slower = Slower { own: Rate(8_000), others: Rate(others[1] * 80_000) };
+            let fails = matches!(slow, SlowPolicy::Drop { .. });
+            assert_eq!(sender.chain.contains(PeerId(2)), !fails);
+            let back = sender.outputs.iter().any(|output| {
+                matches!(output, Output::Chain(link) if link.peer == PeerId(2) && link.upstream == Some(PeerId(1)))
+            });
+            assert!(back, "it is no upstream that makes it slow");
+            let peer = &sender.peers[&PeerId(2)];
+            assert_eq!(peer.slower, (slow != SlowPolicy::Wait).then_some(slower), "{groups:?}");
             assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), fails);
+            // It is not asked again.
+            sender.outputs.clear();
+            sender.check_chain(now + MS * 1_001, PeerId(2));
+            assert_eq!(sender.outputs.len(), 0);
         }
     }
 }
