@@ -40,6 +40,11 @@ def test_wrong_bytes_are_refused(cluster: Cluster) -> None:
         cluster[1].fetch(key)
 
 
+def test_what_has_no_key_is_not_filled(cluster: Cluster, number: int) -> None:
+    with pytest.raises(ValueError, match="by its key"):
+        cluster[0].fetch(number, fill=lambda: [b"x"], timeout=1)
+
+
 def test_an_origin_that_raises_is_said(cluster: Cluster) -> None:
     def fill() -> Iterable[bytes]:
         yield b"some"

@@ -48,13 +48,17 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
     std::thread::spawn(move || {
         runtime.block_on(async move {
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    () = hangup.recv() => {}
-                }
+                // A terminal that is closed may say so twice.
+                let is_asked = tokio::select! {
+                    _ = interrupt.recv() => true,
+                    _ = terminate.recv() => true,
+                    () = hangup.recv() => false,
+                };
                 if flag.swap(true, Ordering::Relaxed) {
-                    std::process::exit(Exit::Failed as i32);
+                    if is_asked {
+                        std::process::exit(Exit::Failed as i32);
+                    }
+                    continue;
                 }
                 output::say("stopping; once more to stop at once");
             }

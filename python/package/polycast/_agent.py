@@ -508,6 +508,8 @@ class Agent:
 
     def _fetching(self, wanted: str | int, can_fill: bool, timeout: float | None) -> _native.Fetching:
         key, number = (wanted, 0) if isinstance(wanted, str) else (None, wanted)
+        if can_fill and key is None:
+            raise ValueError("fill() brings what a key names: fetch it by its key, a text, and not by a number")
         return self._connection.fetch(key, number, can_fill, timeout)
 
     def _fetched(

@@ -52,6 +52,8 @@ pub(super) enum Event {
     Open(bool),
     /// A receiver needs nothing any more.
     Left { guest: GuestId, why: Why },
+    /// The others are not to wait for a receiver.
+    Unawaited(GuestId),
     /// Nothing of a connection is needed any more: its receiver has come by another one.
     Forget(GuestId),
     /// Counted receivers did not come.
@@ -262,6 +264,7 @@ impl Session {
                 Output::Open => break Some(Event::Open(true)),
                 Output::Close => break Some(Event::Open(false)),
                 Output::Left { guest, why } => break Some(Event::Left { guest, why }),
+                Output::Unawaited(guest) => break Some(Event::Unawaited(guest)),
                 Output::Forget(guest) => {
                     self.forget_guest(guest);
                     break Some(Event::Forget(guest));

@@ -346,8 +346,13 @@ impl Run {
                     self.done_early.remove(&peer);
                     self.machine.handle(now, Input::Left { peer, why });
                 }
+                Event::Unawaited(guest) => {
+                    self.machine.handle(now, Input::Unawaited { peer: PeerId(guest.0) });
+                }
                 Event::Forget(guest) => {
                     let peer = PeerId(guest.0);
+                    self.account.forget(peer);
+                    self.cut_off.remove(&peer);
                     self.patches.remove(&peer);
                     self.done_early.remove(&peer);
                     self.lost_before.remove(&peer);
@@ -469,9 +474,12 @@ impl Run {
     }
 
     fn settled(&mut self, peer: PeerId, failure: Option<Why>) {
-        let chained = self.machine.status(peer).is_some_and(|status| status.chained);
+        let status = self.machine.status(peer);
+        let chained = status.as_ref().is_some_and(|status| status.chained);
         self.patches.remove(&peer);
-        self.account.settled(peer, chained);
+        if status.is_some() {
+            self.account.settled(peer, chained);
+        }
         // Those of a chain stay: others may fetch from them.
         let serves = chained && failure.is_none();
         self.session.handle(RosterInput::Settled { guest: guest_of(peer), failure, serves });

@@ -152,7 +152,7 @@ impl Directory {
             match self.looks.pop_first() {
                 Some((at, Look::Object(object))) => self.look_at_object(now, at, object),
                 Some((_, Look::Arrival(object, agent))) => self.look_for_arrival(now, object, &agent),
-                Some((_, Look::Topic(topic))) => self.look_at_topic(now, &topic),
+                Some((_, Look::Topic(topic))) => self.topic_due(now, &topic),
                 None => {}
             }
         }
@@ -199,7 +199,7 @@ impl Directory {
         self.untold.remove(agent);
         let held_back = core::mem::take(&mut self.held_back);
         held_back.into_iter().for_each(|object| self.look_soon(now, object, now));
-        let Some(member) = self.members.get_mut(agent) else { return self.tidy_entered(agent) };
+        let Some(member) = self.members.get_mut(agent) else { return };
         let holds = core::mem::take(&mut member.stale_holds);
         let wants = core::mem::take(&mut member.stale_wants);
         let topics = core::mem::take(&mut member.stale_topics);
@@ -209,7 +209,6 @@ impl Directory {
         holds.into_iter().for_each(|object| self.lost(now, agent, object));
         wants.into_iter().for_each(|object| self.unwant(now, agent, object));
         topics.iter().for_each(|topic| self.unsubscribe(now, agent, topic));
-        self.tidy_entered(agent);
     }
 
     /// Until when it is not known what every agent has.
@@ -219,7 +218,7 @@ impl Directory {
 
     fn gone(&mut self, now: Time, agent: &AgentKey) {
         self.untold.remove(agent);
-        let Some(member) = self.members.get(agent) else { return self.tidy_entered(agent) };
+        let Some(member) = self.members.get(agent) else { return };
         let (topics, wants, holds) = (member.topics.clone(), member.wants.clone(), member.holds.clone());
         topics.iter().for_each(|topic| self.leave(now, agent, topic, "its agent has died or left"));
         wants.into_iter().for_each(|object| self.drop_want(now, agent, object));
@@ -227,7 +226,6 @@ impl Directory {
         let served: alloc::vec::Vec<u64> =
             self.serves.iter().filter(|(_, serve)| serve.holder == *agent).map(|(id, _)| *id).collect();
         served.into_iter().for_each(|serve| self.break_off(now, serve));
-        self.tidy_entered(agent);
         self.forget_member(agent);
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Want {
     pub tries: u32,
     /// Agents that have tried to send it and could not.
     pub tried: BTreeSet<AgentKey>,
+    /// The one that says it has sent it, last.
+    pub sent_by: Option<AgentKey>,
     pub fill_failed: bool,
 }
 
@@ -74,10 +76,13 @@ impl Directory {
         let differs = entry.length != length || entry.root.zip(root).is_some_and(|(a, b)| a != b);
         let is_new = !entry.holders.contains_key(&agent);
         let own = self.members.get(&agent).map_or(0, |member| member.holds.len());
-        if differs || (is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max)) {
+        let is_full = is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max);
+        if differs || is_full {
             // Another object of the same id, or one too many: others do not get it from there.
             self.lost(now, &agent, object);
-            let why = WishRefusal::Failed("it has another object of the same id".to_string());
+            let other = "it has another object of the same id";
+            let why = if differs { other } else { "the manager has no room for more objects" };
+            let why = WishRefusal::Failed(why.to_string());
             self.deny(now, &agent, object, &why);
             return self.tidy(object);
         }
@@ -156,6 +161,7 @@ impl Directory {
             state: WantState::Waiting,
             tries: 0,
             tried: BTreeSet::new(),
+            sent_by: None,
             fill_failed: false,
         };
         entry.wants.insert(agent.clone(), want);
@@ -235,21 +241,30 @@ impl Directory {
             return;
         }
         let holder = running.holder.clone();
-        let Some(entry) = self.entries.get_mut(&object) else { return };
-        let Some(want) = entry.wants.get_mut(agent) else { return };
+        if self.pass_over(now, agent, object, holder) {
+            self.leave_serve(serve, agent);
+            self.look_soon(now, object, now);
+        }
+    }
+
+    /// An agent has not sent an object to this one, whatever it says. Gives whether another one may, or the one that asks gets it from its
+    /// origin.
+    fn pass_over(&mut self, now: Time, agent: &AgentKey, object: ObjectId, holder: AgentKey) -> bool {
+        let is_in_doubt = now < self.in_doubt_until();
+        let Some(entry) = self.entries.get_mut(&object) else { return false };
+        let Some(want) = entry.wants.get_mut(agent) else { return false };
         want.tried.insert(holder);
         let has_other = entry.holders.keys().any(|other| !want.tried.contains(other));
-        let fills = !has_other && want.wish.can_fill && !want.fill_failed && entry.filling.is_none();
-        if !has_other && !fills {
-            return;
+        let can_fill = want.wish.can_fill && !want.fill_failed && !is_in_doubt;
+        let fills = !has_other && can_fill && entry.filling.is_none();
+        if has_other || fills {
+            want.state = WantState::Waiting;
         }
-        want.state = WantState::Waiting;
         if fills {
             entry.filling = Some(agent.clone());
             self.outputs.push_back(DirectoryOutput::Fill { agent: agent.clone(), object });
         }
-        self.leave_serve(serve, agent);
-        self.look_soon(now, object, now);
+        has_other || fills
     }
 
     fn leave_serve(&mut self, serve: u64, agent: &AgentKey) {
@@ -292,6 +307,7 @@ impl Directory {
                     let until = now + self.config.arrive;
                     if let Some(want) = self.want_mut(&agent, object) {
                         want.state = WantState::Arriving(until);
+                        want.sent_by = Some(holder.clone());
                     }
                     self.looks.insert((until, Look::Arrival(object, agent)));
                 }
@@ -430,6 +446,9 @@ impl Directory {
             && until <= now
         {
             want.state = WantState::Waiting;
+            if let Some(holder) = want.sent_by.take() {
+                self.pass_over(now, agent, object, holder);
+            }
             self.look_soon(now, object, now);
         }
     }

@@ -317,8 +317,6 @@ proptest! {
                 }
                 _ => {}
             }
-            // Those that have it may not send it.
-            let is_unserved = matches!(word, DirectoryInput::Unserved { .. });
             let doubtful = now < settle || untold.values().any(|until| now < *until);
             let fillers: Vec<Option<AgentKey>> =
                 (0..3).map(|what| directory.filler(object(what)).cloned()).collect();
@@ -328,10 +326,11 @@ proptest! {
                     DirectoryOutput::Fill { agent, object } => {
                         prop_assert_eq!(directory.filler(object), Some(&agent));
                         prop_assert_eq!(able.get(&(agent, object)), Some(&true), "it cannot get it");
-                        let has = directory.holders(object).count();
-                        prop_assert!(is_unserved || has == 0, "an agent has it");
+                        // Those that have it have not sent it.
+                        let tried = &directory.entries[&object].wants[directory.filler(object).unwrap()].tried;
+                        prop_assert!(directory.holders(object).all(|holder| tried.contains(holder)), "an agent has it");
                         let again = fillers[object.data.0 as usize].as_ref() == directory.filler(object);
-                        prop_assert!(again || is_unserved || !doubtful, "an agent may have it that has not said so yet");
+                        prop_assert!(again || !doubtful, "an agent may have it that has not said so yet");
                     }
                     DirectoryOutput::Serve { holder, object, receivers, .. } => {
                         prop_assert!(directory.holders(object).any(|one| *one == holder));
@@ -574,8 +573,8 @@ fn what_was_sent_and_does_not_arrive_is_sent_again() {
         if arrives {
             directory.handle(ms(30_999), have(1, 1));
         }
-        // Of those who have it the one that sends nothing comes first, and of these the first by name.
-        let again = if arrives { vec![] } else { vec![(31_000, serve(0, 2, 1, &[1]))] };
+        // Another one that has it comes first.
+        let again = if arrives { vec![] } else { vec![(31_000, serve(2, 2, 1, &[1]))] };
         assert_eq!(spoken(&mut directory, 30_990..32_000), again);
     }
 }
@@ -840,16 +839,58 @@ fn one_agent_leaves_room_for_the_others() {
     }
     assert_eq!(directory.topics.len(), 200);
     assert_eq!(said(&mut directory, subscribe(1, "mine")), []);
-    // Those of which no agent has the version take no place when it has told all; nor what it says later, or when it goes.
+    // It counts by its name: one that begins anew has no more.
+    let again = AgentKey { incarnation: 2, ..agent(0) };
+    let version = Version { number: 1, object: object(1) };
+    let (app, topic) = (AppId::default(), "again".to_string());
+    said(&mut directory, DirectoryInput::Committed { agent: again, app, topic, version });
+    assert_eq!(directory.topics.len(), 201);
+    // Those of which no agent has the version take no place when it is known what agents have; nor what is said later.
     said(&mut directory, DirectoryInput::Told { agent: agent(0) });
+    let settled = ms(20_000) + DirectoryConfig::default().settle;
+    outputs(&mut directory, settled);
     assert_eq!(directory.topics.len(), 4);
-    said(&mut directory, known(7, 2));
+    directory.handle(settled, known(7, 2));
+    outputs(&mut directory, settled);
     assert_eq!(directory.topics.len(), 4);
-    said(&mut directory, DirectoryInput::Arrived { agent: agent(2) });
-    let version = Version { number: 1, object: object(8) };
-    let (app, topic) = (AppId::default(), "gone".to_string());
-    said(&mut directory, DirectoryInput::Committed { agent: agent(2), app, topic, version });
-    assert_eq!(directory.topics.len(), 5);
-    said(&mut directory, DirectoryInput::Gone { agent: agent(2) });
-    assert_eq!(directory.topics.len(), 4);
+}
+
+/// What an earlier manager has committed counts as long as agents may still say that they have it.
+#[test]
+fn a_version_is_not_forgotten_before_its_holder_has_come() {
+    for comes in [true, false] {
+        let mut directory = Directory::new(DirectoryConfig::default(), ms(20_000), 0);
+        directory.handle(ms(20_000), DirectoryInput::Arrived { agent: agent(0) });
+        let version = Version { number: 7, object: object(1) };
+        let (app, topic) = (AppId::default(), "t".to_string());
+        directory.handle(ms(20_001), DirectoryInput::Committed { agent: agent(0), app, topic, version });
+        directory.handle(ms(20_002), DirectoryInput::Told { agent: agent(0) });
+        directory.handle(ms(23_000), DirectoryInput::Arrived { agent: agent(1) });
+        outputs(&mut directory, ms(23_000));
+        // It says so just before it is waited for no more.
+        outputs(&mut directory, ms(26_900));
+        assert!(directory.committed("t").is_some());
+        if comes {
+            directory.handle(ms(26_950), have(1, 1));
+        }
+        directory.handle(ms(26_960), DirectoryInput::Told { agent: agent(1) });
+        outputs(&mut directory, ms(27_100));
+        assert_eq!(directory.committed("t").is_some(), comes);
+    }
+}
+
+/// One that says at once that it has sent what it has not is passed over as well.
+#[test]
+fn one_that_says_it_has_sent_and_has_not_is_passed_over() {
+    let mut directory = settled(4);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), have(3, 1));
+    let wish = Wish { can_fill: true, waits: true, fills: false };
+    directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(1), object: object(1), wish });
+    assert_eq!(spoken(&mut directory, 20_000..20_060), [(20_000, serve(0, 1, 1, &[1]))]);
+    directory.handle(ms(20_060), served(0, 1, &[(1, true)]));
+    assert_eq!(spoken(&mut directory, 20_060..30_100), [(30_060, serve(3, 2, 1, &[1]))]);
+    directory.handle(ms(30_100), served(3, 2, &[(1, true)]));
+    let fill = DirectoryOutput::Fill { agent: agent(1), object: object(1) };
+    assert_eq!(spoken(&mut directory, 30_100..40_200), [(40_100, fill)]);
 }

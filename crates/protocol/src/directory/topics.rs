@@ -16,8 +16,8 @@ const MISSING_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Topic {
     pub app: AppId,
-    /// The agent that has named it first.
-    pub entered_by: AgentKey,
+    /// The name of the agent that has named it first.
+    pub entered_by: String,
     pub subscribers: BTreeSet<AgentKey>,
     pub committed: Option<Version>,
     pub staging: Option<Staging>,
@@ -48,11 +48,11 @@ impl Directory {
     fn topic_of(&mut self, agent: &AgentKey, app: AppId, topic: &str) -> Result<&mut Topic, TopicRefusal> {
         check_name(topic)?;
         if !self.topics.contains_key(topic) {
-            let own = self.topics.values().filter(|found| found.entered_by == *agent).count();
+            let own = self.topics.values().filter(|found| found.entered_by == agent.name).count();
             if !DirectoryConfig::has_room(self.topics.len(), own, self.config.topics_max) {
                 return Err(TopicRefusal::Full(self.config.topics_max));
             }
-            let (entered_by, subscribers) = (agent.clone(), BTreeSet::new());
+            let (entered_by, subscribers) = (agent.name.clone(), BTreeSet::new());
             let new = Topic { app, entered_by, subscribers, committed: None, staging: None };
             self.topics.insert(topic.to_string(), new);
         }
@@ -192,6 +192,7 @@ impl Directory {
         topic: String,
         version: Version,
     ) {
+        let is_new = !self.topics.contains_key(&topic);
         let Ok(found) = self.topic_of(agent, app, &topic) else { return };
         if found.committed.as_ref().is_some_and(|known| known.number >= version.number) {
             return;
@@ -207,9 +208,10 @@ impl Directory {
             self.commit(now, &topic);
         }
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, &topic));
-        // Who has it is said before all is told.
-        if !self.untold.contains_key(agent) {
-            self.tidy_topic(&topic);
+        if is_new {
+            // Until then agents may say that they have it, or subscribe.
+            let at = self.in_doubt_until().max(now);
+            self.looks.insert((at, Look::Topic(topic)));
         }
     }
 
@@ -289,6 +291,18 @@ impl Directory {
         self.forget_member(agent);
         self.look_at_topic(now, topic);
         self.tidy_topic(topic);
+    }
+
+    /// A topic is to be looked at: one of which an agent has told, and no more than that, takes no place.
+    pub(super) fn topic_due(&mut self, now: Time, topic: &str) {
+        self.look_at_topic(now, topic);
+        let is_idle = self.topics.get(topic).is_some_and(|found| found.staging.is_none());
+        let in_doubt_until = self.in_doubt_until();
+        if is_idle && now < in_doubt_until {
+            self.looks.insert((in_doubt_until, Look::Topic(topic.to_string())));
+        } else if is_idle {
+            self.tidy_topic(topic);
+        }
     }
 
     /// Commits what is staged, if that can be.
@@ -382,13 +396,6 @@ impl Directory {
                 self.versions.remove(&version.object);
             }
         }
-    }
-
-    /// Topics of which an agent has told, and no more than that, take no place.
-    pub(super) fn tidy_entered(&mut self, agent: &AgentKey) {
-        let entered = self.topics.iter().filter(|(_, found)| found.entered_by == *agent);
-        let topics: Vec<String> = entered.map(|(topic, _)| topic.clone()).collect();
-        topics.iter().for_each(|topic| self.tidy_topic(topic));
     }
 
     /// A topic without subscribers, of which no agent has anything, takes no place.

@@ -12,6 +12,10 @@ use super::packet::{Data, Decision, Interest, Name};
 use super::route::{PORTS_MAX, Route};
 use super::turns::{Share, Turns};
 
+/// So many packets are sent again before one that was not sent yet, where both wait: one that asks for the same without an end would
+/// starve all others. Fewer would cost time where a receiver is far behind.
+const REPEATS_MAX: u32 = 256;
+
 /// Settings of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceConfig {
@@ -110,11 +114,10 @@ struct Lane {
     /// Packets that were asked for by this port.
     asked: Bits,
     first: VecDeque<Waiting>,
-    /// Retransmissions go first: a receiver that needs them is behind all others. But every second packet is one that was not sent
-    /// before, where such wait: one that asks for the same again and again would keep all others waiting.
+    /// Retransmissions go first: a receiver that needs them is behind all others.
     again: VecDeque<Waiting>,
-    /// The last packet was sent again.
-    repeated: bool,
+    /// How many of these have left in a row.
+    repeated: u32,
     turns: Turns,
 }
 
@@ -270,7 +273,7 @@ impl Source {
                     continue;
                 }
                 let port = lane.port;
-                lane.repeated = next.again;
+                lane.repeated = if next.again { lane.repeated.saturating_add(1) } else { 0 };
                 if next.again {
                     lane.again.pop_front()
                 } else {
@@ -321,7 +324,7 @@ impl Source {
             let (first, again) = (VecDeque::new(), VecDeque::new());
             let turns = Turns::new(self.config.credits);
             let asked = Bits::new(packets);
-            tree.lanes.push(Lane { port, bucket, asked, first, again, repeated: false, turns });
+            tree.lanes.push(Lane { port, bucket, asked, first, again, repeated: 0, turns });
             tree.lanes.len() - 1
         });
         let lane = &mut tree.lanes[at];
@@ -428,7 +431,7 @@ impl Lane {
     /// What leaves next.
     fn next(&self) -> Option<Waiting> {
         let (first, again) = (self.first.front(), self.again.front());
-        let next = if self.repeated { first.or(again) } else { again.or(first) };
+        let next = if self.repeated >= REPEATS_MAX { first.or(again) } else { again.or(first) };
         next.copied()
     }
 

@@ -43,6 +43,13 @@ impl Chain {
         self.members.contains(&peer)
     }
 
+    /// Those that come after `peer`.
+    #[must_use]
+    pub fn behind(&self, peer: PeerId) -> &[PeerId] {
+        let at = self.members.iter().position(|p| *p == peer);
+        at.map_or(&[], |at| &self.members[at + 1..])
+    }
+
     /// Puts `peer` at the tail.
     pub fn append(&mut self, peer: PeerId) -> Link {
         assert!(!self.contains(peer), "{peer:?} is in the chain already");

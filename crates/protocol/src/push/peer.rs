@@ -90,8 +90,8 @@ pub(super) enum Blame {
     /// That was not asked yet.
     #[default]
     Open,
-    /// Its upstream gives it little, or may do so: it fetches from the source itself.
-    Upstream,
+    /// Its upstream may give it little: it fetches from the source itself for a while. Bytes a second that it got before.
+    Upstream(u64),
     /// It was as slow at the source.
     Itself,
 }
@@ -182,6 +182,8 @@ pub(super) struct Peer {
     pub(super) blame: Blame,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
+    /// The others do not wait for it from its first packet on: it has come again and again.
+    pub(super) unawaited: bool,
     /// Its next report tells its own totals, which were not known meanwhile.
     pub(super) totals_unknown: bool,
 }
@@ -322,6 +324,7 @@ impl Peer {
             moves: 0,
             upstreams_lost: 0,
             blame: Blame::default(),
+            unawaited: false,
             spoken_by: None,
             totals_unknown: false,
         }
@@ -331,7 +334,7 @@ impl Peer {
     /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
         let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
-        was_lost || self.blame == Blame::Upstream
+        was_lost || matches!(self.blame, Blame::Upstream(_))
     }
 
     /// Whether it takes part at all.

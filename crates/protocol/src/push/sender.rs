@@ -160,9 +160,13 @@ impl Sender {
             }
             Input::Control { peer, control } => self.control(now, peer, control),
             Input::Left { peer, why } => self.settle(peer, Some(why)),
-            Input::Forget { peer } => {
-                if self.peers.get(&peer).is_some_and(|p| matches!(p.service, Service::Failed(_))) {
-                    self.peers.remove(&peer);
+            Input::Forget { peer } => self.forget(peer),
+            Input::Unawaited { peer } => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.unawaited = true;
+                    if peer.service == Service::Streaming {
+                        peer.service = Service::Patching;
+                    }
                 }
             }
             Input::Rack { speaker, members } => self.allow(speaker, members),
@@ -322,6 +326,10 @@ impl Sender {
             }
             Control::UpstreamLost if self.chain.contains(id) => {
                 peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
+                if let Blame::Upstream(_) = peer.blame {
+                    // The source has no room for it: it goes back into the chain.
+                    peer.blame = Blame::Open;
+                }
                 let links = self.move_in_chain(id);
                 let link = Link { peer: id, upstream: None };
                 // The tail has no other to change places with: it fetches from the source.
@@ -342,7 +350,7 @@ impl Sender {
         if !listens || !sent.contains(&position) {
             return;
         }
-        peer.service = Service::Streaming;
+        peer.service = if peer.unawaited { Service::Patching } else { Service::Streaming };
         peer.initial = Some(position);
         peer.position = position;
         (peer.acknowledged, peer.first_acknowledged) = (acknowledged, acknowledged);
@@ -787,8 +795,15 @@ impl Sender {
 
     /// Bytes that a chain member could fetch where it fetches.
     fn ahead_of(&self, id: PeerId) -> u64 {
-        let at_source = self.peers[&id].blame == Blame::Upstream;
-        let upstream = self.chain.upstream(id).filter(|_| !at_source);
+        match self.peers[&id].blame {
+            Blame::Upstream(_) => self.config.geometry.object_len,
+            Blame::Open | Blame::Itself => self.ahead_in_chain(id),
+        }
+    }
+
+    /// Bytes that what is before a chain member has.
+    fn ahead_in_chain(&self, id: PeerId) -> u64 {
+        let upstream = self.chain.upstream(id);
         upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
     }
 
@@ -825,6 +840,16 @@ impl Sender {
         peer.chained = Some((now, peer.verified_bytes));
         self.needed = 0..0;
         self.enter_chain(id);
+    }
+
+    /// One that is served is not forgotten.
+    fn forget(&mut self, id: PeerId) {
+        if self.peers.get(&id).is_none_or(Peer::is_active) {
+            return;
+        }
+        // One that is done may serve those behind it.
+        self.outputs.extend(self.chain.remove(id).map(Output::Chain));
+        self.peers.remove(&id);
     }
 
     fn settle(&mut self, id: PeerId, failure: Option<Why>) {

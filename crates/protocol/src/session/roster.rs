@@ -12,6 +12,10 @@ use polycast_wire::control::{Control, Hello};
 const CALLS_MAX: u32 = 8;
 /// A source that serves all that come serves at most so many.
 const SERVED_MAX: u32 = 100_000;
+/// For one that has come more often than that the others do not wait any more: each time it would have all the patience anew.
+const AWAITED_MAX: u32 = 4;
+/// One that has come so often comes no more.
+const JOINS_MAX: u32 = 100;
 
 /// A connection to the source. The driver counts them; a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -194,6 +198,8 @@ pub enum Output {
     Alive(GuestId),
     /// Say this to a connection and end it.
     Goodbye(GuestId, Goodbye),
+    /// One that is ready has come again and again: the others are not to wait for it.
+    Unawaited(GuestId),
     /// Its receiver has come by another connection, or another receiver has its place: nothing of this one is needed any more.
     Forget(GuestId),
     /// Counted receivers did not come in time: there is no transfer.
@@ -235,8 +241,9 @@ pub struct Entry {
     heard_at: Time,
     told_at: Time,
     progressed_at: Time,
-    /// How often it was called.
+    /// How often it was called, and how often it has become ready.
     calls: u32,
+    joins: u32,
     /// When it had been told all hashes.
     informed_at: Option<Time>,
     /// Whether it had something of the object when it became ready.
@@ -257,6 +264,7 @@ impl Entry {
             told_at: now,
             progressed_at: now,
             calls: 1,
+            joins: 0,
             informed_at: None,
             resumes: false,
         }
@@ -520,6 +528,7 @@ impl Roster {
                 Stage::Called => Ok(at),
                 Stage::Present | Stage::Ready | Stage::Done => Err(Why::Twice),
                 Stage::Failed(why) if why.is_final() => Err(why.clone()),
+                Stage::Failed(_) if self.entries[at].joins >= JOINS_MAX => Err(Why::TooOften(JOINS_MAX)),
                 Stage::Failed(_) => {
                     self.entries[at].called_at = now;
                     Ok(at)
@@ -535,12 +544,16 @@ impl Roster {
         let failed = |entry: &Entry| !entry.takes_place();
         let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);
         let full = self.entries.len() >= self.places() as usize;
+        let joins = own.map_or(0, |at| self.entries[at].joins);
+        if joins >= JOINS_MAX {
+            return Err(Why::TooOften(JOINS_MAX));
+        }
         let at = own.or_else(|| full.then(|| self.entries.iter().position(failed)).flatten());
         let name = match own {
             Some(at) => self.entries[at].name.clone(),
             None => self.unused_name(&called),
         };
-        let entry = Entry::new(name, now);
+        let entry = Entry { joins, ..Entry::new(name, now) };
         match at {
             Some(at) => {
                 let before = core::mem::replace(&mut self.entries[at], entry);
@@ -578,8 +591,12 @@ impl Roster {
             Control::Have(ranges) if entry.stage == Stage::Present => {
                 (entry.stage, entry.progressed_at) = (Stage::Ready, now);
                 entry.resumes = !ranges.is_empty();
+                entry.joins += 1;
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });
+                if entry.joins > AWAITED_MAX {
+                    self.outputs.push_back(Output::Unawaited(guest));
+                }
                 (self.ready_at, self.next_check) = (Some(now), Some(now));
             }
             Control::Refuse(words) => self.fail(now, at, Why::Said((*words).to_string())),

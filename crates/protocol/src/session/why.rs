@@ -34,6 +34,9 @@ pub enum Why {
     /// A receiver of this name is here.
     #[error("a receiver of this name has joined already")]
     Twice,
+    /// It has come and left so often.
+    #[error("it has joined {0} times")]
+    TooOften(u32),
     /// The receivers are counted, and all are here.
     #[error("all its receivers have joined")]
     Full,

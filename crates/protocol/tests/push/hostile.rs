@@ -59,6 +59,8 @@ impl Heard {
                 if liar.below(4) == 0 {
                     // Of one that is done more is needed.
                     self.sender.handle(now, SenderInput::Forget { peer });
+                } else if liar.below(4) == 0 {
+                    self.sender.handle(now, SenderInput::Unawaited { peer });
                 }
             }
             7 => {

@@ -253,6 +253,9 @@ impl World {
                 RosterOutput::Left { guest, why } => {
                     self.sender.handle(now, SenderInput::Left { peer: PeerId(guest.0), why });
                 }
+                RosterOutput::Unawaited(guest) => {
+                    self.sender.handle(now, SenderInput::Unawaited { peer: PeerId(guest.0) });
+                }
                 RosterOutput::Forget(guest) => {
                     self.sender.handle(now, SenderInput::Forget { peer: PeerId(guest.0) });
                 }

@@ -217,12 +217,9 @@ impl ManagerLink {
         self.table().directory.wants.remove(&object);
     }
 
-    /// Nothing of an object that is wanted comes.
+    /// Nothing of an object comes that a process here, or a topic, waits for.
     pub(crate) fn unserved(&self, object: ObjectId) {
-        let mut table = self.table();
-        if table.directory.wants.contains_key(&object) {
-            table.word(Word::Unserved(api::Unserved { object: object_ref(object) }));
-        }
+        self.table().word(Word::Unserved(api::Unserved { object: object_ref(object) }));
     }
 
     pub(crate) fn unwant(&self, object: ObjectId) {

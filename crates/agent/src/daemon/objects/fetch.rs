@@ -23,7 +23,7 @@ const WORDS_MAX: usize = 4;
 /// How often a caller hears how far its object is.
 const PROGRESS: Duration = Duration::from_millis(100);
 /// Where nothing of an object has come for so long the manager hears it, each time.
-const UNSERVED: Duration = Duration::from_secs(30);
+pub(super) const UNSERVED: Duration = Duration::from_secs(30);
 /// How long a process that was told to get an object may take to begin, or to bring the next bytes.
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
 

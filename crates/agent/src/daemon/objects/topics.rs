@@ -4,6 +4,7 @@ use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::manager_link::{LinkState, object_ref, refusal};
 use super::super::users::User;
+use super::fetch::UNSERVED;
 use super::{Objects, announce, object_of};
 use polycast_api::agent::{MissingSubscriber, PublishRequest, PublishResponse, TopicEvent};
 use polycast_api::error::{Kind, Refusal};
@@ -227,6 +228,11 @@ impl Objects {
                     changed.map_err(|_| Refusal::new(Kind::Cancelled, "the subscription is over"))?;
                 }
                 () = events.closed() => return Ok(()),
+                () = tokio::time::sleep(UNSERVED) => {
+                    if let Some((_, id)) = now.staged.filter(|(_, id)| self.shared.catalog.get(*id).is_none()) {
+                        self.shared.link.unserved(id);
+                    }
+                }
             }
         }
     }

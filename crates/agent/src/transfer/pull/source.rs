@@ -275,7 +275,7 @@ impl Run {
                 Event::Finished => self.finished = true,
                 Event::NoneCame => unreachable!("receivers over trees have names"),
                 // The node notices by itself that nothing is asked for any more.
-                Event::Ready { .. } | Event::Open(_) | Event::Left { .. } => {}
+                Event::Ready { .. } | Event::Unawaited(_) | Event::Open(_) | Event::Left { .. } => {}
             }
         }
         Ok(())

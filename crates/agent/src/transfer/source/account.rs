@@ -61,6 +61,10 @@ impl Account {
         let fabric = if chained { CHAIN.to_string() } else { self.fabric.clone() };
         self.fabrics.insert(peer, fabric);
     }
+
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.fabrics.remove(&peer);
+    }
 }
 
 impl Run {

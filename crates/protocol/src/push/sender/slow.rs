@@ -75,8 +75,10 @@ const CHAIN_REST: Duration = Duration::from_secs(1);
 /// A member that has got less than a half of what most others have got fetches from the source itself after so long: what it fetches from
 /// may say that it has much, and give little. One that is as slow there for as long again is named.
 const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
-/// So many may fetch there beside the head of the chain, for that reason.
+/// So many are tried there at a time, beside the head of the chain.
 const AT_SOURCE_MAX: usize = 4;
+/// One that gets so many times as much there has an upstream that gives it little.
+const SOURCE_GAIN: u64 = 2;
 /// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
@@ -109,8 +111,9 @@ struct Trial {
     pace: u64,
     /// How often it was looked at again.
     again: u32,
-    /// For how long others kept the window shut meanwhile.
+    /// For how long others kept the window shut meanwhile, and when that was looked at last.
     shut: BTreeMap<PeerId, Duration>,
+    looked_at: Time,
 }
 
 /// What had reached a receiver by its last report, and when that came.
@@ -302,8 +305,8 @@ impl Sender {
         }
     }
 
-    /// The few that keep the window shut, while all others have half of theirs free. A window is that of the path, or what the
-    /// receiver's socket holds where that is less: one with little room may say so, and hold all.
+    /// The receiver that alone keeps the window shut, while all others have half of theirs free; or the few whose sockets hold far less than
+    /// the others', if these have half of theirs free. Several that are late in turns are not to blame.
     fn keep_shut(&self) -> Vec<PeerId> {
         if self.room() > 0 {
             return Vec::new();
@@ -323,9 +326,16 @@ impl Sender {
             in_flight(p).saturating_add((limit(p) / part).max(1)) <= limit(p).saturating_add(excess)
         };
         let (others, few): (Vec<_>, Vec<_>) = gating.into_iter().partition(|(_, p)| has_part(p, SHUT_PART));
-        let is_few = !few.is_empty() && few.len() <= others.len();
-        let are_free = is_few && others.iter().all(|(_, p)| has_part(p, 2));
-        if are_free { few.into_iter().map(|(id, _)| *id).collect() } else { Vec::new() }
+        let free = others.iter().filter(|(_, p)| has_part(p, 2)).count();
+        let is_alone = few.len() == 1 && free == others.len();
+        let mut windows: Vec<u64> = others.iter().map(|(_, p)| p.window).collect();
+        windows.sort_unstable();
+        // One that has a little more room than those must not hide them.
+        let usual = windows.get(windows.len() / 2).copied().unwrap_or(0);
+        let have_little = few.iter().all(|(_, p)| p.window <= usual / 2);
+        let are_few = have_little && few.len() <= free && others.len() <= 2 * free;
+        let keep_shut = free > 0 && (is_alone || are_few);
+        if keep_shut { few.into_iter().map(|(id, _)| *id).collect() } else { Vec::new() }
     }
 
     /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
@@ -388,6 +398,7 @@ impl Sender {
             pace,
             again: 0,
             shut: BTreeMap::new(),
+            looked_at: now,
         });
         self.congestion.seek();
         ids.iter().for_each(|id| self.disband(*id));
@@ -471,6 +482,7 @@ impl Sender {
         trial.beside = self.beside();
         (trial.since, trial.packets) = (now, self.packets);
         trial.shut.clear();
+        trial.looked_at = now;
     }
 
     /// That their paths alone had queues or losses for so long counts against them.
@@ -495,9 +507,10 @@ impl Sender {
         let is_sure = |one: &Standing| self.verdict(now, one, others) != Verdict::Unsure;
         let is_clear = gained >= GAIN_CLEAR && trial.without.iter().all(is_sure);
         if span < TRIAL_MIN.max(self.bare_trip * 4) || (!is_clear && span < TRIAL_MAX) {
+            let passed = now.since(core::mem::replace(&mut trial.looked_at, now));
             for id in self.keep_shut() {
                 let shut = trial.shut.entry(id).or_default();
-                *shut = *shut + CHECK_INTERVAL;
+                *shut = *shut + passed;
             }
             self.look_beside(now, &mut trial);
             self.slow.trial = Some(trial);
@@ -606,9 +619,13 @@ impl Sender {
             self.outputs.extend(links.into_iter().map(Output::Chain));
             return;
         }
-        let Some(upstream) = upstream else { return };
+        // What a trial at the source is about goes on as it is.
+        let is_tried = |id: PeerId| matches!(self.peers[&id].blame, Blame::Upstream(_));
+        let Some(upstream) = upstream.filter(|upstream| !is_tried(id) && !is_tried(*upstream)) else {
+            return;
+        };
         let group = u64::from(self.config.geometry.group_len);
-        let before = self.ahead_of(upstream);
+        let before = self.ahead_in_chain(upstream);
         let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
         let held = close && ahead < whole && before >= ahead + CHAIN_AHEAD_GROUPS * group;
         let peer = self.peers.get_mut(&id).expect("looked up above");
@@ -633,22 +650,34 @@ impl Sender {
     /// Names a member of the chain whose own path is slow, after it was tried whether its upstream is. Gives whether it was given up
     /// for that.
     fn name_in_chain(&mut self, now: Time, id: PeerId) -> bool {
-        let Some(slower) = self.lags_in_chain(now, id) else { return false };
-        let at_source = self.peers.values().filter(|p| p.is_active() && p.blame == Blame::Upstream).count();
+        let peer = &self.peers[&id];
+        let since = peer.chained.map_or(now, |(since, _)| since);
+        let is_known = peer.slower.is_some() || peer.blame == Blame::Itself;
+        if is_known || now.since(since) < CHAIN_NAMED_AFTER {
+            return false;
+        }
+        let Some(own) = self.rate_in_chain(peer, now) else { return false };
         let upstream = self.chain.upstream(id);
-        let peer = self.peers.get_mut(&id).expect("it lags");
-        if peer.blame == Blame::Open && upstream.is_some() && at_source < AT_SOURCE_MAX {
-            peer.blame = Blame::Upstream;
-            peer.chained = Some((now, peer.verified_bytes));
-            self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
+        match (peer.blame, upstream) {
+            (Blame::Upstream(behind), _) if own >= behind.saturating_mul(SOURCE_GAIN).max(1) => {
+                self.put_behind(now, id, behind);
+                return false;
+            }
+            (Blame::Upstream(_), _) => self.outputs.push_back(Output::Chain(Link { peer: id, upstream })),
+            (_, Some(_)) => {
+                self.try_at_source(now, id, own);
+                return false;
+            }
+            (_, None) => {}
+        }
+        // What others say of themselves may be too much.
+        let slower = self.lags_in_chain(id, own, |count| (count - 1) / 2, &[]);
+        if slower.is_none() && upstream.is_none() {
             return false;
         }
-        if core::mem::replace(&mut peer.blame, Blame::Itself) == Blame::Upstream {
-            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
-        }
-        if self.config.slow.patience().is_none() {
-            return false;
-        }
+        let peer = self.peers.get_mut(&id).expect("looked up above");
+        peer.blame = Blame::Itself;
+        let (Some(slower), Some(_)) = (slower, self.config.slow.patience()) else { return false };
         peer.slower = Some(slower);
         let drops = matches!(self.config.slow, SlowPolicy::Drop { .. });
         if drops {
@@ -657,26 +686,65 @@ impl Sender {
         drops
     }
 
-    /// Whether a member of the chain gets little: there is much that it has not, and most others have got more than twice as much a
-    /// second for a while. It is asked until the answer is that it is slow itself.
-    fn lags_in_chain(&self, now: Time, id: PeerId) -> Option<Slower> {
+    /// At the source a member gets far more than from its upstream: that one comes behind all that are faster than what it gives.
+    fn put_behind(&mut self, now: Time, id: PeerId, given: u64) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        (peer.blame, peer.chained) = (Blame::Open, Some((now, peer.verified_bytes)));
+        if let Some(upstream) = self.chain.upstream(id) {
+            self.peers.get_mut(&upstream).expect("a member of the chain").chain_rate = Some(given);
+            let links = self.chain.remove(upstream);
+            self.outputs.extend(links.into_iter().map(Output::Chain));
+            self.enter_chain(upstream);
+        }
+        let upstream = self.chain.upstream(id);
+        self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+    }
+
+    /// Bytes a second that a member of the chain has verified since it came into it, or was tried at the source. What it held when it
+    /// joined has not come that way.
+    fn rate_in_chain(&self, peer: &Peer, until: Time) -> Option<u64> {
+        let (since, from) = peer.chained?;
+        let from = from.max(self.bytes_of(peer.held_count));
+        Some(per_second(peer.verified_bytes.saturating_sub(from), until.since(since)))
+    }
+
+    /// One that gets little fetches from the source for a while. Those behind it in the chain cannot get more than it.
+    fn try_at_source(&mut self, now: Time, id: PeerId, own: u64) {
+        let tried = self.peers.values().filter(|p| p.is_active() && matches!(p.blame, Blame::Upstream(_)));
+        if tried.count() >= AT_SOURCE_MAX
+            || self.lags_in_chain(id, own, |count| count / 2, self.chain.behind(id)).is_none()
+        {
+            return;
+        }
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        (peer.blame, peer.chained) = (Blame::Upstream(own), Some((now, peer.verified_bytes)));
+        self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
+    }
+
+    /// How slow a member of the chain is, if there is much that it has not, and the one at this place in the order of their speed has got
+    /// more than twice as much a second; some do not count.
+    fn lags_in_chain(
+        &self,
+        id: PeerId,
+        own: u64,
+        place: impl Fn(usize) -> usize,
+        without: &[PeerId],
+    ) -> Option<Slower> {
         let peer = &self.peers[&id];
         let ahead = u64::from(self.config.geometry.group_len) * CHAIN_AHEAD_GROUPS;
-        let is_new = peer.chained.is_none_or(|(since, _)| now.since(since) < CHAIN_NAMED_AFTER);
-        let is_known = peer.slower.is_some() || peer.blame == Blame::Itself;
-        if is_known || is_new || self.ahead_of(id) < peer.verified_bytes + ahead {
+        if self.ahead_of(id) < peer.verified_bytes + ahead {
             return None;
         }
-        let rate = |p: &Peer, until: Time| {
-            let (since, from) = p.chained?;
-            Some(per_second(p.verified_bytes.saturating_sub(from), until.since(since)))
+        let counts = |other: &PeerId, p: &Peer| {
+            *other != id && !without.contains(other) && !matches!(p.service, Service::Failed(_))
         };
-        let own = rate(peer, now)?;
-        let others =
-            self.peers.iter().filter(|(other, p)| **other != id && !matches!(p.service, Service::Failed(_)));
-        let mut rates: Vec<u64> = others.filter_map(|(_, p)| rate(p, p.verified_at)).collect();
+        let others = self.peers.iter().filter(|(other, p)| counts(other, p));
+        let mut rates: Vec<u64> = others.filter_map(|(_, p)| self.rate_in_chain(p, p.verified_at)).collect();
+        if rates.is_empty() {
+            return None;
+        }
         rates.sort_unstable();
-        let usual = rates.get(rates.len() / 2).copied()?;
+        let usual = rates[place(rates.len())];
         let is_slower = own.saturating_mul(2) <= usual;
         is_slower.then(|| Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) })
     }

@@ -469,22 +469,41 @@ fn a_path_has_settled_when_all_have_got_enough_in_a_row() {
     }
 }
 
-/// What is known of one that has failed is let go of where it is not needed any more; one that is served, or done, stays.
+/// What is known of one that has failed or is done is let go of where it is not needed any more; one that is served stays.
 #[test]
 fn one_that_has_failed_can_be_forgotten() {
-    let mut sender = sender(4);
+    let mut sender = sender(5);
     sent_to(&mut sender, 5);
     sender.handle(NOW, Input::Left { peer: PeerId(0), why: Why::WentAway });
-    sender.settle(PeerId(1), None);
-    for id in [0, 1, 2, 9] {
+    for id in [3, 4] {
+        sender.move_to_chain(NOW, PeerId(id));
+    }
+    for id in [1, 3] {
+        sender.settle(PeerId(id), None);
+    }
+    for id in [0, 1, 2, 3, 9] {
         sender.handle(NOW, Input::Forget { peer: PeerId(id) });
     }
-    assert_eq!(sender.peers.keys().map(|id| id.0).collect::<Vec<u32>>(), [1, 2, 3]);
+    assert_eq!(sender.peers.keys().map(|id| id.0).collect::<Vec<u32>>(), [2, 4]);
     assert_eq!(sender.status(PeerId(0)), None);
-    // It is said that it has failed all the same.
-    let settled = outputs(&mut sender);
-    assert!(
-        settled.contains(&Output::Settled { peer: PeerId(0), failure: Some(Why::WentAway) }),
-        "{settled:?}"
-    );
+    // It is said that it has failed all the same, and that the one behind it fetches elsewhere.
+    let said = outputs(&mut sender);
+    assert!(said.contains(&Output::Settled { peer: PeerId(0), failure: Some(Why::WentAway) }), "{said:?}");
+    assert_eq!(said.last(), Some(&Output::Chain(Link { peer: PeerId(4), upstream: None })));
+}
+
+/// One that has come again and again takes the stream as it comes, from its first packet on or at once.
+#[test]
+fn the_others_do_not_wait_for_one_that_comes_again_and_again() {
+    let mut sender = sender(3);
+    sent_to(&mut sender, 5);
+    let late = peer(&mut sender, 1);
+    (late.service, late.initial) = (Service::Listening { since: NOW }, None);
+    for id in [0, 1, 9] {
+        sender.handle(NOW, Input::Unawaited { peer: PeerId(id) });
+    }
+    sender.control(NOW, PeerId(1), &Control::IntlSeq { position: 4 });
+    let services: Vec<Service> = sender.peers.values().map(|peer| peer.service.clone()).collect();
+    assert_eq!(services, [Service::Patching, Service::Patching, Service::Streaming]);
+    assert_eq!(sender.gating().count(), 1);
 }

@@ -157,8 +157,13 @@ pub enum Input<'a> {
         /// Why.
         why: Why,
     },
-    /// What is known of a receiver that has failed is not needed any more.
+    /// What is known of a receiver that is done or has failed is not needed any more.
     Forget {
+        /// Which.
+        peer: PeerId,
+    },
+    /// The others are not to wait for a receiver: it takes the stream as it comes, and asks for the rest.
+    Unawaited {
         /// Which.
         peer: PeerId,
     },

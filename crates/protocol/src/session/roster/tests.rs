@@ -551,6 +551,7 @@ impl Model {
             }
             Output::Alive(guest) => assert!(!self.dismissed.contains(&guest.0), "a word after the goodbye"),
             Output::Forget(guest) => assert!(self.forgotten.insert(guest.0), "forgotten twice"),
+            Output::Unawaited(guest) => assert!(self.ready.contains(&guest.0)),
             Output::Welcome(_) | Output::Call(_) => {}
         }
     }
@@ -697,18 +698,26 @@ fn one_that_comes_again_leaves_nothing_behind() {
         join(&mut roster, ms(0), 1_000, "b");
         join(&mut roster, ms(0), 0, "a");
         let mut kept: BTreeSet<u32> = [0].into();
-        for guest in 1..200 {
+        for guest in 1..100 {
             roster.handle(ms(1), Input::Gone { guest: GuestId(guest - 1), how: Gone::Closed });
             join(&mut roster, ms(1), guest, "a");
             kept.insert(guest);
+            let mut is_awaited = true;
             for output in outputs(&mut roster, ms(1)) {
-                if let Output::Forget(guest) = output {
-                    assert!(kept.remove(&guest.0));
+                match output {
+                    Output::Forget(guest) => assert!(kept.remove(&guest.0)),
+                    Output::Unawaited(unawaited) => is_awaited &= unawaited.0 != guest,
+                    _ => {}
                 }
             }
+            assert_eq!(is_awaited, guest < 4, "the others wait for it four times");
             assert_eq!(kept, [guest].into());
             assert!(roster.is_ready(GuestId(guest)));
         }
         assert_eq!(roster.by_guest.len(), 2);
+        roster.handle(ms(2), Input::Gone { guest: GuestId(99), how: Gone::Closed });
+        outputs(&mut roster, ms(2));
+        hello(&mut roster, ms(2), 100, "a");
+        assert_eq!(refused(&outputs(&mut roster, ms(2))).as_deref(), Some("it has joined 100 times"));
     }
 }

@@ -177,6 +177,7 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
     SenderInput::Forget { .. } => "push sender: Forget",
+    SenderInput::Unawaited { .. } => "push sender: Unawaited",
     SenderInput::Rack { .. } => "push sender: Rack",
     SenderInput::Close => "push sender: Close",
     SenderInput::Open => "push sender: Open",

@@ -169,6 +169,9 @@ impl Cluster {
             RosterOutput::Left { guest, why } => {
                 self.tell_sender(now, transfer, SenderInput::Left { peer: PeerId(guest.0), why });
             }
+            RosterOutput::Unawaited(guest) => {
+                self.tell_sender(now, transfer, SenderInput::Unawaited { peer: PeerId(guest.0) });
+            }
             RosterOutput::Forget(guest) => {
                 self.tell_sender(now, transfer, SenderInput::Forget { peer: PeerId(guest.0) });
             }

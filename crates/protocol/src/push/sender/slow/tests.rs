@@ -173,6 +173,7 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
         pace: OTHERS * 100 / gained,
         again,
         shut: BTreeMap::new(),
+        looked_at: BEGAN,
     };
     assert_eq!(trial.beside.len(), 2);
     let now = BEGAN + MS * span_ms;
@@ -228,6 +229,7 @@ fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
             pace: OTHERS,
             again: 0,
             shut: shut.iter().map(|(id, ms)| (PeerId(*id), MS * *ms)).collect(),
+            looked_at: BEGAN,
         };
         let now = BEGAN + MS * 250;
         sender.packets += 16 * 250;
@@ -343,6 +345,7 @@ fn trials_in_vain_become_rarer() {
             pace: 1,
             again: 0,
             shut: BTreeMap::new(),
+            looked_at: BEGAN,
         };
         sender.in_vain(now, &trial);
         assert_eq!(sender.congestion.window(), window);
@@ -373,36 +376,44 @@ proptest! {
                 peer.service = Service::Patching;
             }
         }
-        let trial = Trial { without: Vec::new(), beside, since: BEGAN, packets: 0, window: 1, pace: 1, again: 0, shut: BTreeMap::new() };
+        let trial = Trial { without: Vec::new(), beside, since: BEGAN, packets: 0, window: 1, pace: 1, again: 0, shut: BTreeMap::new(), looked_at: BEGAN };
         reached.sort_unstable();
         let usual = if reached.is_empty() { u64::MAX } else { reached[reached.len() / 2] };
         prop_assert_eq!(sender.others_get(&trial, sent * 1_000), usual.min(sent * 1_000));
     }
 
-    /// One whose socket holds less than all others' keeps the window shut by that, if they have half of theirs free.
+    /// Those whose sockets hold far less than the others' keep the window shut by that, alone or together, if most others, and as many as they are,
+    /// have half of theirs free.
     #[test]
-    fn one_with_little_room_keeps_the_window_shut(
-        small in 7u64..60, behind in proptest::collection::vec(0u64..100, 1..5), window in 98u64..103, spare in 0u64..3,
+    fn those_with_little_room_keep_the_window_shut(
+        small in proptest::collection::vec(7u64..60, 1..4), behind in proptest::collection::vec(0u64..86, 1..6), spare in 0u64..3,
     ) {
-        let mut sender = streaming(behind.len() as u32 + 1);
+        let window = 100;
+        let mut sender = streaming((small.len() + behind.len()) as u32);
         (sender.packets, sender.position) = (1_000, 1_000);
-        for (id, behind) in (1..).zip(&behind) {
+        for (id, behind) in (10..).zip(&behind) {
+            let id = id - 10 + small.len() as u32;
             let peer = peer(&mut sender, id);
             (peer.window, peer.acknowledged) = (window, 1_000 - behind);
         }
-        let first = peer(&mut sender, 0);
-        (first.window, first.acknowledged) = (small, 1_000 - small + spare.min(small));
-        let others_have_half = behind.iter().all(|behind| behind + window / 2 <= window);
-        let expected = if spare == 0 && others_have_half { vec![PeerId(0)] } else { vec![] };
-        let one_else = behind.iter().any(|behind| behind + window / 8 > window);
-        prop_assume!(!one_else);
+        for (id, small) in (0..).zip(&small) {
+            let peer = peer(&mut sender, id);
+            (peer.window, peer.acknowledged) = (*small, 1_000 - small + if id == 0 { spare } else { 0 });
+        }
+        // What is left of the first one's room may be all of it but less than an eighth.
+        prop_assume!(spare == 0 || small[0] / 8 > spare || small.len() == 1);
+        let free = behind.iter().filter(|behind| *behind + 50 <= window).count();
+        let is_shut = small.len() > 1 || spare == 0;
+        let few = small.len() <= free && behind.len() <= 2 * free && small.iter().all(|small| *small <= 50);
+        let is_alone = small.len() == 1 && free == behind.len();
+        let expected: Vec<PeerId> =
+            if is_shut && (few || is_alone) { (0..small.len() as u32).map(PeerId).collect() } else { vec![] };
         prop_assert_eq!(sender.keep_shut(), expected);
     }
 
-    /// Some keep the window shut if there is no room, they have less than an eighth of theirs free, all others have half of theirs, and they
-    /// are no more than the others.
+    /// One keeps the window shut alone if there is no room, it alone has less than an eighth of it free, and all others have half of it.
     #[test]
-    fn a_few_keep_the_window_shut_where_all_others_have_half_of_it_free(
+    fn one_alone_keeps_the_window_shut_where_all_others_have_half_of_it_free(
         behind in proptest::collection::vec(prop_oneof![0u64..130, 48u64..52, 86u64..90, 98u64..102], 1..6), window in 98u64..103,
     ) {
         let mut sender = streaming(behind.len() as u32);
@@ -416,19 +427,14 @@ proptest! {
         let is_shut = behind.iter().any(|behind| *behind >= window);
         let few: Vec<u32> = (0..).zip(&behind).filter(|(_, behind)| **behind + window / 8 > last).map(|(id, _)| id).collect();
         let free = behind.iter().filter(|behind| **behind + window / 2 <= last).count();
-        let is_so = is_shut && few.len() + free == behind.len() && few.len() <= free;
-        let expected: Vec<PeerId> = if is_so { few.iter().map(|id| PeerId(*id)).collect() } else { vec![] };
+        let is_so = is_shut && few.len() == 1 && free > 0 && free + 1 == behind.len();
+        let expected: Vec<PeerId> = if is_so { vec![PeerId(few[0])] } else { vec![] };
         prop_assert_eq!(sender.keep_shut(), expected);
         // One whose lap is over, or for whom another one speaks, keeps nothing shut.
         if is_so {
-            for id in &few {
-                peer(&mut sender, *id).spoken_by = Some(PeerId(99));
-            }
+            peer(&mut sender, few[0]).spoken_by = Some(PeerId(99));
             prop_assert_eq!(sender.keep_shut(), []);
-            for id in few {
-                let peer = peer(&mut sender, id);
-                (peer.spoken_by, peer.initial) = (None, None);
-            }
+            (peer(&mut sender, few[0]).spoken_by, peer(&mut sender, few[0]).initial) = (None, None);
             prop_assert_eq!(sender.keep_shut(), []);
         }
     }
@@ -588,6 +594,7 @@ fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
             pace: 900,
             again: 0,
             shut: BTreeMap::new(),
+            looked_at: BEGAN,
         };
         let now = BEGAN + MS * 20;
         peer(&mut sender, 3).look.pace = Some(600);
@@ -623,6 +630,7 @@ fn one_of_a_trial_is_named_when_the_others_are_done() {
                 pace: 1,
                 again,
                 shut: BTreeMap::new(),
+                looked_at: BEGAN,
             });
             sender.packets += 16 * 50;
             (peer(&mut sender, 2).received, peer(&mut sender, 2).advanced_at) =
@@ -831,17 +839,19 @@ fn changes_of_places_in_vain_become_rarer() {
     }
 }
 
-/// A member is named after a second in the chain, if its upstream has eight groups more than it, and it has got half of what most others have, or less.
+/// A member fetches from the source after a second in the chain, if its upstream has eight groups more than it, and it has got half of what one
+/// half of the others have, or less, where those behind it do not count. If it is as slow there, for as long again, it goes back and is named.
 #[test]
 fn a_member_of_the_chain_is_named_for_its_own_path() {
-    for (groups, in_chain_ms, named) in [
-        ([40, 40, 20], 1_000, true),
-        ([40, 40, 20], 999, false),
-        ([40, 40, 21], 1_000, false),
-        ([40, 28, 20], 1_000, true),
-        ([40, 27, 20], 1_000, false),
-        ([30, 39, 19], 1_000, true),
-        ([20, 38, 20], 1_000, false),
+    for (groups, in_chain_ms, asked, named) in [
+        ([40, 40, 20], 1_000, true, true),
+        ([40, 40, 20], 999, false, false),
+        ([40, 40, 21], 1_000, false, false),
+        ([40, 16, 8], 1_000, true, true),
+        ([40, 15, 8], 1_000, false, false),
+        ([15, 39, 8], 1_000, true, true),
+        // One of two may say too much of itself.
+        ([14, 39, 8], 1_000, true, false),
     ] {
         for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
             let mut sender = chained(&groups);
@@ -853,42 +863,109 @@ fn a_member_of_the_chain_is_named_for_its_own_path() {
                 (peer.verified_at, peer.chained) = (now, Some((START, 10_000)));
             }
             sender.check_chain(now, PeerId(2));
-            let asks: &[_] = if named { &[(2, None)] } else { &[] };
+            let asks: &[_] = if asked { &[(2, None)] } else { &[] };
             assert_eq!(links(&mut sender), asks, "{groups:?} after {in_chain_ms} ms");
             assert_eq!(peer(&mut sender, 2).slower, None, "its upstream may be what is slow");
-            if !named {
+            if !asked {
                 continue;
             }
-            // At the source it is as slow, for as long again.
-            let mut others = [groups[0], groups[1]];
-            others.sort_unstable();
+            // At the source it gets no more, in as long again.
+            let own = (groups[2] - 1) * 10_000;
+            let later = now + MS * 1_000;
             for id in 0..2 {
-                peer(&mut sender, id).chained = Some((now, (groups[id as usize] * 2 - others[1]) * 10_000));
-                peer(&mut sender, id).verified_at = now + MS * 1_000;
-                peer(&mut sender, id).verified_bytes = groups[id as usize] * 2 * 10_000;
+                peer(&mut sender, id).verified_at = later;
+                peer(&mut sender, id).verified_bytes = groups[id as usize] * 20_000;
             }
-            let verified_bytes = groups[2] * 10_000;
-            (peer(&mut sender, 2).verified_bytes, peer(&mut sender, 2).verified_at) =
-                (verified_bytes + 1_000, now + MS * 1_000);
+            let member = peer(&mut sender, 2);
+            (member.verified_bytes, member.verified_at) = (member.verified_bytes + own, later);
             sender.check_chain(now + MS * 999, PeerId(2));
             assert_eq!(links(&mut sender), []);
-            sender.check_chain(now + MS * 1_000, PeerId(2));
-            let slower = Slower { own: Rate(8_000), others: Rate(others[1] * 80_000) };
-            let fails = matches!(slow, SlowPolicy::Drop { .. });
+            sender.check_chain(later, PeerId(2));
+            let usual = (groups[0].min(groups[1]) * 20_000 - 10_000) / 2;
+            let slower = Slower { own: Rate(own * 8), others: Rate(usual * 8) };
+            let fails = named && matches!(slow, SlowPolicy::Drop { .. });
             assert_eq!(sender.chain.contains(PeerId(2)), !fails);
             let back = sender.outputs.iter().any(|output| {
                 matches!(output, Output::Chain(link) if link.peer == PeerId(2) && link.upstream == Some(PeerId(1)))
             });
             assert!(back, "it is no upstream that makes it slow");
             let peer = &sender.peers[&PeerId(2)];
-            assert_eq!(peer.slower, (slow != SlowPolicy::Wait).then_some(slower), "{groups:?}");
+            assert_eq!(peer.slower, (named && slow != SlowPolicy::Wait).then_some(slower), "{groups:?}");
             assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), fails);
             // It is not asked again.
             sender.outputs.clear();
-            sender.check_chain(now + MS * 1_001, PeerId(2));
-            assert_eq!(sender.outputs.len(), 0);
+            sender.check_chain(later + MS * 2_000, PeerId(2));
+            let asks = sender
+                .outputs
+                .iter()
+                .any(|output| matches!(output, Output::Chain(link) if link.upstream.is_none()));
+            assert!(!asks);
         }
     }
+}
+
+/// One that gets twice as much at the source, or more, has an upstream that gives it little, whatever that one says it has: that one comes behind
+/// all others, and the member goes back into the chain. It is not called slow, where most others have got even more, too.
+#[test]
+fn an_upstream_that_gives_little_comes_behind_the_others() {
+    for (gain, is_upstream) in [(200, true), (190, false)] {
+        // The first says that it has all.
+        let mut sender = chained(&[1_000, 11, 9]);
+        sender.config.slow = SlowPolicy::SHIPPED.dropping();
+        let now = START + MS * 1_000;
+        for id in 0..3 {
+            (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 10_000)));
+        }
+        sender.check_chain(now, PeerId(1));
+        assert_eq!(links(&mut sender), [(1, None)]);
+        // While it fetches there the one behind it is not sent to its upstream.
+        for look in 1..=400 {
+            sender.check_chain(now + MS * (2 * look), PeerId(2));
+        }
+        assert_eq!(links(&mut sender), []);
+        let later = now + MS * 1_000;
+        let got = 100_000 * gain / 100;
+        let member = peer(&mut sender, 1);
+        (member.verified_bytes, member.verified_at) = (member.verified_bytes + got, later);
+        sender.check_chain(later, PeerId(1));
+        let member = &sender.peers[&PeerId(1)];
+        assert_eq!(
+            (member.slower, &member.service),
+            (None, &Service::Chained),
+            "one alone says that it got more"
+        );
+        if !is_upstream {
+            assert_eq!(member.blame, Blame::Itself);
+            assert_eq!(links(&mut sender), [(1, Some(0))]);
+        } else {
+            assert_eq!(links(&mut sender), [(1, None), (0, Some(2)), (1, None)]);
+            assert_eq!(sender.peers[&PeerId(0)].chain_rate, Some(100_000), "what it gave");
+            assert_eq!(sender.peers[&PeerId(1)].blame, Blame::Open);
+        }
+    }
+}
+
+/// At most four are tried at the source at a time; another one waits for its turn, and is not called slow meanwhile. One that the source has
+/// no room for goes back into the chain.
+#[test]
+fn a_few_at_a_time_are_tried_at_the_source() {
+    let mut sender = chained(&[900, 800, 10, 700, 10, 600, 10, 500, 10, 400, 10, 300]);
+    sender.config.slow = SlowPolicy::SHIPPED.dropping();
+    let now = START + MS * 1_000;
+    for id in 0..12 {
+        (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 0)));
+    }
+    for id in [2, 4, 6, 8, 10] {
+        sender.check_chain(now, PeerId(id));
+    }
+    assert_eq!(links(&mut sender), [(2, None), (4, None), (6, None), (8, None)]);
+    assert_eq!((sender.peers[&PeerId(10)].blame, sender.peers[&PeerId(10)].slower), (Blame::Open, None));
+    sender.control(now, PeerId(4), &Control::UpstreamLost);
+    assert_eq!(sender.peers[&PeerId(4)].blame, Blame::Open);
+    assert!(!sender.peers[&PeerId(4)].fetches_at_source());
+    links(&mut sender);
+    sender.check_chain(now, PeerId(10));
+    assert_eq!(links(&mut sender), [(10, None)]);
 }
 
 proptest! {
