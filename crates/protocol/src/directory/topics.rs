@@ -192,7 +192,6 @@ impl Directory {
         topic: String,
         version: Version,
     ) {
-        let is_new = !self.topics.contains_key(&topic);
         let Ok(found) = self.topic_of(agent, app, &topic) else { return };
         if found.committed.as_ref().is_some_and(|known| known.number >= version.number) {
             return;
@@ -208,7 +207,7 @@ impl Directory {
             self.commit(now, &topic);
         }
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, &topic));
-        if is_new {
+        if self.topics.contains_key(&topic) {
             // Until then agents may say that they have it, or subscribe.
             let at = self.in_doubt_until().max(now);
             self.looks.insert((at, Look::Topic(topic)));

@@ -90,8 +90,13 @@ pub(super) enum Blame {
     /// That was not asked yet.
     #[default]
     Open,
-    /// Its upstream may give it little: it fetches from the source itself for a while. Bytes a second that it got before.
-    Upstream(u64),
+    /// Its upstream may give it little: it fetches from the source itself for a while.
+    Upstream {
+        /// Bytes a second that it got before.
+        given: u64,
+        /// From whom.
+        upstream: PeerId,
+    },
     /// It was as slow at the source.
     Itself,
 }
@@ -180,6 +185,8 @@ pub(super) struct Peer {
     pub(super) upstreams_lost: u32,
     /// Whether its own path or its upstream makes it slow in the chain.
     pub(super) blame: Blame,
+    /// How often that was asked, and neither was the answer.
+    pub(super) tried_in_vain: u32,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
@@ -324,6 +331,7 @@ impl Peer {
             moves: 0,
             upstreams_lost: 0,
             blame: Blame::default(),
+            tried_in_vain: 0,
             unawaited: false,
             spoken_by: None,
             totals_unknown: false,
@@ -334,7 +342,7 @@ impl Peer {
     /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
         let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
-        was_lost || matches!(self.blame, Blame::Upstream(_))
+        was_lost || matches!(self.blame, Blame::Upstream { .. })
     }
 
     /// Whether it takes part at all.

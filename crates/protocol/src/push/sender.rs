@@ -161,14 +161,7 @@ impl Sender {
             Input::Control { peer, control } => self.control(now, peer, control),
             Input::Left { peer, why } => self.settle(peer, Some(why)),
             Input::Forget { peer } => self.forget(peer),
-            Input::Unawaited { peer } => {
-                if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.unawaited = true;
-                    if peer.service == Service::Streaming {
-                        peer.service = Service::Patching;
-                    }
-                }
-            }
+            Input::Unawaited { peer } => self.wait_no_more_for(peer),
             Input::Rack { speaker, members } => self.allow(speaker, members),
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
@@ -326,7 +319,7 @@ impl Sender {
             }
             Control::UpstreamLost if self.chain.contains(id) => {
                 peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
-                if let Blame::Upstream(_) = peer.blame {
+                if let Blame::Upstream { .. } = peer.blame {
                     // The source has no room for it: it goes back into the chain.
                     peer.blame = Blame::Open;
                 }
@@ -350,13 +343,29 @@ impl Sender {
         if !listens || !sent.contains(&position) {
             return;
         }
-        peer.service = if peer.unawaited { Service::Patching } else { Service::Streaming };
+        let is_awaited = !peer.unawaited;
+        peer.service = Service::Streaming;
         peer.initial = Some(position);
         peer.position = position;
         (peer.acknowledged, peer.first_acknowledged) = (acknowledged, acknowledged);
         peer.advanced_at = now;
         peer.watch();
         self.needed = 0..0;
+        // Where one begins that is waited for, those that are not set the pace no more.
+        let unawaited = self.peers.iter().filter(|(other, p)| p.unawaited && (is_awaited || **other == id));
+        for other in unawaited.map(|(other, _)| *other).collect::<Vec<_>>() {
+            self.wait_no_more_for(other);
+        }
+    }
+
+    /// The others do not wait for a receiver, from now or from its first packet on.
+    fn wait_no_more_for(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.unawaited = true;
+        if peer.service == Service::Streaming {
+            peer.service = Service::Patching;
+            self.disband(id);
+        }
     }
 
     fn progress(
@@ -796,7 +805,7 @@ impl Sender {
     /// Bytes that a chain member could fetch where it fetches.
     fn ahead_of(&self, id: PeerId) -> u64 {
         match self.peers[&id].blame {
-            Blame::Upstream(_) => self.config.geometry.object_len,
+            Blame::Upstream { .. } => self.config.geometry.object_len,
             Blame::Open | Blame::Itself => self.ahead_in_chain(id),
         }
     }

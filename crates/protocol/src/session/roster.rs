@@ -14,8 +14,9 @@ const CALLS_MAX: u32 = 8;
 const SERVED_MAX: u32 = 100_000;
 /// For one that has come more often than that the others do not wait any more: each time it would have all the patience anew.
 const AWAITED_MAX: u32 = 4;
-/// One that has come so often comes no more.
+/// One that has come so often comes no more, unless it has verified one part in so many of the object since.
 const JOINS_MAX: u32 = 100;
+const JOINS_PARTS: u64 = 64;
 
 /// A connection to the source. The driver counts them; a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -244,6 +245,8 @@ pub struct Entry {
     /// How often it was called, and how often it has become ready.
     calls: u32,
     joins: u32,
+    /// What it had verified when that was counted from 0 last.
+    joins_from_bytes: u64,
     /// When it had been told all hashes.
     informed_at: Option<Time>,
     /// Whether it had something of the object when it became ready.
@@ -265,6 +268,7 @@ impl Entry {
             progressed_at: now,
             calls: 1,
             joins: 0,
+            joins_from_bytes: 0,
             informed_at: None,
             resumes: false,
         }
@@ -544,7 +548,8 @@ impl Roster {
         let failed = |entry: &Entry| !entry.takes_place();
         let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);
         let full = self.entries.len() >= self.places() as usize;
-        let joins = own.map_or(0, |at| self.entries[at].joins);
+        let (joins, joins_from_bytes) =
+            own.map_or((0, 0), |at| (self.entries[at].joins, self.entries[at].joins_from_bytes));
         if joins >= JOINS_MAX {
             return Err(Why::TooOften(JOINS_MAX));
         }
@@ -553,7 +558,8 @@ impl Roster {
             Some(at) => self.entries[at].name.clone(),
             None => self.unused_name(&called),
         };
-        let entry = Entry { joins, ..Entry::new(name, now) };
+        let verified_bytes = own.map_or(0, |at| self.entries[at].verified_bytes);
+        let entry = Entry { joins, joins_from_bytes, verified_bytes, ..Entry::new(name, now) };
         match at {
             Some(at) => {
                 let before = core::mem::replace(&mut self.entries[at], entry);
@@ -580,7 +586,7 @@ impl Roster {
 
     fn frame(&mut self, now: Time, guest: GuestId, control: &Control<'_>) {
         let Some(&at) = self.by_guest.get(&guest) else { return };
-        let (late, judges) = (self.started_at.is_some(), self.judges());
+        let (late, judges, object_len) = (self.started_at.is_some(), self.judges(), self.config.object_len);
         self.heard += u64::from(late);
         let entry = &mut self.entries[at];
         entry.heard_at = now;
@@ -591,6 +597,11 @@ impl Roster {
             Control::Have(ranges) if entry.stage == Stage::Present => {
                 (entry.stage, entry.progressed_at) = (Stage::Ready, now);
                 entry.resumes = !ranges.is_empty();
+                // One that has got on meanwhile may come as often again.
+                if entry.verified_bytes >= entry.joins_from_bytes.saturating_add(object_len / JOINS_PARTS + 1)
+                {
+                    (entry.joins, entry.joins_from_bytes) = (0, entry.verified_bytes);
+                }
                 entry.joins += 1;
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });

@@ -172,13 +172,16 @@ impl Sender {
     /// A receiver that holds the others is tried without, and left behind where that helps.
     pub(super) fn check_slow(&mut self, now: Time) {
         self.make_up();
-        let Some(patience) = self.config.slow.patience() else { return };
+        let patience = self.config.slow.patience();
         if self.gating().next().is_none() {
             self.name_the_tried(now);
             self.serve_the_slow();
-            self.name_the_last(now);
+            if patience.is_some() {
+                self.name_the_last(now);
+            }
             return;
         }
+        let Some(patience) = patience else { return };
         if let Some(trial) = self.slow.trial.take() {
             self.judge(now, trial);
             return;
@@ -620,7 +623,7 @@ impl Sender {
             return;
         }
         // What a trial at the source is about goes on as it is.
-        let is_tried = |id: PeerId| matches!(self.peers[&id].blame, Blame::Upstream(_));
+        let is_tried = |id: PeerId| matches!(self.peers[&id].blame, Blame::Upstream { .. });
         let Some(upstream) = upstream.filter(|upstream| !is_tried(id) && !is_tried(*upstream)) else {
             return;
         };
@@ -653,31 +656,33 @@ impl Sender {
         let peer = &self.peers[&id];
         let since = peer.chained.map_or(now, |(since, _)| since);
         let is_known = peer.slower.is_some() || peer.blame == Blame::Itself;
-        if is_known || now.since(since) < CHAIN_NAMED_AFTER {
+        let patience = match peer.blame {
+            Blame::Upstream { .. } => CHAIN_NAMED_AFTER,
+            _ => CHAIN_NAMED_AFTER * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS)),
+        };
+        if is_known || now.since(since) < patience {
             return false;
         }
         let Some(own) = self.rate_in_chain(peer, now) else { return false };
-        let upstream = self.chain.upstream(id);
-        match (peer.blame, upstream) {
-            (Blame::Upstream(behind), _) if own >= behind.saturating_mul(SOURCE_GAIN).max(1) => {
-                self.put_behind(now, id, behind);
-                return false;
+        match (peer.blame, self.chain.upstream(id)) {
+            (Blame::Upstream { given, upstream }, _) => {
+                if !self.end_at_source(now, id, (given, upstream), own) {
+                    return false;
+                }
             }
-            (Blame::Upstream(_), _) => self.outputs.push_back(Output::Chain(Link { peer: id, upstream })),
-            (_, Some(_)) => {
-                self.try_at_source(now, id, own);
+            (_, Some(upstream)) => {
+                self.try_at_source(now, id, upstream, own);
                 return false;
             }
             (_, None) => {}
         }
         // What others say of themselves may be too much.
-        let slower = self.lags_in_chain(id, own, |count| (count - 1) / 2, &[]);
-        if slower.is_none() && upstream.is_none() {
-            return false;
-        }
+        let Some(slower) = self.lags_in_chain(id, own, |count| (count - 1) / 2, &[]) else { return false };
         let peer = self.peers.get_mut(&id).expect("looked up above");
         peer.blame = Blame::Itself;
-        let (Some(slower), Some(_)) = (slower, self.config.slow.patience()) else { return false };
+        if self.config.slow.patience().is_none() {
+            return false;
+        }
         peer.slower = Some(slower);
         let drops = matches!(self.config.slow, SlowPolicy::Drop { .. });
         if drops {
@@ -686,18 +691,27 @@ impl Sender {
         drops
     }
 
-    /// At the source a member gets far more than from its upstream: that one comes behind all that are faster than what it gives.
-    fn put_behind(&mut self, now: Time, id: PeerId, given: u64) {
+    /// A member has fetched from the source for a while, and goes back into the chain. If it got far more there, its upstream comes behind all
+    /// that are faster than what it gave. Gives whether it may be slow itself.
+    fn end_at_source(&mut self, now: Time, id: PeerId, (given, tried): (u64, PeerId), own: u64) -> bool {
+        let has_gained = own >= given.saturating_mul(SOURCE_GAIN).max(1);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         (peer.blame, peer.chained) = (Blame::Open, Some((now, peer.verified_bytes)));
-        if let Some(upstream) = self.chain.upstream(id) {
-            self.peers.get_mut(&upstream).expect("a member of the chain").chain_rate = Some(given);
-            let links = self.chain.remove(upstream);
-            self.outputs.extend(links.into_iter().map(Output::Chain));
-            self.enter_chain(upstream);
+        if has_gained {
+            (peer.chain_rate, peer.tried_in_vain) = (peer.chain_rate.filter(|rate| *rate > given), 0);
+        } else {
+            peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
         }
-        let upstream = self.chain.upstream(id);
-        self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+        if has_gained && self.chain.upstream(id) == Some(tried) {
+            self.peers.get_mut(&tried).expect("a member of the chain").chain_rate = Some(given);
+            let links = self.chain.remove(tried);
+            self.outputs.extend(links.into_iter().map(Output::Chain));
+            self.enter_chain(tried);
+        }
+        if let upstream @ Some(_) = self.chain.upstream(id) {
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+        }
+        !has_gained
     }
 
     /// Bytes a second that a member of the chain has verified since it came into it, or was tried at the source. What it held when it
@@ -709,15 +723,17 @@ impl Sender {
     }
 
     /// One that gets little fetches from the source for a while. Those behind it in the chain cannot get more than it.
-    fn try_at_source(&mut self, now: Time, id: PeerId, own: u64) {
-        let tried = self.peers.values().filter(|p| p.is_active() && matches!(p.blame, Blame::Upstream(_)));
+    fn try_at_source(&mut self, now: Time, id: PeerId, upstream: PeerId, own: u64) {
+        let tried =
+            self.peers.values().filter(|p| p.is_active() && matches!(p.blame, Blame::Upstream { .. }));
         if tried.count() >= AT_SOURCE_MAX
             || self.lags_in_chain(id, own, |count| count / 2, self.chain.behind(id)).is_none()
         {
             return;
         }
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        (peer.blame, peer.chained) = (Blame::Upstream(own), Some((now, peer.verified_bytes)));
+        peer.blame = Blame::Upstream { given: own, upstream };
+        peer.chained = Some((now, peer.verified_bytes));
         self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
     }
 

@@ -506,4 +506,14 @@ fn the_others_do_not_wait_for_one_that_comes_again_and_again() {
     let services: Vec<Service> = sender.peers.values().map(|peer| peer.service.clone()).collect();
     assert_eq!(services, [Service::Patching, Service::Patching, Service::Streaming]);
     assert_eq!(sender.gating().count(), 1);
+    // When no other is there they set the pace, whatever the policy, until another one begins.
+    for slow in [SlowPolicy::Wait, SlowPolicy::SHIPPED] {
+        sender.config.slow = slow;
+        let other = peer(&mut sender, 2);
+        (other.service, other.initial) = (Service::Listening { since: NOW }, None);
+        sender.check_slow(NOW + MS);
+        assert_eq!(sender.gating().count(), 2, "{slow:?}");
+        sender.control(NOW, PeerId(2), &Control::IntlSeq { position: 4 });
+        assert_eq!(sender.gating().count(), 1, "{slow:?}");
+    }
 }

@@ -721,3 +721,33 @@ fn one_that_comes_again_leaves_nothing_behind() {
         assert_eq!(refused(&outputs(&mut roster, ms(2))).as_deref(), Some("it has joined 100 times"));
     }
 }
+
+/// One that gets on between its connections may come as often as it likes: it is counted anew with each 64th of the object.
+#[test]
+fn one_that_gets_on_may_come_again() {
+    for expected in [named(&["a", "b"]), Expected::Count(2)] {
+        let mut roster = Roster::new(ms(0), config(expected, Verdicts::Sender));
+        join(&mut roster, ms(0), 1_000, "b");
+        for guest in 0..300 {
+            join(&mut roster, ms(1), guest, "a");
+            let told = outputs(&mut roster, ms(1));
+            assert!(roster.is_ready(GuestId(guest)), "{guest}");
+            assert!(!told.contains(&Output::Unawaited(GuestId(guest))), "{guest}");
+            // Of 1,000 bytes.
+            let control = Control::Progress {
+                position: 0,
+                received: 0,
+                lost: 0,
+                verified_bytes: u64::from(guest + 1) / 4 * 16,
+                arrived_ns: 0,
+                waited_ns: 0,
+            };
+            if (guest + 1) / 4 * 16 > 1_000 {
+                break;
+            }
+            roster.handle(ms(1), Input::Frame { guest: GuestId(guest), control: &control });
+            roster.handle(ms(1), Input::Gone { guest: GuestId(guest), how: Gone::Closed });
+            outputs(&mut roster, ms(1));
+        }
+    }
+}
