@@ -176,8 +176,9 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Start => "push sender: Start",
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
-    SenderInput::Forget { .. } => "push sender: Forget",
-    SenderInput::Unawaited { .. } => "push sender: Unawaited",
+    // The swarm's receivers get on between their connections, and are waited for. `tests/push/hostile.rs` of the protocol draws the other
+    // one.
+    SenderInput::Forget { .. } | SenderInput::Unawaited { .. } => "push sender: Forget",
     SenderInput::Rack { .. } => "push sender: Rack",
     SenderInput::Close => "push sender: Close",
     SenderInput::Open => "push sender: Open",
