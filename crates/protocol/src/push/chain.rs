@@ -30,6 +30,12 @@ impl Chain {
         self.members.is_empty()
     }
 
+    /// Its members in order, nearest to the source first.
+    #[must_use]
+    pub fn members(&self) -> &[PeerId] {
+        &self.members
+    }
+
     /// From whom `peer` fetches; `None` where that is the source or `peer` is no member.
     #[must_use]
     pub fn upstream(&self, peer: PeerId) -> Option<PeerId> {
@@ -41,13 +47,6 @@ impl Chain {
     #[must_use]
     pub fn contains(&self, peer: PeerId) -> bool {
         self.members.contains(&peer)
-    }
-
-    /// Those that come after `peer`.
-    #[must_use]
-    pub fn behind(&self, peer: PeerId) -> &[PeerId] {
-        let at = self.members.iter().position(|p| *p == peer);
-        at.map_or(&[], |at| &self.members[at + 1..])
     }
 
     /// Puts `peer` at the tail.

@@ -84,21 +84,24 @@ pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
     u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
 }
 
-/// Why a member of the chain is slower than most others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Blame {
-    /// That was not asked yet.
-    #[default]
-    Open,
-    /// Its upstream may give it little: it fetches from the source itself for a while.
-    Upstream {
-        /// Bytes a second that it got before.
-        given: u64,
-        /// From whom.
-        upstream: PeerId,
-    },
-    /// It was as slow at the source.
-    Itself,
+/// Where a member of the chain fetches, and what it had verified when it was looked at last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fetching {
+    /// From whom; `None` from the source.
+    pub(super) upstream: Option<PeerId>,
+    pub(super) since: Time,
+    pub(super) from_bytes: u64,
+}
+
+/// A member of the chain fetches from the source for a while, as its upstream may give it little.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AtSource {
+    /// Bytes a second that it got before.
+    pub(super) given: u64,
+    /// From whom.
+    pub(super) upstream: PeerId,
+    /// How many others fetched from the source when it began.
+    pub(super) beside: u64,
 }
 
 /// One receiver.
@@ -166,8 +169,9 @@ pub(super) struct Peer {
     /// How often the others were tried without it in vain, and when they may be again.
     pub(super) tried: u32,
     pub(super) try_at: Time,
-    /// How often the others got on faster without it while it took all that they took.
+    /// How often the others got on faster without it while it took all that they took, and when they did last.
     pub(super) took_all: u32,
+    pub(super) took_all_at: Time,
     /// The others do not wait for it any more, as it is so much slower.
     pub(super) slower: Option<Slower>,
     /// When it came into the chain, and what it had verified then.
@@ -183,10 +187,15 @@ pub(super) struct Peer {
     pub(super) moves: u32,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
-    /// Whether its own path or its upstream makes it slow in the chain.
-    pub(super) blame: Blame,
-    /// How often that was asked, and neither was the answer.
+    /// Where it fetches in the chain, as it was told last.
+    pub(super) fetching: Option<Fetching>,
+    /// It is tried whether its own path or its upstream makes it slow there.
+    pub(super) at_source: Option<AtSource>,
+    /// How often that was tried and was not its upstream, and when it may be tried next.
     pub(super) tried_in_vain: u32,
+    pub(super) at_source_next: Time,
+    /// How many upstreams have lost their places to it.
+    pub(super) displaced: u32,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
@@ -322,6 +331,7 @@ impl Peer {
             tried: 0,
             try_at: Time::ZERO,
             took_all: 0,
+            took_all_at: Time::ZERO,
             slower: None,
             cut_off: false,
             chained: None,
@@ -330,8 +340,11 @@ impl Peer {
             held_from: 0,
             moves: 0,
             upstreams_lost: 0,
-            blame: Blame::default(),
+            fetching: None,
+            at_source: None,
             tried_in_vain: 0,
+            at_source_next: Time::ZERO,
+            displaced: 0,
             unawaited: false,
             spoken_by: None,
             totals_unknown: false,
@@ -342,7 +355,7 @@ impl Peer {
     /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
         let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
-        was_lost || matches!(self.blame, Blame::Upstream { .. })
+        was_lost || self.at_source.is_some()
     }
 
     /// Whether it takes part at all.

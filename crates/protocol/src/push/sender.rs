@@ -12,10 +12,10 @@ mod words;
 pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
-use super::chain::{Chain, Link};
+use super::chain::Chain;
 use super::congestion::Congestion;
 use super::patches::combine;
-use super::peer::{Blame, Peer, Service};
+use super::peer::{Peer, Service};
 use crate::session::Why;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -181,7 +181,7 @@ impl Sender {
 
     /// What to do next, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
-        if let Some(output) = self.next_output() {
+        if let Some(output) = self.next_output(now) {
             return Some(output);
         }
         let started = self.started_at?;
@@ -199,20 +199,16 @@ impl Sender {
         if self.outputs.is_empty() && self.next_patch.is_some_and(|at| now >= at) {
             self.send_patches(now);
         }
-        if let Some(output) = self.next_output() {
+        if let Some(output) = self.next_output(now) {
             return Some(output);
         }
         self.stream(now)
     }
 
-    fn next_output(&mut self) -> Option<Output> {
+    fn next_output(&mut self, now: Time) -> Option<Output> {
         let output = self.outputs.pop_front()?;
         Some(match output {
-            Output::Chain(Link { peer, .. })
-                if self.peers.get(&peer).is_some_and(Peer::fetches_at_source) =>
-            {
-                Output::Chain(Link { peer, upstream: None })
-            }
+            Output::Chain(link) => Output::Chain(self.fetch_from(now, link)),
             output => output,
         })
     }
@@ -313,22 +309,10 @@ impl Sender {
             Control::Rack(members) => self.name_rack(id, members),
             Control::DataRcvd { patched_bytes, .. } => {
                 peer.patched_bytes = *patched_bytes;
-                (peer.verified_bytes, peer.own_bytes) =
-                    (self.config.geometry.object_len, self.config.geometry.object_len);
+                peer.has_verified(now, self.config.geometry.object_len);
                 self.settle(id, None);
             }
-            Control::UpstreamLost if self.chain.contains(id) => {
-                peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
-                if let Blame::Upstream { .. } = peer.blame {
-                    // The source has no room for it: it goes back into the chain.
-                    peer.blame = Blame::Open;
-                }
-                let links = self.move_in_chain(id);
-                let link = Link { peer: id, upstream: None };
-                // The tail has no other to change places with: it fetches from the source.
-                let links = if links.is_empty() { [link].to_vec() } else { links };
-                self.outputs.extend(links.into_iter().map(Output::Chain));
-            }
+            Control::UpstreamLost if self.chain.contains(id) => self.lose_upstream(id),
             _ => {}
         }
     }
@@ -740,6 +724,7 @@ impl Sender {
             }
         }
         self.check_slow(now);
+        self.look_at_chain(now);
         self.check_progress(now);
         for id in ids {
             let peer = &self.peers[&id];
@@ -800,28 +785,6 @@ impl Sender {
             }
             Some(_) => {}
         }
-    }
-
-    /// Bytes that a chain member could fetch where it fetches.
-    fn ahead_of(&self, id: PeerId) -> u64 {
-        match self.peers[&id].blame {
-            Blame::Upstream { .. } => self.config.geometry.object_len,
-            Blame::Open | Blame::Itself => self.ahead_in_chain(id),
-        }
-    }
-
-    /// Bytes that what is before a chain member has.
-    fn ahead_in_chain(&self, id: PeerId) -> u64 {
-        let upstream = self.chain.upstream(id);
-        upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
-    }
-
-    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
-    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
-    fn move_in_chain(&mut self, id: PeerId) -> Vec<Link> {
-        let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
-        peer.moves = peer.moves.saturating_add(1);
-        if peer.moves == 2 { self.chain.promote(id) } else { self.chain.demote(id) }
     }
 
     /// Those that still take the data channel go on over the chain.

@@ -14,7 +14,8 @@ const CALLS_MAX: u32 = 8;
 const SERVED_MAX: u32 = 100_000;
 /// For one that has come more often than that the others do not wait any more: each time it would have all the patience anew.
 const AWAITED_MAX: u32 = 4;
-/// One that has come so often comes no more, unless it has verified one part in so many of the object since.
+/// A named one that has come so often comes no more, unless it has verified one part in so many of the object since. Where receivers are only
+/// counted any host may come under its name, and under others.
 const JOINS_MAX: u32 = 100;
 const JOINS_PARTS: u64 = 64;
 
@@ -233,8 +234,10 @@ pub struct Entry {
     pub guest: Option<GuestId>,
     /// How far it is.
     pub stage: Stage,
-    /// Bytes that it has verified, as far as frames that the roster hears have said.
+    /// Bytes that it has verified, as far as frames that the roster hears have said: the most of all its connections.
     pub verified_bytes: u64,
+    /// The same of this connection: it may have lost what it had.
+    own_bytes: u64,
     /// When it was settled.
     pub settled_at: Option<Time>,
     connected: bool,
@@ -260,6 +263,7 @@ impl Entry {
             guest: None,
             stage: Stage::Called,
             verified_bytes: 0,
+            own_bytes: 0,
             settled_at: None,
             connected: false,
             called_at: now,
@@ -272,6 +276,12 @@ impl Entry {
             informed_at: None,
             resumes: false,
         }
+    }
+
+    /// How often it has become ready since it has got on last.
+    fn joins_in_vain(&self, object_len: u64) -> u32 {
+        let gets_on = self.joins_from_bytes.saturating_add(object_len / JOINS_PARTS + 1);
+        if self.verified_bytes >= gets_on { 0 } else { self.joins }
     }
 
     /// Whether it is done or was given up.
@@ -532,7 +542,9 @@ impl Roster {
                 Stage::Called => Ok(at),
                 Stage::Present | Stage::Ready | Stage::Done => Err(Why::Twice),
                 Stage::Failed(why) if why.is_final() => Err(why.clone()),
-                Stage::Failed(_) if self.entries[at].joins >= JOINS_MAX => Err(Why::TooOften(JOINS_MAX)),
+                Stage::Failed(_) if self.entries[at].joins_in_vain(self.config.object_len) >= JOINS_MAX => {
+                    Err(Why::TooOften(JOINS_MAX))
+                }
                 Stage::Failed(_) => {
                     self.entries[at].called_at = now;
                     Ok(at)
@@ -550,9 +562,6 @@ impl Roster {
         let full = self.entries.len() >= self.places() as usize;
         let (joins, joins_from_bytes) =
             own.map_or((0, 0), |at| (self.entries[at].joins, self.entries[at].joins_from_bytes));
-        if joins >= JOINS_MAX {
-            return Err(Why::TooOften(JOINS_MAX));
-        }
         let at = own.or_else(|| full.then(|| self.entries.iter().position(failed)).flatten());
         let name = match own {
             Some(at) => self.entries[at].name.clone(),
@@ -595,14 +604,13 @@ impl Roster {
         }
         match control {
             Control::Have(ranges) if entry.stage == Stage::Present => {
-                (entry.stage, entry.progressed_at) = (Stage::Ready, now);
+                (entry.stage, entry.progressed_at, entry.own_bytes) = (Stage::Ready, now, 0);
                 entry.resumes = !ranges.is_empty();
                 // One that has got on meanwhile may come as often again.
-                if entry.verified_bytes >= entry.joins_from_bytes.saturating_add(object_len / JOINS_PARTS + 1)
-                {
+                if entry.joins > 0 && entry.joins_in_vain(object_len) == 0 {
                     (entry.joins, entry.joins_from_bytes) = (0, entry.verified_bytes);
                 }
-                entry.joins += 1;
+                entry.joins = entry.joins.saturating_add(1);
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });
                 if entry.joins > AWAITED_MAX {
@@ -611,8 +619,9 @@ impl Roster {
                 (self.ready_at, self.next_check) = (Some(now), Some(now));
             }
             Control::Refuse(words) => self.fail(now, at, Why::Said((*words).to_string())),
-            Control::Progress { verified_bytes, .. } if *verified_bytes > entry.verified_bytes => {
-                entry.verified_bytes = (*verified_bytes).min(self.config.object_len);
+            Control::Progress { verified_bytes, .. } if *verified_bytes > entry.own_bytes => {
+                entry.own_bytes = (*verified_bytes).min(self.config.object_len);
+                entry.verified_bytes = entry.verified_bytes.max(entry.own_bytes);
                 entry.progressed_at = now;
             }
             Control::DataRcvd { .. } if judges && entry.stage == Stage::Ready => {

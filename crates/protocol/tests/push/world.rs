@@ -46,6 +46,7 @@ enum Event {
     SpeakerGone { speaker: u32, member: u32 },
     PatchData { peer: u32, sns: std::ops::Range<u64> },
     Fetched { peer: u32, group: u64 },
+    Unreached { peer: u32, links: u64 },
     Join { peer: u32 },
     Crash { peer: u32 },
     NextSession,
@@ -69,6 +70,8 @@ pub(crate) struct Node {
     pub spoiled: BTreeSet<u64>,
     pub done: bool,
     pub upstream: Option<Option<u32>>,
+    /// How often it was told of one.
+    links: u64,
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
@@ -128,6 +131,8 @@ pub(crate) struct World {
     pub group_time: BTreeMap<u32, Duration>,
     /// What it takes at least where a receiver fetches it from this one.
     pub serve_time: BTreeMap<u32, Duration>,
+    /// Receivers that let in no other one.
+    pub closed: BTreeSet<u32>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
     /// Receivers that say anything instead of the truth.
@@ -192,6 +197,7 @@ impl World {
             pauses: BTreeMap::new(),
             group_time: BTreeMap::new(),
             serve_time: BTreeMap::new(),
+            closed: BTreeSet::new(),
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
             watch,
@@ -559,6 +565,7 @@ impl World {
                 }
             }
             Event::Fetched { peer, group } => self.fetched(peer, group),
+            Event::Unreached { peer, links } => self.complain(peer, links),
             Event::ToReceiver { peer, frame } => {
                 let control = &Control::parse(&frame).unwrap();
                 self.hear(peer, control);
@@ -638,6 +645,7 @@ impl World {
             spoiled: BTreeSet::new(),
             done: false,
             upstream: None,
+            links: 0,
             overflow: 0,
             reached_by_multicast: true,
             speaker: None,

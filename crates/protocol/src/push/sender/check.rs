@@ -36,6 +36,8 @@ impl Sender {
             !self.chain.contains(id) || !peer.is_on_channel(),
             "{id:?} is in the chain and on the channel"
         );
+        let is_tried = peer.at_source.is_some() && peer.is_active();
+        assert!(!is_tried || chained, "{id:?} is tried at the source, and is no member of the chain");
         let takes = matches!(peer.service, Service::Streaming | Service::Patching);
         assert!(!takes || peer.initial.is_some(), "{id:?} takes the stream, and its lap has not begun");
         assert!(takes || peer.missing.is_empty(), "{id:?} is {:?}, and patches wait for it", peer.service);

@@ -11,11 +11,12 @@
 //! A short transfer is over before a trial can show that. So a receiver that goes on alone for long after most others have
 //! finished is named too, by what has reached it until then.
 //!
-//! The members of the chain are served in the order of their speed, for the same reason.
+//! The members of the chain are served in the order of their speed, for the same reason: `chain`.
+
+mod chain;
 
 use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower, unicast};
-use crate::push::chain::Link;
-use crate::push::peer::{Blame, Peer, per_second};
+use crate::push::peer::{Peer, per_second};
 use crate::session::Why;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -57,32 +58,14 @@ const GAIN_CLEAR: u64 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 const TRY_DOUBLINGS: u32 = 6;
 /// One that holds the others whenever they wait for it, and takes all that they take whenever they do not, may have paused. After so many
-/// times it has not, and the others wait for it no more: a member could hold them for as long as it liked.
+/// times within a while it has not, and the others wait for it no more: a member could hold them for as long as it liked.
 const TOOK_ALL_MAX: u32 = 2;
+const TOOK_ALL_WITHIN: Duration = Duration::from_secs(60);
 /// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
 /// link with the stream.
 const PATCH_FOR: u64 = 12;
 /// The last ones of a transfer are named when most others have been done for this long.
 const LAST_AFTER: Duration = Duration::from_secs(1);
-/// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
-const CHAIN_STALL: Duration = Duration::from_millis(1_500);
-/// One that is held by its upstream alone for so long changes places with it.
-const CHAIN_HELD: Duration = Duration::from_millis(120);
-/// .. where both paths were measured, and the upstream's is the faster one.
-const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
-/// .. if it would take at least this long to go on as before.
-const CHAIN_REST: Duration = Duration::from_secs(1);
-/// A member that has got less than a half of what most others have got fetches from the source itself after so long: what it fetches from
-/// may say that it has much, and give little. One that is as slow there for as long again is named.
-const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
-/// So many are tried there at a time, beside the head of the chain.
-const AT_SOURCE_MAX: usize = 4;
-/// One that gets so many times as much there has an upstream that gives it little.
-const SOURCE_GAIN: u64 = 2;
-/// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
-const CHAIN_AHEAD_GROUPS: u64 = 8;
-const CHAIN_CLOSE_GROUPS: u64 = 2;
-
 /// Which receivers are watched, and what is tried.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
@@ -92,10 +75,8 @@ pub(super) struct Watch {
     /// Packets a second that were sent in the last look.
     pace: u64,
     trial: Option<Trial>,
-    /// A change in the chain that has to prove itself, and when the next one may be made.
-    swap: Option<Swap>,
-    swap_at: Time,
-    swaps_in_vain: u32,
+    /// The places of the chain.
+    places: chain::Places,
 }
 
 /// The others go on without some, to see whether they are faster.
@@ -132,16 +113,6 @@ enum Verdict {
     /// It gets less than half of that, and as much as ever.
     Narrow,
     Unsure,
-}
-
-/// A member of the chain has come before its upstream.
-#[derive(Clone, Copy, Debug)]
-struct Swap {
-    peer: PeerId,
-    since: Time,
-    verified_bytes: u64,
-    /// Bytes a second that it got before.
-    rate: u64,
 }
 
 /// Receivers whose paths alone have queues or losses.
@@ -227,9 +198,14 @@ impl Sender {
         }
     }
 
-    /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace.
+    /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace. Those that have come again too often set it
+    /// only where no other is left.
     fn serve_the_slow(&mut self) {
-        for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
+        let on_lap =
+            |p: &Peer| p.service == Service::Patching && p.needs(self.position, self.fragments).is_some();
+        let is_awaited = self.peers.values().any(|p| on_lap(p) && !p.unawaited);
+        let may = |p: &Peer| p.service == Service::Patching && !(is_awaited && p.unawaited);
+        for peer in self.peers.values_mut().filter(|p| may(p)) {
             peer.service = Service::Streaming;
             peer.held = Duration::ZERO;
         }
@@ -549,7 +525,10 @@ impl Sender {
     fn in_vain(&mut self, now: Time, trial: &Trial) {
         for one in &trial.without {
             let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
-            peer.service = Service::Streaming;
+            // It may have come again too often meanwhile.
+            if !peer.unawaited {
+                peer.service = Service::Streaming;
+            }
             peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
             peer.tried = peer.tried.saturating_add(1);
         }
@@ -565,8 +544,10 @@ impl Sender {
                 // loses nothing: it takes the stream, and asks for what it lacks.
                 Verdict::TakesAll => {
                     let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
-                    peer.took_all = peer.took_all.saturating_add(1);
-                    if peer.took_all <= TOOK_ALL_MAX {
+                    let lately = now.since(peer.took_all_at) < TOOK_ALL_WITHIN;
+                    peer.took_all = if lately { peer.took_all.saturating_add(1) } else { 1 };
+                    peer.took_all_at = now;
+                    if peer.took_all <= TOOK_ALL_MAX && !peer.unawaited {
                         peer.service = Service::Streaming;
                     }
                 }
@@ -604,209 +585,6 @@ impl Sender {
     fn slower(&self, own: u64, others: u64) -> Slower {
         let rate = |pace: u64| Rate(pace.saturating_mul(self.packet_len()).saturating_mul(8));
         Slower { own: rate(own), others: rate(others) }
-    }
-
-    /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail. One whose upstream
-    /// is slower than what is before that comes before it.
-    pub(super) fn check_chain(&mut self, now: Time, id: PeerId) {
-        let whole = self.config.geometry.object_len;
-        if self.name_in_chain(now, id) {
-            return;
-        }
-        let upstream = self.chain.upstream(id);
-        let ahead = self.ahead_of(id);
-        let peer = &self.peers[&id];
-        if ahead > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
-            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
-            let links = self.move_in_chain(id);
-            self.outputs.extend(links.into_iter().map(Output::Chain));
-            return;
-        }
-        // What a trial at the source is about goes on as it is.
-        let is_tried = |id: PeerId| matches!(self.peers[&id].blame, Blame::Upstream { .. });
-        let Some(upstream) = upstream.filter(|upstream| !is_tried(id) && !is_tried(*upstream)) else {
-            return;
-        };
-        let group = u64::from(self.config.geometry.group_len);
-        let before = self.ahead_in_chain(upstream);
-        let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
-        let held = close && ahead < whole && before >= ahead + CHAIN_AHEAD_GROUPS * group;
-        let peer = self.peers.get_mut(&id).expect("looked up above");
-        if !held {
-            (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
-            return;
-        }
-        peer.held_by_upstream = peer.held_by_upstream + CHECK_INTERVAL;
-        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
-        // Where little is left, a change costs more than it brings.
-        let long = (whole - peer.verified_bytes).saturating_mul(1_000)
-            >= rate.saturating_mul(CHAIN_REST.as_millis());
-        let (held, own) = (peer.held_by_upstream, peer.chain_rate);
-        // A trial has measured both: a connection that begins behind the rest of the stream is slow at first.
-        let is_known = own.is_some() && self.peers[&upstream].chain_rate > own;
-        let patience = if is_known { CHAIN_HELD_KNOWN } else { CHAIN_HELD };
-        if held >= patience && long {
-            self.pass_upstream(now, id, upstream);
-        }
-    }
-
-    /// Names a member of the chain whose own path is slow, after it was tried whether its upstream is. Gives whether it was given up
-    /// for that.
-    fn name_in_chain(&mut self, now: Time, id: PeerId) -> bool {
-        let peer = &self.peers[&id];
-        let since = peer.chained.map_or(now, |(since, _)| since);
-        let is_known = peer.slower.is_some() || peer.blame == Blame::Itself;
-        let patience = match peer.blame {
-            Blame::Upstream { .. } => CHAIN_NAMED_AFTER,
-            _ => CHAIN_NAMED_AFTER * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS)),
-        };
-        if is_known || now.since(since) < patience {
-            return false;
-        }
-        let Some(own) = self.rate_in_chain(peer, now) else { return false };
-        match (peer.blame, self.chain.upstream(id)) {
-            (Blame::Upstream { given, upstream }, _) => {
-                if !self.end_at_source(now, id, (given, upstream), own) {
-                    return false;
-                }
-            }
-            (_, Some(upstream)) => {
-                self.try_at_source(now, id, upstream, own);
-                return false;
-            }
-            (_, None) => {}
-        }
-        // What others say of themselves may be too much.
-        let Some(slower) = self.lags_in_chain(id, own, |count| (count - 1) / 2, &[]) else { return false };
-        let peer = self.peers.get_mut(&id).expect("looked up above");
-        peer.blame = Blame::Itself;
-        if self.config.slow.patience().is_none() {
-            return false;
-        }
-        peer.slower = Some(slower);
-        let drops = matches!(self.config.slow, SlowPolicy::Drop { .. });
-        if drops {
-            self.settle(id, Some(Why::Slow(slower)));
-        }
-        drops
-    }
-
-    /// A member has fetched from the source for a while, and goes back into the chain. If it got far more there, its upstream comes behind all
-    /// that are faster than what it gave. Gives whether it may be slow itself.
-    fn end_at_source(&mut self, now: Time, id: PeerId, (given, tried): (u64, PeerId), own: u64) -> bool {
-        let has_gained = own >= given.saturating_mul(SOURCE_GAIN).max(1);
-        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        (peer.blame, peer.chained) = (Blame::Open, Some((now, peer.verified_bytes)));
-        if has_gained {
-            (peer.chain_rate, peer.tried_in_vain) = (peer.chain_rate.filter(|rate| *rate > given), 0);
-        } else {
-            peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
-        }
-        if has_gained && self.chain.upstream(id) == Some(tried) {
-            self.peers.get_mut(&tried).expect("a member of the chain").chain_rate = Some(given);
-            let links = self.chain.remove(tried);
-            self.outputs.extend(links.into_iter().map(Output::Chain));
-            self.enter_chain(tried);
-        }
-        if let upstream @ Some(_) = self.chain.upstream(id) {
-            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
-        }
-        !has_gained
-    }
-
-    /// Bytes a second that a member of the chain has verified since it came into it, or was tried at the source. What it held when it
-    /// joined has not come that way.
-    fn rate_in_chain(&self, peer: &Peer, until: Time) -> Option<u64> {
-        let (since, from) = peer.chained?;
-        let from = from.max(self.bytes_of(peer.held_count));
-        Some(per_second(peer.verified_bytes.saturating_sub(from), until.since(since)))
-    }
-
-    /// One that gets little fetches from the source for a while. Those behind it in the chain cannot get more than it.
-    fn try_at_source(&mut self, now: Time, id: PeerId, upstream: PeerId, own: u64) {
-        let tried =
-            self.peers.values().filter(|p| p.is_active() && matches!(p.blame, Blame::Upstream { .. }));
-        if tried.count() >= AT_SOURCE_MAX
-            || self.lags_in_chain(id, own, |count| count / 2, self.chain.behind(id)).is_none()
-        {
-            return;
-        }
-        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        peer.blame = Blame::Upstream { given: own, upstream };
-        peer.chained = Some((now, peer.verified_bytes));
-        self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
-    }
-
-    /// How slow a member of the chain is, if there is much that it has not, and the one at this place in the order of their speed has got
-    /// more than twice as much a second; some do not count.
-    fn lags_in_chain(
-        &self,
-        id: PeerId,
-        own: u64,
-        place: impl Fn(usize) -> usize,
-        without: &[PeerId],
-    ) -> Option<Slower> {
-        let peer = &self.peers[&id];
-        let ahead = u64::from(self.config.geometry.group_len) * CHAIN_AHEAD_GROUPS;
-        if self.ahead_of(id) < peer.verified_bytes + ahead {
-            return None;
-        }
-        let counts = |other: &PeerId, p: &Peer| {
-            *other != id && !without.contains(other) && !matches!(p.service, Service::Failed(_))
-        };
-        let others = self.peers.iter().filter(|(other, p)| counts(other, p));
-        let mut rates: Vec<u64> = others.filter_map(|(_, p)| self.rate_in_chain(p, p.verified_at)).collect();
-        if rates.is_empty() {
-            return None;
-        }
-        rates.sort_unstable();
-        let usual = rates[place(rates.len())];
-        let is_slower = own.saturating_mul(2) <= usual;
-        is_slower.then(|| Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) })
-    }
-
-    /// It has all that its upstream has, which is far behind what comes before it.
-    fn pass_upstream(&mut self, now: Time, id: PeerId, upstream: PeerId) {
-        if let Some(swap) = self.slow.swap {
-            let span = now.since(swap.since);
-            if span < CHAIN_HELD {
-                return;
-            }
-            let verified = self.peers.get(&swap.peer).map_or(0, |p| p.verified_bytes);
-            let rate = per_second(verified.saturating_sub(swap.verified_bytes), span);
-            // All of them may hang on one narrow path: changing places then brings nothing.
-            self.slow.swaps_in_vain = if rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
-                0
-            } else {
-                self.slow.swaps_in_vain + 1
-            };
-            self.slow.swap = None;
-            if self.slow.swaps_in_vain > 0 {
-                self.slow.swap_at = now + TRY_AGAIN * (1 << self.slow.swaps_in_vain.min(TRY_DOUBLINGS));
-            }
-        }
-        if now < self.slow.swap_at {
-            return;
-        }
-        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
-        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
-        // It could take more than that; how much more is not known.
-        peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
-        self.slow.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
-        let slow = self.peers.get_mut(&upstream).expect("a member of the chain");
-        slow.chain_rate = Some(rate);
-        let links = self.chain.remove(upstream);
-        self.outputs.extend(links.into_iter().map(Output::Chain));
-        self.enter_chain(upstream);
-    }
-
-    /// Where a receiver comes into the chain: before those that are slower, as far as that is known.
-    pub(super) fn enter_chain(&mut self, id: PeerId) {
-        let own = self.peers[&id].chain_rate.unwrap_or(u64::MAX);
-        let peers = &self.peers;
-        let links = self.chain.insert(id, |member| peers[&member].chain_rate.is_some_and(|rate| rate < own));
-        self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 }
 

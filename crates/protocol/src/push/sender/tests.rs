@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::push::Geometry;
+use crate::push::chain::Link;
 use polycast_types::Handle;
 use polycast_wire::data::HEADER_LEN;
 use proptest::prelude::*;

@@ -6,6 +6,9 @@ use polycast_types::{Duration, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::FLAG_PATCH;
 
+/// For so long a receiver tries to reach its upstream.
+const CONNECT_WITHIN: Duration = Duration::from_millis(1_050);
+
 /// A path that a receiver has for itself behind the channel, with a queue before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnPath {
@@ -118,10 +121,16 @@ impl World {
     pub(super) fn link(&mut self, peer: u32, upstream: Option<u32>) {
         let Some(node) = self.nodes.get_mut(&peer) else { return };
         node.upstream = Some(upstream);
+        node.links += 1;
+        let links = node.links;
         node.machine.handle(self.now, ReceiverInput::Chained);
         let place = bytes(&Control::Upstream { address: [0; 4], port: upstream.map_or(0, |up| up as u16) });
         self.hear(peer, &Control::parse(&place).unwrap());
         self.wakes.insert(Some(peer), self.now);
+        if upstream.is_some_and(|upstream| self.closed.contains(&upstream)) {
+            self.schedule(self.now + CONNECT_WITHIN, Event::Unreached { peer, links });
+            return;
+        }
         let each = self.group_time.get(&peer).copied().unwrap_or(Duration::from_millis(1));
         let served = upstream.and_then(|upstream| self.serve_time.get(&upstream));
         let each = served.map_or(each, |served| each.max(*served));
@@ -131,11 +140,21 @@ impl World {
         }
     }
 
+    /// No connection came about, unless it has heard of another upstream meanwhile.
+    pub(super) fn complain(&mut self, peer: u32, links: u64) {
+        let Some(node) = self.nodes.get(&peer) else { return };
+        if node.links == links && !node.done {
+            let frame = bytes(&Control::UpstreamLost);
+            self.schedule(self.now + DELAY, Event::ToSender { peer, frame });
+        }
+    }
+
     pub(super) fn fetched(&mut self, peer: u32, group: u64) {
         let Some(node) = self.nodes.get(&peer) else { return };
         let there = match node.upstream {
             None => return,
             Some(None) => true,
+            Some(Some(upstream)) if self.closed.contains(&upstream) => return,
             Some(Some(upstream)) => {
                 !self.frozen.contains(&upstream)
                     && self.nodes.get(&upstream).is_some_and(|up| up.machine.is_verified(group))

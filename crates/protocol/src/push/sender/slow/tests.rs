@@ -162,7 +162,6 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
     let mut sender = streaming(3);
     sender.config.slow = slow;
     sender.packets = 500_000;
-    sender.slow.swap_at = BEGAN;
     let got = usual * (10_000 + span_ms);
     peer(&mut sender, 2).received = got.saturating_sub(own * span_ms);
     peer(&mut sender, 2).service = Service::Patching;
@@ -219,7 +218,7 @@ fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
         (&[(6, 250)], false),
     ] {
         let mut sender = streaming(7);
-        (sender.packets, sender.slow.swap_at) = (500_000, BEGAN);
+        sender.packets = 500_000;
         peer(&mut sender, 0).service = Service::Patching;
         peer(&mut sender, 6).service = Service::Done;
         let trial = Trial {
@@ -289,6 +288,78 @@ fn a_trial_ends_when_it_has_shown_enough() {
             }
         }
     }
+}
+
+/// A trial of the third of three receivers that began a second ago, in which it has got as much as the others.
+fn has_taken_all(sender: &mut Sender, now: Time) -> Trial {
+    let peer = peer(sender, 2);
+    (peer.service, peer.advanced_at) = (Service::Patching, now);
+    let received = peer.received;
+    peer.received += OTHERS;
+    let since = Time(now.0 - 1_000_000_000);
+    Trial {
+        without: [Standing { id: PeerId(2), received, reported_at: since }].to_vec(),
+        beside: sender.beside(),
+        since,
+        packets: sender.packets,
+        window: 700,
+        pace: OTHERS / 2,
+        again: 0,
+        shut: BTreeMap::new(),
+        looked_at: since,
+    }
+}
+
+/// One that has taken all that the others took is waited for again, twice within a minute.
+#[test]
+fn one_that_may_have_paused_is_waited_for_twice_a_minute() {
+    for (at_s, waits) in [
+        (&[0, 10, 20, 30][..], &[true, true, false, false][..]),
+        (&[0, 59, 118], &[true, true, false]),
+        (&[0, 60, 119, 179, 238], &[true, true, true, true, true]),
+    ] {
+        let mut sender = streaming(3);
+        for (at_s, waits) in at_s.iter().zip(waits) {
+            let now = BEGAN + MS * (at_s * 1_000);
+            let trial = has_taken_all(&mut sender, now);
+            sender.go_on_without(now, trial, OTHERS);
+            assert_eq!(sender.peers[&PeerId(2)].service == Service::Streaming, *waits, "{at_s} s");
+        }
+    }
+}
+
+/// One that has come again too often in the middle of a trial is not waited for after it, however it ends.
+#[test]
+fn one_that_is_not_awaited_is_not_waited_for_after_a_trial() {
+    for unawaited in [true, false] {
+        let mut sender = streaming(3);
+        peer(&mut sender, 2).unawaited = unawaited;
+        let trial = has_taken_all(&mut sender, BEGAN);
+        sender.in_vain(BEGAN, &trial);
+        assert_eq!(sender.peers[&PeerId(2)].service == Service::Streaming, !unawaited);
+        let trial = has_taken_all(&mut sender, BEGAN);
+        sender.go_on_without(BEGAN, trial, OTHERS);
+        assert_eq!(sender.peers[&PeerId(2)].service == Service::Streaming, !unawaited);
+    }
+}
+
+/// Where only those are left that the others did not wait for, the slow ones set the pace, and those that have come again too often only
+/// where none else is left.
+#[test]
+fn those_that_come_again_too_often_set_the_pace_last() {
+    let mut sender = streaming(3);
+    for id in 1..3 {
+        peer(&mut sender, id).service = Service::Patching;
+    }
+    peer(&mut sender, 1).unawaited = true;
+    peer(&mut sender, 0).service = Service::Done;
+    let services =
+        |sender: &Sender| sender.peers.values().map(|peer| peer.service.clone()).collect::<Vec<_>>();
+    sender.check_slow(BEGAN);
+    assert_eq!(services(&sender), [Service::Done, Service::Patching, Service::Streaming]);
+    peer(&mut sender, 2).service = Service::Done;
+    sender.check_slow(BEGAN + MS);
+    assert_eq!(services(&sender), [Service::Done, Service::Streaming, Service::Done]);
 }
 
 /// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the channel for the chain, unless

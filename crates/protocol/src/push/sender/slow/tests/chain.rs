@@ -1,26 +1,58 @@
 //! The laws of the chain: places, trials at the source, and which member is named.
 
+use super::super::chain::{CHAIN_STALL, Swap};
 use super::*;
+use crate::push::chain::Link;
 
 /// Members of the chain in the order of their numbers, each of which has verified so many groups.
 fn chained(groups: &[u64]) -> Sender {
     let mut sender = sender(groups.len() as u32, 1_000);
     sender.started_at = Some(START);
+    (0..groups.len() as u32).for_each(|id| sender.move_to_chain(START, PeerId(id)));
+    links_at(&mut sender, START);
     for (id, groups) in (0..).zip(groups) {
-        sender.move_to_chain(START, PeerId(id));
         let peer = peer(&mut sender, id);
         (peer.verified_bytes, peer.verified_at, peer.held_from) = (groups * 10_000, BEGAN, groups * 10_000);
     }
-    sender.outputs.clear();
     sender
 }
 
-fn links(sender: &mut Sender) -> Vec<(u32, Option<u32>)> {
+/// What the members are told now.
+fn links_at(sender: &mut Sender, now: Time) -> Vec<(u32, Option<u32>)> {
+    let outputs = core::iter::from_fn(|| sender.next_output(now));
     let link = |output| match output {
         Output::Chain(link) => (link.peer.0, link.upstream.map(|up| up.0)),
         other => panic!("{other:?}"),
     };
-    sender.outputs.drain(..).map(link).collect()
+    outputs.map(link).collect()
+}
+
+fn links(sender: &mut Sender) -> Vec<(u32, Option<u32>)> {
+    links_at(sender, BEGAN)
+}
+
+/// What the members are told after a look.
+fn look(sender: &mut Sender, now: Time) -> Vec<(u32, Option<u32>)> {
+    sender.slow.places.look_at = now;
+    sender.look_at_chain(now);
+    links_at(sender, now)
+}
+
+/// A member has got so many groups more now.
+fn got(sender: &mut Sender, now: Time, id: u32, groups: u64) {
+    let peer = peer(sender, id);
+    (peer.verified_bytes, peer.verified_at) = (peer.verified_bytes + groups * 10_000, now);
+}
+
+/// Members that came into the chain at the start with nothing, and have got so many groups in a second.
+fn fetching(groups: &[u64]) -> (Sender, Time) {
+    let mut sender = sender(groups.len() as u32, 100_000);
+    sender.started_at = Some(START);
+    (0..groups.len() as u32).for_each(|id| sender.move_to_chain(START, PeerId(id)));
+    links_at(&mut sender, START);
+    let now = START + MS * 1_000;
+    (0..).zip(groups).for_each(|(id, groups)| got(&mut sender, now, id, *groups));
+    (sender, now)
 }
 
 /// One that gets nothing for one and a half seconds, while its upstream has more, goes to the tail.
@@ -79,6 +111,23 @@ fn a_member_that_its_upstream_holds_takes_its_place() {
     }
 }
 
+/// One to which nothing has come since it was told where to fetch may still connect: it keeps its place until it stalls.
+#[test]
+fn one_that_still_connects_keeps_its_place() {
+    for (from_bytes, keeps) in [(200_000, true), (199_999, false)] {
+        let mut sender = chained(&[28, 20, 18]);
+        peer(&mut sender, 1).fetching.as_mut().unwrap().from_bytes = from_bytes;
+        (1..100).for_each(|look| sender.check_chain(BEGAN + MS * (2 * look), PeerId(2)));
+        assert_eq!(links(&mut sender).is_empty(), keeps);
+        // From when it was told that it has its time.
+        peer(&mut sender, 1).fetching.as_mut().unwrap().since = BEGAN + MS * 1_000;
+        for (after_ms, stalls) in [(2_499, false), (2_500, true)] {
+            sender.check_chain(BEGAN + MS * after_ms, PeerId(1));
+            assert_eq!(!links(&mut sender).is_empty(), stalls && keeps, "{after_ms}");
+        }
+    }
+}
+
 /// Where little is left, which takes less than a second to come, no place is changed; and one that is held only now and then has all its time anew.
 #[test]
 fn places_are_not_changed_for_little_or_for_a_moment() {
@@ -115,7 +164,7 @@ fn changes_of_places_in_vain_become_rarer() {
         let mut sender = chained(&[100, 20, 20]);
         let mut now = BEGAN;
         for round in 1..12u32 {
-            sender.slow.swap =
+            sender.slow.places.swap =
                 Some(Swap { peer: PeerId(0), since: now, verified_bytes: 5_000, rate: 10_000 });
             sender.pass_upstream(now + MS * 119, PeerId(2), PeerId(1));
             assert_eq!(links(&mut sender), [], "it has not had its time");
@@ -127,201 +176,300 @@ fn changes_of_places_in_vain_become_rarer() {
             assert_eq!(links(&mut sender).is_empty(), in_vain);
             let wait = Duration::from_millis(500 << round.min(6));
             if in_vain {
-                assert_eq!((sender.slow.swaps_in_vain, sender.slow.swap_at), (round, now + wait));
+                assert_eq!(
+                    (sender.slow.places.swaps_in_vain, sender.slow.places.swap_at),
+                    (round, now + wait)
+                );
                 sender.pass_upstream(now + (wait - MS), PeerId(id), PeerId(upstream));
                 assert_eq!(links(&mut sender), [], "the next one has to wait");
                 now += wait;
                 sender.pass_upstream(now, PeerId(id), PeerId(upstream));
                 assert_eq!(links(&mut sender).len(), 2);
             } else {
-                assert_eq!(sender.slow.swaps_in_vain, 0);
+                assert_eq!(sender.slow.places.swaps_in_vain, 0);
             }
-            let swap = sender.slow.swap.unwrap();
+            let swap = sender.slow.places.swap.unwrap();
             assert_eq!((swap.peer, swap.since, swap.verified_bytes), (PeerId(id), now, 200_000));
         }
     }
 }
 
-/// A member fetches from the source after a second in the chain, if its upstream has eight groups more than it, and it has got half of what one
-/// half of the others have, or less, where those behind it do not count. If it is as slow there, for as long again, it goes back and is named.
+/// A member fetches from the source after a second, if its upstream has eight groups more than it, and it has got half of what one half of those
+/// before it have, or less. What it gets there counts beside what others get there: one that fetches beside the head is slow if it gets a
+/// quarter of what most others have, or less, and less than half in all. If it is, it is named.
 #[test]
 fn a_member_of_the_chain_is_named_for_its_own_path() {
-    for (groups, in_chain_ms, asked, named) in [
-        ([40, 40, 20], 1_000, true, true),
-        ([40, 40, 20], 999, false, false),
-        ([40, 40, 21], 1_000, false, false),
-        ([40, 16, 8], 1_000, true, true),
-        ([40, 15, 8], 1_000, false, false),
-        ([15, 39, 8], 1_000, true, true),
-        // One of two may say too much of itself.
-        ([14, 39, 8], 1_000, true, false),
+    for (groups, after_ms, asked) in [
+        ([40, 40, 20], 1_000, true),
+        ([40, 40, 20], 999, false),
+        ([40, 40, 21], 1_000, false),
+        ([40, 21, 13], 1_000, true),
+        ([40, 21, 14], 1_000, false),
+        ([16, 39, 8], 1_000, true),
+        // Nothing has come: it may not have reached its upstream.
+        ([40, 40, 0], 1_000, false),
     ] {
         for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
-            let mut sender = chained(&groups);
+            let (mut sender, _) = fetching(&groups);
             sender.config.slow = slow;
-            let now = START + MS * in_chain_ms;
-            for id in 0..3 {
-                let peer = peer(&mut sender, id);
-                // What it had before it came into the chain does not count.
-                (peer.verified_at, peer.chained) = (now, Some((START, 10_000)));
-            }
-            sender.check_chain(now, PeerId(2));
+            let now = START + MS * after_ms;
             let asks: &[_] = if asked { &[(2, None)] } else { &[] };
-            assert_eq!(links(&mut sender), asks, "{groups:?} after {in_chain_ms} ms");
+            assert_eq!(look(&mut sender, now), asks, "{groups:?} after {after_ms} ms");
             assert_eq!(peer(&mut sender, 2).slower, None, "its upstream may be what is slow");
             if !asked {
                 continue;
             }
-            // At the source it gets no more, in as long again.
-            let own = (groups[2] - 1) * 10_000;
+            // Half of what the others get in all may be its share of the source's path.
             let later = now + MS * 1_000;
-            for id in 0..2 {
-                peer(&mut sender, id).verified_at = later;
-                peer(&mut sender, id).verified_bytes = groups[id as usize] * 20_000;
+            for (id, groups) in (0..).zip(groups) {
+                got(&mut sender, later, id, groups);
             }
-            let member = peer(&mut sender, 2);
-            (member.verified_bytes, member.verified_at) = (member.verified_bytes + own, later);
-            sender.check_chain(now + MS * 999, PeerId(2));
-            assert_eq!(links(&mut sender), []);
-            sender.check_chain(later, PeerId(2));
-            let usual = (groups[0].min(groups[1]) * 20_000 - 10_000) / 2;
-            let slower = Slower { own: Rate(own * 8), others: Rate(usual * 8) };
-            let fails = named && matches!(slow, SlowPolicy::Drop { .. });
-            assert_eq!(sender.chain.contains(PeerId(2)), !fails);
-            let back = sender.outputs.iter().any(|output| {
-                matches!(output, Output::Chain(link) if link.peer == PeerId(2) && link.upstream == Some(PeerId(1)))
-            });
-            assert!(back, "it is no upstream that makes it slow");
-            let peer = &sender.peers[&PeerId(2)];
-            assert_eq!(peer.slower, (named && slow != SlowPolicy::Wait).then_some(slower), "{groups:?}");
-            assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), fails);
-            // It is not asked again.
-            sender.outputs.clear();
-            sender.check_chain(later + MS * 2_000, PeerId(2));
-            let asks = sender
-                .outputs
-                .iter()
-                .any(|output| matches!(output, Output::Chain(link) if link.upstream.is_none()));
-            assert_eq!(asks, !named);
+            assert_eq!(look(&mut sender, now + MS * 999), []);
+            assert_eq!(look(&mut sender, later), [(2, Some(1))]);
+            assert_eq!(peer(&mut sender, 2).slower, None);
         }
     }
+    for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
+        for (given, at_source, is_slow) in [(15, 10, true), (15, 11, false), (20, 10, true)] {
+            let (mut sender, now) = fetching(&[40, 40, given]);
+            sender.config.slow = slow;
+            assert_eq!(look(&mut sender, now), [(2, None)]);
+            let later = now + MS * 1_000;
+            for (id, groups) in [(0, 40), (1, 41), (2, at_source)] {
+                got(&mut sender, later, id, groups);
+            }
+            let named = is_slow && slow != SlowPolicy::Wait;
+            let slower = Slower { own: Rate(at_source * 80_000), others: Rate(3_200_000) };
+            let fails = named && matches!(slow, SlowPolicy::Drop { .. });
+            let told = sender_says(&mut sender, later);
+            assert!(told.contains(&Output::Chain(Link { peer: PeerId(2), upstream: Some(PeerId(1)) })));
+            assert_eq!(sender.chain.contains(PeerId(2)), !fails);
+            let peer = &sender.peers[&PeerId(2)];
+            assert_eq!(peer.slower, named.then_some(slower), "{given}, {at_source}");
+            assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), fails);
+        }
+    }
+}
+
+fn sender_says(sender: &mut Sender, now: Time) -> Vec<Output> {
+    sender.slow.places.look_at = now;
+    sender.look_at_chain(now);
+    core::iter::from_fn(|| sender.next_output(now)).collect()
+}
+
+/// The head fetches from the source anyway: it is named if it has got half of what most others have got, or less, in all. What others fetch from
+/// the source beside it counts for it.
+#[test]
+fn the_head_is_named_without_a_trial() {
+    for (groups, beside, named) in [
+        ([20, 40, 40], false, true),
+        ([21, 40, 40], false, false),
+        // One of two may say too much of itself.
+        ([20, 39, 90], false, false),
+        ([20, 40, 40], true, false),
+        ([10, 40, 40], true, true),
+    ] {
+        let (mut sender, now) = fetching(&groups);
+        if beside {
+            // It could not reach the others.
+            peer(&mut sender, 2).upstreams_lost = 2;
+        }
+        assert_eq!(look(&mut sender, now), []);
+        let slower = Slower { own: Rate(groups[0] * 80_000), others: Rate(3_200_000) };
+        assert_eq!(peer(&mut sender, 0).slower, named.then_some(slower), "{groups:?}");
+    }
+}
+
+/// What a member has got is looked at from second to second: one that gave much for a while is found out when it gives little.
+#[test]
+fn what_came_before_does_not_count() {
+    let (mut sender, mut now) = fetching(&[40, 40, 40]);
+    for second in 0..20 {
+        assert_eq!(look(&mut sender, now), [], "after {second} s");
+        now += MS * 1_000;
+        for (id, groups) in [(0, 40), (1, 40), (2, if second < 19 { 40 } else { 1 })] {
+            got(&mut sender, now, id, groups);
+        }
+    }
+    assert_eq!(look(&mut sender, now), [(2, None)]);
+    // It may have paused: what it has got in all is as much as the others have got.
+    now += MS * 1_000;
+    (0..3).for_each(|id| got(&mut sender, now, id, if id < 2 { 40 } else { 1 }));
+    assert_eq!(look(&mut sender, now), [(2, Some(1))]);
+    assert_eq!(peer(&mut sender, 2).slower, None);
 }
 
 /// One that gets twice as much at the source, or more, has an upstream that gives it little, whatever that one says it has: that one comes behind
 /// all others, and the member goes back into the chain. It is not called slow, where most others have got even more, too.
 #[test]
 fn an_upstream_that_gives_little_comes_behind_the_others() {
-    for (gain, is_upstream) in [(200, true), (190, false)] {
+    for (at_source, is_upstream) in [(20, true), (19, false)] {
         // The first says that it has all.
-        let mut sender = chained(&[1_000, 11, 9]);
+        let (mut sender, now) = fetching(&[9_000, 10, 9]);
         sender.config.slow = SlowPolicy::SHIPPED.dropping();
-        let now = START + MS * 1_000;
-        for id in 0..3 {
-            (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 10_000)));
-        }
-        sender.check_chain(now, PeerId(1));
-        assert_eq!(links(&mut sender), [(1, None)]);
+        assert_eq!(look(&mut sender, now), [(1, None)]);
         // While it fetches there the one behind it is not sent to its upstream.
-        for look in 1..=400 {
-            sender.check_chain(now + MS * (2 * look), PeerId(2));
+        for step in 1..=400 {
+            sender.check_chain(now + MS * (2 * step), PeerId(2));
         }
         assert_eq!(links(&mut sender), []);
-        let later = now + MS * 1_000;
-        let got = 100_000 * gain / 100;
-        let member = peer(&mut sender, 1);
-        (member.verified_bytes, member.verified_at) = (member.verified_bytes + got, later);
-        sender.check_chain(later, PeerId(1));
+        let mut now = now + MS * 1_000;
+        got(&mut sender, now, 1, at_source);
+        let told = look(&mut sender, now);
         let member = &sender.peers[&PeerId(1)];
         assert_eq!(
             (member.slower, &member.service),
             (None, &Service::Chained),
             "one alone says that it got more"
         );
-        assert_eq!(member.blame, Blame::Open);
-        if !is_upstream {
-            // It is asked again after two seconds, then after four.
-            assert_eq!(links(&mut sender), [(1, Some(0))]);
-            let mut now = later;
-            for wait in [2_000, 4_000, 8_000] {
-                peer(&mut sender, 1).verified_at = now + MS * (wait - 1);
-                sender.check_chain(now + MS * (wait - 1), PeerId(1));
-                assert_eq!(links(&mut sender), []);
-                now += MS * wait;
-                let member = peer(&mut sender, 1);
-                (member.verified_bytes, member.verified_at) = (member.verified_bytes + 100 * wait, now);
-                sender.check_chain(now, PeerId(1));
-                assert_eq!(links(&mut sender), [(1, None)], "after {wait} ms");
-                // It gets some there, but not twice as much.
-                now += MS * 1_000;
-                let member = peer(&mut sender, 1);
-                (member.verified_bytes, member.verified_at) = (member.verified_bytes + 190_000, now);
-                sender.check_chain(now, PeerId(1));
-                assert_eq!(links(&mut sender), [(1, Some(0))]);
-            }
-        } else {
-            assert_eq!(links(&mut sender), [(1, None), (0, Some(2))]);
+        assert_eq!(member.at_source, None);
+        if is_upstream {
+            assert_eq!(told, [(1, None), (0, Some(2))]);
             assert_eq!(sender.peers[&PeerId(0)].chain_rate, Some(100_000), "what it gave");
+            continue;
+        }
+        // It is asked again after two seconds, then after four, and so on up to 64.
+        assert_eq!(told, [(1, Some(0))]);
+        for wait in [2, 4, 8, 16, 32, 64, 64] {
+            for second in 1..=wait {
+                now += MS * 1_000;
+                got(&mut sender, now, 1, 10);
+                let asks: &[_] = if second == wait { &[(1, None)] } else { &[] };
+                assert_eq!(look(&mut sender, now), asks, "{second} of {wait} s");
+            }
+            now += MS * 1_000;
+            got(&mut sender, now, 1, 19);
+            assert_eq!(look(&mut sender, now), [(1, Some(0))]);
         }
     }
+}
+
+/// Some are known to be slow, as by multicast: what holds them in the chain is looked for all the same.
+#[test]
+fn one_that_is_known_to_be_slow_is_tried_as_well() {
+    let (mut sender, now) = fetching(&[40, 40, 2]);
+    peer(&mut sender, 2).slower = Some(Slower { own: Rate(9), others: Rate(10) });
+    assert_eq!(look(&mut sender, now), [(2, None)]);
+    got(&mut sender, now + MS * 1_000, 2, 4);
+    assert_eq!(look(&mut sender, now + MS * 1_000), [(2, Some(0)), (1, Some(2))]);
+}
+
+/// One that can reach no upstream says so a second later: that is not its upstream's fault, and costs no other its place.
+#[test]
+fn one_that_reaches_no_other_displaces_none() {
+    let (mut sender, now) = fetching(&[40, 40, 40, 0]);
+    for step in 1..50 {
+        assert_eq!(look(&mut sender, now + MS * (step * 10)), []);
+    }
+    assert!(MS * 1_490 < CHAIN_STALL);
+    sender.lose_upstream(PeerId(3));
+    assert_eq!(look(&mut sender, now + MS * 50), [(3, None)]);
+    // A second time: it stays at the source, and nothing is tried there.
+    sender.lose_upstream(PeerId(3));
+    let mut now = now + MS * 50;
+    let mut told = look(&mut sender, now);
+    for _ in 0..100 {
+        now += MS * 1_000;
+        for (id, groups) in [(0, 40), (1, 40), (2, 40), (3, 12)] {
+            got(&mut sender, now, id, groups);
+        }
+        sender.check_chain(now, PeerId(3));
+        told.extend(look(&mut sender, now));
+    }
+    assert!(told.iter().all(|(_, upstream)| upstream.is_none_or(|upstream| upstream == 3)), "{told:?}");
+    assert!((0..3).all(|id| sender.peers[&PeerId(id)].chain_rate.is_none()), "one has lost its place");
+}
+
+/// A member that reports little until it is tried costs two others their places, and no third: it stays at the source.
+#[test]
+fn one_member_costs_few_others_their_places() {
+    let (mut sender, mut now) = fetching(&[40, 40, 40, 40, 1]);
+    for upstream in [3, 2] {
+        assert_eq!(look(&mut sender, now), [(4, None)]);
+        now += MS * 1_000;
+        (0..4).for_each(|id| got(&mut sender, now, id, 40));
+        got(&mut sender, now, 4, 40);
+        assert!(look(&mut sender, now).contains(&(4, Some(upstream - 1))));
+        now += MS * 1_000;
+        (0..4).for_each(|id| got(&mut sender, now, id, 40));
+        got(&mut sender, now, 4, 1);
+    }
+    assert_eq!(look(&mut sender, now), [(4, None)]);
+    for _ in 0..200 {
+        now += MS * 1_000;
+        (0..4).for_each(|id| got(&mut sender, now, id, 40));
+        got(&mut sender, now, 4, 40);
+        assert_eq!(look(&mut sender, now), []);
+    }
+    let displaced: Vec<u32> = (0..4).filter(|id| sender.peers[&PeerId(*id)].chain_rate.is_some()).collect();
+    assert_eq!(displaced, [2, 3]);
+    // If the source has no room for it, it goes back.
+    sender.lose_upstream(PeerId(4));
+    assert!(!sender.peers[&PeerId(4)].fetches_at_source());
 }
 
 /// While a member is tried at the source its upstream may go: the one that is before it then is not blamed, and a head hears of no link.
 #[test]
 fn one_that_was_not_tried_is_not_blamed() {
-    {
-        let left = 1;
-        let mut sender = chained(&[900, 800, 10]);
-        let now = START + MS * 1_000;
-        for id in 0..3 {
-            (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 10_000)));
-        }
-        sender.check_chain(now, PeerId(2));
-        assert_eq!(links(&mut sender), [(2, None)]);
-        sender.settle(PeerId(left), Some(Why::WentAway));
-        sender.outputs.clear();
-        let member = peer(&mut sender, 2);
-        (member.verified_bytes, member.verified_at) = (member.verified_bytes + 900_000, now + MS * 1_000);
-        sender.check_chain(now + MS * 1_000, PeerId(2));
-        assert_eq!(links(&mut sender), [(2, Some(0))]);
-        assert_eq!(sender.peers[&PeerId(0)].chain_rate, None);
-    }
+    let (mut sender, now) = fetching(&[900, 800, 10]);
+    assert_eq!(look(&mut sender, now), [(2, None)]);
+    sender.settle(PeerId(1), Some(Why::WentAway));
+    sender.outputs.clear();
+    got(&mut sender, now + MS * 1_000, 2, 90);
+    assert_eq!(look(&mut sender, now + MS * 1_000), [(2, Some(0))]);
+    assert_eq!(sender.peers[&PeerId(0)].chain_rate, None);
     // Both before it go: it is the head.
-    let mut sender = chained(&[900, 10]);
-    let now = START + MS * 1_000;
-    for id in 0..2 {
-        (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 0)));
-    }
-    sender.check_chain(now, PeerId(1));
+    let (mut sender, now) = fetching(&[900, 10]);
+    assert_eq!(look(&mut sender, now), [(1, None)]);
     sender.settle(PeerId(0), Some(Why::WentAway));
     sender.outputs.clear();
-    peer(&mut sender, 1).verified_at = now + MS * 1_000;
-    for look in 500..600 {
-        sender.check_chain(now + MS * (2 * look), PeerId(1));
+    for step in 1..30 {
+        got(&mut sender, now + MS * (100 * step), 1, 1);
+        assert_eq!(look(&mut sender, now + MS * (100 * step)), []);
     }
-    assert_eq!(links(&mut sender), []);
 }
 
 /// At most four are tried at the source at a time; another one waits for its turn, and is not called slow meanwhile. One that the source has
 /// no room for goes back into the chain.
 #[test]
 fn a_few_at_a_time_are_tried_at_the_source() {
-    let mut sender = chained(&[900, 800, 10, 700, 10, 600, 10, 500, 10, 400, 10, 300]);
+    let (mut sender, now) = fetching(&[900, 800, 10, 700, 10, 600, 10, 500, 10, 400, 10, 300]);
     sender.config.slow = SlowPolicy::SHIPPED.dropping();
-    let now = START + MS * 1_000;
-    for id in 0..12 {
-        (peer(&mut sender, id).verified_at, peer(&mut sender, id).chained) = (now, Some((START, 0)));
-    }
-    for id in [2, 4, 6, 8, 10] {
-        sender.check_chain(now, PeerId(id));
-    }
-    assert_eq!(links(&mut sender), [(2, None), (4, None), (6, None), (8, None)]);
-    assert_eq!((sender.peers[&PeerId(10)].blame, sender.peers[&PeerId(10)].slower), (Blame::Open, None));
+    assert_eq!(look(&mut sender, now), [(2, None), (4, None), (6, None), (8, None)]);
+    assert_eq!((sender.peers[&PeerId(10)].at_source, sender.peers[&PeerId(10)].slower), (None, None));
     sender.control(now, PeerId(4), &Control::UpstreamLost);
-    assert_eq!(sender.peers[&PeerId(4)].blame, Blame::Open);
+    assert_eq!(sender.peers[&PeerId(4)].at_source, None);
     assert!(!sender.peers[&PeerId(4)].fetches_at_source());
-    links(&mut sender);
-    sender.check_chain(now, PeerId(10));
-    assert_eq!(links(&mut sender), [(10, None)]);
+    links_at(&mut sender, now);
+    assert_eq!(look(&mut sender, now), [(10, None)]);
+}
+
+/// A pace counts over half a second at least: reports are 50 ms apart, and one that had most of the object may be done before its first.
+#[test]
+fn one_that_is_done_at_once_is_not_the_usual() {
+    for (groups, named) in [(79, false), (80, true)] {
+        let (mut sender, now) = fetching(&[20, 0]);
+        peer(&mut sender, 1).verified_at = START;
+        let done_at = START + MS * 3;
+        got(&mut sender, done_at, 1, groups);
+        sender.settle(PeerId(1), None);
+        sender.outputs.clear();
+        // 80 groups in half a second are 160 a second.
+        got(&mut sender, now + MS * 1, 0, 60);
+        assert_eq!(look(&mut sender, now + MS * 1), []);
+        assert_eq!(peer(&mut sender, 0).slower.is_some(), named, "{groups}");
+    }
+}
+
+/// A second look comes 100 ms after the first, however often the sender is polled.
+#[test]
+fn members_are_looked_at_now_and_then() {
+    let (mut sender, now) = fetching(&[40, 40, 10]);
+    assert_eq!(look(&mut sender, START + MS * 950), []);
+    sender.look_at_chain(now + MS * 49);
+    assert_eq!(links(&mut sender), []);
+    sender.look_at_chain(now + MS * 50);
+    assert_eq!(links(&mut sender), [(2, None)]);
 }
 
 proptest! {

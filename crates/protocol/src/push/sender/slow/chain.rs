@@ -1,0 +1,375 @@
+//! The members of the TCP chain: their places, and which of them makes others slow (Republic section III-B).
+//!
+//! A member fetches from the one before it. What one says that it has is no proof that it gives it. So a member that gets little, while what
+//! is before it says that it has much, fetches from the source itself for a second. What it gets there tells its own path from its
+//! upstream.
+
+use super::super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower};
+use super::{GAIN, TRY_AGAIN, TRY_DOUBLINGS};
+use crate::push::chain::Link;
+use crate::push::peer::{AtSource, Fetching, Peer, per_second};
+use crate::session::Why;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Rate, Time};
+
+/// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
+pub(super) const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+/// One that is held by its upstream alone for so long changes places with it.
+const CHAIN_HELD: Duration = Duration::from_millis(120);
+/// .. where both paths were measured, and the upstream's is the faster one.
+const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
+/// .. if it would take at least this long to go on as before.
+const CHAIN_REST: Duration = Duration::from_secs(1);
+/// What comes to a member is looked at so often, since all others are looked at for each.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// A member that has got less than a half of what most others have got from its upstream in this time fetches from the source for as long.
+const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
+/// What has come in a shorter time says little of a pace: reports are 50 ms apart.
+const PACE_MIN: Duration = Duration::from_millis(500);
+/// So many are tried at the source at a time, beside the head of the chain.
+const AT_SOURCE_MAX: usize = 4;
+/// One that gets so many times as much there has an upstream that gives it little.
+const SOURCE_GAIN: u64 = 2;
+/// So many upstreams lose their places to one member: it may report less than it gets from them. After that it fetches from the source.
+const DISPLACED_MAX: u32 = 2;
+/// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
+const CHAIN_AHEAD_GROUPS: u64 = 8;
+const CHAIN_CLOSE_GROUPS: u64 = 2;
+
+/// What is tried about the order of the chain.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Places {
+    /// A change that has to prove itself, and when the next one may be made.
+    pub(super) swap: Option<Swap>,
+    pub(super) swap_at: Time,
+    pub(super) swaps_in_vain: u32,
+    /// When it is looked at next what comes to the members.
+    pub(super) look_at: Time,
+}
+
+/// A member of the chain has come before its upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Swap {
+    pub(super) peer: PeerId,
+    pub(super) since: Time,
+    pub(super) verified_bytes: u64,
+    /// Bytes a second that it got before.
+    pub(super) rate: u64,
+}
+
+/// What a look finds out about a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Finding {
+    /// What has come to it so far is no matter any more: it is looked at anew from here.
+    Anew,
+    /// So many bytes a second come from its upstream, and that is little.
+    Little(u64),
+    /// It has been at the source for its time, and has got so many bytes a second there.
+    Tried(u64),
+    /// It fetches from the source anyway, and has got so many bytes a second since it came into the chain.
+    Own(u64),
+}
+
+impl Sender {
+    /// Where a member really fetches: from the source if it could not reach others, or is tried there.
+    pub(in super::super) fn fetch_from(&mut self, now: Time, link: Link) -> Link {
+        let Some(peer) = self.peers.get_mut(&link.peer) else { return link };
+        let upstream = link.upstream.filter(|_| !peer.fetches_at_source());
+        if peer.fetching.is_none_or(|fetching| fetching.upstream != upstream) {
+            peer.fetching = Some(Fetching { upstream, since: now, from_bytes: peer.verified_bytes });
+        }
+        Link { upstream, ..link }
+    }
+
+    /// A member could not reach its upstream, or the source had no room for it.
+    pub(in super::super) fn lose_upstream(&mut self, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
+        peer.at_source = None;
+        // Where it fetches from the source its place is no matter.
+        let links = if peer.fetches_at_source() { Vec::new() } else { self.move_in_chain(id) };
+        // The tail has no other to change places with: it fetches from the source, too.
+        let links = if links.is_empty() { [Link { peer: id, upstream: None }].to_vec() } else { links };
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+    }
+
+    /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail. One whose upstream
+    /// is slower than what is before that comes before it.
+    pub(in super::super) fn check_chain(&mut self, now: Time, id: PeerId) {
+        let whole = self.config.geometry.object_len;
+        let ahead = self.ahead_of(id);
+        let peer = &self.peers[&id];
+        let since = peer.fetching.map_or(peer.verified_at, |fetching| fetching.since.max(peer.verified_at));
+        if ahead > peer.verified_bytes && now.since(since) >= CHAIN_STALL {
+            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
+            let links = self.move_in_chain(id);
+            self.outputs.extend(links.into_iter().map(Output::Chain));
+            return;
+        }
+        // What a trial at the source is about goes on as it is.
+        let is_tried = |id: &PeerId| self.peers[id].at_source.is_some();
+        let upstream = self.chain.upstream(id).filter(|upstream| !is_tried(upstream));
+        let Some(upstream) = upstream.filter(|_| !peer.fetches_at_source()) else { return };
+        let group = u64::from(self.config.geometry.group_len);
+        let before = self.ahead_in_chain(upstream);
+        let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
+        // One to which nothing has come yet may still connect: if it cannot, it says so, or stalls.
+        let begins = |p: &Peer| p.fetching.is_none_or(|fetching| p.verified_bytes <= fetching.from_bytes);
+        let held = close
+            && ahead < whole
+            && before >= ahead + CHAIN_AHEAD_GROUPS * group
+            && !begins(&self.peers[&upstream]);
+        let peer = self.peers.get_mut(&id).expect("looked up above");
+        if !held {
+            (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+            return;
+        }
+        peer.held_by_upstream = peer.held_by_upstream + CHECK_INTERVAL;
+        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        // Where little is left, a change costs more than it brings.
+        let long = (whole - peer.verified_bytes).saturating_mul(1_000)
+            >= rate.saturating_mul(CHAIN_REST.as_millis());
+        let (held, own) = (peer.held_by_upstream, peer.chain_rate);
+        // A trial has measured both: a connection that begins behind the rest of the stream is slow at first.
+        let is_known = own.is_some() && self.peers[&upstream].chain_rate > own;
+        let patience = if is_known { CHAIN_HELD_KNOWN } else { CHAIN_HELD };
+        if held >= patience && long {
+            self.pass_upstream(now, id, upstream);
+        }
+    }
+
+    /// Looks for members that get little, and for what makes it so.
+    pub(in super::super) fn look_at_chain(&mut self, now: Time) {
+        if self.chain.is_empty() || now < self.slow.places.look_at {
+            return;
+        }
+        self.slow.places.look_at = now + LOOK_INTERVAL;
+        let members = self.chain.members().to_vec();
+        let mut paces: Vec<u64> =
+            members.iter().filter_map(|id| self.pace_in_chain(&self.peers[id])).collect();
+        paces.sort_unstable();
+        // Those behind a member cannot get more than it: they say nothing of its upstream.
+        let mut before: Vec<u64> = Vec::new();
+        let mut findings = Vec::new();
+        for id in &members {
+            let usual = before.get(before.len() / 2).copied();
+            findings.extend(self.find(now, *id, usual).map(|finding| (*id, finding)));
+            if let Some(pace) = self.pace_in_chain(&self.peers[id]) {
+                before.insert(before.partition_point(|other| *other < pace), pace);
+            }
+        }
+        for (id, finding) in findings {
+            self.act(now, id, finding, &paces);
+        }
+    }
+
+    /// What is to be said of a member now, if half of those before it have got so many bytes a second.
+    fn find(&self, now: Time, id: PeerId, usual: Option<u64>) -> Option<Finding> {
+        let peer = &self.peers[&id];
+        let fetching = peer.fetching.filter(|_| peer.service == Service::Chained)?;
+        let span = now.since(fetching.since);
+        if span < CHAIN_NAMED_AFTER {
+            return None;
+        }
+        let got = peer.verified_bytes.saturating_sub(fetching.from_bytes);
+        let own = per_second(got, span);
+        if peer.at_source.is_some() {
+            return Some(Finding::Tried(own));
+        }
+        let group = u64::from(self.config.geometry.group_len);
+        let is_behind = self.ahead_of(id) >= peer.verified_bytes + CHAIN_AHEAD_GROUPS * group;
+        if fetching.upstream.is_none() {
+            return self.pace_in_chain(peer).filter(|_| is_behind).map(Finding::Own);
+        }
+        let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
+        match (is_little, got) {
+            // It may not have reached its upstream yet, or reach it never: it says so, or stalls.
+            (_, 0) if is_behind => None,
+            (true, _) if now >= peer.at_source_next => Some(Finding::Little(own)),
+            _ => Some(Finding::Anew),
+        }
+    }
+
+    fn act(&mut self, now: Time, id: PeerId, finding: Finding, paces: &[u64]) {
+        // What was done about another one may have changed what is to be done about this one.
+        if self.peers[&id].service != Service::Chained {
+            return;
+        }
+        let (own, beside) = match finding {
+            Finding::Anew => {
+                let peer = self.peers.get_mut(&id).expect("a member of the chain");
+                let from_bytes = peer.verified_bytes;
+                peer.fetching = peer.fetching.map(|fetching| Fetching { since: now, from_bytes, ..fetching });
+                return;
+            }
+            Finding::Little(given) => return self.try_at_source(id, given),
+            Finding::Tried(own) => {
+                let Some(trial) = self.end_at_source(now, id, own) else { return };
+                (own, trial.beside)
+            }
+            Finding::Own(own) => (own, 0),
+        };
+        self.name_in_chain(id, own, beside, paces);
+    }
+
+    /// How many others fetch from the source.
+    fn others_at_source(&self, id: PeerId) -> u64 {
+        let head = self.chain.members().first();
+        let fetches = |other: &&PeerId| {
+            let peer = &self.peers[other];
+            **other != id && peer.is_active() && (peer.fetches_at_source() || head == Some(other))
+        };
+        self.chain.members().iter().filter(fetches).count() as u64
+    }
+
+    /// Names a member of the chain whose own path is slow. Several that fetch from the source share its path: it may have had as little as its
+    /// share of what the others get alone.
+    fn name_in_chain(&mut self, id: PeerId, own: u64, beside: u64, paces: &[u64]) {
+        let peer = &self.peers[&id];
+        if peer.slower.is_some() || self.config.slow.patience().is_none() {
+            return;
+        }
+        let beside = beside.max(self.others_at_source(id));
+        let pace = self.pace_in_chain(peer).unwrap_or(0);
+        // What others say of themselves may be too much: most of them have to say it.
+        let Some(usual) = usual_without(paces, pace) else { return };
+        let is_slow = |own: u64| own.saturating_mul(2) <= usual;
+        if !is_slow(own.saturating_mul(1 + beside)) || !is_slow(pace) {
+            return;
+        }
+        let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
+        self.peers.get_mut(&id).expect("looked up above").slower = Some(slower);
+        if let SlowPolicy::Drop { .. } = self.config.slow {
+            self.settle(id, Some(Why::Slow(slower)));
+        }
+    }
+
+    /// One that gets little fetches from the source for a while.
+    fn try_at_source(&mut self, id: PeerId, given: u64) {
+        let tried = self.peers.values().filter(|p| p.is_active() && p.at_source.is_some()).count();
+        let Some(upstream) = self.chain.upstream(id).filter(|_| tried < AT_SOURCE_MAX) else { return };
+        let beside = self.others_at_source(id);
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        if peer.fetching.is_none_or(|fetching| fetching.upstream != Some(upstream)) {
+            // Another one has come before it just now.
+            return;
+        }
+        peer.at_source = Some(AtSource { given, upstream, beside });
+        self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
+    }
+
+    /// A member has fetched from the source for a while, and goes back into the chain. If it got far more there, its upstream comes behind all
+    /// that are faster than what it gave. Gives the trial if it got no more.
+    fn end_at_source(&mut self, now: Time, id: PeerId, own: u64) -> Option<AtSource> {
+        let upstream = self.chain.upstream(id);
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        let trial = peer.at_source.take()?;
+        let has_gained = own >= trial.given.saturating_mul(SOURCE_GAIN).max(1);
+        if !has_gained {
+            peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
+            peer.at_source_next = now + CHAIN_NAMED_AFTER * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS));
+        } else {
+            peer.chain_rate = peer.chain_rate.filter(|rate| *rate > trial.given);
+            let is_same = upstream == Some(trial.upstream);
+            if is_same && peer.displaced >= DISPLACED_MAX {
+                // As if it could not reach the others: it stays at the source.
+                peer.upstreams_lost = (peer.upstreams_lost | 1).saturating_add(1);
+            } else if is_same {
+                peer.displaced += 1;
+                self.put_behind(trial.upstream, trial.given);
+                return None;
+            }
+        }
+        let upstream = self.chain.upstream(id).filter(|_| !self.peers[&id].fetches_at_source());
+        if upstream.is_some() {
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+        }
+        (!has_gained).then_some(trial)
+    }
+
+    /// A member comes behind all that are faster than this.
+    fn put_behind(&mut self, id: PeerId, rate: u64) {
+        self.peers.get_mut(&id).expect("a member of the chain").chain_rate = Some(rate);
+        let links = self.chain.remove(id);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        self.enter_chain(id);
+    }
+
+    /// It has all that its upstream has, which is far behind what comes before it.
+    pub(super) fn pass_upstream(&mut self, now: Time, id: PeerId, upstream: PeerId) {
+        let places = &mut self.slow.places;
+        if let Some(swap) = places.swap {
+            let span = now.since(swap.since);
+            if span < CHAIN_HELD {
+                return;
+            }
+            let verified = self.peers.get(&swap.peer).map_or(0, |p| p.verified_bytes);
+            let rate = per_second(verified.saturating_sub(swap.verified_bytes), span);
+            // All of them may hang on one narrow path: changing places then brings nothing.
+            places.swaps_in_vain = if rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
+                0
+            } else {
+                places.swaps_in_vain + 1
+            };
+            places.swap = None;
+            if places.swaps_in_vain > 0 {
+                places.swap_at = now + TRY_AGAIN * (1 << places.swaps_in_vain.min(TRY_DOUBLINGS));
+            }
+        }
+        if now < places.swap_at {
+            return;
+        }
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+        // It could take more than that; how much more is not known.
+        peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
+        places.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
+        self.put_behind(upstream, rate);
+    }
+
+    /// Bytes a second that a member of the chain has verified since it came into it, as far as it has reported. What it held when it joined
+    /// has not come that way.
+    fn pace_in_chain(&self, peer: &Peer) -> Option<u64> {
+        let (since, from_bytes) = peer.chained?;
+        let got = peer.verified_bytes.saturating_sub(from_bytes.max(self.bytes_of(peer.held_count)));
+        Some(per_second(got, peer.verified_at.since(since).max(PACE_MIN)))
+    }
+
+    /// Where a receiver comes into the chain: before those that are slower, as far as that is known.
+    pub(in super::super) fn enter_chain(&mut self, id: PeerId) {
+        let own = self.peers[&id].chain_rate.unwrap_or(u64::MAX);
+        let peers = &self.peers;
+        let links = self.chain.insert(id, |member| peers[&member].chain_rate.is_some_and(|rate| rate < own));
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+    }
+
+    /// Bytes that a chain member could fetch where it fetches.
+    pub(in super::super) fn ahead_of(&self, id: PeerId) -> u64 {
+        if self.peers[&id].fetches_at_source() {
+            return self.config.geometry.object_len;
+        }
+        self.ahead_in_chain(id)
+    }
+
+    /// Bytes that what is before a chain member has.
+    fn ahead_in_chain(&self, id: PeerId) -> u64 {
+        let upstream = self.chain.upstream(id);
+        upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
+    }
+
+    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
+    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
+    fn move_in_chain(&mut self, id: PeerId) -> Vec<Link> {
+        let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
+        peer.moves = peer.moves.saturating_add(1);
+        if peer.moves == 2 { self.chain.promote(id) } else { self.chain.demote(id) }
+    }
+}
+
+/// Of the paces of all members, sorted, the lower one in the middle without this one.
+fn usual_without(paces: &[u64], own: u64) -> Option<u64> {
+    let middle = paces.len().checked_sub(2)? / 2;
+    let at = paces.partition_point(|pace| *pace < own);
+    paces.get(if middle < at { middle } else { middle + 1 }).copied()
+}
