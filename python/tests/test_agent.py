@@ -191,6 +191,27 @@ def test_a_forked_process_goes_on(cluster: Cluster, number: int) -> None:
     assert cluster[1].read(number).length == 15, "the parent goes on too"
 
 
+def test_a_forked_process_closes_what_is_its_own(cluster: Cluster, number: int) -> None:
+    agent = polycast.Agent(cluster[0].socket)
+    agent.add_buffer(number, b"the parent's")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            agent.add_buffer(number + 1, b"the child's")
+            agent.close()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [one.data_id for one in agent.list() if one.data_id in (number, number + 1)] == [number]
+    agent.send(number, [cluster[1].name]).result(30)
+    assert bytes(cluster[1].read(number, 5).map()) == b"the parent's"
+    agent.close()
+    with pytest.raises(errors.ObjectUnknown):
+        cluster[0].delete(number)
+
+
 @pytest.mark.parametrize("what", ["read", "fetch", "subscribe"])
 def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int, what: str) -> None:
     waits = {

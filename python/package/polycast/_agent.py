@@ -17,6 +17,7 @@ from polycast._events import Event, Finished, Report, event_of
 from polycast._program import StrPath, complete
 from polycast.errors import (
     AgentLost,
+    AgentNotRunning,
     Closed,
     Invalid,
     NotContiguous,
@@ -345,7 +346,8 @@ class Agent:
         self.socket = where or os.fspath(_native.default_socket())
         """Where the agent listens. Other processes of this host find it there: `POLYCAST_SOCKET`."""
         self._native: _native.Connection | None = _native.Connection(self.socket, self._app)
-        self._memory: dict[int, int] = {}
+        # Objects that were made of buffers: the process that did so, and the descriptor of their memory.
+        self._memory: dict[int, tuple[int, int]] = {}
         self._names: dict[int, str] = {}
         self._published: dict[str, int] = {}
         # Versions that went while a call was still getting them.
@@ -450,7 +452,7 @@ class Agent:
             os.close(memory)
             raise
         self._let_go(data_id)
-        self._memory[data_id] = memory
+        self._memory[data_id] = (os.getpid(), memory)
         self._names[data_id] = added.name
         return added
 
@@ -612,23 +614,34 @@ class Agent:
         return Status(**{**document, **lists})
 
     def close(self) -> None:
-        """Ends the registration, and an embedded agent; buffers that were added are let go."""
+        """Ends the registration, and an embedded agent; buffers that this process has added are let go."""
         native, self._native = self._native, None
         for versions in list(self._subscriptions):
             versions._end("its Agent was closed")
-        if native is not None:
-            for data_id in self._memory:
-                try:
-                    native.delete(data_id)
-                except PolycastError:
-                    # It is being sent, has been deleted, or the agent has gone.
-                    pass
-            native.close()
-        for data_id in list(self._memory):
-            self._let_go(data_id)
-        if self._embedded is not None:
-            self._embedded.close()
-            self._embedded = None
+        try:
+            if native is not None:
+                self._delete_own(native)
+                native.close()
+        finally:
+            for data_id in list(self._memory):
+                self._let_go(data_id)
+            if self._embedded is not None:
+                self._embedded.close()
+                self._embedded = None
+
+    def _delete_own(self, native: _native.Connection) -> None:
+        """Deletes what this process has made of buffers. A process that was forked has copies of what is not its own."""
+        process = os.getpid()
+        for data_id, (owner, _) in list(self._memory.items()):
+            if owner != process:
+                continue
+            try:
+                native.delete(data_id)
+            except (AgentLost, AgentNotRunning):
+                return
+            except PolycastError:
+                # It is being sent, or has been deleted.
+                continue
 
     def _forget(self, data_id: int) -> None:
         """Deletes an object that is not used here any more, or does so later where a call is still getting it. Another
@@ -655,9 +668,9 @@ class Agent:
             self._let_go(data_id)
 
     def _let_go(self, data_id: int) -> None:
-        memory = self._memory.pop(data_id, None)
-        if memory is not None:
-            os.close(memory)
+        made = self._memory.pop(data_id, None)
+        if made is not None:
+            os.close(made[1])
 
     def __enter__(self) -> Agent:
         return self
