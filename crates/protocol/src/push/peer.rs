@@ -27,6 +27,9 @@ pub(super) enum Service {
 /// On a path that others use, a receiver is late only if packets wait in its socket for this long.
 const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(20);
 
+/// One that has lost so many upstreams fetches from the source for good.
+const UPSTREAMS_LOST_MAX: u32 = 8;
+
 /// Fewer packets say nothing about a path.
 const LOOK_PACKETS: u64 = 8;
 
@@ -84,13 +87,32 @@ pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
     u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
 }
 
-/// Where a member of the chain fetches, and what it had verified when it was looked at last.
+/// Where a member of the chain fetches, and what has come to it from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fetching {
     /// From whom; `None` from the source.
     pub(super) upstream: Option<PeerId>,
+    /// When it was told so, and what it had verified then.
     pub(super) since: Time,
     pub(super) from_bytes: u64,
+    /// When it was looked at last what comes, and what it had verified then.
+    pub(super) looked_at: Time,
+    pub(super) looked_bytes: u64,
+    /// In how many looks in a row little has come.
+    pub(super) little: u32,
+}
+
+impl Fetching {
+    pub(super) fn new(now: Time, upstream: Option<PeerId>, verified_bytes: u64) -> Self {
+        Fetching {
+            upstream,
+            since: now,
+            from_bytes: verified_bytes,
+            looked_at: now,
+            looked_bytes: verified_bytes,
+            little: 0,
+        }
+    }
 }
 
 /// A member of the chain fetches from the source for a while, as its upstream may give it little.
@@ -183,8 +205,11 @@ pub(super) struct Peer {
     /// For how long its upstream in the chain has been what holds it, and what it had verified when that began.
     pub(super) held_by_upstream: Duration,
     pub(super) held_from: u64,
-    /// How often it was moved in the chain since it last got anything.
+    /// Since when what is before it in the chain has more than it, if it does.
+    pub(super) behind_since: Option<Time>,
+    /// How often it was moved in the chain since it last got anything, and whether it has been put at the head.
     pub(super) moves: u32,
+    pub(super) promoted: bool,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
     /// Where it fetches in the chain, as it was told last.
@@ -194,8 +219,11 @@ pub(super) struct Peer {
     /// How often that was tried and was not its upstream, and when it may be tried next.
     pub(super) tried_in_vain: u32,
     pub(super) at_source_next: Time,
-    /// How many upstreams have lost their places to it.
+    /// How many upstreams have lost their places to it lately, and when the last one did.
     pub(super) displaced: u32,
+    pub(super) displaced_at: Time,
+    /// When another one got nothing from it, and which.
+    pub(super) gave_nothing: Option<(Time, PeerId)>,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
@@ -338,13 +366,17 @@ impl Peer {
             chain_rate: None,
             held_by_upstream: Duration::ZERO,
             held_from: 0,
+            behind_since: None,
             moves: 0,
+            promoted: false,
             upstreams_lost: 0,
             fetching: None,
             at_source: None,
             tried_in_vain: 0,
             at_source_next: Time::ZERO,
             displaced: 0,
+            displaced_at: Time::ZERO,
+            gave_nothing: None,
             unawaited: false,
             spoken_by: None,
             totals_unknown: false,
@@ -352,9 +384,11 @@ impl Peer {
     }
 
     /// Whether it fetches from the source itself, wherever it stands in the chain: others could not be reached from there, as
-    /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
+    /// behind firewalls. Every second loss, since the source can be lost, too, and after some for good. And where its upstream may be what makes
+    /// it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
-        let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
+        let lost = self.upstreams_lost;
+        let was_lost = lost > 0 && (lost.is_multiple_of(2) || lost >= UPSTREAMS_LOST_MAX);
         was_lost || self.at_source.is_some()
     }
 
@@ -566,9 +600,9 @@ mod tests {
     #[test]
     fn every_second_loss_of_an_upstream_leads_to_the_source() {
         let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
-        for lost in 0..9 {
+        for lost in 0..12 {
             peer.upstreams_lost = lost;
-            assert_eq!(peer.fetches_at_source(), [2, 4, 6, 8].contains(&lost), "{lost} were lost");
+            assert_eq!(peer.fetches_at_source(), [2, 4, 6].contains(&lost) || lost >= 8, "{lost} were lost");
         }
     }
 

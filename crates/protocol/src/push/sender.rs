@@ -206,11 +206,16 @@ impl Sender {
     }
 
     fn next_output(&mut self, now: Time) -> Option<Output> {
-        let output = self.outputs.pop_front()?;
-        Some(match output {
-            Output::Chain(link) => Output::Chain(self.fetch_from(now, link)),
-            output => output,
-        })
+        loop {
+            match self.outputs.pop_front()? {
+                Output::Chain(link) => {
+                    if let Some(link) = self.fetch_from(now, link) {
+                        return Some(Output::Chain(link));
+                    }
+                }
+                output => return Some(output),
+            }
+        }
     }
 
     /// When `poll` is to be called again if nothing happens before.
@@ -310,9 +315,11 @@ impl Sender {
             Control::DataRcvd { patched_bytes, .. } => {
                 peer.patched_bytes = *patched_bytes;
                 peer.has_verified(now, self.config.geometry.object_len);
+                // It may have said before that it had all. Now it has shown that it does.
+                peer.verified_at = now;
                 self.settle(id, None);
             }
-            Control::UpstreamLost if self.chain.contains(id) => self.lose_upstream(id),
+            Control::UpstreamLost if self.chain.contains(id) => self.lose_upstream(now, id),
             _ => {}
         }
     }

@@ -20,21 +20,39 @@ const CHAIN_HELD: Duration = Duration::from_millis(120);
 const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
+/// .. and from the source for twice, four times .. as long, so many doublings at most, where the one before it has got nothing there either: then
+/// the source is slow.
+const HEAD_DOUBLINGS: u32 = 4;
+/// If two members get nothing from the same one within this time, that one goes to the tail.
+const GAVE_NOTHING_WITHIN: Duration = Duration::from_secs(5);
+/// A word that the upstream is lost that comes sooner is about the one before: members wait for a while before they say so.
+const LOST_AFTER: Duration = Duration::from_millis(40);
 /// What comes to a member is looked at so often, since all others are looked at for each.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A member that has got less than a half of what most others have got from its upstream in this time fetches from the source for as long.
-const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
+/// It counts what has come in so long.
+const WINDOW: Duration = Duration::from_secs(1);
+/// A member that gets less than a half of what most others have got, for so many times in a row in which something came, fetches from the source.
+/// A host that pauses is slow for one.
+const LITTLE_TIMES: u32 = 2;
+/// What it gets there is looked at from the first that comes, which has to come within this time.
+const SOURCE_WITHIN: Duration = Duration::from_secs(10);
+/// One that got no more there may be tried again after this long, and then twice, four times .. as long.
+const SOURCE_AGAIN: Duration = Duration::from_secs(1);
 /// What has come in a shorter time says little of a pace: reports are 50 ms apart.
 const PACE_MIN: Duration = Duration::from_millis(500);
 /// So many are tried at the source at a time, beside the head of the chain.
 const AT_SOURCE_MAX: usize = 4;
 /// One that gets so many times as much there has an upstream that gives it little.
 const SOURCE_GAIN: u64 = 2;
-/// So many upstreams lose their places to one member: it may report less than it gets from them. After that it fetches from the source.
+/// So many upstreams lose their places to one member within this time: it may report less than it gets from them. After that it fetches from the
+/// source.
 const DISPLACED_MAX: u32 = 2;
+const DISPLACED_WITHIN: Duration = Duration::from_secs(60);
 /// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
+/// A head that gets so many groups in a window has a source that is not slow.
+const HEAD_GROUPS: u64 = 2;
 
 /// What is tried about the order of the chain.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +63,8 @@ pub(in super::super) struct Places {
     pub(super) swaps_in_vain: u32,
     /// When it is looked at next what comes to the members.
     pub(super) look_at: Time,
+    /// How many members in a row got nothing from the source.
+    pub(super) heads_in_vain: u32,
 }
 
 /// A member of the chain has come before its upstream.
@@ -60,8 +80,8 @@ pub(super) struct Swap {
 /// What a look finds out about a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finding {
-    /// What has come to it so far is no matter any more: it is looked at anew from here.
-    Anew,
+    /// It is looked at anew from here. So often in a row little has come so far.
+    Anew(u32),
     /// So many bytes a second come from its upstream, and that is little.
     Little(u64),
     /// It has been at the source for its time, and has got so many bytes a second there.
@@ -71,26 +91,89 @@ enum Finding {
 }
 
 impl Sender {
-    /// Where a member really fetches: from the source if it could not reach others, or is tried there.
-    pub(in super::super) fn fetch_from(&mut self, now: Time, link: Link) -> Link {
-        let Some(peer) = self.peers.get_mut(&link.peer) else { return link };
+    /// Where a member really fetches: from the source if it could not reach others, or is tried there. Gives what it is told; one that fetches
+    /// there already is told nothing, since it would begin anew.
+    pub(in super::super) fn fetch_from(&mut self, now: Time, link: Link) -> Option<Link> {
+        let peer = self.peers.get_mut(&link.peer)?;
         let upstream = link.upstream.filter(|_| !peer.fetches_at_source());
-        if peer.fetching.is_none_or(|fetching| fetching.upstream != upstream) {
-            peer.fetching = Some(Fetching { upstream, since: now, from_bytes: peer.verified_bytes });
+        if peer.fetching.is_some_and(|fetching| fetching.upstream == upstream) {
+            return None;
         }
-        Link { upstream, ..link }
+        peer.fetching = Some(Fetching::new(now, upstream, peer.verified_bytes));
+        Some(Link { upstream, ..link })
     }
 
     /// A member could not reach its upstream, or the source had no room for it.
-    pub(in super::super) fn lose_upstream(&mut self, id: PeerId) {
+    pub(in super::super) fn lose_upstream(&mut self, now: Time, id: PeerId) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        let Some(fetching) = peer.fetching.filter(|fetching| now.since(fetching.since) >= LOST_AFTER) else {
+            return;
+        };
+        if peer.at_source.take().is_some() {
+            try_later(now, peer);
+        }
         peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
-        peer.at_source = None;
-        // Where it fetches from the source its place is no matter.
-        let links = if peer.fetches_at_source() { Vec::new() } else { self.move_in_chain(id) };
-        // The tail has no other to change places with: it fetches from the source, too.
-        let links = if links.is_empty() { [Link { peer: id, upstream: None }].to_vec() } else { links };
-        self.outputs.extend(links.into_iter().map(Output::Chain));
+        // It is told again, also where that is the same one.
+        peer.fetching = None;
+        let mut upstream = None;
+        // Where it fetches from the source its place is no matter. One that reaches no other says nothing of one of them.
+        if !peer.fetches_at_source() {
+            peer.moves = peer.moves.saturating_add(1);
+            if !self.give_up_on(now, id, fetching.upstream) {
+                let links = self.chain.demote(id);
+                self.outputs.extend(links.iter().copied().map(Output::Chain));
+                // The tail has no other to change places with: it fetches from the source, too.
+                upstream = if links.is_empty() { None } else { self.chain.upstream(id) };
+            } else {
+                upstream = self.chain.upstream(id);
+            }
+        }
+        self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+    }
+
+    /// A member has got nothing from this one. If it is not the first, that one goes to the tail: those behind it would find out one by one.
+    fn give_up_on(&mut self, now: Time, id: PeerId, upstream: Option<PeerId>) -> bool {
+        let Some(upstream) = upstream.filter(|upstream| self.chain.upstream(id) == Some(*upstream)) else {
+            return false;
+        };
+        let is_lately = |at: Time| now.since(at) < GAVE_NOTHING_WITHIN;
+        let other = self.peers.get_mut(&upstream).expect("a member of the chain");
+        let is_second = other.gave_nothing.is_some_and(|(at, by)| by != id && is_lately(at));
+        if !is_second {
+            other.gave_nothing = Some((now, id));
+            return false;
+        }
+        other.gave_nothing = None;
+        let may = self.may_displace(now, id);
+        if may {
+            self.stay_at_source(upstream);
+            self.displace(now, id, upstream, 0);
+        }
+        may
+    }
+
+    /// One that fetches from the source goes on there wherever it stands: it may reach no other, as no other reaches it.
+    fn stay_at_source(&mut self, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        if peer.fetching.is_some_and(|fetching| fetching.upstream.is_none()) && !peer.fetches_at_source() {
+            peer.upstreams_lost = (peer.upstreams_lost | 1).saturating_add(1);
+        }
+    }
+
+    /// Whether a member may cost another one its place.
+    fn may_displace(&mut self, now: Time, id: PeerId) -> bool {
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        if now.since(peer.displaced_at) >= DISPLACED_WITHIN {
+            peer.displaced = 0;
+        }
+        peer.displaced < DISPLACED_MAX
+    }
+
+    /// An upstream gives a member this little: it comes behind all that are faster.
+    fn displace(&mut self, now: Time, id: PeerId, upstream: PeerId, rate: u64) {
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        (peer.displaced, peer.displaced_at) = (peer.displaced + 1, now);
+        self.put_behind(upstream, rate);
     }
 
     /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail. One whose upstream
@@ -98,12 +181,15 @@ impl Sender {
     pub(in super::super) fn check_chain(&mut self, now: Time, id: PeerId) {
         let whole = self.config.geometry.object_len;
         let ahead = self.ahead_of(id);
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        let behind_since = (ahead > peer.verified_bytes).then(|| *peer.behind_since.get_or_insert(now));
+        peer.behind_since = behind_since;
         let peer = &self.peers[&id];
-        let since = peer.fetching.map_or(peer.verified_at, |fetching| fetching.since.max(peer.verified_at));
-        if ahead > peer.verified_bytes && now.since(since) >= CHAIN_STALL {
-            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
-            let links = self.move_in_chain(id);
-            self.outputs.extend(links.into_iter().map(Output::Chain));
+        // A connection takes its time, too.
+        let linked_at = peer.fetching.map_or(Time::ZERO, |fetching| fetching.since);
+        let since = behind_since.map(|since| since.max(peer.verified_at).max(linked_at));
+        if since.is_some_and(|since| now.since(since) >= self.stall(peer)) {
+            self.move_in_chain(now, id);
             return;
         }
         // What a trial at the source is about goes on as it is.
@@ -138,6 +224,37 @@ impl Sender {
         }
     }
 
+    /// For how long a member may get nothing.
+    pub(super) fn stall(&self, peer: &Peer) -> Duration {
+        let is_head = peer.fetching.is_some_and(|fetching| fetching.upstream.is_none());
+        let doublings = if is_head { self.slow.places.heads_in_vain.min(HEAD_DOUBLINGS) } else { 0 };
+        CHAIN_STALL * (1 << doublings)
+    }
+
+    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
+    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
+    fn move_in_chain(&mut self, now: Time, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        peer.verified_at = now;
+        peer.moves = peer.moves.saturating_add(1);
+        let upstream = peer.fetching.and_then(|fetching| fetching.upstream);
+        let links = if upstream.is_none() {
+            // One that is tried there has shown before that its own path may be slow.
+            let is_head = peer.at_source.is_none();
+            self.slow.places.heads_in_vain =
+                self.slow.places.heads_in_vain.saturating_add(u32::from(is_head));
+            self.chain.demote(id)
+        } else if peer.moves >= 2 && !peer.promoted {
+            peer.promoted = true;
+            self.chain.promote(id)
+        } else if self.give_up_on(now, id, upstream) {
+            return;
+        } else {
+            self.chain.demote(id)
+        };
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+    }
+
     /// Looks for members that get little, and for what makes it so.
     pub(in super::super) fn look_at_chain(&mut self, now: Time) {
         if self.chain.is_empty() || now < self.slow.places.look_at {
@@ -167,27 +284,43 @@ impl Sender {
     fn find(&self, now: Time, id: PeerId, usual: Option<u64>) -> Option<Finding> {
         let peer = &self.peers[&id];
         let fetching = peer.fetching.filter(|_| peer.service == Service::Chained)?;
-        let span = now.since(fetching.since);
-        if span < CHAIN_NAMED_AFTER {
-            return None;
-        }
-        let got = peer.verified_bytes.saturating_sub(fetching.from_bytes);
+        let span = now.since(fetching.looked_at);
+        let got = peer.verified_bytes.saturating_sub(fetching.looked_bytes);
         let own = per_second(got, span);
         if peer.at_source.is_some() {
-            return Some(Finding::Tried(own));
+            return self.find_at_source(now, peer, &fetching);
+        }
+        if span < WINDOW {
+            return None;
         }
         let group = u64::from(self.config.geometry.group_len);
         let is_behind = self.ahead_of(id) >= peer.verified_bytes + CHAIN_AHEAD_GROUPS * group;
         if fetching.upstream.is_none() {
-            return self.pace_in_chain(peer).filter(|_| is_behind).map(Finding::Own);
+            return is_behind.then(|| self.pace_in_chain(peer)).flatten().map(Finding::Own);
+        }
+        if is_behind && got == 0 {
+            // It may not have reached its upstream yet, or reach it never: it says so, or stalls.
+            return Some(Finding::Anew(fetching.little));
         }
         let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
-        match (is_little, got) {
-            // It may not have reached its upstream yet, or reach it never: it says so, or stalls.
-            (_, 0) if is_behind => None,
-            (true, _) if now >= peer.at_source_next => Some(Finding::Little(own)),
-            _ => Some(Finding::Anew),
+        let little = if is_little { fetching.little.saturating_add(1) } else { 0 };
+        let is_due = little >= LITTLE_TIMES && now >= peer.at_source_next;
+        Some(if is_due { Finding::Little(own) } else { Finding::Anew(little) })
+    }
+
+    /// The same of one that is tried at the source.
+    fn find_at_source(&self, now: Time, peer: &Peer, fetching: &Fetching) -> Option<Finding> {
+        let is_late = now.since(fetching.since) >= SOURCE_WITHIN;
+        if fetching.looked_bytes <= fetching.from_bytes {
+            // Its time begins with the first that comes.
+            return match peer.verified_bytes > fetching.from_bytes {
+                true => Some(Finding::Anew(0)),
+                false => is_late.then_some(Finding::Tried(0)),
+            };
         }
+        let span = now.since(fetching.looked_at);
+        let got = peer.verified_bytes.saturating_sub(fetching.looked_bytes);
+        (span >= WINDOW && (got > 0 || is_late)).then(|| Finding::Tried(per_second(got, span)))
     }
 
     fn act(&mut self, now: Time, id: PeerId, finding: Finding, paces: &[u64]) {
@@ -196,20 +329,32 @@ impl Sender {
             return;
         }
         let (own, beside) = match finding {
-            Finding::Anew => {
-                let peer = self.peers.get_mut(&id).expect("a member of the chain");
-                let from_bytes = peer.verified_bytes;
-                peer.fetching = peer.fetching.map(|fetching| Fetching { since: now, from_bytes, ..fetching });
-                return;
-            }
+            Finding::Anew(little) => return self.look_anew(now, id, little),
             Finding::Little(given) => return self.try_at_source(id, given),
             Finding::Tried(own) => {
                 let Some(trial) = self.end_at_source(now, id, own) else { return };
+                // Where nothing has come the source may have had no time for it.
+                if own == 0 {
+                    return;
+                }
                 (own, trial.beside)
             }
-            Finding::Own(own) => (own, 0),
+            Finding::Own(own) => {
+                self.look_anew(now, id, 0);
+                (own, 0)
+            }
         };
         self.name_in_chain(id, own, beside, paces);
+    }
+
+    fn look_anew(&mut self, now: Time, id: PeerId, little: u32) {
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        let Some(fetching) = &mut peer.fetching else { return };
+        let got = peer.verified_bytes.saturating_sub(fetching.looked_bytes);
+        if fetching.upstream.is_none() && got >= HEAD_GROUPS * u64::from(self.config.geometry.group_len) {
+            self.slow.places.heads_in_vain = 0;
+        }
+        (fetching.looked_at, fetching.looked_bytes, fetching.little) = (now, peer.verified_bytes, little);
     }
 
     /// How many others fetch from the source.
@@ -231,7 +376,11 @@ impl Sender {
         }
         let beside = beside.max(self.others_at_source(id));
         let pace = self.pace_in_chain(peer).unwrap_or(0);
-        // What others say of themselves may be too much: most of them have to say it.
+        // What others say of themselves may be too much: most of them have to say it, and a single one to show it.
+        let is_shown = |other: &&PeerId| **other != id && self.peers[other].service == Service::Done;
+        if paces.len() == 2 && !self.chain.members().iter().any(|other| is_shown(&other)) {
+            return;
+        }
         let Some(usual) = usual_without(paces, pace) else { return };
         let is_slow = |own: u64| own.saturating_mul(2) <= usual;
         if !is_slow(own.saturating_mul(1 + beside)) || !is_slow(pace) {
@@ -262,28 +411,22 @@ impl Sender {
     /// that are faster than what it gave. Gives the trial if it got no more.
     fn end_at_source(&mut self, now: Time, id: PeerId, own: u64) -> Option<AtSource> {
         let upstream = self.chain.upstream(id);
+        let may = self.may_displace(now, id);
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         let trial = peer.at_source.take()?;
         let has_gained = own >= trial.given.saturating_mul(SOURCE_GAIN).max(1);
         if !has_gained {
-            peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
-            peer.at_source_next = now + CHAIN_NAMED_AFTER * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS));
+            try_later(now, peer);
         } else {
             peer.chain_rate = peer.chain_rate.filter(|rate| *rate > trial.given);
-            let is_same = upstream == Some(trial.upstream);
-            if is_same && peer.displaced >= DISPLACED_MAX {
-                // As if it could not reach the others: it stays at the source.
-                peer.upstreams_lost = (peer.upstreams_lost | 1).saturating_add(1);
-            } else if is_same {
-                peer.displaced += 1;
-                self.put_behind(trial.upstream, trial.given);
-                return None;
+            if upstream == Some(trial.upstream) && may {
+                self.displace(now, id, trial.upstream, trial.given);
+            } else if upstream == Some(trial.upstream) {
+                self.stay_at_source(id);
             }
         }
-        let upstream = self.chain.upstream(id).filter(|_| !self.peers[&id].fetches_at_source());
-        if upstream.is_some() {
-            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
-        }
+        let upstream = self.chain.upstream(id);
+        self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
         (!has_gained).then_some(trial)
     }
 
@@ -357,14 +500,12 @@ impl Sender {
         let upstream = self.chain.upstream(id);
         upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
     }
+}
 
-    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
-    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
-    fn move_in_chain(&mut self, id: PeerId) -> Vec<Link> {
-        let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
-        peer.moves = peer.moves.saturating_add(1);
-        if peer.moves == 2 { self.chain.promote(id) } else { self.chain.demote(id) }
-    }
+/// It got no more at the source.
+fn try_later(now: Time, peer: &mut Peer) {
+    peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
+    peer.at_source_next = now + SOURCE_AGAIN * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS));
 }
 
 /// Of the paces of all members, sorted, the lower one in the middle without this one.

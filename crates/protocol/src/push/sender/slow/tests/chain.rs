@@ -1,6 +1,6 @@
 //! The laws of the chain: places, trials at the source, and which member is named.
 
-use super::super::chain::{CHAIN_STALL, Swap};
+use super::super::chain::Swap;
 use super::*;
 use crate::push::chain::Link;
 
@@ -44,15 +44,40 @@ fn got(sender: &mut Sender, now: Time, id: u32, groups: u64) {
     (peer.verified_bytes, peer.verified_at) = (peer.verified_bytes + groups * 10_000, now);
 }
 
-/// Members that came into the chain at the start with nothing, and have got so many groups in a second.
+/// Members that came into the chain at the start with nothing, and have got so many groups in each of two seconds.
 fn fetching(groups: &[u64]) -> (Sender, Time) {
     let mut sender = sender(groups.len() as u32, 100_000);
     sender.started_at = Some(START);
     (0..groups.len() as u32).for_each(|id| sender.move_to_chain(START, PeerId(id)));
     links_at(&mut sender, START);
-    let now = START + MS * 1_000;
-    (0..).zip(groups).for_each(|(id, groups)| got(&mut sender, now, id, *groups));
+    let mut now = START;
+    for second in 0..2 {
+        if second > 0 {
+            assert_eq!(look(&mut sender, now), [], "a host may have paused");
+        }
+        now += MS * 1_000;
+        (0..).zip(groups).for_each(|(id, groups)| got(&mut sender, now, id, *groups));
+    }
     (sender, now)
+}
+
+/// A member that is tried at the source gets its first group there after 100 ms, and so many in a second from then on, and others get so many in
+/// all. What they are told then, and when that is.
+fn tried(
+    sender: &mut Sender,
+    now: Time,
+    id: u32,
+    groups: u64,
+    others: &[(u32, u64)],
+) -> (Vec<(u32, Option<u32>)>, Time) {
+    assert!(sender.peers[&PeerId(id)].at_source.is_some(), "{id} is not tried");
+    got(sender, now + MS * 100, id, 1);
+    assert_eq!(look(sender, now + MS * 100), []);
+    let later = now + MS * 1_100;
+    others.iter().for_each(|(id, groups)| got(sender, later, *id, *groups));
+    got(sender, later, id, groups);
+    assert_eq!(look(sender, now + MS * 1_099), []);
+    (look(sender, later), later)
 }
 
 /// One that gets nothing for one and a half seconds, while its upstream has more, goes to the tail.
@@ -62,6 +87,7 @@ fn a_member_that_gets_nothing_goes_to_the_tail() {
         for (after_ms, is_late) in [(1_499, false), (1_500, true)] {
             let mut sender = chained(&groups);
             let now = BEGAN + MS * after_ms;
+            sender.check_chain(BEGAN, PeerId(1));
             sender.check_chain(now, PeerId(1));
             let expected: &[_] = if stalls && is_late { &[(2, Some(0)), (1, Some(2))] } else { &[] };
             assert_eq!(links(&mut sender), expected, "{groups:?} after {after_ms} ms");
@@ -111,6 +137,20 @@ fn a_member_that_its_upstream_holds_takes_its_place() {
     }
 }
 
+/// The time counts from when its upstream has more than it: before that it could get nothing.
+#[test]
+fn one_that_could_get_nothing_has_not_stalled() {
+    let mut sender = chained(&[50, 0, 0, 0]);
+    let later = BEGAN + MS * 5_000;
+    sender.check_chain(BEGAN, PeerId(2));
+    sender.check_chain(later, PeerId(2));
+    got(&mut sender, later, 1, 1);
+    for (after_ms, stalls) in [(0, false), (1_499, false), (1_500, true)] {
+        sender.check_chain(later + MS * after_ms, PeerId(2));
+        assert_eq!(!links(&mut sender).is_empty(), stalls, "{after_ms}");
+    }
+}
+
 /// One to which nothing has come since it was told where to fetch may still connect: it keeps its place until it stalls.
 #[test]
 fn one_that_still_connects_keeps_its_place() {
@@ -121,6 +161,7 @@ fn one_that_still_connects_keeps_its_place() {
         assert_eq!(links(&mut sender).is_empty(), keeps);
         // From when it was told that it has its time.
         peer(&mut sender, 1).fetching.as_mut().unwrap().since = BEGAN + MS * 1_000;
+        sender.check_chain(BEGAN + MS * 1_000, PeerId(1));
         for (after_ms, stalls) in [(2_499, false), (2_500, true)] {
             sender.check_chain(BEGAN + MS * after_ms, PeerId(1));
             assert_eq!(!links(&mut sender).is_empty(), stalls && keeps, "{after_ms}");
@@ -194,55 +235,47 @@ fn changes_of_places_in_vain_become_rarer() {
     }
 }
 
-/// A member fetches from the source after a second, if its upstream has eight groups more than it, and it has got half of what one half of those
-/// before it have, or less. What it gets there counts beside what others get there: one that fetches beside the head is slow if it gets a
+/// A member fetches from the source after two seconds in which it has got half of what one half of those before it have, or less, while its upstream
+/// had eight groups more than it. What it gets there counts beside what others get there: one that fetches beside the head is slow if it gets a
 /// quarter of what most others have, or less, and less than half in all. If it is, it is named.
 #[test]
 fn a_member_of_the_chain_is_named_for_its_own_path() {
-    for (groups, after_ms, asked) in [
-        ([40, 40, 20], 1_000, true),
-        ([40, 40, 20], 999, false),
-        ([40, 40, 21], 1_000, false),
-        ([40, 21, 13], 1_000, true),
-        ([40, 21, 14], 1_000, false),
-        ([16, 39, 8], 1_000, true),
+    for (groups, before_ms, asked) in [
+        ([40, 40, 20], 0, true),
+        ([40, 40, 20], 1, false),
+        ([40, 40, 21], 0, false),
+        ([40, 21, 13], 0, true),
+        ([40, 21, 14], 0, false),
+        ([16, 39, 8], 0, true),
         // Nothing has come: it may not have reached its upstream.
-        ([40, 40, 0], 1_000, false),
+        ([40, 40, 0], 0, false),
     ] {
-        for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
-            let (mut sender, _) = fetching(&groups);
-            sender.config.slow = slow;
-            let now = START + MS * after_ms;
-            let asks: &[_] = if asked { &[(2, None)] } else { &[] };
-            assert_eq!(look(&mut sender, now), asks, "{groups:?} after {after_ms} ms");
-            assert_eq!(peer(&mut sender, 2).slower, None, "its upstream may be what is slow");
-            if !asked {
-                continue;
-            }
-            // Half of what the others get in all may be its share of the source's path.
-            let later = now + MS * 1_000;
-            for (id, groups) in (0..).zip(groups) {
-                got(&mut sender, later, id, groups);
-            }
-            assert_eq!(look(&mut sender, now + MS * 999), []);
-            assert_eq!(look(&mut sender, later), [(2, Some(1))]);
-            assert_eq!(peer(&mut sender, 2).slower, None);
-        }
+        let (mut sender, now) = fetching(&groups);
+        let asks: &[_] = if asked { &[(2, None)] } else { &[] };
+        assert_eq!(look(&mut sender, Time(now.0 - before_ms * 1_000_000)), asks, "{groups:?}");
+        assert_eq!(peer(&mut sender, 2).slower, None, "its upstream may be what is slow");
     }
     for slow in [SlowPolicy::SHIPPED, SlowPolicy::SHIPPED.dropping(), SlowPolicy::Wait] {
-        for (given, at_source, is_slow) in [(15, 10, true), (15, 11, false), (20, 10, true)] {
+        for (given, at_source, is_slow) in
+            [(15, 10, true), (15, 11, false), (20, 10, true), (20, 20, false), (20, 0, false)]
+        {
             let (mut sender, now) = fetching(&[40, 40, given]);
             sender.config.slow = slow;
             assert_eq!(look(&mut sender, now), [(2, None)]);
-            let later = now + MS * 1_000;
-            for (id, groups) in [(0, 40), (1, 41), (2, at_source)] {
+            let later = now + MS * 1_100;
+            got(&mut sender, now + MS * 100, 2, 1);
+            look(&mut sender, now + MS * 100);
+            for (id, groups) in [(0, 44), (1, 45), (2, at_source)] {
                 got(&mut sender, later, id, groups);
             }
             let named = is_slow && slow != SlowPolicy::Wait;
             let slower = Slower { own: Rate(at_source * 80_000), others: Rate(3_200_000) };
             let fails = named && matches!(slow, SlowPolicy::Drop { .. });
-            let told = sender_says(&mut sender, later);
-            assert!(told.contains(&Output::Chain(Link { peer: PeerId(2), upstream: Some(PeerId(1)) })));
+            sender.slow.places.look_at = later;
+            sender.look_at_chain(later);
+            let told: Vec<Output> = core::iter::from_fn(|| sender.next_output(later)).collect();
+            let back = Output::Chain(Link { peer: PeerId(2), upstream: Some(PeerId(1)) });
+            assert_eq!(told.contains(&back), at_source > 0, "{given}, {at_source}");
             assert_eq!(sender.chain.contains(PeerId(2)), !fails);
             let peer = &sender.peers[&PeerId(2)];
             assert_eq!(peer.slower, named.then_some(slower), "{given}, {at_source}");
@@ -251,10 +284,29 @@ fn a_member_of_the_chain_is_named_for_its_own_path() {
     }
 }
 
-fn sender_says(sender: &mut Sender, now: Time) -> Vec<Output> {
-    sender.slow.places.look_at = now;
-    sender.look_at_chain(now);
-    core::iter::from_fn(|| sender.next_output(now)).collect()
+/// What comes at the source is looked at from the first that comes. If nothing comes for ten seconds, or only one group, the member goes back, and
+/// is not called slow: the source may have had no time for it.
+#[test]
+fn a_trial_begins_with_the_first_that_comes() {
+    for first_ms in [None, Some(9_000), Some(5_000)] {
+        let (mut sender, now) = fetching(&[40, 40, 10]);
+        sender.config.slow = SlowPolicy::SHIPPED.dropping();
+        assert_eq!(look(&mut sender, now), [(2, None)]);
+        let mut back_ms = None;
+        for step in 1..120 {
+            let now = now + MS * (100 * step);
+            (0..2).for_each(|id| got(&mut sender, now, id, 4));
+            if first_ms == Some(step * 100) {
+                got(&mut sender, now, 2, 1);
+            }
+            if !look(&mut sender, now).is_empty() {
+                back_ms.get_or_insert(step * 100);
+            }
+        }
+        assert_eq!(back_ms, Some(10_000), "{first_ms:?}");
+        let peer = &sender.peers[&PeerId(2)];
+        assert_eq!((peer.slower, &peer.service), (None, &Service::Chained));
+    }
 }
 
 /// The head fetches from the source anyway: it is named if it has got half of what most others have got, or less, in all. What others fetch from
@@ -274,28 +326,51 @@ fn the_head_is_named_without_a_trial() {
             // It could not reach the others.
             peer(&mut sender, 2).upstreams_lost = 2;
         }
+        peer(&mut sender, 0).slower = None;
         assert_eq!(look(&mut sender, now), []);
         let slower = Slower { own: Rate(groups[0] * 80_000), others: Rate(3_200_000) };
-        assert_eq!(peer(&mut sender, 0).slower, named.then_some(slower), "{groups:?}");
+        let before = sender.peers[&PeerId(0)].slower;
+        assert_eq!(before, named.then_some(slower), "{groups:?}");
     }
 }
 
-/// What a member has got is looked at from second to second: one that gave much for a while is found out when it gives little.
+/// Of two members one alone speaks for the usual: it counts when it has shown that it has all.
+#[test]
+fn one_of_two_has_to_show_that_it_is_faster() {
+    for shows in [false, true] {
+        let (mut sender, now) = fetching(&[20, 400]);
+        sender.config.slow = SlowPolicy::SHIPPED.dropping();
+        if shows {
+            let proof = [0; 32];
+            sender.control(now, PeerId(1), &Control::DataRcvd { patched_bytes: 0, proof });
+            sender.outputs.clear();
+        }
+        got(&mut sender, now + MS * 1_000, 0, 20);
+        sender.slow.places.look_at = now;
+        sender.look_at_chain(now + MS * 1_000);
+        assert_eq!(matches!(sender.peers[&PeerId(0)].service, Service::Failed(_)), shows);
+    }
+}
+
+/// What a member has got is looked at from second to second: one that gave much for a while is found out when it gives little, and one that pauses
+/// for a second is not tried.
 #[test]
 fn what_came_before_does_not_count() {
     let (mut sender, mut now) = fetching(&[40, 40, 40]);
-    for second in 0..20 {
+    for (second, groups) in [40, 1, 40, 40, 4, 0, 0, 0, 40, 40, 1, 0, 0, 1].into_iter().enumerate() {
         assert_eq!(look(&mut sender, now), [], "after {second} s");
         now += MS * 1_000;
-        for (id, groups) in [(0, 40), (1, 40), (2, if second < 19 { 40 } else { 1 })] {
-            got(&mut sender, now, id, groups);
-        }
+        [(0, 40), (1, 40), (2, groups)]
+            .into_iter()
+            .for_each(|(id, groups)| got(&mut sender, now, id, groups));
     }
     assert_eq!(look(&mut sender, now), [(2, None)]);
-    // It may have paused: what it has got in all is as much as the others have got.
-    now += MS * 1_000;
-    (0..3).for_each(|id| got(&mut sender, now, id, if id < 2 { 40 } else { 1 }));
-    assert_eq!(look(&mut sender, now), [(2, Some(1))]);
+    // What it has got in all is as much as the others have got.
+    for _ in 0..10 {
+        (0..3).for_each(|id| got(&mut sender, now, id, 400));
+    }
+    let (told, _) = tried(&mut sender, now, 2, 1, &[(0, 40), (1, 40)]);
+    assert_eq!(told, [(2, Some(1))]);
     assert_eq!(peer(&mut sender, 2).slower, None);
 }
 
@@ -304,8 +379,8 @@ fn what_came_before_does_not_count() {
 #[test]
 fn an_upstream_that_gives_little_comes_behind_the_others() {
     for (at_source, is_upstream) in [(20, true), (19, false)] {
-        // The first says that it has all.
-        let (mut sender, now) = fetching(&[9_000, 10, 9]);
+        // The first says that it has much.
+        let (mut sender, now) = fetching(&[4_000, 10, 9]);
         sender.config.slow = SlowPolicy::SHIPPED.dropping();
         assert_eq!(look(&mut sender, now), [(1, None)]);
         // While it fetches there the one behind it is not sent to its upstream.
@@ -313,9 +388,7 @@ fn an_upstream_that_gives_little_comes_behind_the_others() {
             sender.check_chain(now + MS * (2 * step), PeerId(2));
         }
         assert_eq!(links(&mut sender), []);
-        let mut now = now + MS * 1_000;
-        got(&mut sender, now, 1, at_source);
-        let told = look(&mut sender, now);
+        let (told, mut now) = tried(&mut sender, now, 1, at_source, &[]);
         let member = &sender.peers[&PeerId(1)];
         assert_eq!(
             (member.slower, &member.service),
@@ -324,7 +397,8 @@ fn an_upstream_that_gives_little_comes_behind_the_others() {
         );
         assert_eq!(member.at_source, None);
         if is_upstream {
-            assert_eq!(told, [(1, None), (0, Some(2))]);
+            // It is at the head: it goes on fetching where it does.
+            assert_eq!(told, [(0, Some(2))]);
             assert_eq!(sender.peers[&PeerId(0)].chain_rate, Some(100_000), "what it gave");
             continue;
         }
@@ -337,9 +411,9 @@ fn an_upstream_that_gives_little_comes_behind_the_others() {
                 let asks: &[_] = if second == wait { &[(1, None)] } else { &[] };
                 assert_eq!(look(&mut sender, now), asks, "{second} of {wait} s");
             }
-            now += MS * 1_000;
-            got(&mut sender, now, 1, 19);
-            assert_eq!(look(&mut sender, now), [(1, Some(0))]);
+            let told;
+            (told, now) = tried(&mut sender, now, 1, 19, &[]);
+            assert_eq!(told, [(1, Some(0))]);
         }
     }
 }
@@ -347,27 +421,30 @@ fn an_upstream_that_gives_little_comes_behind_the_others() {
 /// Some are known to be slow, as by multicast: what holds them in the chain is looked for all the same.
 #[test]
 fn one_that_is_known_to_be_slow_is_tried_as_well() {
-    let (mut sender, now) = fetching(&[40, 40, 2]);
+    let (mut sender, now) = fetching(&[40, 40, 4]);
     peer(&mut sender, 2).slower = Some(Slower { own: Rate(9), others: Rate(10) });
     assert_eq!(look(&mut sender, now), [(2, None)]);
-    got(&mut sender, now + MS * 1_000, 2, 4);
-    assert_eq!(look(&mut sender, now + MS * 1_000), [(2, Some(0)), (1, Some(2))]);
+    assert_eq!(tried(&mut sender, now, 2, 8, &[]).0, [(2, Some(0)), (1, Some(2))]);
 }
 
 /// One that can reach no upstream says so a second later: that is not its upstream's fault, and costs no other its place.
 #[test]
 fn one_that_reaches_no_other_displaces_none() {
     let (mut sender, now) = fetching(&[40, 40, 40, 0]);
-    for step in 1..50 {
+    for step in 0..50 {
         assert_eq!(look(&mut sender, now + MS * (step * 10)), []);
     }
-    assert!(MS * 1_490 < CHAIN_STALL);
-    sender.lose_upstream(PeerId(3));
-    assert_eq!(look(&mut sender, now + MS * 50), [(3, None)]);
+    let mut now = now + MS * 500;
+    sender.lose_upstream(now, PeerId(3));
+    assert_eq!(look(&mut sender, now), [(3, None)]);
+    // Another word that comes at once is about the upstream before.
+    sender.lose_upstream(now + MS * 39, PeerId(3));
+    assert_eq!((sender.peers[&PeerId(3)].upstreams_lost, links(&mut sender)), (1, vec![]));
     // A second time: it stays at the source, and nothing is tried there.
-    sender.lose_upstream(PeerId(3));
-    let mut now = now + MS * 50;
+    now += MS * 40;
+    sender.lose_upstream(now, PeerId(3));
     let mut told = look(&mut sender, now);
+    assert_eq!(told, [(3, None)], "it is told again");
     for _ in 0..100 {
         now += MS * 1_000;
         for (id, groups) in [(0, 40), (1, 40), (2, 40), (3, 12)] {
@@ -376,36 +453,132 @@ fn one_that_reaches_no_other_displaces_none() {
         sender.check_chain(now, PeerId(3));
         told.extend(look(&mut sender, now));
     }
-    assert!(told.iter().all(|(_, upstream)| upstream.is_none_or(|upstream| upstream == 3)), "{told:?}");
+    assert_eq!(told, [(3, None)]);
     assert!((0..3).all(|id| sender.peers[&PeerId(id)].chain_rate.is_none()), "one has lost its place");
 }
 
-/// A member that reports little until it is tried costs two others their places, and no third: it stays at the source.
+/// If two get nothing from the same one, or do not reach it, within five seconds, that one goes to the tail: the others need not find out one by one.
+#[test]
+fn one_that_gives_nothing_to_two_goes_to_the_tail() {
+    for (apart_ms, complains, goes) in
+        [(1_500, true, true), (1_500, false, true), (4_999, true, true), (5_000, true, false)]
+    {
+        // The first has all, and nothing comes from it.
+        let mut sender = chained(&[90, 0, 0, 0, 0]);
+        let mut now = BEGAN + MS * 1_000;
+        for id in [1, 2] {
+            let fetching = peer(&mut sender, id).fetching.as_mut().unwrap();
+            assert_eq!((fetching.upstream, fetching.from_bytes), (Some(PeerId(0)), 0));
+            if complains {
+                sender.lose_upstream(now, PeerId(id));
+            } else {
+                peer(&mut sender, id).verified_at = Time(now.0 - 1_500_000_000);
+                peer(&mut sender, id).fetching.as_mut().unwrap().since = START;
+                peer(&mut sender, id).behind_since = Some(START);
+                sender.check_chain(now, PeerId(id));
+            }
+            let told = links_at(&mut sender, now);
+            if id == 1 {
+                assert_eq!(told, [(2, Some(0)), (1, Some(4))]);
+            } else if goes {
+                // It was the head, and goes on at the source.
+                assert_eq!(told, [(2, None)]);
+                assert_eq!(sender.chain.upstream(PeerId(0)), Some(PeerId(1)));
+            } else {
+                assert_eq!(told, [(3, Some(0)), (2, Some(1))]);
+            }
+            now += MS * apart_ms;
+        }
+        assert_eq!(sender.peers[&PeerId(0)].chain_rate, goes.then_some(0));
+    }
+    // One that was not the head is told to fetch elsewhere.
+    let mut sender = chained(&[90, 90, 0, 0, 0]);
+    for (id, expected) in [(2, [(3, Some(1)), (2, Some(4))]), (3, [(3, Some(0)), (1, Some(2))])] {
+        sender.lose_upstream(BEGAN, PeerId(id));
+        assert_eq!(links(&mut sender), expected);
+        peer(&mut sender, 3).fetching.as_mut().unwrap().since = START;
+    }
+    // One alone may say so as often as it likes.
+    let mut sender = chained(&[90, 0, 0]);
+    for second in 1..20 {
+        let now = BEGAN + MS * (1_000 * second);
+        sender.lose_upstream(now, PeerId(1));
+        links_at(&mut sender, now);
+    }
+    assert_eq!(sender.peers[&PeerId(0)].chain_rate, None);
+    assert!(sender.peers[&PeerId(1)].fetches_at_source(), "it reaches no other");
+}
+
+/// If the source is slow, each member in turn would get a part of a group and lose it: each has twice the time of the one before, until a head gets
+/// some groups in a second again.
+#[test]
+fn a_slow_source_has_more_time_for_each_head() {
+    let mut sender = chained(&[0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut now = START;
+    for id in 0..8 {
+        (peer(&mut sender, id).verified_at, peer(&mut sender, id).behind_since) = (now, Some(now));
+    }
+    for (id, stall_ms) in (0..7).zip([1_500, 3_000, 6_000, 12_000, 24_000, 24_000, 24_000]) {
+        sender.check_chain(now + MS * (stall_ms - 1), PeerId(id));
+        assert_eq!(links_at(&mut sender, now), [], "{id}");
+        now += MS * stall_ms;
+        (0..8).filter(|other| *other != id).for_each(|other| peer(&mut sender, other).verified_at = now);
+        sender.check_chain(now, PeerId(id));
+        let last = if id == 0 { 7 } else { id - 1 };
+        assert_eq!(links_at(&mut sender, now), [(id + 1, None), (id, Some(last))]);
+    }
+    for (groups, stall) in [(1, 24_000), (2, 1_500)] {
+        now += MS * 1_000;
+        got(&mut sender, now, 7, groups);
+        assert_eq!(look(&mut sender, now), []);
+        assert_eq!(sender.stall(&sender.peers[&PeerId(7)]), MS * stall);
+    }
+}
+
+/// A member is put at the head once, when it gets nothing at the tail either, whatever it says in between.
+#[test]
+fn a_member_comes_to_the_head_once() {
+    let mut sender = chained(&[50, 49, 0]);
+    let mut told = Vec::new();
+    for second in 0..40 {
+        let now = BEGAN + MS * (1_500 * (second + 1));
+        peer(&mut sender, 0).verified_at = now;
+        peer(&mut sender, 1).verified_at = now;
+        if second % 3 == 2 {
+            peer(&mut sender, 2).has_verified(now, second);
+        }
+        sender.check_chain(now, PeerId(2));
+        told.extend(links_at(&mut sender, now));
+    }
+    assert_eq!(told.iter().filter(|link| **link == (2, None)).count(), 1, "{told:?}");
+}
+
+/// A member that reports little until it is tried costs two others their places in a minute, and no third: it stays at the source.
 #[test]
 fn one_member_costs_few_others_their_places() {
-    let (mut sender, mut now) = fetching(&[40, 40, 40, 40, 1]);
-    for upstream in [3, 2] {
-        assert_eq!(look(&mut sender, now), [(4, None)]);
-        now += MS * 1_000;
-        (0..4).for_each(|id| got(&mut sender, now, id, 40));
-        got(&mut sender, now, 4, 40);
-        assert!(look(&mut sender, now).contains(&(4, Some(upstream - 1))));
-        now += MS * 1_000;
-        (0..4).for_each(|id| got(&mut sender, now, id, 40));
-        got(&mut sender, now, 4, 1);
+    for apart_s in [0, 60] {
+        let (mut sender, mut now) = fetching(&[40, 40, 40, 40, 40, 1]);
+        for upstream in [4, 3, 2] {
+            assert_eq!(look(&mut sender, now), [(5, None)]);
+            let others: Vec<(u32, u64)> = (0..5).map(|id| (id, 44)).collect();
+            let told;
+            (told, now) = tried(&mut sender, now, 5, 40, &others);
+            let goes = upstream > 2 || apart_s > 0;
+            assert_eq!(told.contains(&(5, Some(upstream - 1))), goes, "{upstream}, {told:?}");
+            for second in 0..apart_s + 2 {
+                if second > 0 {
+                    assert_eq!(look(&mut sender, now), []);
+                }
+                now += MS * 1_000;
+                (0..5).for_each(|id| got(&mut sender, now, id, 40));
+                got(&mut sender, now, 5, if second < apart_s { 40 } else { 1 });
+            }
+        }
+        let displaced: Vec<u32> =
+            (0..5).filter(|id| sender.peers[&PeerId(*id)].chain_rate.is_some()).collect();
+        assert_eq!(displaced, if apart_s > 0 { vec![2, 3, 4] } else { vec![3, 4] });
+        assert_eq!(sender.peers[&PeerId(5)].fetches_at_source(), apart_s == 0);
     }
-    assert_eq!(look(&mut sender, now), [(4, None)]);
-    for _ in 0..200 {
-        now += MS * 1_000;
-        (0..4).for_each(|id| got(&mut sender, now, id, 40));
-        got(&mut sender, now, 4, 40);
-        assert_eq!(look(&mut sender, now), []);
-    }
-    let displaced: Vec<u32> = (0..4).filter(|id| sender.peers[&PeerId(*id)].chain_rate.is_some()).collect();
-    assert_eq!(displaced, [2, 3]);
-    // If the source has no room for it, it goes back.
-    sender.lose_upstream(PeerId(4));
-    assert!(!sender.peers[&PeerId(4)].fetches_at_source());
 }
 
 /// While a member is tried at the source its upstream may go: the one that is before it then is not blamed, and a head hears of no link.
@@ -415,8 +588,7 @@ fn one_that_was_not_tried_is_not_blamed() {
     assert_eq!(look(&mut sender, now), [(2, None)]);
     sender.settle(PeerId(1), Some(Why::WentAway));
     sender.outputs.clear();
-    got(&mut sender, now + MS * 1_000, 2, 90);
-    assert_eq!(look(&mut sender, now + MS * 1_000), [(2, Some(0))]);
+    assert_eq!(tried(&mut sender, now, 2, 90, &[]).0, [(2, Some(0))]);
     assert_eq!(sender.peers[&PeerId(0)].chain_rate, None);
     // Both before it go: it is the head.
     let (mut sender, now) = fetching(&[900, 10]);
@@ -430,16 +602,18 @@ fn one_that_was_not_tried_is_not_blamed() {
 }
 
 /// At most four are tried at the source at a time; another one waits for its turn, and is not called slow meanwhile. One that the source has
-/// no room for goes back into the chain.
+/// no room for goes back into the chain, and is not tried again at once.
 #[test]
 fn a_few_at_a_time_are_tried_at_the_source() {
     let (mut sender, now) = fetching(&[900, 800, 10, 700, 10, 600, 10, 500, 10, 400, 10, 300]);
     sender.config.slow = SlowPolicy::SHIPPED.dropping();
     assert_eq!(look(&mut sender, now), [(2, None), (4, None), (6, None), (8, None)]);
     assert_eq!((sender.peers[&PeerId(10)].at_source, sender.peers[&PeerId(10)].slower), (None, None));
+    let now = now + MS * 50;
     sender.control(now, PeerId(4), &Control::UpstreamLost);
-    assert_eq!(sender.peers[&PeerId(4)].at_source, None);
-    assert!(!sender.peers[&PeerId(4)].fetches_at_source());
+    let member = &sender.peers[&PeerId(4)];
+    assert_eq!((member.at_source, member.fetches_at_source()), (None, false));
+    assert_eq!((member.tried_in_vain, member.at_source_next), (1, now + MS * 2_000));
     links_at(&mut sender, now);
     assert_eq!(look(&mut sender, now), [(10, None)]);
 }
@@ -448,15 +622,14 @@ fn a_few_at_a_time_are_tried_at_the_source() {
 #[test]
 fn one_that_is_done_at_once_is_not_the_usual() {
     for (groups, named) in [(79, false), (80, true)] {
-        let (mut sender, now) = fetching(&[20, 0]);
+        let (mut sender, now) = fetching(&[40, 0]);
         peer(&mut sender, 1).verified_at = START;
-        let done_at = START + MS * 3;
-        got(&mut sender, done_at, 1, groups);
+        got(&mut sender, START + MS * 3, 1, groups);
         sender.settle(PeerId(1), None);
         sender.outputs.clear();
         // 80 groups in half a second are 160 a second.
-        got(&mut sender, now + MS * 1, 0, 60);
-        assert_eq!(look(&mut sender, now + MS * 1), []);
+        got(&mut sender, now + MS, 0, 80);
+        assert_eq!(look(&mut sender, now + MS), []);
         assert_eq!(peer(&mut sender, 0).slower.is_some(), named, "{groups}");
     }
 }
@@ -465,11 +638,25 @@ fn one_that_is_done_at_once_is_not_the_usual() {
 #[test]
 fn members_are_looked_at_now_and_then() {
     let (mut sender, now) = fetching(&[40, 40, 10]);
-    assert_eq!(look(&mut sender, START + MS * 950), []);
+    assert_eq!(look(&mut sender, Time(now.0 - 50_000_000)), []);
     sender.look_at_chain(now + MS * 49);
     assert_eq!(links(&mut sender), []);
     sender.look_at_chain(now + MS * 50);
     assert_eq!(links(&mut sender), [(2, None)]);
+}
+
+/// One that fetches where it is told to fetch hears nothing: it would begin anew.
+#[test]
+fn a_link_that_is_there_is_not_told_again() {
+    let mut sender = chained(&[40, 40, 40, 40]);
+    for id in [2, 3] {
+        peer(&mut sender, id).upstreams_lost = 2;
+        sender.outputs.push_back(Output::Chain(Link { peer: PeerId(id), upstream: None }));
+    }
+    assert_eq!(links(&mut sender), [(2, None), (3, None)]);
+    let links_of = sender.chain.demote(PeerId(2));
+    sender.outputs.extend(links_of.into_iter().map(Output::Chain));
+    assert_eq!(links(&mut sender), []);
 }
 
 proptest! {
