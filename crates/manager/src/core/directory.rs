@@ -10,7 +10,7 @@ use polycast_protocol::directory::{
     DirectoryConfig, DirectoryInput, DirectoryOutput, TopicRefusal, Version, Wish, WishRefusal,
 };
 use polycast_protocol::leases::AgentKey;
-use polycast_types::{Duration, ObjectId};
+use polycast_types::{Duration, ObjectId, Time};
 
 /// Objects, or receivers, that one message may name.
 const NAMED_MAX: usize = 65_536;
@@ -182,9 +182,22 @@ impl Inner {
         // A word that a later version has added says nothing to us.
         let Some(word) = word.word else { return Ok(()) };
         let now = self.now();
-        inputs(agent, word)?.into_iter().for_each(|input| self.directory.handle(now, input));
+        for input in inputs(agent, word)? {
+            if !self.only_waits(&input) {
+                self.directory.handle(now, input);
+            }
+        }
         self.drain();
         Ok(())
+    }
+
+    /// Whether nothing comes because the transfer waits for its path here, or has it only now: then the agent that was told to send is not
+    /// passed over, however long that takes. No origin is read for it, and the receiver says again that nothing comes.
+    fn only_waits(&self, input: &DirectoryInput) -> bool {
+        let DirectoryInput::Unserved { agent, object } = input else { return false };
+        let since = Time(self.now().0.saturating_sub(DirectoryConfig::default().begin.0));
+        let holder = self.directory.server(agent, *object);
+        holder.is_some_and(|holder| self.machine.waits_or_begins(holder, *object, &agent.name, since))
     }
 
     /// Tells an agent what the directory has for it.
@@ -198,5 +211,92 @@ impl Inner {
     pub(super) fn forget_objects_of(&mut self, agent: AgentKey) {
         let now = self.now();
         self.directory.handle(now, DirectoryInput::Gone { agent });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Around, Core};
+    use super::*;
+    use polycast_protocol::leases::{Input, Join, PathRequest, Receivers};
+    use polycast_types::{AppId, DataId};
+    use std::sync::Arc;
+    use tokio::sync::mpsc;
+
+    fn agent(name: &str) -> AgentKey {
+        AgentKey { name: name.into(), incarnation: 1 }
+    }
+
+    type Messages = mpsc::Receiver<Result<api::ManagerMessage, tonic::Status>>;
+
+    fn join(core: &Arc<Core>, name: &str) -> (super::super::Seat, Messages) {
+        let (outbox, messages) = mpsc::channel(64);
+        let join = Join { agent: agent(name), address: ([10, 0, 0, 1], 1), leases: Vec::new() };
+        let (from, joined) = (std::net::Ipv4Addr::LOCALHOST.into(), Message::Joined(api::Joined::default()));
+        (core.join(join, from, outbox, joined).unwrap(), messages)
+    }
+
+    fn path(source: &str, request: u64, data: u64, receiver: &str) -> Input {
+        Input::Request(PathRequest {
+            agent: agent(source),
+            request,
+            object: ObjectId { app: AppId::default(), data: DataId(data) },
+            object_bytes: 7,
+            remaining_bytes: 7,
+            receivers: Receivers::Named(vec![receiver.into()]),
+            divisible: false,
+            lease: None,
+            wish: Default::default(),
+        })
+    }
+
+    /// A transfer may wait in the queue for paths for longer than a receiver waits before it says that nothing comes: as long as it does its
+    /// source is not passed over, and no origin is read. One that does not ask for a path is.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_for_its_path_is_not_passed_over() {
+        let settings = "fabrics = ['ip-multicast']\nsilence-ms = 600000\nlease-ms = 600000\n\
+            [ip-multicast]\npool = '239.1.0.0/32'\n[objects]\nsettle-ms = 100";
+        let config = ManagerConfig::from_toml(settings).unwrap();
+        for asks in [true, false] {
+            let (core, _news) = Core::new(&config, &Around::default()).unwrap();
+            let core = Arc::new(core);
+            let seats: Vec<_> = ["holder", "receiver", "other"].map(|name| join(&core, name)).into();
+            let object = ObjectId { app: AppId::default(), data: DataId(1) };
+            let says = |name: &str, word: Word| {
+                let word = api::DirectoryWord { word: Some(word) };
+                core.with(|inner| inner.hear_word(&agent(name), word)).unwrap();
+            };
+            // Another transfer has the one address that there is.
+            core.with(|inner| inner.apply(path("other", 1, 2, "receiver")));
+            let held = api::HeldObject { object: object_ref(object), length: 7, root: vec![3; 32] };
+            says("holder", Word::Have(api::Have { objects: vec![held] }));
+            let want = api::Want { object: object_ref(object), can_fill: true, waits: true, fills: false };
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            says("receiver", Word::Want(want));
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            core.with(Inner::drain);
+            let told = core.with(|inner| inner.directory.server(&agent("receiver"), object).cloned());
+            assert_eq!(told, Some(agent("holder")));
+            if asks {
+                core.with(|inner| inner.apply(path("holder", 1, 1, "receiver")));
+            }
+            let unserved = || Word::Unserved(api::Unserved { object: object_ref(object) });
+            let filler = || core.with(|inner| inner.directory.filler(object).cloned());
+            tokio::time::advance(std::time::Duration::from_secs(30)).await;
+            says("receiver", unserved());
+            assert_eq!(filler(), (!asks).then(|| agent("receiver")), "the holder waits: {asks}");
+            if asks {
+                // It has its path by now, and a while to begin.
+                let request = agent("other").request(1);
+                core.with(|inner| inner.apply(Input::Withdraw { request }));
+                tokio::time::advance(std::time::Duration::from_secs(19)).await;
+                says("receiver", unserved());
+                assert_eq!(filler(), None);
+                tokio::time::advance(std::time::Duration::from_secs(2)).await;
+                says("receiver", unserved());
+                assert_eq!(filler(), Some(agent("receiver")), "it has its path, and sends nothing");
+            }
+            drop(seats);
+        }
     }
 }

@@ -21,7 +21,7 @@ pub use words::{
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
-use objects::{Entry, Serve};
+use objects::{Entry, Serve, WantState};
 use polycast_types::{ObjectId, Time};
 use topics::Topic;
 
@@ -176,6 +176,15 @@ impl Directory {
     #[must_use]
     pub fn filler(&self, object: ObjectId) -> Option<&AgentKey> {
         self.entries.get(&object)?.filling.as_ref()
+    }
+
+    /// The agent that was told to send an object to this one, and has not said yet how that went.
+    #[must_use]
+    pub fn server(&self, agent: &AgentKey, object: ObjectId) -> Option<&AgentKey> {
+        match self.entries.get(&object)?.wants.get(agent)?.state {
+            WantState::Served(serve) => Some(&self.serves.get(&serve)?.holder),
+            WantState::Waiting | WantState::Arriving(_) => None,
+        }
     }
 
     /// The last version of a topic that is committed.

@@ -129,7 +129,8 @@ pub enum DirectoryInput {
         /// The object.
         object: ObjectId,
     },
-    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to.
+    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to. Not for one
+    /// whose transfer waits for its path: that one is not at fault, and is asked about again later.
     Unserved {
         /// The agent.
         agent: AgentKey,
