@@ -894,3 +894,27 @@ fn one_that_says_it_has_sent_and_has_not_is_passed_over() {
     let fill = DirectoryOutput::Fill { agent: agent(1), object: object(1) };
     assert_eq!(spoken(&mut directory, 30_100..40_200), [(40_100, fill)]);
 }
+
+/// A subscriber that comes after the commit hears which version is about to come. So its agent can say that nothing of it does, and another one
+/// that has it is told to send it.
+#[test]
+fn a_subscriber_that_comes_after_the_commit_hears_what_is_about_to_come() {
+    let mut directory = settled(4);
+    said(&mut directory, have(0, 1));
+    said(&mut directory, have(2, 1));
+    said(&mut directory, publish(0, "t", 3, 1));
+    let version = Version { number: 3, object: object(1) };
+    assert_eq!(directory.committed("t"), Some(&version));
+    let news = |committed| {
+        let (topic, version) = ("t".to_string(), version.clone());
+        DirectoryOutput::News { agent: agent(1), topic, version, committed }
+    };
+    assert_eq!(said(&mut directory, subscribe(1, "t")), [news(false), serve(0, 1, 1, &[1])]);
+    assert_eq!(directory.server(&agent(1), object(1)), Some(&agent(0)));
+    directory.handle(ms(50_000), DirectoryInput::Unserved { agent: agent(1), object: object(1) });
+    assert_eq!(outputs(&mut directory, ms(50_000)), [serve(2, 2, 1, &[1])]);
+    assert_eq!(directory.server(&agent(1), object(1)), Some(&agent(2)));
+    directory.handle(ms(51_000), have(1, 1));
+    assert_eq!(outputs(&mut directory, ms(51_000)), [news(true)]);
+    assert_eq!(directory.server(&agent(1), object(1)), None);
+}

@@ -94,7 +94,10 @@ impl Directory {
             if self.has(agent, version.object) {
                 self.news(agent, topic, version, true);
             } else if staged.is_none() {
-                self.want_for(now, agent, topic, version.object);
+                // It hears what it waits for, so that it can say when nothing of it comes.
+                let object = version.object;
+                self.news(agent, topic, version, false);
+                self.want_for(now, agent, topic, object);
             }
         }
         if let Some(version) = staged {
