@@ -8,14 +8,16 @@ use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::directory_news::News;
 use polycast_api::manager::directory_word::Word;
 use polycast_types::{AppId, ObjectId};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::{mpsc, oneshot};
 
 /// Objects that one message names.
 const BATCH_MAX: usize = 1_024;
 /// News that were not read yet.
 const NEWS_MAX: usize = 4_096;
+/// Versions without a publisher that are remembered until it is known what has become of them.
+const ABANDONED_MAX: usize = 1_024;
 
 /// An object that is here: its length, and its root hash where that is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +40,19 @@ pub(super) type Publication = Result<api::Published, Refusal>;
 struct Publishing {
     word: api::PublishTopic,
     answer: oneshot::Sender<Publication>,
+    /// Whether a manager may have heard it.
+    said: bool,
+}
+
+/// A version whose publisher waits no more. The manager goes on with it all the same.
+struct Abandoned {
+    word: api::PublishTopic,
+    /// It was said in this session: then an answer comes.
+    answered: bool,
+}
+
+fn number_of(word: &api::PublishTopic) -> u64 {
+    word.version.as_ref().map_or(0, |version| version.number)
 }
 
 /// What is told.
@@ -51,6 +66,8 @@ pub(super) struct Directory {
     /// Versions of topics that are committed.
     known: BTreeMap<String, (AppId, api::TopicVersion)>,
     publishing: BTreeMap<String, Publishing>,
+    /// The oldest first.
+    abandoned: VecDeque<Abandoned>,
     news: Option<mpsc::Sender<News>>,
 }
 
@@ -83,7 +100,10 @@ fn have<'a>(held: impl Iterator<Item = (&'a ObjectId, &'a HeldObject)>) -> Vec<W
 
 impl Directory {
     /// All that the manager has to know.
-    pub(super) fn all(&self) -> Vec<Said> {
+    pub(super) fn all(&mut self) -> Vec<Said> {
+        self.publishing.values_mut().for_each(|one| one.said = true);
+        // What was said of these in an earlier session this manager may not know; an answer to it may have been lost.
+        self.abandoned.iter_mut().for_each(|one| one.answered = false);
         let serving = Word::Serving(api::Serving { serve_ids: self.serving.keys().copied().collect() });
         let wants = self.wants.iter().filter(|(object, _)| !self.held.contains_key(object));
         let wants = wants.map(|(object, wish)| want(*object, *wish));
@@ -103,23 +123,32 @@ impl Directory {
         let Some(news) = news.news else { return true };
         match news {
             News::Published(published) => {
-                if let Some(publishing) = self.publishing.remove(&published.topic) {
+                let number = published.number;
+                if let Some(publishing) = self.take_publishing(&published.topic, number) {
                     self.know(&published.topic, &publishing.word.app_id, publishing.word.version);
                     // The publisher may have gone.
                     let _ = publishing.answer.send(Ok(published));
+                } else if let Some(word) = self.take_abandoned(&published.topic, number)
+                    && self.known.get(&published.topic).is_none_or(|(_, known)| known.number < number)
+                {
+                    self.know(&published.topic, &word.app_id, word.version);
                 }
                 true
             }
-            News::Refused(refused) if refused.number.is_some() => {
-                if let Some(publishing) = self.publishing.remove(&refused.topic) {
-                    let _ = publishing.answer.send(Err(refusal(&refused.kind, refused.reason)));
+            News::Refused(refused) => match refused.number {
+                Some(number) => {
+                    if let Some(publishing) = self.take_publishing(&refused.topic, number) {
+                        let _ = publishing.answer.send(Err(refusal(&refused.kind, refused.reason)));
+                    } else {
+                        self.take_abandoned(&refused.topic, number);
+                    }
+                    true
                 }
-                true
-            }
-            News::Refused(refused) => {
-                self.subscribed.remove(&refused.topic);
-                self.pass_on(News::Refused(refused))
-            }
+                None => {
+                    self.subscribed.remove(&refused.topic);
+                    self.pass_on(News::Refused(refused))
+                }
+            },
             News::Topic(topic) => {
                 if topic.committed
                     && let Some(app) = self.subscribed.get(&topic.topic).copied()
@@ -131,6 +160,19 @@ impl Directory {
             News::Denied(denied) => self.pass_on(News::Denied(denied)),
             other => self.pass_on(other),
         }
+    }
+
+    /// Takes out what is being published of a topic, if it is this version.
+    fn take_publishing(&mut self, topic: &str, number: u64) -> Option<Publishing> {
+        let is_it = self.publishing.get(topic).is_some_and(|one| number_of(&one.word) == number);
+        if is_it { self.publishing.remove(topic) } else { None }
+    }
+
+    /// Takes out this version if its publisher has gone.
+    fn take_abandoned(&mut self, topic: &str, number: u64) -> Option<api::PublishTopic> {
+        let is_it = |one: &Abandoned| one.word.topic == topic && number_of(&one.word) == number;
+        let at = self.abandoned.iter().position(is_it)?;
+        self.abandoned.remove(at).map(|one| one.word)
     }
 
     fn know(&mut self, topic: &str, app: &[u8], version: Option<api::TopicVersion>) {
@@ -270,22 +312,38 @@ impl ManagerLink {
         }
     }
 
-    /// The last version of a topic that this agent knows to be committed.
-    pub(crate) fn known_version(&self, topic: &str) -> Option<u64> {
-        self.table().directory.known.get(topic).map(|(_, version)| version.number)
+    /// The last version of a topic that this agent knows to be committed, or that may be by now: its publisher has not waited.
+    pub(crate) fn last_version(&self, topic: &str) -> Option<u64> {
+        let table = self.table();
+        let known = table.directory.known.get(topic).map(|(_, version)| version.number);
+        let abandoned = table.directory.abandoned.iter().filter(|one| one.word.topic == topic);
+        abandoned.map(|one| number_of(&one.word)).chain(known).max()
     }
 
     /// Publishes a version; the answer comes when it is committed.
     pub(crate) fn publish(&self, word: api::PublishTopic) -> Result<oneshot::Receiver<Publication>, Refusal> {
         let mut table = self.table();
-        if let Some(other) = table.directory.publishing.get(&word.topic) {
-            let number = other.word.version.as_ref().map_or(0, |version| version.number);
+        let busy = |number: u64| {
             let message = format!("version {number} of '{}' is on its way from here already", word.topic);
-            return Err(Refusal::new(Kind::ObjectBusy, message));
+            Err(Refusal::new(Kind::ObjectBusy, message))
+        };
+        if let Some(other) = table.directory.publishing.get(&word.topic) {
+            return busy(number_of(&other.word));
         }
+        let number = number_of(&word);
+        // An answer names the number and not the object: of two it could not be told which is meant.
+        let is_other = |one: &Abandoned| {
+            let same = one.word.topic == word.topic && number_of(&one.word) == number;
+            same && one.answered && one.word.version != word.version
+        };
+        if table.directory.abandoned.iter().any(is_other) {
+            return busy(number);
+        }
+        // What is said again has a publisher again.
+        table.directory.take_abandoned(&word.topic, number);
         let (answer, published) = oneshot::channel();
-        table.word(Word::Publish(word.clone()));
-        table.directory.publishing.insert(word.topic.clone(), Publishing { word, answer });
+        let said = table.word(Word::Publish(word.clone()));
+        table.directory.publishing.insert(word.topic.clone(), Publishing { word, answer, said });
         Ok(published)
     }
 
@@ -293,8 +351,119 @@ impl ManagerLink {
     pub(crate) fn forget_publishing(&self, topic: &str) {
         let mut table = self.table();
         let is_over = table.directory.publishing.get(topic).is_some_and(|one| one.answer.is_closed());
-        if is_over {
-            table.directory.publishing.remove(topic);
+        if is_over && let Some(Publishing { word, said: true, .. }) = table.directory.publishing.remove(topic)
+        {
+            let abandoned = &mut table.directory.abandoned;
+            if abandoned.len() >= ABANDONED_MAX {
+                abandoned.pop_front();
+            }
+            abandoned.push_back(Abandoned { word, answered: true });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Identity;
+    use super::*;
+    use polycast_api::manager::manager_client::ManagerClient;
+    use polycast_types::DataId;
+    use std::net::Ipv4Addr;
+    use tonic::transport::Endpoint;
+
+    fn version(number: u64, data: u64) -> api::TopicVersion {
+        let object = object_ref(ObjectId { app: AppId::default(), data: DataId(data) });
+        api::TopicVersion { number, object }
+    }
+
+    fn word(number: u64, data: u64) -> api::PublishTopic {
+        api::PublishTopic {
+            app_id: AppId::default().0.to_vec(),
+            topic: "t".into(),
+            version: Some(version(number, data)),
+            patience_ms: None,
+        }
+    }
+
+    fn hear(link: &ManagerLink, news: News) {
+        assert!(link.table().directory.take_in(api::DirectoryNews { news: Some(news) }));
+    }
+
+    fn published(link: &ManagerLink, number: u64) {
+        let (topic, have, missing) = ("t".into(), Vec::new(), Vec::new());
+        hear(link, News::Published(api::Published { topic, number, have, missing }));
+    }
+
+    fn refused(link: &ManagerLink, number: u64) {
+        let (topic, kind, reason) = ("t".into(), "object-busy".into(), "no".into());
+        hear(link, News::Refused(api::TopicRefused { topic, number: Some(number), kind, reason }));
+    }
+
+    /// A session of a link, with what it says.
+    fn connect(link: &ManagerLink) -> mpsc::Receiver<api::AgentMessage> {
+        let (outbox, said) = mpsc::channel(4_096);
+        let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        link.table().connect(outbox, ManagerClient::new(channel));
+        said
+    }
+
+    fn link() -> ManagerLink {
+        let me = Identity { name: "a".into(), address: Ipv4Addr::LOCALHOST, control_port: 1 };
+        ManagerLink::new("127.0.0.1:1", me, None).unwrap()
+    }
+
+    /// A version goes on when its publisher waits no more: the next one has a higher number, and what becomes of the first is not told to
+    /// the second.
+    #[tokio::test]
+    async fn a_version_whose_publisher_has_gone_counts() {
+        let link = link();
+        // Of what no manager can have heard nothing comes.
+        drop(link.publish(word(9, 9)).unwrap());
+        link.forget_publishing("t");
+        assert_eq!(link.last_version("t"), None);
+        let _said = connect(&link);
+        for (number, is_committed) in [(5, true), (7, false)] {
+            drop(link.publish(word(number, number)).unwrap());
+            link.forget_publishing("t");
+            assert_eq!(link.last_version("t"), Some(number));
+            let why = link.publish(word(number, 1)).unwrap_err();
+            assert_eq!(why.kind, Kind::ObjectBusy, "which of the two an answer is for could not be told");
+            let mut next = link.publish(word(number + 1, 2)).unwrap();
+            if is_committed {
+                published(&link, number);
+            } else {
+                refused(&link, number);
+            }
+            assert!(next.try_recv().is_err(), "that was the answer to the first");
+            refused(&link, number + 1);
+            assert_eq!(next.await.unwrap().unwrap_err().kind, Kind::ObjectBusy);
+            assert_eq!(link.last_version("t"), Some(5), "what was refused does not count");
+            let known = link.table().directory.known["t"].1.clone();
+            assert_eq!(known, version(5, 5), "the committed one is that of the first");
+        }
+    }
+
+    /// What is said again is answered again; a manager that has not heard of a version is in the way of no other one of its number.
+    #[tokio::test]
+    async fn a_version_that_is_said_again_has_a_publisher_again() {
+        let link = link();
+        let _said = connect(&link);
+        drop(link.publish(word(5, 1)).unwrap());
+        link.forget_publishing("t");
+        let again = link.publish(word(5, 1)).unwrap();
+        assert!(link.table().directory.abandoned.is_empty());
+        published(&link, 5);
+        assert_eq!(again.await.unwrap().unwrap().number, 5);
+        drop(link.publish(word(6, 1)).unwrap());
+        link.forget_publishing("t");
+        let _said = connect(&link);
+        let other = link.publish(word(6, 2)).unwrap();
+        published(&link, 6);
+        assert_eq!(other.await.unwrap().unwrap().number, 6);
+        for number in 0..2 * ABANDONED_MAX as u64 {
+            drop(link.publish(word(10 + number, 1)).unwrap());
+            link.forget_publishing("t");
+        }
+        assert_eq!(link.table().directory.abandoned.len(), ABANDONED_MAX);
     }
 }

@@ -97,7 +97,7 @@ impl Objects {
             return Err(Refusal::new(Kind::Invalid, why));
         }
         announce(&shared.catalog, &shared.link);
-        let next = || match shared.link.known_version(&topic) {
+        let next = || match shared.link.last_version(&topic) {
             Some(last) => last.checked_add(1).ok_or_else(|| {
                 Refusal::new(
                     Kind::Invalid,
