@@ -1,5 +1,6 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
+mod place;
 mod sets;
 mod table;
 

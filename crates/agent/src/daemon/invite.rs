@@ -4,6 +4,7 @@ use super::Shared;
 use super::catalog::{Coming, Confirm, Receive, Send};
 use super::sets;
 use super::store::Description;
+use super::users::User;
 use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
@@ -284,7 +285,7 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     }
     let begun = Instant::now();
     let receive = loop {
-        let receive = shared.catalog.begin_receive(invitation.object);
+        let receive = begin(shared, invitation.object);
         if let Some(answer) = gathered(shared, invitation) {
             tracing::info!(set = %invitation.object, source = %invitation.source, "invited: its list is here");
             return Ok(answer);
@@ -308,6 +309,19 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
     }
     answer.map_err(|refusal| refusal.to_string())
+}
+
+/// Begins to receive an object; one whose bytes were in the memory of a process that has ended is not in the way.
+fn begin(shared: &Shared, id: ObjectId) -> Result<Receive, Refusal> {
+    match shared.catalog.begin_receive(id) {
+        Err(refusal)
+            if refusal.kind == Kind::ObjectTaken && sets::forget_what_has_gone(shared, id, User::agent()) =>
+        {
+            tracing::info!(object = %id, "the process that had it has ended");
+            shared.catalog.begin_receive(id)
+        }
+        receive => receive,
+    }
 }
 
 /// Makes room in the store for what comes.

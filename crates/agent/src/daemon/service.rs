@@ -93,18 +93,6 @@ impl Service {
         }
     }
 
-    /// Lets go of an object whose bytes were in the memory of a process that has ended: they are nowhere now, and a script that runs again
-    /// takes the same number.
-    fn forget_what_has_gone(&self, id: ObjectId, user: User) {
-        let Some(Snapshot::Available(there)) = self.shared.catalog.get(id) else { return };
-        // One that cannot be looked at may be there.
-        let has_gone = |path: &Path| path.starts_with("/proc") && path.try_exists().is_ok_and(|there| !there);
-        if there.added_from.as_deref().is_some_and(has_gone) {
-            // One that is another user's, or is still being sent, stays: then the number is taken.
-            let _ = sets::delete(&self.shared, id, user, || self.shared.store.remove(id));
-        }
-    }
-
     /// Makes a directory known as a set of files.
     async fn add_set(
         &self,
@@ -193,7 +181,7 @@ impl Agent for Service {
         user.check_path()?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
-        self.forget_what_has_gone(id, user);
+        sets::forget_what_has_gone(&self.shared, id, user);
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
         if !request.files {

@@ -285,6 +285,16 @@ pub(super) fn delete(
     Ok(())
 }
 
+/// Lets go of an object whose bytes were in the memory of a process that has ended: they are nowhere now, and a script that runs again
+/// takes the same number, or another host sends what has it. Gives whether there was one.
+pub(super) fn forget_what_has_gone(shared: &Shared, id: ObjectId, user: User) -> bool {
+    // One that cannot be looked at may be there.
+    let has_gone = |path: &Path| path.starts_with("/proc") && path.try_exists().is_ok_and(|there| !there);
+    // One that is another user's, or is still being sent, stays: then the number is taken.
+    let forgotten = shared.catalog.delete_gone(id, user, has_gone, || shared.store.remove(id));
+    forgotten.is_ok()
+}
+
 /// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought by themselves; one that is in
 /// use goes when others need its room.
 fn forget_files(shared: &Shared, set: &Set, user: User) {

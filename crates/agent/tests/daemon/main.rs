@@ -2,6 +2,7 @@
 
 mod classes;
 mod eviction;
+mod fills;
 mod leader;
 mod memory;
 mod real;

@@ -1,0 +1,81 @@
+//! Places of objects: one that stands for bytes that are nowhere any more is given back.
+
+use super::{Catalog, Inner, State, User, unknown};
+use polycast_api::error::Refusal;
+use polycast_types::ObjectId;
+use std::io;
+use std::path::Path;
+
+impl Catalog {
+    /// Takes out an object that was added, if `has_gone` says so of the path where its bytes were. It is looked at and taken out at once:
+    /// another one may have come in its place since the caller has looked.
+    pub(crate) fn delete_gone(
+        &self,
+        id: ObjectId,
+        user: User,
+        has_gone: impl FnOnce(&Path) -> bool,
+        remove: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<(), Refusal> {
+        let check = |inner: &Inner| match inner.objects.get(&id) {
+            Some(State::Available { object, .. }) if object.added_from.as_deref().is_some_and(has_gone) => {
+                Ok(())
+            }
+            _ => Err(unknown(id)),
+        };
+        self.delete_if(id, user, check, remove)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Available;
+    use super::*;
+    use polycast_api::error::Kind;
+    use polycast_net::object::ObjectKind;
+    use polycast_types::{AppId, DataId};
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    fn id(data: u64) -> ObjectId {
+        ObjectId { app: AppId::default(), data: DataId(data) }
+    }
+
+    fn added(path: &str) -> Available {
+        Available {
+            name: "a".into(),
+            kind: ObjectKind::File,
+            length: 3,
+            mode: 0o644,
+            stamp: [1; 32],
+            root: String::new(),
+            added_from: Some(path.into()),
+            choice: Arc::default(),
+            since: SystemTime::now(),
+            holder: None,
+            used: SystemTime::now(),
+            pinned: false,
+            superseded: false,
+        }
+    }
+
+    /// Two look at the same number: the second one does not take out what the first has put in its place.
+    #[test]
+    fn what_has_gone_makes_room_and_what_is_new_stays() {
+        let catalog = Arc::new(Catalog::new(3, 2, Vec::new()));
+        let give_back =
+            || catalog.delete_gone(id(1), User::agent(), |path| path == Path::new("/old"), || Ok(false));
+        assert_eq!(give_back().unwrap_err().kind, Kind::ObjectUnknown);
+        catalog.add(id(1), added("/old")).unwrap();
+        let sending = catalog.begin_send(id(1)).unwrap();
+        assert_eq!(give_back().unwrap_err().kind, Kind::ObjectBusy);
+        drop(sending);
+        give_back().unwrap();
+        catalog.add(id(1), added("/new")).unwrap();
+        give_back().unwrap_err();
+        assert!(catalog.is_known(id(1)));
+        catalog.delete(id(1), User::agent(), || Ok(false)).unwrap();
+        let receive = catalog.begin_receive(id(1)).unwrap();
+        give_back().unwrap_err();
+        drop(receive);
+    }
+}
