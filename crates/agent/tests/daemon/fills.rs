@@ -1,14 +1,33 @@
-//! Numbers that processes have left behind.
+//! Objects that come in more than one way at a time, and numbers that processes have left behind.
 
-use super::world::{events, started, stopped};
-use polycast_api::agent::ObjectKind;
+use super::world::{AgentTask, events, started, stopped, until};
+use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::send_event::Event as Sent;
-use polycast_api::client::{Receivers, SendOptions, Session, ToPut, Wait};
-use polycast_types::{DataId, Duration as Span};
+use polycast_api::agent::{Object, ObjectKind, ObjectState};
+use polycast_api::client::{ClientError, Fetching, Receivers, SendOptions, Session, ToPut, Wait, Wanted};
+use polycast_types::{AppId, DataId, Duration as Span, ObjectId};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 const SETTINGS: &str = "[objects]\nsettle-ms = 100";
 const LATEST: Option<Span> = Some(Span::from_secs(60));
+
+/// The next event of a fetch that is no progress.
+async fn next(fetching: &mut Fetching) -> Result<Event, ClientError> {
+    loop {
+        let event = tokio::time::timeout(Duration::from_secs(20), fetching.next()).await.expect("in time")?;
+        match event.expect("the fetch goes on") {
+            Event::Progress(_) => {}
+            event => return Ok(event),
+        }
+    }
+}
+
+async fn is_receiving(agent: &AgentTask, data: DataId) -> bool {
+    let objects = agent.client().await.list(None).await.unwrap();
+    objects.iter().any(|one| one.data_id == data.0 && one.state() == ObjectState::Receiving)
+}
 
 async fn sent(session: &Session, data: DataId) -> (bool, String) {
     let sending = session.send(data, &Receivers::All, &SendOptions::default()).await.unwrap();
@@ -16,6 +35,50 @@ async fn sent(session: &Session, data: DataId) -> (bool, String) {
     match events.last() {
         Some(Sent::Finished(report)) => (report.is_complete(), format!("{report:?}")),
         _ => (false, format!("{events:?} {error:?}")),
+    }
+}
+
+/// What is brought from its origin while an agent has begun to send it: what comes first is waited for, and where that fails the bytes of the
+/// origin are taken. The process that asks gets the object in both cases, and hears of no failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_told_to_fill_waits_for_what_comes() {
+    for fails in [false, true] {
+        let (manager, world, [a, b]) = started(SETTINGS, ["a", "b"]).await;
+        let session = b.session(1).await;
+        let key = "test:one";
+        let mut fetching = session.fetch(Wanted::Key(key.into()), true, LATEST).await.unwrap();
+        let Event::Waiting(waiting) = next(&mut fetching).await.unwrap() else { panic!("it waits") };
+        let Event::Fill(_) = next(&mut fetching).await.unwrap() else { panic!("it is told to fill") };
+        let app = AppId(waiting.app_id.as_slice().try_into().unwrap());
+        let id = ObjectId { app, data: DataId(waiting.data_id) };
+        let source = a.client().await.register(id.app, 1).await.unwrap();
+        source.add(id.data, &world.file("from-a", b"from a")).await.unwrap();
+        world.engine.hold.store(true, Ordering::SeqCst);
+        let sending = tokio::spawn({
+            let source = source.clone();
+            async move { sent(&source, id.data).await }
+        });
+        until("it comes", async || is_receiving(&b, id.data).await).await;
+        let (pieces, incoming) = mpsc::channel(4);
+        for piece in [&b"from its origin"[..], b""] {
+            pieces.send(Ok(piece.to_vec())).await.unwrap();
+        }
+        let filling = tokio::spawn({
+            let session = session.clone();
+            async move { session.fill(key, None, "", incoming).await }
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!filling.is_finished(), "it waits for what comes");
+        world.engine.break_down.store(fails, Ordering::SeqCst);
+        world.engine.hold.store(false, Ordering::SeqCst);
+        let filled: Object = filling.await.unwrap().unwrap();
+        let expected = if fails { &b"from its origin"[..] } else { b"from a" };
+        assert_eq!(filled.length, expected.len() as u64, "fails: {fails}");
+        let Event::Object(object) = next(&mut fetching).await.unwrap() else { panic!("the object") };
+        assert_eq!(std::fs::read(&object.path).unwrap(), expected);
+        let (is_complete, report) = sending.await.unwrap();
+        assert!(is_complete || fails, "{report}");
+        stopped([a, b], manager).await;
     }
 }
 

@@ -1,7 +1,7 @@
-//! Places of objects: one that stands for bytes that are nowhere any more is given back.
+//! Places of objects: one that stands for bytes that are nowhere any more is given back, and one in which an object comes is waited for.
 
-use super::{Catalog, Inner, State, User, unknown};
-use polycast_api::error::Refusal;
+use super::{Catalog, Inner, Snapshot, State, User, unknown};
+use polycast_api::error::{Kind, Refusal};
 use polycast_types::ObjectId;
 use std::io;
 use std::path::Path;
@@ -24,13 +24,32 @@ impl Catalog {
         };
         self.delete_if(id, user, check, remove)
     }
+
+    /// Waits while an object is being received, whatever becomes of it.
+    ///
+    /// # Errors
+    /// The agent ends.
+    pub(crate) async fn settled(&self, id: ObjectId) -> Result<(), Refusal> {
+        let mut changes = self.changes();
+        loop {
+            // Seen before looking, so that a change in between is not missed.
+            if changes.borrow_and_update().is_none() {
+                return Err(Refusal::new(Kind::Cancelled, "the agent is shutting down"));
+            }
+            if !matches!(self.get(id), Some(Snapshot::Receiving { .. })) {
+                return Ok(());
+            }
+            if changes.changed().await.is_err() {
+                return Err(unknown(id));
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Available;
     use super::*;
-    use polycast_api::error::Kind;
     use polycast_net::object::ObjectKind;
     use polycast_types::{AppId, DataId};
     use std::sync::Arc;
@@ -77,5 +96,23 @@ mod tests {
         let receive = catalog.begin_receive(id(1)).unwrap();
         give_back().unwrap_err();
         drop(receive);
+    }
+
+    #[tokio::test]
+    async fn what_is_being_received_is_waited_for() {
+        let catalog = Arc::new(Catalog::new(3, 2, Vec::new()));
+        catalog.settled(id(1)).await.unwrap();
+        let receive = catalog.begin_receive(id(1)).unwrap();
+        let waiting = tokio::spawn({
+            let catalog = Arc::clone(&catalog);
+            async move { catalog.settled(id(1)).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        receive.fail(Refusal::new(Kind::StoreFull, "the store is full"));
+        waiting.await.unwrap().unwrap();
+        let _receive = catalog.begin_receive(id(1)).unwrap();
+        catalog.close();
+        assert_eq!(catalog.settled(id(1)).await.unwrap_err().kind, Kind::Cancelled);
     }
 }

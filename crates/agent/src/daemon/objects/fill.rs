@@ -2,6 +2,7 @@
 
 use super::super::catalog::Receive;
 use super::super::convert;
+use super::super::sets;
 use super::super::store::Description;
 use super::super::users::User;
 use super::super::{Shared, catalog::Snapshot};
@@ -117,7 +118,7 @@ pub(crate) async fn fill(
     begun.end(outcome.as_ref().map(drop).map_err(|refusal| refusal.message.as_str()));
     outcome?;
     match objects.shared.catalog.get(id) {
-        Some(Snapshot::Available(object)) => {
+        Some(Snapshot::Available(object)) if object.is_for(user) => {
             Ok(convert::available(id, object, &objects.shared.store.path(id), user))
         }
         _ => Err(Refusal::new(Kind::ObjectUnknown, format!("object {id} has gone already"))),
@@ -131,14 +132,29 @@ async fn take_in(
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    // What a key names is for all, and counts for the user who has brought it.
-    let receive = match user.is_other() {
-        true => shared.catalog.begin_bring(key.object, user, false)?,
-        false => shared.catalog.begin_receive(key.object)?,
-    };
+    let Some(receive) = begin(shared, key.object, user).await? else { return Ok(()) };
     let expected = Expected { length: first.length, digest: key.digest.clone(), user };
     let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL };
     store(shared, receive, shape, expected, first, requests).await
+}
+
+/// Begins to take in an object, unless it is here. Another agent may have begun to send it since this one was told to fill: then the bytes of
+/// the origin are needed only where that fails.
+async fn begin(shared: &Arc<Shared>, id: ObjectId, user: User) -> Result<Option<Receive>, Refusal> {
+    loop {
+        sets::forget_what_has_gone(shared, id, user);
+        // What a key names is for all, and counts for the user who has brought it.
+        let begun = match user.is_other() {
+            true => shared.catalog.begin_bring(id, user, false),
+            false => shared.catalog.begin_receive(id),
+        };
+        match begun {
+            Ok(receive) => return Ok(Some(receive)),
+            Err(refusal) if refusal.kind == Kind::ObjectBusy => shared.catalog.settled(id).await?,
+            Err(refusal) if refusal.kind == Kind::ObjectTaken => return Ok(None),
+            Err(refusal) => return Err(refusal),
+        }
+    }
 }
 
 /// Writes what a caller brings into the store.
