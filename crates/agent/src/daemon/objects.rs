@@ -21,7 +21,7 @@ use super::Shared;
 use super::catalog::{Available, Catalog};
 use super::manager_link::{HeldObject, ManagerLink};
 use super::sends::Sends;
-use fetch::Fetches;
+use fetch::{Fetches, Unserved};
 use polycast_api::convert::object_id;
 use polycast_api::manager;
 use polycast_api::manager::directory_news::News;
@@ -38,6 +38,7 @@ pub(super) struct Objects {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     fetches: Mutex<Fetches>,
+    unserved: Mutex<Unserved>,
     topics: Mutex<Topics>,
     /// What transfers of objects that are being published came to, by their numbers.
     published: Mutex<BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>>,
@@ -49,6 +50,7 @@ impl Objects {
             shared,
             sends,
             fetches: Mutex::default(),
+            unserved: Mutex::default(),
             topics: Mutex::default(),
             published: Mutex::default(),
         }
@@ -103,6 +105,10 @@ impl Objects {
     fn fetches(&self) -> MutexGuard<'_, Fetches> {
         // Nothing here panics between two changes that belong together.
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unserved(&self) -> MutexGuard<'_, Unserved> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn published(&self) -> MutexGuard<'_, BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>> {

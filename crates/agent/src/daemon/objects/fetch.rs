@@ -148,7 +148,7 @@ impl Objects {
                         unserved_at = Instant::now() + UNSERVED;
                     } else if Instant::now() >= unserved_at {
                         unserved_at = Instant::now() + UNSERVED;
-                        self.shared.link.unserved(object);
+                        self.say_unserved(object);
                     }
                     if let Some(Snapshot::Receiving { bytes, total, .. }) = coming
                         && (bytes, total) != told
@@ -326,6 +326,13 @@ impl Objects {
         }
     }
 
+    /// Nothing of an object comes: the manager hears it once, however many wait for it.
+    pub(super) fn say_unserved(&self, object: ObjectId) {
+        if self.unserved().notes(object, Instant::now()) {
+            self.shared.link.unserved(object);
+        }
+    }
+
     /// The manager says that the object does not come.
     pub(super) fn denied(&self, object: ObjectId, refusal: &Refusal) {
         let mut fetches = self.fetches();
@@ -349,11 +356,48 @@ impl Objects {
     }
 }
 
+/// Of which objects the manager has heard lately that nothing of them comes.
+#[derive(Default)]
+pub(super) struct Unserved(BTreeMap<ObjectId, Instant>);
+
+impl Unserved {
+    /// Notes that this is to be said of an object now, unless it was said already in the time that goes by between two such words.
+    fn notes(&mut self, object: ObjectId, now: Instant) -> bool {
+        self.0.retain(|_, said| now.duration_since(*said) < UNSERVED);
+        // The calls that wait are bounded, and so are their objects.
+        let is_new = !self.0.contains_key(&object);
+        if is_new {
+            self.0.insert(object, now);
+        }
+        is_new
+    }
+}
+
 /// How the manager hears of an object that several may ask for.
 fn wish(fetch: &Fetch) -> ObjectWish {
     ObjectWish {
         can_fill: fetch.waiters.values().any(|waiter| waiter.can_fill && !waiter.failed),
         waits: fetch.waiters.values().all(|waiter| waiter.waits),
         fills: fetch.filling.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_types::DataId;
+
+    #[test]
+    fn that_nothing_comes_is_said_once_of_each_object() {
+        let object = |data| ObjectId { app: AppId::default(), data: DataId(data) };
+        let (mut unserved, begun) = (Unserved::default(), Instant::now());
+        for waiter in 0..1_000 {
+            let now = begun + Duration::from_millis(waiter);
+            assert_eq!(unserved.notes(object(1), now), waiter == 0);
+            assert_eq!(unserved.notes(object(2), now), waiter == 0);
+        }
+        assert!(!unserved.notes(object(1), begun + UNSERVED - Duration::from_millis(1)));
+        assert!(unserved.notes(object(1), begun + UNSERVED));
+        assert_eq!(unserved.0.len(), 1, "what was said before that is forgotten");
     }
 }

@@ -230,7 +230,7 @@ impl Objects {
                 () = events.closed() => return Ok(()),
                 () = tokio::time::sleep(UNSERVED) => {
                     if let Some((_, id)) = now.staged.filter(|(_, id)| self.shared.catalog.get(*id).is_none()) {
-                        self.shared.link.unserved(id);
+                        self.say_unserved(id);
                     }
                 }
             }
