@@ -82,6 +82,45 @@ async fn one_that_was_told_to_fill_waits_for_what_comes() {
     }
 }
 
+/// Agents that are told to send an object are turned down while it comes from elsewhere. The process that asks goes on waiting, and when it has
+/// not come the manager is asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_denied_while_it_comes_is_waited_for() {
+    let (manager, world, [a, b]) = started(SETTINGS, ["a", "b"]).await;
+    let (source, session) = (a.session(1).await, b.session(1).await);
+    let path = world.file("weights", b"0123456789");
+    let mut running = Vec::new();
+    for (data, comes) in [(DataId(1), true), (DataId(2), false)] {
+        let (pieces, incoming) = mpsc::channel(4);
+        let what =
+            ToPut { name: "weights".into(), kind: ObjectKind::File, length: 10, mode: 0, private: false };
+        let putting = tokio::spawn({
+            let session = session.clone();
+            async move { session.put(data, what, incoming).await }
+        });
+        pieces.send(Ok(b"01234".to_vec())).await.unwrap();
+        until("it is being brought", async || is_receiving(&b, data).await).await;
+        let mut fetching = session.fetch(Wanted::Id(data), false, LATEST).await.unwrap();
+        let Event::Waiting(_) = next(&mut fetching).await.unwrap() else { panic!("it waits") };
+        source.add(data, &path).await.unwrap();
+        running.push((data, comes, pieces, putting, fetching));
+    }
+    // Three tries in vain, of a second and a half each, and more.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    for (data, comes, pieces, putting, mut fetching) in running {
+        if comes {
+            pieces.send(Ok(b"56789".to_vec())).await.unwrap();
+            pieces.send(Ok(Vec::new())).await.unwrap();
+        } else {
+            pieces.send(Err("it is not wanted any more".into())).await.unwrap();
+        }
+        assert_eq!(putting.await.unwrap().is_ok(), comes);
+        let Event::Object(object) = next(&mut fetching).await.unwrap() else { panic!("the object") };
+        assert_eq!(std::fs::read(&object.path).unwrap(), b"0123456789", "object {}", data.0);
+    }
+    stopped([a, b], manager).await;
+}
+
 /// A process has added what was in its memory, and has ended: its number is free for what another host sends, and for what is brought.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_process_has_left_behind_is_in_the_way_of_nothing() {

@@ -42,6 +42,8 @@ pub(super) struct Fetches {
 struct Fetch {
     waiters: BTreeMap<u64, Waiter>,
     filling: Option<Filling>,
+    /// The manager has denied it while it comes: it is asked for again if it does not come.
+    comes: bool,
 }
 
 struct Waiter {
@@ -333,11 +335,29 @@ impl Objects {
         }
     }
 
+    /// Asks again for an object that was denied while it came, if it has not come.
+    async fn ask_again(self: Arc<Self>, object: ObjectId) {
+        // The agent may end meanwhile.
+        let _ = self.shared.catalog.settled(object).await;
+        let mut fetches = self.fetches();
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        fetch.comes = false;
+        self.want(object, fetch);
+    }
+
     /// The manager says that the object does not come.
-    pub(super) fn denied(&self, object: ObjectId, refusal: &Refusal) {
+    pub(super) fn denied(self: &Arc<Self>, object: ObjectId, refusal: &Refusal) {
         let mut fetches = self.fetches();
         self.shared.link.forget_want(object);
         let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        if matches!(self.shared.catalog.get(object), Some(Snapshot::Receiving { .. })) {
+            // An agent is sending it: others were turned down meanwhile, and that is why it is denied.
+            tracing::info!(%object, %refusal, "denied, and comes all the same");
+            if !std::mem::replace(&mut fetch.comes, true) {
+                tokio::spawn(Arc::clone(self).ask_again(object));
+            }
+            return;
+        }
         let message = format!("object {object}: {}", refusal.message);
         let refusal = Refusal::new(refusal.kind, message);
         let mut told: usize = 0;
