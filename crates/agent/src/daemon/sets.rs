@@ -163,6 +163,11 @@ pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<O
     let is_here = |part: &Part| {
         files.get(&part.id).is_some_and(|(length, root)| *length == part.len && *root == hex(&part.root))
     };
+    // Bytes that lie here and are not among what was found: what they are cannot be read just now.
+    let may_be_here = |part: &Part| {
+        let is_unread = || !files.contains_key(&part.id) && store.path(part.id).try_exists().unwrap_or(true);
+        is_here(part) || is_unread()
+    };
     let mut is_whole = |found: &Found| {
         if found.description.kind != ObjectKind::Set {
             return true;
@@ -171,6 +176,10 @@ pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<O
             Ok(set) if set.parts().iter().all(is_here) => {
                 sets.insert(found.id, Arc::new(set));
                 true
+            }
+            Ok(set) if set.parts().iter().all(may_be_here) => {
+                tracing::warn!(set = %found.id, "stays in the store unused: what its files are cannot be read");
+                false
             }
             _ => {
                 tracing::warn!(set = %found.id, "removed from the store: not all of its files are here");
@@ -706,4 +715,55 @@ pub(super) async fn outcomes(
     };
     let outcomes = receivers.into_iter().map(of).collect();
     (outcomes, Some(report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_types::{AppId, DataId};
+    use std::fs;
+
+    /// A set stays in the store while the bytes of its files do, also where it cannot be read just now what these are.
+    #[test]
+    fn a_set_whose_files_cannot_be_read_just_now_stays() {
+        let (folder, tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(tree.path().join("a"), b"abc").unwrap();
+        let root_of = |path: &Path, _| Ok(*blake3::hash(&fs::read(path)?).as_bytes());
+        let manifest = Manifest::of(&TreeSource::open(tree.path()).unwrap(), root_of).unwrap();
+        let id = ObjectId { app: AppId::default(), data: DataId(1) };
+        let list = manifest.to_bytes();
+        let set = Set::of(id, manifest).unwrap();
+        let part = &set.parts()[0];
+        let open = || Store::open(folder.path()).unwrap();
+        let (store, _) = open();
+        let enter = |id: ObjectId, bytes: &[u8], kind| {
+            fs::write(store.path(id), bytes).unwrap();
+            let (name, root) = ("a".to_string(), hex(blake3::hash(bytes).as_bytes()));
+            let (length, mode) = (bytes.len() as u64, MODE_USUAL);
+            let description = Description { name, kind, length, mode, root, holder: None, pinned: false };
+            store.describe(id, &description).unwrap();
+        };
+        enter(id, &list, ObjectKind::Set);
+        enter(part.id, b"abc", ObjectKind::File);
+        let described = store.path(part.id).with_extension("toml");
+        let text = fs::read_to_string(&described).unwrap();
+        drop(store);
+        // As it was, unreadable, as it was, and gone.
+        for (written, is_whole, stays) in [
+            (Some(&*text), true, true),
+            (Some("?"), false, true),
+            (Some(&*text), true, true),
+            (None, false, false),
+        ] {
+            match written {
+                Some(text) => fs::write(&described, text).unwrap(),
+                None => fs::remove_file(&described).unwrap(),
+            }
+            let (store, found) = open();
+            let (found, sets) = whole(&store, found);
+            assert_eq!(sets.contains_key(&id), is_whole, "{written:?}");
+            assert_eq!(found.iter().any(|one| one.id == id), is_whole);
+            assert_eq!(store.path(id).exists(), stays, "{written:?}");
+        }
+    }
 }
