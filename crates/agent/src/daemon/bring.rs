@@ -11,7 +11,6 @@ use polycast_net::store::check_name;
 use polycast_types::{ObjectId, Printable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 /// Bytes that are read at a time.
@@ -68,7 +67,7 @@ fn shape(first: &PutRequest) -> Result<Shape, Refusal> {
 pub(super) async fn take(
     shared: &Arc<Shared>,
     (id, user): (ObjectId, User),
-) -> Result<ReceiverStream<Result<TakeResponse, Status>>, Refusal> {
+) -> Result<mpsc::Receiver<Result<TakeResponse, Status>>, Refusal> {
     let internal = |error: tokio::task::JoinError| Refusal::new(Kind::Internal, error.to_string());
     let unknown = || Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here"));
     // It is not removed while it is being opened; what is open stays.
@@ -85,7 +84,7 @@ pub(super) async fn take(
     let source = opened.await.map_err(internal)??;
     let (pieces, stream) = mpsc::channel(PIECES_MAX);
     tokio::spawn(give(source, pieces));
-    Ok(ReceiverStream::new(stream))
+    Ok(stream)
 }
 
 /// Reads an object piece by piece as a caller takes them; one that takes none holds no thread.

@@ -8,7 +8,7 @@ use super::users::User;
 use polycast_api::error::{Kind, Refusal};
 use polycast_types::AppId;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For how long a process that cannot be looked for has said nothing when its place is another one's.
@@ -25,15 +25,31 @@ struct Registered {
     /// The process at the other end of the socket, if the system tells. One outside of the agent's container has none here.
     pid: Option<i32>,
     user: User,
-    /// When it was heard last.
-    heard_at: Instant,
+    /// When it was heard last; a call of its that is open holds this too.
+    heard_at: Arc<Mutex<Instant>>,
 }
 
 impl Registered {
-    /// Whether it may have gone: it cannot be looked for, and has been silent for long.
+    /// Whether it may have gone: it cannot be looked for, has no call open, and has been silent for long.
     fn may_have_gone(&self) -> bool {
-        self.pid.is_none_or(|pid| pid <= 0) && self.heard_at.elapsed() >= SILENT_ENOUGH
+        self.pid.is_none_or(|pid| pid <= 0)
+            && Arc::strong_count(&self.heard_at) == 1
+            && heard(&self.heard_at).elapsed() >= SILENT_ENOUGH
     }
+}
+
+/// A call that is open: as long as this lives its process is there.
+#[derive(Debug)]
+pub(crate) struct Call(Arc<Mutex<Instant>>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        *heard(&self.0) = Instant::now();
+    }
+}
+
+fn heard(at: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
+    at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Processes {
@@ -64,11 +80,21 @@ impl Processes {
                 format!("process {process} of this application is another user's: take another number");
             return Err(Refusal::new(Kind::NotAllowed, message));
         }
-        let own = table.values().filter(|one| one.user.uid() == user.uid()).count();
-        if own >= user.share(self.most) && !table.contains_key(&(app, process)) {
-            return Err(user.too_many(own, "processes"));
+        let is_own = |one: &Registered| one.user.uid() == user.uid();
+        let count = |table: &BTreeMap<_, Registered>| table.values().filter(|one| is_own(one)).count();
+        if !table.contains_key(&(app, process)) && count(&table) >= user.share(self.most) {
+            // The same where a user has taken its part.
+            table.retain(|_, one| !(is_own(one) && one.may_have_gone()));
+            let own = count(&table);
+            if own >= user.share(self.most) {
+                return Err(user.too_many(own, "processes"));
+            }
         }
-        table.insert((app, process), Registered { pid, user, heard_at: Instant::now() });
+        // Calls of this process may be open.
+        let before = table.get(&(app, process)).map(|one| Arc::clone(&one.heard_at));
+        let heard_at = before.unwrap_or_else(|| Arc::new(Mutex::new(Instant::now())));
+        *heard(&heard_at) = Instant::now();
+        table.insert((app, process), Registered { pid, user, heard_at });
         Ok(())
     }
 
@@ -81,12 +107,12 @@ impl Processes {
         Ok(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Whether a process of this user has registered.
-    pub(crate) fn check(&self, app: AppId, process: u64, user: User) -> Result<(), Refusal> {
-        match self.lock().get_mut(&(app, process)) {
+    /// Whether a process of this user has registered. What it gives is held for as long as the process's call is open.
+    pub(crate) fn check(&self, app: AppId, process: u64, user: User) -> Result<Call, Refusal> {
+        match self.lock().get(&(app, process)) {
             Some(one) if user.may_end(Some(one.user.uid())) => {
-                one.heard_at = Instant::now();
-                Ok(())
+                *heard(&one.heard_at) = Instant::now();
+                Ok(Call(Arc::clone(&one.heard_at)))
             }
             _ => Err(not_registered(process)),
         }
@@ -140,12 +166,49 @@ mod tests {
             processes.register(app, process, user, Some(0)).unwrap();
         }
         assert_eq!(processes.register(app, 3, user, Some(0)).unwrap_err().kind, Kind::Full);
-        for one in processes.lock().values_mut() {
-            one.heard_at = Instant::now().checked_sub(SILENT_ENOUGH).unwrap();
-        }
+        silence(&processes);
         processes.check(app, 2, user).unwrap();
         processes.register(app, 3, user, Some(0)).unwrap();
         assert!(processes.check(app, 1, user).is_err() && processes.check(app, 2, user).is_ok());
+    }
+
+    /// All have been silent for long.
+    fn silence(processes: &Processes) {
+        for one in processes.lock().values() {
+            *heard(&one.heard_at) = Instant::now().checked_sub(SILENT_ENOUGH).unwrap();
+        }
+    }
+
+    /// One user has a part of the places, and those of its processes that may have gone are not in the way of its next one.
+    #[test]
+    fn silent_processes_of_a_user_with_its_part_give_way() {
+        let processes = Processes::new(8);
+        let (app, user, another) = (AppId::default(), User::numbered(1_001), User::numbered(1_002));
+        for process in 1..=2 {
+            processes.register(app, process, user, Some(0)).unwrap();
+        }
+        processes.register(app, 7, another, Some(0)).unwrap();
+        assert_eq!(processes.register(app, 3, user, Some(0)).unwrap_err().kind, Kind::Full);
+        silence(&processes);
+        processes.register(app, 3, user, Some(0)).unwrap();
+        assert_eq!(processes.count(), 2, "those of other users stay");
+        processes.check(app, 7, another).unwrap();
+    }
+
+    /// A process that waits in one long call says nothing, and is there.
+    #[test]
+    fn one_that_has_a_call_open_is_there() {
+        let processes = Processes::new(1);
+        let (app, user) = (AppId::default(), User::agent());
+        processes.register(app, 1, user, None).unwrap();
+        let call = processes.check(app, 1, user).unwrap();
+        processes.register(app, 1, user, None).unwrap();
+        silence(&processes);
+        assert_eq!(processes.register(app, 2, user, None).unwrap_err().kind, Kind::Full);
+        drop(call);
+        assert_eq!(processes.register(app, 2, user, None).unwrap_err().kind, Kind::Full, "it has just ended");
+        silence(&processes);
+        processes.register(app, 2, user, None).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::choice::Choice;
 use super::convert;
 use super::manager_link::{FabricWish, LinkState};
 use super::objects::{self, Asks, Key, Objects, Watching};
+use super::processes::Call;
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::sets;
@@ -38,6 +39,7 @@ use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -54,6 +56,26 @@ pub(super) struct Service {
     sends: Arc<Sends>,
     streams: Arc<Streams>,
     objects: Arc<Objects>,
+}
+
+/// What a process is told in a call; as long as that is open the process is there.
+pub(super) struct Told<T> {
+    events: ReceiverStream<Result<T, Status>>,
+    _call: Call,
+}
+
+impl<T> Told<T> {
+    fn by(events: mpsc::Receiver<Result<T, Status>>, call: Call) -> Response<Self> {
+        Response::new(Told { events: ReceiverStream::new(events), _call: call })
+    }
+}
+
+impl<T> Stream for Told<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.events).poll_next(context)
+    }
 }
 
 impl Service {
@@ -76,6 +98,12 @@ impl Service {
         let (app, process) = convert::caller(caller)?;
         self.shared.processes.check(app, process, user)?;
         Ok((app, process))
+    }
+
+    /// Held as long as the call of a process is open.
+    fn call(&self, caller: Option<&Caller>, user: User) -> Result<Call, Refusal> {
+        let (app, process) = convert::caller(caller)?;
+        self.shared.processes.check(app, process, user)
     }
 
     /// The object that a registered process of this user names.
@@ -210,19 +238,21 @@ impl Agent for Service {
             return Err(Refusal::new(Kind::Invalid, "the call does not say which object").into());
         };
         let id = self.object(first.caller.as_ref(), user, first.data_id)?;
+        let _call = self.call(first.caller.as_ref(), user)?;
         Ok(Response::new(bring::put(&self.shared, (id, user), first, requests).await?))
     }
 
-    type TakeStream = ReceiverStream<Result<TakeResponse, Status>>;
+    type TakeStream = Told<TakeResponse>;
 
     async fn take(&self, request: Request<TakeRequest>) -> Result<Response<Self::TakeStream>, Status> {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let mut id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let call = self.call(request.caller.as_ref(), user)?;
         if !request.app_id.is_empty() {
             id.app = app_id(&request.app_id)?;
         }
-        Ok(Response::new(bring::take(&self.shared, (id, user)).await?))
+        Ok(Told::by(bring::take(&self.shared, (id, user)).await?, call))
     }
 
     type SendStream = Pin<Box<dyn Stream<Item = Result<SendEvent, Status>> + Send>>;
@@ -250,6 +280,7 @@ impl Agent for Service {
         let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
         let detached = request.detached;
         let wish = Wish { object: id, receivers, options, lease, fabric, detached, user };
+        let call = self.call(request.caller.as_ref(), user)?;
         let watcher = self.sends.start(wish.clone())?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         if let Some(set) = self.shared.catalog.set(id) {
@@ -257,7 +288,7 @@ impl Agent for Service {
         } else {
             tokio::spawn(tell(watcher, events));
         }
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        Ok(Response::new(Box::pin(Told::by(stream, call).into_inner())))
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<ExtendResponse>, Status> {
@@ -287,6 +318,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
         let object = self.shared.catalog.wait(id, user, timeout, request.known_only).await?;
         self.shared.used(id);
@@ -431,6 +463,7 @@ impl Agent for Service {
         };
         let app = self.app(first.caller.as_ref(), user)?;
         convert::check_name("a stream", &first.name)?;
+        let _call = self.call(first.caller.as_ref(), user)?;
         let mut pen = self.streams.pen((app, user), &first.name)?;
         pen.write(&first.messages).await?;
         while let Some(request) = requests.message().await? {
@@ -439,7 +472,7 @@ impl Agent for Service {
         Ok(Response::new(pen.totals()))
     }
 
-    type ReceiveMessagesStream = ReceiverStream<Result<ReceiveMessagesResponse, Status>>;
+    type ReceiveMessagesStream = Told<ReceiveMessagesResponse>;
 
     async fn receive_messages(
         &self,
@@ -447,10 +480,10 @@ impl Agent for Service {
     ) -> Result<Response<Self::ReceiveMessagesStream>, Status> {
         let user = User::of(&request)?;
         let request = request.into_inner();
-        self.app(request.caller.as_ref(), user)?;
+        let call = self.call(request.caller.as_ref(), user)?;
         convert::check_name("a stream", &request.name)?;
         let responses = self.streams.hear(&request.name, request.hold_us)?;
-        Ok(Response::new(ReceiverStream::new(responses)))
+        Ok(Told::by(responses, call))
     }
 
     async fn leave_stream(
@@ -473,7 +506,7 @@ impl Agent for Service {
         Ok(Response::new(ListStreamsResponse { streams: self.streams.list().await? }))
     }
 
-    type FetchStream = ReceiverStream<Result<FetchEvent, Status>>;
+    type FetchStream = Told<FetchEvent>;
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
         let user = User::of(&request)?;
@@ -486,9 +519,10 @@ impl Agent for Service {
         };
         let deadline = request.deadline_ms.map(Duration::from_millis);
         let asks = Asks { process, user, can_fill: request.can_fill, deadline };
+        let call = self.call(request.caller.as_ref(), user)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(Arc::clone(&self.objects).fetch(object, asks, events));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Told::by(stream, call))
     }
 
     async fn fill(&self, request: Request<Streaming<FillRequest>>) -> Result<Response<Object>, Status> {
@@ -498,6 +532,7 @@ impl Agent for Service {
             return Err(Refusal::new(Kind::Invalid, "the call does not say which object").into());
         };
         let process = self.process(first.caller.as_ref(), user)?;
+        let _call = self.call(first.caller.as_ref(), user)?;
         Ok(Response::new(objects::fill(&self.objects, (process, user), first, requests).await?))
     }
 
@@ -505,11 +540,12 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
         convert::check_name("a topic", &request.topic)?;
         Ok(Response::new(self.objects.publish((app, user), request).await?))
     }
 
-    type FilesStream = ReceiverStream<Result<FilesEvent, Status>>;
+    type FilesStream = Told<FilesEvent>;
 
     async fn files(&self, request: Request<FilesRequest>) -> Result<Response<Self::FilesStream>, Status> {
         let user = User::of(&request)?;
@@ -517,11 +553,12 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
         let (events, stream) = mpsc::channel(EVENTS_MAX);
+        let call = self.call(request.caller.as_ref(), user)?;
         tokio::spawn(sets::files(Arc::clone(&self.shared), (id, user), timeout, events));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Told::by(stream, call))
     }
 
-    type WatchStream = ReceiverStream<Result<WatchEvent, Status>>;
+    type WatchStream = Told<WatchEvent>;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let user = User::of(&request)?;
@@ -532,11 +569,12 @@ impl Agent for Service {
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         let watching = Watching::new(id, &request.ranges, events)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
+        let call = self.call(request.caller.as_ref(), user)?;
         tokio::spawn(watching.run(Arc::clone(&self.shared), timeout));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Told::by(stream, call))
     }
 
-    type SubscribeStream = ReceiverStream<Result<TopicEvent, Status>>;
+    type SubscribeStream = Told<TopicEvent>;
 
     async fn subscribe(
         &self,
@@ -547,8 +585,9 @@ impl Agent for Service {
         let app = self.app(request.caller.as_ref(), user)?;
         convert::check_name("a topic", &request.topic)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
+        let call = self.call(request.caller.as_ref(), user)?;
         tokio::spawn(Arc::clone(&self.objects).subscribe((app, user), request.topic, events));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Told::by(stream, call))
     }
 }
 
