@@ -41,9 +41,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-/// While a call waits the agent is asked so often whether it lives; one that does not say so in time is given up. It may be stopped.
+/// While a call waits the agent is asked so often whether it lives; one that does not say so in time is given up: it may be stopped. An agent
+/// that waits for a slow disk may be silent for a while, too.
 const ALIVE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
-const ALIVE_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
+const ALIVE_WITHIN: std::time::Duration = std::time::Duration::from_secs(180);
 /// The longest message of an agent, in bytes: it lists all of its objects in one.
 const MESSAGE_LEN_MAX: usize = 256 << 20;
 

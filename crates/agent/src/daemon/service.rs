@@ -106,6 +106,16 @@ impl Service {
         self.shared.processes.check(app, process, user)
     }
 
+    /// Does what may wait for a disk; other calls of the same client are answered meanwhile.
+    async fn aside<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Shared) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        let done = tokio::task::spawn_blocking(move || act(&shared)).await;
+        done.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))
+    }
+
     /// The object that a registered process of this user names.
     fn object(&self, caller: Option<&Caller>, user: User, data: u64) -> Result<ObjectId, Refusal> {
         Ok(ObjectId { app: self.app(caller, user)?, data: DataId(data) })
@@ -329,9 +339,8 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
-        let store = &self.shared.store;
         // What was added stays where it is: it does not lie in the store.
-        sets::delete(&self.shared, id, user, || store.remove(id))?;
+        self.aside(move |shared| sets::delete(shared, id, user, || shared.store.remove(id))).await??;
         tracing::info!(object = %id, "deleted");
         Ok(Response::new(DeleteResponse {}))
     }
@@ -341,13 +350,13 @@ impl Agent for Service {
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         self.check_visible(id, user)?;
-        let store = &self.shared.store;
-        let object = self
-            .shared
-            .catalog
-            .pin(id, user, request.pinned, |description| store.describe(id, description))?;
+        let pin = move |shared: &Shared| {
+            let write = |description: &_| shared.store.describe(id, description);
+            shared.catalog.pin(id, user, request.pinned, write)
+        };
+        let object = self.aside(pin).await??;
         tracing::info!(object = %id, pinned = request.pinned, "kept");
-        Ok(Response::new(convert::available(id, object, &store.path(id), user)))
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
@@ -375,6 +384,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         check_version(request.into_inner().protocol_version)?;
         let shared = &self.shared;
+        let store_free_bytes = self.aside(|shared| shared.store.free_bytes().unwrap_or(0)).await?;
         let state = shared.link.state();
         let (peers, lost) = match state {
             LinkState::Joined => shared.link.peers().await,
@@ -397,7 +407,7 @@ impl Agent for Service {
                 LinkState::Away { reason, .. } => reason,
             },
             store: shared.store.folder().to_string_lossy().into_owned(),
-            store_free_bytes: shared.store.free_bytes().unwrap_or(0),
+            store_free_bytes,
             uptime_seconds: shared.started.elapsed().as_secs(),
             registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
             transfers: self.transfers(user),
