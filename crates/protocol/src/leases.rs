@@ -347,19 +347,24 @@ impl Leases {
         })
     }
 
-    /// Whether an agent's request for a path for this object, to this receiver among others, waits, or was granted after this time.
+    /// Whether an agent's request for a path for this object, to this receiver among others, waits.
     #[must_use]
-    pub fn waits_or_begins(&self, agent: &AgentKey, object: ObjectId, receiver: &str, since: Time) -> bool {
+    pub fn waits(&self, agent: &AgentKey, object: ObjectId, receiver: &str) -> bool {
         let Some(member) = self.members.get(receiver) else { return false };
         let own = agent.request(0)..=agent.request(u64::MAX);
-        let mut pending = self.pending_by_key.range(own.clone()).filter_map(|(_, id)| self.pending.get(id));
-        let waits = pending.any(|(pending, waiting)| {
+        let mut pending = self.pending_by_key.range(own).filter_map(|(_, id)| self.pending.get(id));
+        pending.any(|(pending, waiting)| {
             waiting.object == object && pending.group.receivers.contains(&member.host)
-        });
+        })
+    }
+
+    /// Whether it was granted after this time.
+    #[must_use]
+    pub fn has_begun(&self, agent: &AgentKey, object: ObjectId, receiver: &str, since: Time) -> bool {
+        let own = agent.request(0)..=agent.request(u64::MAX);
         let mut leases = self.by_request.range(own).filter_map(|(_, id)| self.leases.get(id));
         let is_new = |lease: &Lease| lease.object == object && lease.granted_at > since;
-        waits
-            || leases.any(|lease| is_new(lease) && lease.grant.receiver_names().any(|name| name == receiver))
+        leases.any(|lease| is_new(lease) && lease.grant.receiver_names().any(|name| name == receiver))
     }
 
     /// Name of the scheduler.

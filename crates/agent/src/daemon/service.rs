@@ -219,6 +219,7 @@ impl Agent for Service {
         user.check_path()?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
         sets::forget_what_has_gone(&self.shared, id, user);
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
@@ -305,6 +306,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
         if request.time_ms.is_none() && request.add.is_empty() && request.remove.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "the call does not say what to change").into());
         }
@@ -363,6 +365,7 @@ impl Agent for Service {
         let user = User::of(&request)?;
         let request = request.into_inner();
         let app = self.app(request.caller.as_ref(), user)?;
+        let _call = self.call(request.caller.as_ref(), user)?;
         user.check_trusted("have objects removed at other agents")?;
         Ok(Response::new(removals::ask(&self.shared, app, request).await?))
     }

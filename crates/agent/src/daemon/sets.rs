@@ -297,10 +297,14 @@ pub(super) fn delete(
 /// Lets go of an object whose bytes were in the memory of a process that has ended: they are nowhere now, and a script that runs again
 /// takes the same number, or another host sends what has it. Gives whether there was one.
 pub(super) fn forget_what_has_gone(shared: &Shared, id: ObjectId, user: User) -> bool {
-    // One that cannot be looked at may be there.
+    let Some(Snapshot::Available(object)) = shared.catalog.get(id) else { return false };
+    // It may be far away, so the catalog is not held meanwhile. One that cannot be looked at may be there.
     let has_gone = |path: &Path| path.starts_with("/proc") && path.try_exists().is_ok_and(|there| !there);
+    if !object.added_from.as_deref().is_some_and(has_gone) {
+        return false;
+    }
     // One that is another user's, or is still being sent, stays: then the number is taken.
-    let forgotten = shared.catalog.delete_gone(id, user, has_gone, || shared.store.remove(id));
+    let forgotten = shared.catalog.delete_gone(id, user, &object, || shared.store.remove(id));
     forgotten.is_ok()
 }
 

@@ -84,7 +84,9 @@ fn inputs(agent: &AgentKey, word: Word) -> Result<Vec<DirectoryInput>, Refusal> 
             let wish = Wish { can_fill: want.can_fill, waits: want.waits, fills: want.fills };
             DirectoryInput::Want { agent, object: object(want.object)?, wish }
         }
-        Word::Unserved(unserved) => DirectoryInput::Unserved { agent, object: object(unserved.object)? },
+        Word::Unserved(unserved) => {
+            DirectoryInput::Unserved { agent, object: object(unserved.object)?, waits: false }
+        }
         Word::Unwant(unwant) => DirectoryInput::Unwant { agent, object: object(unwant.object)? },
         Word::FillFailed(failed) => {
             let reason = cut(failed.reason);
@@ -182,22 +184,20 @@ impl Inner {
         // A word that a later version has added says nothing to us.
         let Some(word) = word.word else { return Ok(()) };
         let now = self.now();
-        for input in inputs(agent, word)? {
-            if !self.only_waits(&input) {
-                self.directory.handle(now, input);
+        for mut input in inputs(agent, word)? {
+            if let DirectoryInput::Unserved { agent, object, waits } = &mut input {
+                let Some(holder) = self.directory.server(agent, *object) else { continue };
+                let since = Time(now.0.saturating_sub(DirectoryConfig::default().begin.0));
+                // It has its path only now, and a while to begin. The receiver says again that nothing comes.
+                if self.machine.has_begun(holder, *object, &agent.name, since) {
+                    continue;
+                }
+                *waits = self.machine.waits(holder, *object, &agent.name);
             }
+            self.directory.handle(now, input);
         }
         self.drain();
         Ok(())
-    }
-
-    /// Whether nothing comes because the transfer waits for its path here, or has it only now: then the agent that was told to send is not
-    /// passed over, however long that takes. No origin is read for it, and the receiver says again that nothing comes.
-    fn only_waits(&self, input: &DirectoryInput) -> bool {
-        let DirectoryInput::Unserved { agent, object } = input else { return false };
-        let since = Time(self.now().0.saturating_sub(DirectoryConfig::default().begin.0));
-        let holder = self.directory.server(agent, *object);
-        holder.is_some_and(|holder| self.machine.waits_or_begins(holder, *object, &agent.name, since))
     }
 
     /// Tells an agent what the directory has for it.

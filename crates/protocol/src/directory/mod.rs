@@ -113,7 +113,7 @@ impl Directory {
             DirectoryInput::Lost { agent, object } => self.lost(now, &agent, object),
             DirectoryInput::Want { agent, object, wish } => self.want(now, agent, object, wish),
             DirectoryInput::Unwant { agent, object } => self.unwant(now, &agent, object),
-            DirectoryInput::Unserved { agent, object } => self.unserved(now, &agent, object),
+            DirectoryInput::Unserved { agent, object, waits } => self.unserved(now, &agent, object, waits),
             DirectoryInput::FillFailed { agent, object, reason } => {
                 self.fill_failed(now, &agent, object, reason);
             }

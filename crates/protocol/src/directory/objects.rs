@@ -232,7 +232,7 @@ impl Directory {
 
     /// One that was told to send an object has not begun: another one that has it does, or the receiver gets it from its origin. Where
     /// there is neither, it is waited for: it may have much to send.
-    pub(super) fn unserved(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+    pub(super) fn unserved(&mut self, now: Time, agent: &AgentKey, object: ObjectId, waits: bool) {
         let Some(WantState::Served(serve)) = self.want_mut(agent, object).map(|want| want.state) else {
             return;
         };
@@ -241,10 +241,21 @@ impl Directory {
             return;
         }
         let holder = running.holder.clone();
+        if waits && !self.has_idle_holder(agent, object, &holder) {
+            return;
+        }
         if self.pass_over(now, agent, object, holder) {
             self.leave_serve(serve, agent);
             self.look_soon(now, object, now);
         }
+    }
+
+    /// Whether an agent has the object that may still send it to this one, and sends nothing at present.
+    fn has_idle_holder(&self, agent: &AgentKey, object: ObjectId, holder: &AgentKey) -> bool {
+        let Some(entry) = self.entries.get(&object) else { return false };
+        let Some(want) = entry.wants.get(agent) else { return false };
+        let sends = |other: &AgentKey| self.serves.values().any(|serve| serve.holder == *other);
+        entry.holders.keys().any(|other| other != holder && !want.tried.contains(other) && !sends(other))
     }
 
     /// An agent has not sent an object to this one, whatever it says. Gives whether another one may, or the one that asks gets it from its

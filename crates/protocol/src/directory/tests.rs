@@ -271,7 +271,7 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
             }
             8 => DirectoryInput::Unwant { agent, object },
             9 => DirectoryInput::FillFailed { agent, object, reason: "no".into() },
-            12 => DirectoryInput::Unserved { agent, object },
+            12 => DirectoryInput::Unserved { agent, object, waits: bits.0 },
             10 if bits.2 => DirectoryInput::Unsubscribe { agent, topic },
             10 => DirectoryInput::Subscribe { agent, app, topic },
             _ => {
@@ -773,7 +773,7 @@ fn one_that_does_not_begin_to_send_is_passed_over() {
         let wish = Wish { can_fill, waits: false, fills: false };
         directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(1), object: object(1), wish });
         assert_eq!(spoken(&mut directory, 20_000..20_060), [(20_000, serve(0, 1, 1, &[1]))]);
-        let unserved = |of| DirectoryInput::Unserved { agent: agent(of), object: object(1) };
+        let unserved = |of| DirectoryInput::Unserved { agent: agent(of), object: object(1), waits: false };
         // It has 20 seconds to begin, and only its receiver says that it has not.
         directory.handle(ms(39_999), unserved(1));
         directory.handle(ms(40_000), unserved(3));
@@ -911,10 +911,35 @@ fn a_subscriber_that_comes_after_the_commit_hears_what_is_about_to_come() {
     };
     assert_eq!(said(&mut directory, subscribe(1, "t")), [news(false), serve(0, 1, 1, &[1])]);
     assert_eq!(directory.server(&agent(1), object(1)), Some(&agent(0)));
-    directory.handle(ms(50_000), DirectoryInput::Unserved { agent: agent(1), object: object(1) });
+    directory
+        .handle(ms(50_000), DirectoryInput::Unserved { agent: agent(1), object: object(1), waits: false });
     assert_eq!(outputs(&mut directory, ms(50_000)), [serve(2, 2, 1, &[1])]);
     assert_eq!(directory.server(&agent(1), object(1)), Some(&agent(2)));
     directory.handle(ms(51_000), have(1, 1));
     assert_eq!(outputs(&mut directory, ms(51_000)), [news(true)]);
     assert_eq!(directory.server(&agent(1), object(1)), None);
+}
+
+/// One that waits for its path is passed over for another that sends nothing, and for no other; nor is the origin read.
+#[test]
+fn one_that_waits_for_its_path_makes_room_for_an_idle_one() {
+    for (others, is_busy, passes) in [(1, false, true), (1, true, false), (0, false, false)] {
+        let mut directory = settled(5);
+        for holder in [0, 2].into_iter().take(1 + others) {
+            directory.handle(ms(20_000), have(holder, 1));
+        }
+        let wish = Wish { can_fill: true, waits: false, fills: false };
+        directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(1), object: object(1), wish });
+        if is_busy {
+            // Only the second one has another object, and sends it.
+            directory.handle(ms(20_000), have(2, 2));
+            directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(3), object: object(2), wish });
+        }
+        outputs(&mut directory, ms(20_100));
+        let unserved = DirectoryInput::Unserved { agent: agent(1), object: object(1), waits: true };
+        directory.handle(ms(50_000), unserved);
+        let told = outputs(&mut directory, ms(50_100));
+        let to = |told: &DirectoryOutput| matches!(told, DirectoryOutput::Serve { holder, .. } if *holder == agent(2));
+        assert_eq!((told.len(), told.iter().any(to)), (usize::from(passes), passes), "{told:?}");
+    }
 }

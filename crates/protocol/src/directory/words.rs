@@ -129,13 +129,15 @@ pub enum DirectoryInput {
         /// The object.
         object: ObjectId,
     },
-    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to. Not for one
-    /// whose transfer waits for its path: that one is not at fault, and is asked about again later.
+    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to.
     Unserved {
         /// The agent.
         agent: AgentKey,
         /// The object.
         object: ObjectId,
+        /// The one that was told to send it waits for its path: it is not at fault. Another one that sends nothing now may be faster, but no
+        /// origin is read.
+        waits: bool,
     },
     /// An agent that was told to get the bytes from their origin could not.
     FillFailed {

@@ -1,23 +1,25 @@
 //! Places of objects: one that stands for bytes that are nowhere any more is given back, and one in which an object comes is waited for.
 
-use super::{Catalog, Inner, Snapshot, State, User, unknown};
+use super::{Available, Catalog, Inner, Snapshot, State, User, unknown};
 use polycast_api::error::{Kind, Refusal};
 use polycast_types::ObjectId;
 use std::io;
-use std::path::Path;
 
 impl Catalog {
-    /// Takes out an object that was added, if `has_gone` says so of the path where its bytes were. It is looked at and taken out at once:
-    /// another one may have come in its place since the caller has looked.
+    /// Takes out an object that was added, whose bytes have gone, as the caller has seen. Another one that has come in its place since then
+    /// stays.
     pub(crate) fn delete_gone(
         &self,
         id: ObjectId,
         user: User,
-        has_gone: impl FnOnce(&Path) -> bool,
+        gone: &Available,
         remove: impl FnOnce() -> io::Result<bool>,
     ) -> Result<(), Refusal> {
         let check = |inner: &Inner| match inner.objects.get(&id) {
-            Some(State::Available { object, .. }) if object.added_from.as_deref().is_some_and(has_gone) => {
+            Some(State::Available { object, .. })
+                if object.added_from.is_some()
+                    && (&object.added_from, object.since) == (&gone.added_from, gone.since) =>
+            {
                 Ok(())
             }
             _ => Err(unknown(id)),
@@ -48,7 +50,6 @@ impl Catalog {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Available;
     use super::*;
     use polycast_net::object::ObjectKind;
     use polycast_types::{AppId, DataId};
@@ -81,17 +82,24 @@ mod tests {
     #[test]
     fn what_has_gone_makes_room_and_what_is_new_stays() {
         let catalog = Arc::new(Catalog::new(3, 2, Vec::new()));
-        let give_back =
-            || catalog.delete_gone(id(1), User::agent(), |path| path == Path::new("/old"), || Ok(false));
+        let gone = added("/old");
+        let give_back = || catalog.delete_gone(id(1), User::agent(), &gone, || Ok(false));
         assert_eq!(give_back().unwrap_err().kind, Kind::ObjectUnknown);
-        catalog.add(id(1), added("/old")).unwrap();
+        catalog.add(id(1), gone.clone()).unwrap();
         let sending = catalog.begin_send(id(1)).unwrap();
         assert_eq!(give_back().unwrap_err().kind, Kind::ObjectBusy);
         drop(sending);
         give_back().unwrap();
+        // One of the same path may be another one, too.
+        let later =
+            Available { since: SystemTime::now() + std::time::Duration::from_secs(1), ..gone.clone() };
+        for new in [added("/new"), later] {
+            catalog.add(id(1), new).unwrap();
+            give_back().unwrap_err();
+            assert!(catalog.is_known(id(1)));
+            catalog.delete(id(1), User::agent(), || Ok(false)).unwrap();
+        }
         catalog.add(id(1), added("/new")).unwrap();
-        give_back().unwrap_err();
-        assert!(catalog.is_known(id(1)));
         catalog.delete(id(1), User::agent(), || Ok(false)).unwrap();
         let receive = catalog.begin_receive(id(1)).unwrap();
         give_back().unwrap_err();

@@ -175,8 +175,14 @@ impl Directory {
         self.abandoned.remove(at).map(|one| one.word)
     }
 
+    fn known_number(&self, topic: &str) -> Option<u64> {
+        self.known.get(topic).map(|(_, version)| version.number)
+    }
+
     fn know(&mut self, topic: &str, app: &[u8], version: Option<api::TopicVersion>) {
         if let (Ok(app), Some(version)) = (app.try_into(), version) {
+            // An answer to what is not above it changes nothing.
+            self.abandoned.retain(|one| one.word.topic != topic || number_of(&one.word) > version.number);
             self.known.insert(topic.to_string(), (AppId(app), version));
         }
     }
@@ -315,9 +321,21 @@ impl ManagerLink {
     /// The last version of a topic that this agent knows to be committed, or that may be by now: its publisher has not waited.
     pub(crate) fn last_version(&self, topic: &str) -> Option<u64> {
         let table = self.table();
-        let known = table.directory.known.get(topic).map(|(_, version)| version.number);
         let abandoned = table.directory.abandoned.iter().filter(|one| one.word.topic == topic);
-        abandoned.map(|one| number_of(&one.word)).chain(known).max()
+        abandoned.map(|one| number_of(&one.word)).chain(table.directory.known_number(topic)).max()
+    }
+
+    /// The number of this object as the last version of a topic, whose publisher has not waited: it is the same version if it is published
+    /// again.
+    pub(crate) fn abandoned_version(&self, topic: &str, object: &api::ObjectRef) -> Option<u64> {
+        let table = self.table();
+        let known = table.directory.known_number(topic);
+        let of_topic = table.directory.abandoned.iter().filter(|one| one.word.topic == topic);
+        let last = of_topic.max_by_key(|one| number_of(&one.word))?;
+        let version = last.word.version.as_ref()?;
+        let is_it =
+            version.object.as_ref() == Some(object) && known.is_none_or(|known| known < version.number);
+        is_it.then_some(version.number)
     }
 
     /// Publishes a version; the answer comes when it is committed.
@@ -339,8 +357,11 @@ impl ManagerLink {
         if table.directory.abandoned.iter().any(is_other) {
             return busy(number);
         }
-        // What is said again has a publisher again.
-        table.directory.take_abandoned(&word.topic, number);
+        // What is said again has a publisher again. Another object of the number takes nothing from it: the manager may have it yet.
+        table
+            .directory
+            .abandoned
+            .retain(|one| one.word.topic != word.topic || one.word.version != word.version);
         let (answer, published) = oneshot::channel();
         let said = table.word(Word::Publish(word.clone()));
         table.directory.publishing.insert(word.topic.clone(), Publishing { word, answer, said });
@@ -426,6 +447,13 @@ mod tests {
             drop(link.publish(word(number, number)).unwrap());
             link.forget_publishing("t");
             assert_eq!(link.last_version("t"), Some(number));
+            let of = |data| object_ref(ObjectId { app: AppId::default(), data: DataId(data) }).unwrap();
+            assert_eq!(
+                link.abandoned_version("t", &of(number)),
+                Some(number),
+                "the same object is the same version"
+            );
+            assert_eq!(link.abandoned_version("t", &of(1)), None);
             let why = link.publish(word(number, 1)).unwrap_err();
             assert_eq!(why.kind, Kind::ObjectBusy, "which of the two an answer is for could not be told");
             let mut next = link.publish(word(number + 1, 2)).unwrap();
@@ -440,6 +468,7 @@ mod tests {
             assert_eq!(link.last_version("t"), Some(5), "what was refused does not count");
             let known = link.table().directory.known["t"].1.clone();
             assert_eq!(known, version(5, 5), "the committed one is that of the first");
+            assert_eq!(link.abandoned_version("t", &of(number)), None, "it has had its answer");
         }
     }
 
@@ -460,6 +489,22 @@ mod tests {
         let other = link.publish(word(6, 2)).unwrap();
         published(&link, 6);
         assert_eq!(other.await.unwrap().unwrap().number, 6);
+        // In a new session the manager may still have the first one of two: it counts when it is committed.
+        drop(link.publish(word(7, 1)).unwrap());
+        link.forget_publishing("t");
+        let _said = connect(&link);
+        let other = link.publish(word(7, 2)).unwrap();
+        refused(&link, 7);
+        assert_eq!(other.await.unwrap().unwrap_err().kind, Kind::ObjectBusy);
+        assert_eq!(
+            link.abandoned_version(
+                "t",
+                &object_ref(ObjectId { app: AppId::default(), data: DataId(1) }).unwrap()
+            ),
+            Some(7)
+        );
+        published(&link, 7);
+        assert_eq!(link.table().directory.known["t"].1, version(7, 1));
         for number in 0..2 * ABANDONED_MAX as u64 {
             drop(link.publish(word(10 + number, 1)).unwrap());
             link.forget_publishing("t");

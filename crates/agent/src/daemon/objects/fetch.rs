@@ -281,6 +281,15 @@ impl Objects {
         self.choose(object, fetch, reason);
     }
 
+    /// Whether the process that was told to get an object still waits for it.
+    pub(super) fn fill_is_awaited(&self, object: ObjectId) -> bool {
+        let fetches = self.fetches();
+        let fetch = fetches.objects.get(&object);
+        fetch.is_some_and(|fetch| {
+            fetch.filling.as_ref().is_some_and(|filling| fetch.waiters.contains_key(&filling.waiter))
+        })
+    }
+
     /// A process brings the bytes that it was told to get.
     pub(super) fn begin_fill(&self, object: ObjectId, key: &str, process: Process) -> Result<(), Refusal> {
         let mut fetches = self.fetches();

@@ -21,6 +21,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -61,6 +62,9 @@ pub(crate) struct Shape {
     pub kind: ObjectKind,
     pub mode: u16,
 }
+
+/// How often it is looked whether a caller still waits.
+const AWAITED_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Held while room is promised to what a user brings.
 static ROOM: Mutex<()> = Mutex::new(());
@@ -114,7 +118,7 @@ pub(crate) async fn fill(
     let id = key.object;
     objects.begin_fill(id, &key.text, process)?;
     let mut begun = Begun { objects: Arc::clone(objects), object: id, ended: false };
-    let outcome = take_in(&objects.shared, (&key, user), name, first, &mut requests).await;
+    let outcome = take_in(objects, (&key, user), name, first, &mut requests).await;
     begun.end(outcome.as_ref().map(drop).map_err(|refusal| refusal.message.as_str()));
     outcome?;
     match objects.shared.catalog.get(id) {
@@ -126,21 +130,22 @@ pub(crate) async fn fill(
 }
 
 async fn take_in(
-    shared: &Arc<Shared>,
+    objects: &Objects,
     (key, user): (&Key, User),
     name: String,
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    let Some(receive) = begin(shared, key.object, user).await? else { return Ok(()) };
+    let Some(receive) = begin(objects, key.object, user).await? else { return Ok(()) };
     let expected = Expected { length: first.length, digest: key.digest.clone(), user };
     let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL };
-    store(shared, receive, shape, expected, first, requests).await
+    store(&objects.shared, receive, shape, expected, first, requests).await
 }
 
 /// Begins to take in an object, unless it is here. Another agent may have begun to send it since this one was told to fill: then the bytes of
-/// the origin are needed only where that fails.
-async fn begin(shared: &Arc<Shared>, id: ObjectId, user: User) -> Result<Option<Receive>, Refusal> {
+/// the origin are needed only where that fails. That is waited for as long as the caller waits for the object.
+async fn begin(objects: &Objects, id: ObjectId, user: User) -> Result<Option<Receive>, Refusal> {
+    let shared = &objects.shared;
     loop {
         sets::forget_what_has_gone(shared, id, user);
         // What a key names is for all, and counts for the user who has brought it.
@@ -150,7 +155,19 @@ async fn begin(shared: &Arc<Shared>, id: ObjectId, user: User) -> Result<Option<
         };
         match begun {
             Ok(receive) => return Ok(Some(receive)),
-            Err(refusal) if refusal.kind == Kind::ObjectBusy => shared.catalog.settled(id).await?,
+            Err(refusal) if refusal.kind == Kind::ObjectBusy => {
+                let over = tokio::time::timeout(AWAITED_INTERVAL, shared.catalog.settled(id)).await;
+                match over {
+                    Ok(settled) => settled?,
+                    Err(_) if objects.fill_is_awaited(id) => {}
+                    Err(_) => {
+                        let why = format!(
+                            "object {id} is on its way from another agent, and nothing here waits for it any more"
+                        );
+                        return Err(Refusal::new(Kind::TimedOut, why));
+                    }
+                }
+            }
             Err(refusal) if refusal.kind == Kind::ObjectTaken => return Ok(None),
             Err(refusal) => return Err(refusal),
         }

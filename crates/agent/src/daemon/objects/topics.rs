@@ -106,7 +106,8 @@ impl Objects {
             }),
             None => Ok(1),
         };
-        let number = version.map_or_else(next, Ok)?;
+        let again = || shared.link.abandoned_version(&topic, &object_ref(object)?);
+        let number = version.or_else(again).map_or_else(next, Ok)?;
         let word = manager::PublishTopic {
             app_id: app.0.to_vec(),
             topic: topic.clone(),
