@@ -207,9 +207,8 @@ pub(super) struct Peer {
     pub(super) held_from: u64,
     /// Since when what is before it in the chain has more than it, if it does.
     pub(super) behind_since: Option<Time>,
-    /// How often it was moved in the chain since it last got anything, and whether it has been put at the head.
+    /// How often it was moved in the chain since it last got anything.
     pub(super) moves: u32,
-    pub(super) promoted: bool,
     /// How often it has said that its upstream failed.
     pub(super) upstreams_lost: u32,
     /// Where it fetches in the chain, as it was told last.
@@ -368,7 +367,6 @@ impl Peer {
             held_from: 0,
             behind_since: None,
             moves: 0,
-            promoted: false,
             upstreams_lost: 0,
             fetching: None,
             at_source: None,
@@ -390,6 +388,18 @@ impl Peer {
         let lost = self.upstreams_lost;
         let was_lost = lost > 0 && (lost.is_multiple_of(2) || lost >= UPSTREAMS_LOST_MAX);
         was_lost || self.at_source.is_some()
+    }
+
+    /// Whether it fetches from the source now, as the head of the chain or for one of these reasons.
+    pub(super) fn is_at_source(&self) -> bool {
+        self.fetching.is_some_and(|fetching| fetching.upstream.is_none())
+    }
+
+    /// It fetches from the source from now on, as if it could not reach the others.
+    pub(super) fn keep_at_source(&mut self) {
+        if !self.fetches_at_source() {
+            self.upstreams_lost = (self.upstreams_lost | 1).saturating_add(1);
+        }
     }
 
     /// Whether it takes part at all.

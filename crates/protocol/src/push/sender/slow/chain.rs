@@ -86,7 +86,7 @@ enum Finding {
     Little(u64),
     /// It has been at the source for its time, and has got so many bytes a second there.
     Tried(u64),
-    /// It fetches from the source anyway, and has got so many bytes a second since it came into the chain.
+    /// It fetches from the source anyway, and has got so many bytes a second since it does.
     Own(u64),
 }
 
@@ -122,8 +122,9 @@ impl Sender {
             if !self.give_up_on(now, id, fetching.upstream) {
                 let links = self.chain.demote(id);
                 self.outputs.extend(links.iter().copied().map(Output::Chain));
-                // The tail has no other to change places with: it fetches from the source, too.
-                upstream = if links.is_empty() { None } else { self.chain.upstream(id) };
+                // The tail has no other to change places with: it fetches from the source, too, unless that is what it has lost.
+                let has_other = !links.is_empty() || fetching.upstream.is_none();
+                upstream = self.chain.upstream(id).filter(|_| has_other);
             } else {
                 upstream = self.chain.upstream(id);
             }
@@ -155,8 +156,8 @@ impl Sender {
     /// One that fetches from the source goes on there wherever it stands: it may reach no other, as no other reaches it.
     fn stay_at_source(&mut self, id: PeerId) {
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
-        if peer.fetching.is_some_and(|fetching| fetching.upstream.is_none()) && !peer.fetches_at_source() {
-            peer.upstreams_lost = (peer.upstreams_lost | 1).saturating_add(1);
+        if peer.is_at_source() {
+            peer.keep_at_source();
         }
     }
 
@@ -195,7 +196,7 @@ impl Sender {
         // What a trial at the source is about goes on as it is.
         let is_tried = |id: &PeerId| self.peers[id].at_source.is_some();
         let upstream = self.chain.upstream(id).filter(|upstream| !is_tried(upstream));
-        let Some(upstream) = upstream.filter(|_| !peer.fetches_at_source()) else { return };
+        let Some(upstream) = upstream.filter(|_| !peer.is_at_source()) else { return };
         let group = u64::from(self.config.geometry.group_len);
         let before = self.ahead_in_chain(upstream);
         let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
@@ -226,13 +227,13 @@ impl Sender {
 
     /// For how long a member may get nothing.
     pub(super) fn stall(&self, peer: &Peer) -> Duration {
-        let is_head = peer.fetching.is_some_and(|fetching| fetching.upstream.is_none());
-        let doublings = if is_head { self.slow.places.heads_in_vain.min(HEAD_DOUBLINGS) } else { 0 };
+        let doublings =
+            if peer.is_at_source() { self.slow.places.heads_in_vain.min(HEAD_DOUBLINGS) } else { 0 };
         CHAIN_STALL * (1 << doublings)
     }
 
     /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
-    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
+    /// before it may be at fault, with less than it reports: from then on it fetches from the source, which has everything.
     fn move_in_chain(&mut self, now: Time, id: PeerId) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.verified_at = now;
@@ -244,14 +245,15 @@ impl Sender {
             self.slow.places.heads_in_vain =
                 self.slow.places.heads_in_vain.saturating_add(u32::from(is_head));
             self.chain.demote(id)
-        } else if peer.moves >= 2 && !peer.promoted {
-            peer.promoted = true;
-            self.chain.promote(id)
         } else if self.give_up_on(now, id, upstream) {
             return;
         } else {
             self.chain.demote(id)
         };
+        if links.is_empty() && upstream.is_some() {
+            self.peers.get_mut(&id).expect("looked up above").keep_at_source();
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
+        }
         self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 
@@ -262,9 +264,6 @@ impl Sender {
         }
         self.slow.places.look_at = now + LOOK_INTERVAL;
         let members = self.chain.members().to_vec();
-        let mut paces: Vec<u64> =
-            members.iter().filter_map(|id| self.pace_in_chain(&self.peers[id])).collect();
-        paces.sort_unstable();
         // Those behind a member cannot get more than it: they say nothing of its upstream.
         let mut before: Vec<u64> = Vec::new();
         let mut findings = Vec::new();
@@ -276,7 +275,7 @@ impl Sender {
             }
         }
         for (id, finding) in findings {
-            self.act(now, id, finding, &paces);
+            self.act(now, id, finding);
         }
     }
 
@@ -296,7 +295,11 @@ impl Sender {
         let group = u64::from(self.config.geometry.group_len);
         let is_behind = self.ahead_of(id) >= peer.verified_bytes + CHAIN_AHEAD_GROUPS * group;
         if fetching.upstream.is_none() {
-            return is_behind.then(|| self.pace_in_chain(peer)).flatten().map(Finding::Own);
+            let span = now.since(fetching.since);
+            let own = per_second(peer.verified_bytes.saturating_sub(fetching.from_bytes), span);
+            // What others did not give it before does not count.
+            let is_told = is_behind && own > 0 && span >= WINDOW * u64::from(LITTLE_TIMES);
+            return Some(if is_told { Finding::Own(own) } else { Finding::Anew(0) });
         }
         if is_behind && got == 0 {
             // It may not have reached its upstream yet, or reach it never: it says so, or stalls.
@@ -323,7 +326,7 @@ impl Sender {
         (span >= WINDOW && (got > 0 || is_late)).then(|| Finding::Tried(per_second(got, span)))
     }
 
-    fn act(&mut self, now: Time, id: PeerId, finding: Finding, paces: &[u64]) {
+    fn act(&mut self, now: Time, id: PeerId, finding: Finding) {
         // What was done about another one may have changed what is to be done about this one.
         if self.peers[&id].service != Service::Chained {
             return;
@@ -344,7 +347,7 @@ impl Sender {
                 (own, 0)
             }
         };
-        self.name_in_chain(id, own, beside, paces);
+        self.name_in_chain(id, own, beside);
     }
 
     fn look_anew(&mut self, now: Time, id: PeerId, little: u32) {
@@ -359,29 +362,40 @@ impl Sender {
 
     /// How many others fetch from the source.
     fn others_at_source(&self, id: PeerId) -> u64 {
-        let head = self.chain.members().first();
-        let fetches = |other: &&PeerId| {
-            let peer = &self.peers[other];
-            **other != id && peer.is_active() && (peer.fetches_at_source() || head == Some(other))
+        let others =
+            self.chain.members().iter().filter(|other| **other != id).map(|other| &self.peers[other]);
+        others.filter(|peer| peer.is_active() && peer.is_at_source()).count() as u64
+    }
+
+    /// What half of all others, or more, have got a second. Those that have no more than it in all do not show that it could have more: they may
+    /// have come late, and have got what it had. A single one has to show that it has the object.
+    fn usual_beside(&self, id: PeerId) -> Option<u64> {
+        let own = self.peers[&id].verified_bytes;
+        let others =
+            self.chain.members().iter().filter(|other| **other != id).map(|other| &self.peers[other]);
+        if others.clone().count() == 1 && others.clone().any(|other| other.service != Service::Done) {
+            return None;
+        }
+        let pace = |other: &Peer| match other.verified_bytes > own {
+            true => self.pace_in_chain(other).unwrap_or(0),
+            false => 0,
         };
-        self.chain.members().iter().filter(fetches).count() as u64
+        let mut paces: Vec<u64> = others.map(pace).collect();
+        paces.sort_unstable();
+        paces.get(paces.len().checked_sub(1)? / 2).copied()
     }
 
     /// Names a member of the chain whose own path is slow. Several that fetch from the source share its path: it may have had as little as its
     /// share of what the others get alone.
-    fn name_in_chain(&mut self, id: PeerId, own: u64, beside: u64, paces: &[u64]) {
+    fn name_in_chain(&mut self, id: PeerId, own: u64, beside: u64) {
         let peer = &self.peers[&id];
         if peer.slower.is_some() || self.config.slow.patience().is_none() {
             return;
         }
         let beside = beside.max(self.others_at_source(id));
         let pace = self.pace_in_chain(peer).unwrap_or(0);
-        // What others say of themselves may be too much: most of them have to say it, and a single one to show it.
-        let is_shown = |other: &&PeerId| **other != id && self.peers[other].service == Service::Done;
-        if paces.len() == 2 && !self.chain.members().iter().any(|other| is_shown(&other)) {
-            return;
-        }
-        let Some(usual) = usual_without(paces, pace) else { return };
+        // What others say of themselves may be too much: most of them have to say it.
+        let Some(usual) = self.usual_beside(id) else { return };
         let is_slow = |own: u64| own.saturating_mul(2) <= usual;
         if !is_slow(own.saturating_mul(1 + beside)) || !is_slow(pace) {
             return;
@@ -462,9 +476,18 @@ impl Sender {
         if now < places.swap_at {
             return;
         }
+        let other = &self.peers[&upstream];
+        let gets = other.fetching.map_or(0, |fetching| {
+            per_second(other.verified_bytes.saturating_sub(fetching.from_bytes), now.since(fetching.since))
+        });
+        let has = other.verified_bytes;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        let mut rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+        if peer.verified_bytes > has {
+            // It could get nothing from one that has less. That one may have come later, and get on well.
+            rate = rate.max(gets);
+        }
         // It could take more than that; how much more is not known.
         peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
         places.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
@@ -506,11 +529,4 @@ impl Sender {
 fn try_later(now: Time, peer: &mut Peer) {
     peer.tried_in_vain = peer.tried_in_vain.saturating_add(1);
     peer.at_source_next = now + SOURCE_AGAIN * (1 << peer.tried_in_vain.min(TRY_DOUBLINGS));
-}
-
-/// Of the paces of all members, sorted, the lower one in the middle without this one.
-fn usual_without(paces: &[u64], own: u64) -> Option<u64> {
-    let middle = paces.len().checked_sub(2)? / 2;
-    let at = paces.partition_point(|pace| *pace < own);
-    paces.get(if middle < at { middle } else { middle + 1 }).copied()
 }

@@ -325,8 +325,8 @@ fn the_head_is_named_without_a_trial() {
         if beside {
             // It could not reach the others.
             peer(&mut sender, 2).upstreams_lost = 2;
+            peer(&mut sender, 2).fetching.as_mut().unwrap().upstream = None;
         }
-        peer(&mut sender, 0).slower = None;
         assert_eq!(look(&mut sender, now), []);
         let slower = Slower { own: Rate(groups[0] * 80_000), others: Rate(3_200_000) };
         let before = sender.peers[&PeerId(0)].slower;
@@ -535,22 +535,73 @@ fn a_slow_source_has_more_time_for_each_head() {
     }
 }
 
-/// A member is put at the head once, when it gets nothing at the tail either, whatever it says in between.
+/// The tail has no other to change places with: if it gets nothing it fetches from the source from then on, wherever it stands.
 #[test]
-fn a_member_comes_to_the_head_once() {
+fn a_tail_that_gets_nothing_fetches_from_the_source() {
     let mut sender = chained(&[50, 49, 0]);
+    sender.check_chain(BEGAN, PeerId(2));
+    sender.check_chain(BEGAN + MS * 1_500, PeerId(2));
+    assert_eq!(links(&mut sender), [(2, None)]);
+    assert!(sender.peers[&PeerId(2)].fetches_at_source());
+    // If that brings nothing either, nothing else does.
+    (1..20).for_each(|second| sender.check_chain(BEGAN + MS * (1_500 + 1_000 * second), PeerId(2)));
+    assert_eq!(links(&mut sender), []);
+}
+
+/// One that has lost the source, which had no room for it, goes back into the chain, also at the tail.
+#[test]
+fn a_tail_that_the_source_has_no_room_for_goes_back() {
+    let mut sender = chained(&[50, 40, 30]);
     let mut told = Vec::new();
-    for second in 0..40 {
-        let now = BEGAN + MS * (1_500 * (second + 1));
-        peer(&mut sender, 0).verified_at = now;
-        peer(&mut sender, 1).verified_at = now;
-        if second % 3 == 2 {
-            peer(&mut sender, 2).has_verified(now, second);
-        }
-        sender.check_chain(now, PeerId(2));
-        told.extend(links_at(&mut sender, now));
+    for second in 1..=10 {
+        let now = BEGAN + MS * (1_000 * second);
+        sender.lose_upstream(now, PeerId(2));
+        told.extend(links_at(&mut sender, now).into_iter().map(|(id, upstream)| (id, upstream.is_some())));
     }
-    assert_eq!(told.iter().filter(|link| **link == (2, None)).count(), 1, "{told:?}");
+    let expected = [false, false, true, false, true, false, true, false, false, false];
+    assert_eq!(told, expected.map(|is_other| (2, is_other)));
+}
+
+/// One that has less than the member behind it may have come later: it is not taken for slower than it is.
+#[test]
+fn one_that_comes_later_has_its_own_pace() {
+    let mut sender = chained(&[90, 10, 40]);
+    // The 10 groups have come in two seconds.
+    peer(&mut sender, 1).fetching.as_mut().unwrap().since = BEGAN;
+    sender.check_chain(BEGAN + MS, PeerId(2));
+    sender.pass_upstream(BEGAN + MS * 2_000, PeerId(2), PeerId(1));
+    assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(50_000));
+}
+
+/// What newcomers get from what others have is no pace that the head could have: they have no more than it.
+#[test]
+fn newcomers_do_not_make_the_head_slow() {
+    for (had, named) in [(100, false), (101, true)] {
+        let (mut sender, now) = fetching(&[50, 0, 0]);
+        for id in 1..3 {
+            peer(&mut sender, id).chained = Some((now, 0));
+            got(&mut sender, now, id, had);
+        }
+        look(&mut sender, now);
+        assert_eq!(sender.peers[&PeerId(0)].slower.is_some(), named, "{had}");
+    }
+}
+
+/// What a member did not get before it came to the source is not held against it.
+#[test]
+fn what_others_did_not_give_is_not_the_own_pace() {
+    let (mut sender, now) = fetching(&[40, 40, 0]);
+    sender.config.slow = SlowPolicy::SHIPPED.dropping();
+    sender.lose_upstream(now, PeerId(2));
+    assert_eq!(links_at(&mut sender, now), [(2, None)]);
+    for second in 1..10 {
+        let now = now + MS * (1_000 * second);
+        for (id, groups) in [(0, 20), (1, 20), (2, 20)] {
+            got(&mut sender, now, id, groups);
+        }
+        assert_eq!(look(&mut sender, now), []);
+        assert_eq!(sender.peers[&PeerId(2)].slower, None, "{second} s");
+    }
 }
 
 /// A member that reports little until it is tried costs two others their places in a minute, and no third: it stays at the source.
@@ -622,14 +673,14 @@ fn a_few_at_a_time_are_tried_at_the_source() {
 #[test]
 fn one_that_is_done_at_once_is_not_the_usual() {
     for (groups, named) in [(79, false), (80, true)] {
-        let (mut sender, now) = fetching(&[40, 0]);
-        peer(&mut sender, 1).verified_at = START;
-        got(&mut sender, START + MS * 3, 1, groups);
+        let (mut sender, now) = fetching(&[80, 0]);
+        // It had most of the object when it came.
+        (peer(&mut sender, 1).verified_at, peer(&mut sender, 1).chained) = (START, Some((START, 50_000_000)));
+        got(&mut sender, START + MS * 3, 1, 5_000 + groups);
         sender.settle(PeerId(1), None);
         sender.outputs.clear();
         // 80 groups in half a second are 160 a second.
-        got(&mut sender, now + MS, 0, 80);
-        assert_eq!(look(&mut sender, now + MS), []);
+        assert_eq!(look(&mut sender, now), []);
         assert_eq!(peer(&mut sender, 0).slower.is_some(), named, "{groups}");
     }
 }
