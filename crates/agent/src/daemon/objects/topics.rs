@@ -78,6 +78,22 @@ impl Drop for Publication<'_> {
 }
 
 impl Objects {
+    /// The number of an object as a version of a topic where the caller names none.
+    fn next_version(&self, topic: &str, object: ObjectId) -> Result<u64, Refusal> {
+        let link = &self.shared.link;
+        let again = object_ref(object).and_then(|object| link.abandoned_version(topic, &object));
+        match (again, link.last_version(topic)) {
+            (Some(again), _) => Ok(again),
+            (None, Some(last)) => last.checked_add(1).ok_or_else(|| {
+                Refusal::new(
+                    Kind::Invalid,
+                    format!("version {last} of '{topic}' is the last that there can be: take another topic"),
+                )
+            }),
+            (None, None) => Ok(1),
+        }
+    }
+
     /// Publishes a version, and waits until it is committed.
     pub(crate) async fn publish(
         &self,
@@ -97,17 +113,7 @@ impl Objects {
             return Err(Refusal::new(Kind::Invalid, why));
         }
         announce(&shared.catalog, &shared.link);
-        let next = || match shared.link.last_version(&topic) {
-            Some(last) => last.checked_add(1).ok_or_else(|| {
-                Refusal::new(
-                    Kind::Invalid,
-                    format!("version {last} of '{topic}' is the last that there can be: take another topic"),
-                )
-            }),
-            None => Ok(1),
-        };
-        let again = || shared.link.abandoned_version(&topic, &object_ref(object)?);
-        let number = version.or_else(again).map_or_else(next, Ok)?;
+        let number = version.map_or_else(|| self.next_version(&topic, object), Ok)?;
         let word = manager::PublishTopic {
             app_id: app.0.to_vec(),
             topic: topic.clone(),
@@ -284,8 +290,11 @@ impl Objects {
                     {
                         self.shared.catalog.supersede(before);
                     }
-                    (standing.previous, standing.committed, standing.staged) =
-                        (standing.committed, Some(new), None);
+                    (standing.previous, standing.committed, standing.staged) = (
+                        standing.committed,
+                        Some(new),
+                        standing.staged.filter(|(number, _)| *number > new.0),
+                    );
                 }
                 (false, true) => standing.staged = Some(new),
                 (_, false) => return false,
