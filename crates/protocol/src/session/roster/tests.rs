@@ -764,7 +764,7 @@ fn one_that_begins_anew_is_not_starved() {
     join(&mut roster, ms(3), 3, "a");
     let (mut now, mut bytes) = (ms(3), 0);
     while bytes < 100 {
-        now = now + STALL / 2;
+        now += STALL / 2;
         bytes += 10;
         for (guest, bytes) in [(2, 500 + bytes), (3, bytes)] {
             roster.handle(now, Input::Frame { guest: GuestId(guest), control: &progress(bytes) });
