@@ -832,11 +832,11 @@ impl Drop for Send {
 mod tests {
     use super::*;
 
-    fn id(data: u64) -> ObjectId {
+    pub(super) fn id(data: u64) -> ObjectId {
         ObjectId { app: AppId::default(), data: DataId(data) }
     }
 
-    fn added() -> Available {
+    pub(super) fn added() -> Available {
         Available {
             name: "a".into(),
             kind: ObjectKind::File,

@@ -50,32 +50,13 @@ impl Catalog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::id;
     use super::*;
-    use polycast_net::object::ObjectKind;
-    use polycast_types::{AppId, DataId};
     use std::sync::Arc;
     use std::time::SystemTime;
 
-    fn id(data: u64) -> ObjectId {
-        ObjectId { app: AppId::default(), data: DataId(data) }
-    }
-
     fn added(path: &str) -> Available {
-        Available {
-            name: "a".into(),
-            kind: ObjectKind::File,
-            length: 3,
-            mode: 0o644,
-            stamp: [1; 32],
-            root: String::new(),
-            added_from: Some(path.into()),
-            choice: Arc::default(),
-            since: SystemTime::now(),
-            holder: None,
-            used: SystemTime::now(),
-            pinned: false,
-            superseded: false,
-        }
+        Available { added_from: Some(path.into()), ..super::super::tests::added() }
     }
 
     /// Two look at the same number: the second one does not take out what the first has put in its place.

@@ -66,6 +66,7 @@ const TOOK_ALL_WITHIN: Duration = Duration::from_secs(60);
 const PATCH_FOR: u64 = 12;
 /// The last ones of a transfer are named when most others have been done for this long.
 const LAST_AFTER: Duration = Duration::from_secs(1);
+
 /// Which receivers are watched, and what is tried.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {

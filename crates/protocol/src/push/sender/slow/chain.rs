@@ -1,4 +1,4 @@
-//! The members of the TCP chain: their places, and which of them makes others slow (Republic section III-B).
+//! The members of the TCP chain: their places, and which of them makes others slow.
 //!
 //! A member fetches from the one before it. What one says that it has is no proof that it gives it. So a member that gets little, while what
 //! is before it says that it has much, fetches from the source itself for a second. What it gets there tells its own path from its
@@ -13,16 +13,16 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Rate, Time};
 
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
-pub(super) const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+/// One that fetches from the source has twice, four times .. as long, if those before it have got nothing there either: then the source is slow.
+/// So many doublings at most.
+const HEAD_DOUBLINGS: u32 = 4;
 /// One that is held by its upstream alone for so long changes places with it.
 const CHAIN_HELD: Duration = Duration::from_millis(120);
 /// .. where both paths were measured, and the upstream's is the faster one.
 const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
-/// .. and from the source for twice, four times .. as long, so many doublings at most, where the one before it has got nothing there either: then
-/// the source is slow.
-const HEAD_DOUBLINGS: u32 = 4;
 /// If two members get nothing from the same one within this time, that one goes to the tail.
 const GAVE_NOTHING_WITHIN: Duration = Duration::from_secs(5);
 /// A word that the upstream is lost that comes sooner is about the one before: members wait for a while before they say so.
@@ -56,7 +56,7 @@ const HEAD_GROUPS: u64 = 2;
 
 /// What is tried about the order of the chain.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct Places {
+pub(super) struct Places {
     /// A change that has to prove itself, and when the next one may be made.
     pub(super) swap: Option<Swap>,
     pub(super) swap_at: Time,
