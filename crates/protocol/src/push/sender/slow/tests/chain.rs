@@ -590,8 +590,12 @@ fn newcomers_do_not_make_the_head_slow() {
 /// What a member did not get before it came to the source is not held against it.
 #[test]
 fn what_others_did_not_give_is_not_the_own_pace() {
-    let (mut sender, now) = fetching(&[40, 40, 0]);
+    let (mut sender, mut now) = fetching(&[40, 40, 0]);
     sender.config.slow = SlowPolicy::SHIPPED.dropping();
+    for _ in 0..10 {
+        now += MS * 1_000;
+        (0..2).for_each(|id| got(&mut sender, now, id, 40));
+    }
     sender.lose_upstream(now, PeerId(2));
     assert_eq!(links_at(&mut sender, now), [(2, None)]);
     for second in 1..10 {
