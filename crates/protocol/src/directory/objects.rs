@@ -37,6 +37,8 @@ pub(super) struct Want {
     pub tries: u32,
     /// Agents that have tried to send it and could not.
     pub tried: BTreeSet<AgentKey>,
+    /// Agents whose transfer waited for its path when another one had nothing to send: they have not failed, and may send it yet.
+    pub passed: BTreeSet<AgentKey>,
     /// The one that says it has sent it, last.
     pub sent_by: Option<AgentKey>,
     pub fill_failed: bool,
@@ -161,6 +163,7 @@ impl Directory {
             state: WantState::Waiting,
             tries: 0,
             tried: BTreeSet::new(),
+            passed: BTreeSet::new(),
             sent_by: None,
             fill_failed: false,
         };
@@ -244,28 +247,39 @@ impl Directory {
         if waits && !self.has_idle_holder(agent, object, &holder) {
             return;
         }
-        if self.pass_over(now, agent, object, holder) {
+        if self.pass_over(now, agent, object, holder, waits) {
             self.leave_serve(serve, agent);
-            self.look_soon(now, object, now);
+            // Those that wait with it say so at about the same time: they stay one transfer.
+            let at = if waits { now + self.config.window } else { now };
+            self.look_soon(now, object, at);
         }
     }
 
-    /// Whether an agent has the object that may still send it to this one, and sends nothing at present.
+    /// Whether an agent has the object that was not asked to send it to this one yet, and sends nothing at present.
     fn has_idle_holder(&self, agent: &AgentKey, object: ObjectId, holder: &AgentKey) -> bool {
         let Some(entry) = self.entries.get(&object) else { return false };
         let Some(want) = entry.wants.get(agent) else { return false };
         let sends = |other: &AgentKey| self.serves.values().any(|serve| serve.holder == *other);
-        entry.holders.keys().any(|other| other != holder && !want.tried.contains(other) && !sends(other))
+        let asked = |other: &AgentKey| want.tried.contains(other) || want.passed.contains(other);
+        entry.holders.keys().any(|other| other != holder && !asked(other) && !sends(other))
     }
 
-    /// An agent has not sent an object to this one, whatever it says. Gives whether another one may, or the one that asks gets it from its
-    /// origin.
-    fn pass_over(&mut self, now: Time, agent: &AgentKey, object: ObjectId, holder: AgentKey) -> bool {
+    /// An agent has not sent an object to this one, whatever it says, or waits for its path. Gives whether another one may, or the one that
+    /// asks gets it from its origin.
+    fn pass_over(
+        &mut self,
+        now: Time,
+        agent: &AgentKey,
+        object: ObjectId,
+        holder: AgentKey,
+        waits: bool,
+    ) -> bool {
         let is_in_doubt = now < self.in_doubt_until();
         let Some(entry) = self.entries.get_mut(&object) else { return false };
         let Some(want) = entry.wants.get_mut(agent) else { return false };
-        want.tried.insert(holder);
-        let has_other = entry.holders.keys().any(|other| !want.tried.contains(other));
+        let has_other = entry.holders.keys().any(|other| *other != holder && !want.tried.contains(other));
+        let asked = if waits { &mut want.passed } else { &mut want.tried };
+        asked.insert(holder);
         let can_fill = want.wish.can_fill && !want.fill_failed && !is_in_doubt;
         let fills = !has_other && can_fill && entry.filling.is_none();
         if has_other || fills {
@@ -412,11 +426,14 @@ impl Directory {
             let wants = receivers.iter().filter_map(|agent| entry.wants.get(agent));
             wants.filter(|want| want.tried.contains(holder)).count()
         };
+        let passed = |holder: &AgentKey| {
+            let wants = receivers.iter().filter_map(|agent| entry.wants.get(agent));
+            wants.filter(|want| want.passed.contains(holder)).count()
+        };
         let all_serves = |holder: &AgentKey| self.serves.values().filter(|s| s.holder == *holder).count();
-        let best = entry
-            .holders
-            .keys()
-            .min_by_key(|holder| (tried(holder), running(holder), all_serves(holder), (*holder).clone()));
+        let best = entry.holders.keys().min_by_key(|holder| {
+            (tried(holder), passed(holder), running(holder), all_serves(holder), (*holder).clone())
+        });
         let Some(holder) = best.cloned() else { return };
         // Each has a number of its own: of those whose word was lost, the holder does not know the number.
         self.last_serve += 1;
@@ -458,7 +475,7 @@ impl Directory {
         {
             want.state = WantState::Waiting;
             if let Some(holder) = want.sent_by.take() {
-                self.pass_over(now, agent, object, holder);
+                self.pass_over(now, agent, object, holder, false);
             }
             self.look_soon(now, object, now);
         }

@@ -11,6 +11,8 @@ use polycast_types::{AppId, Duration, ObjectId, Time};
 const NAME_LEN_MAX: usize = 255;
 /// Of those that leave while a version is on its way, or cannot get it, so many are remembered at most: agents may come and go as often as they like.
 const MISSING_MAX: usize = 10_000;
+/// So many agents at most may say the same version, and are answered when it is committed.
+const PUBLISHERS_MAX: usize = 10_000;
 
 /// A topic.
 #[derive(Debug)]
@@ -27,7 +29,8 @@ pub(super) struct Topic {
 #[derive(Debug)]
 pub(super) struct Staging {
     pub version: Version,
-    pub publisher: AgentKey,
+    /// Those that have said it: all are answered.
+    pub publishers: BTreeSet<AgentKey>,
     /// Subscribers that are waited for.
     pub awaited: BTreeSet<AgentKey>,
     /// Those that are not, and why.
@@ -167,7 +170,7 @@ impl Directory {
         let Some(found) = self.topics.get_mut(topic) else { return Ok(()) };
         found.staging = Some(Staging {
             version,
-            publisher: agent.clone(),
+            publishers: BTreeSet::from([agent.clone()]),
             awaited: BTreeSet::new(),
             missing: BTreeMap::new(),
             until,
@@ -323,9 +326,11 @@ impl Directory {
 
     fn commit(&mut self, now: Time, topic: &str) {
         let Some(found) = self.topics.get_mut(topic) else { return };
-        let Some(Staging { version, publisher, awaited, mut missing, .. }) = found.staging.take() else {
+        let Some(Staging { version, publishers, awaited, mut missing, until }) = found.staging.take() else {
             return;
         };
+        self.forget_patience(topic, until);
+        let Some(found) = self.topics.get_mut(topic) else { return };
         let newer = found.committed.as_ref().is_none_or(|known| known.number < version.number);
         let before = if newer { found.committed.replace(version.clone()) } else { None };
         let subscribers: Vec<AgentKey> = found.subscribers.iter().cloned().collect();
@@ -346,24 +351,38 @@ impl Directory {
             }
         }
         let (topic, number) = (topic.to_string(), version.number);
-        let missing = missing.into_iter().collect();
-        self.outputs.push_back(DirectoryOutput::Published { agent: publisher, topic, number, have, missing });
+        let missing: Vec<(String, String)> = missing.into_iter().collect();
+        for agent in publishers {
+            let (topic, have, missing) = (topic.clone(), have.clone(), missing.clone());
+            self.outputs.push_back(DirectoryOutput::Published { agent, topic, number, have, missing });
+        }
     }
 
     /// No agent has what was to be committed.
     fn give_up(&mut self, now: Time, topic: &str) {
         let Some(found) = self.topics.get_mut(topic) else { return };
-        let Some(Staging { version, publisher, .. }) = found.staging.take() else { return };
+        let Some(Staging { version, publishers, until, .. }) = found.staging.take() else { return };
+        self.forget_patience(topic, until);
         let why = TopicRefusal::Vanished { topic: topic.to_string(), number: version.number };
-        let (name, number) = (topic.to_string(), Some(version.number));
-        let refused = DirectoryOutput::TopicRefused { agent: publisher, topic: name, number, why };
-        self.outputs.push_back(refused);
+        let number = Some(version.number);
+        for agent in publishers {
+            let (topic, why) = (topic.to_string(), why.clone());
+            self.outputs.push_back(DirectoryOutput::TopicRefused { agent, topic, number, why });
+        }
         self.forget_version(topic, Some(version.clone()));
         self.drop_interest(now, topic, version.object);
         let subscribers: Vec<AgentKey> =
             self.topics.get(topic).into_iter().flat_map(|found| &found.subscribers).cloned().collect();
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, topic));
         self.tidy_topic(topic);
+    }
+
+    /// A version is not on its way any more: its topic need not be looked at when its patience is over. Until all have said what they have a
+    /// topic is looked at for other reasons, at times that may be the same.
+    fn forget_patience(&mut self, topic: &str, until: Option<Time>) {
+        if let Some(until) = until.filter(|until| *until > self.in_doubt_until()) {
+            self.looks.remove(&(until, Look::Topic(topic.to_string())));
+        }
     }
 
     /// No agent has to have an object for a topic any more.
@@ -446,8 +465,10 @@ fn admit(
     }
     if let Some(staging) = &mut found.staging {
         if staging.version == *version {
-            staging.publisher = agent.clone();
-            return Ok(Admitted::Again);
+            if staging.publishers.len() < PUBLISHERS_MAX || staging.publishers.contains(agent) {
+                staging.publishers.insert(agent.clone());
+                return Ok(Admitted::Again);
+            }
         }
         let (topic, staging) = (topic.to_string(), staging.version.number);
         return Err(TopicRefusal::Staging { topic, staging });
@@ -465,7 +486,7 @@ mod tests {
     fn of_those_who_leave_so_many_are_remembered() {
         let mut staging = Staging {
             version: Version { number: 1, object: ObjectId { app: AppId::default(), data: DataId(1) } },
-            publisher: AgentKey { name: "p".into(), incarnation: 1 },
+            publishers: BTreeSet::from([AgentKey { name: "p".into(), incarnation: 1 }]),
             awaited: BTreeSet::new(),
             missing: BTreeMap::new(),
             until: None,

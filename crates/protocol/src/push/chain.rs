@@ -6,12 +6,15 @@
 //! fetch from the source, wherever it stands.
 
 use super::sender::PeerId;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Members in order, nearest to the source first.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     members: Vec<PeerId>,
+    /// At which place each of them is: that is asked for each of them every two milliseconds.
+    places: BTreeMap<PeerId, usize>,
 }
 
 /// `peer` is to fetch from `upstream`, or from the source where that is `None`.
@@ -39,20 +42,21 @@ impl Chain {
     /// From whom `peer` fetches; `None` where that is the source or `peer` is no member.
     #[must_use]
     pub fn upstream(&self, peer: PeerId) -> Option<PeerId> {
-        let at = self.members.iter().position(|p| *p == peer)?;
+        let at = *self.places.get(&peer)?;
         at.checked_sub(1).map(|i| self.members[i])
     }
 
     /// Whether `peer` is in the chain.
     #[must_use]
     pub fn contains(&self, peer: PeerId) -> bool {
-        self.members.contains(&peer)
+        self.places.contains_key(&peer)
     }
 
     /// Puts `peer` at the tail.
     pub fn append(&mut self, peer: PeerId) -> Link {
         assert!(!self.contains(peer), "{peer:?} is in the chain already");
         let upstream = self.members.last().copied();
+        self.places.insert(peer, self.members.len());
         self.members.push(peer);
         Link { peer, upstream }
     }
@@ -62,6 +66,7 @@ impl Chain {
         assert!(!self.contains(peer), "{peer:?} is in the chain already");
         let at = self.members.iter().position(|member| is_slower(*member)).unwrap_or(self.members.len());
         self.members.insert(at, peer);
+        self.count_from(at);
         let own = Link { peer, upstream: at.checked_sub(1).map(|i| self.members[i]) };
         let behind = self.members.get(at + 1).map(|next| Link { peer: *next, upstream: Some(peer) });
         core::iter::once(own).chain(behind).collect()
@@ -69,10 +74,16 @@ impl Chain {
 
     /// Takes `peer` out; the member behind it gets a new upstream.
     pub fn remove(&mut self, peer: PeerId) -> Option<Link> {
-        let at = self.members.iter().position(|p| *p == peer)?;
+        let at = self.places.remove(&peer)?;
         self.members.remove(at);
+        self.count_from(at);
         let next = *self.members.get(at)?;
         Some(Link { peer: next, upstream: at.checked_sub(1).map(|i| self.members[i]) })
+    }
+
+    /// From this place on others stand there.
+    fn count_from(&mut self, at: usize) {
+        self.places.extend(self.members.iter().copied().zip(0..).skip(at));
     }
 
     /// Moves `peer` to the tail; gives the links that change. Nothing changes where it is the tail already.
@@ -89,7 +100,6 @@ impl Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::collections::BTreeMap;
     use alloc::vec;
     use proptest::prelude::*;
 

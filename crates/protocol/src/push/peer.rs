@@ -27,9 +27,6 @@ pub(super) enum Service {
 /// On a path that others use, a receiver is late only if packets wait in its socket for this long.
 const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(20);
 
-/// One that has lost so many upstreams fetches from the source for good.
-const UPSTREAMS_LOST_MAX: u32 = 8;
-
 /// Fewer packets say nothing about a path.
 const LOOK_PACKETS: u64 = 8;
 
@@ -98,6 +95,8 @@ pub(super) struct Fetching {
     /// When it was looked at last what comes, and what it had verified then.
     pub(super) looked_at: Time,
     pub(super) looked_bytes: u64,
+    /// How much more its upstream had then.
+    pub(super) looked_lag: u64,
     /// In how many looks in a row little has come.
     pub(super) little: u32,
 }
@@ -110,6 +109,7 @@ impl Fetching {
             from_bytes: verified_bytes,
             looked_at: now,
             looked_bytes: verified_bytes,
+            looked_lag: 0,
             little: 0,
         }
     }
@@ -202,9 +202,11 @@ pub(super) struct Peer {
     pub(super) cut_off: bool,
     /// Bytes a second that reached it when it was found to hold others of the chain, or of the data channel.
     pub(super) chain_rate: Option<u64>,
-    /// For how long its upstream in the chain has been what holds it, and what it had verified when that began.
+    /// What its last two reports added: as much may have come to it since the last one.
+    pub(super) gains: [u64; 2],
+    /// For how long its upstream in the chain has been what holds it, and the report, with its time, that was there when that began.
     pub(super) held_by_upstream: Duration,
-    pub(super) held_from: u64,
+    pub(super) held_from: (u64, Time),
     /// Since when what is before it in the chain has more than it, if it does.
     pub(super) behind_since: Option<Time>,
     /// How often it was moved in the chain since it last got anything.
@@ -263,6 +265,7 @@ impl Peer {
     /// The receiver that reports for it says so.
     pub(super) fn is_said_to_have(&mut self, now: Time, bytes: u64) {
         if bytes > self.verified_bytes {
+            self.gains = [bytes - self.verified_bytes, self.gains[0]];
             (self.verified_bytes, self.verified_at, self.moves) = (bytes, now, 0);
             (self.idle, self.idle_from) = (Duration::ZERO, None);
         }
@@ -364,7 +367,8 @@ impl Peer {
             chained: None,
             chain_rate: None,
             held_by_upstream: Duration::ZERO,
-            held_from: 0,
+            held_from: (0, now),
+            gains: [0; 2],
             behind_since: None,
             moves: 0,
             upstreams_lost: 0,
@@ -382,11 +386,9 @@ impl Peer {
     }
 
     /// Whether it fetches from the source itself, wherever it stands in the chain: others could not be reached from there, as
-    /// behind firewalls. Every second loss, since the source can be lost, too, and after some for good. And where its upstream may be what makes
-    /// it slow.
+    /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
     pub(super) fn fetches_at_source(&self) -> bool {
-        let lost = self.upstreams_lost;
-        let was_lost = lost > 0 && (lost.is_multiple_of(2) || lost >= UPSTREAMS_LOST_MAX);
+        let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
         was_lost || self.at_source.is_some()
     }
 
@@ -612,7 +614,7 @@ mod tests {
         let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
         for lost in 0..12 {
             peer.upstreams_lost = lost;
-            assert_eq!(peer.fetches_at_source(), [2, 4, 6].contains(&lost) || lost >= 8, "{lost} were lost");
+            assert_eq!(peer.fetches_at_source(), [2, 4, 6, 8, 10].contains(&lost), "{lost} were lost");
         }
     }
 

@@ -260,3 +260,26 @@ fn those_with_little_room_do_not_hold_the_others() {
         assert!(beside <= bound, "{beside} beside room for {windows:?} packets, {usual} without");
     }
 }
+
+/// The slowest of a chain is fast, so that much comes between two reports, and each reports at its own time: it does not hold the others either.
+#[test]
+fn one_that_is_slower_at_a_high_rate_goes_to_the_end_as_well() {
+    for slow in 0..5 {
+        for apart_ms in [0, 7, 11, 25, 40] {
+            let slow_policy = SlowPolicy::CatchUp { after: PATIENCE };
+            let config = SenderConfig { slow: slow_policy, multicast: false, ..config(geometry(9_000)) };
+            let mut world = World::new(11, 0, config, Faults::default());
+            world.group_time.insert(slow, Duration::from_millis(5));
+            (0..5).for_each(|peer| world.join_at(peer, millis(apart_ms * u64::from(peer))));
+            world.start();
+            world.run(millis(200));
+            world.close();
+            while !(0..5).all(|peer| world.nodes[&peer].done || peer == slow) {
+                world.run(world.now + Duration::from_millis(10));
+            }
+            // 1,230 groups take them a millisecond each, and the slow one five.
+            let took = world.now.since(millis(0));
+            assert!(took <= Duration::from_millis(1_600), "{slow}, {apart_ms} ms apart: {took}");
+        }
+    }
+}

@@ -51,6 +51,8 @@ const DISPLACED_WITHIN: Duration = Duration::from_secs(60);
 /// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
+/// Receivers report every 50 ms. One that has said nothing for this long does something else: that is no other's fault.
+const SILENT: Duration = Duration::from_millis(200);
 /// A head that gets so many groups in a window has a source that is not slow.
 const HEAD_GROUPS: u64 = 2;
 
@@ -72,7 +74,8 @@ pub(super) struct Places {
 pub(super) struct Swap {
     pub(super) peer: PeerId,
     pub(super) since: Time,
-    pub(super) verified_bytes: u64,
+    /// What it had reported then, and when.
+    pub(super) from: (u64, Time),
     /// Bytes a second that it got before.
     pub(super) rate: u64,
 }
@@ -109,12 +112,16 @@ impl Sender {
         let Some(fetching) = peer.fetching.filter(|fetching| now.since(fetching.since) >= LOST_AFTER) else {
             return;
         };
-        if peer.at_source.take().is_some() {
-            try_later(now, peer);
-        }
-        peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
         // It is told again, also where that is the same one.
         peer.fetching = None;
+        if peer.at_source.take().is_some() {
+            // The source has no room for a trial: that is not the upstream's fault, nor its own.
+            try_later(now, peer);
+            let upstream = self.chain.upstream(id);
+            self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+            return;
+        }
+        peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
         let mut upstream = None;
         // Where it fetches from the source its place is no matter. One that reaches no other says nothing of one of them.
         if !peer.fetches_at_source() {
@@ -199,20 +206,17 @@ impl Sender {
         let Some(upstream) = upstream.filter(|_| !peer.is_at_source()) else { return };
         let group = u64::from(self.config.geometry.group_len);
         let before = self.ahead_in_chain(upstream);
-        let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
-        // One to which nothing has come yet may still connect: if it cannot, it says so, or stalls.
-        let begins = |p: &Peer| p.fetching.is_none_or(|fetching| p.verified_bytes <= fetching.from_bytes);
-        let held = close
+        let held = self.is_close(id, ahead)
             && ahead < whole
             && before >= ahead + CHAIN_AHEAD_GROUPS * group
             && !begins(&self.peers[&upstream]);
         let peer = self.peers.get_mut(&id).expect("looked up above");
         if !held {
-            (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+            (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
             return;
         }
         peer.held_by_upstream = peer.held_by_upstream + CHECK_INTERVAL;
-        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        let rate = rate_since(peer, peer.held_from);
         // Where little is left, a change costs more than it brings.
         let long = (whole - peer.verified_bytes).saturating_mul(1_000)
             >= rate.saturating_mul(CHAIN_REST.as_millis());
@@ -225,6 +229,32 @@ impl Sender {
         }
     }
 
+    /// Whether a member has all but two groups of what its upstream has. Each reports at its own time: if the upstream's report is the newer one, as
+    /// much may have come to the member since its own as between those before.
+    fn is_close(&self, id: PeerId, ahead: u64) -> bool {
+        let peer = &self.peers[&id];
+        let upstream = self.chain.upstream(id).map(|upstream| &self.peers[&upstream]);
+        let is_older = upstream.is_some_and(|upstream| upstream.verified_at > peer.verified_at);
+        let since = if is_older { peer.gains[0].max(peer.gains[1]) } else { 0 };
+        let group = u64::from(self.config.geometry.group_len);
+        peer.verified_bytes.saturating_add(since + CHAIN_CLOSE_GROUPS * group) >= ahead
+    }
+
+    /// Whether a member stays as far behind its upstream as it was, or closer, while that one gets little of what is before it. It could get on as fast
+    /// as that one and no faster, or that one says each time that it has a little more than it gives.
+    fn is_kept_behind(&self, id: PeerId, looked_lag: u64) -> bool {
+        let Some(upstream) = self.chain.upstream(id) else { return false };
+        let group = u64::from(self.config.geometry.group_len);
+        let other = &self.peers[&upstream];
+        let (ahead, before) = (other.verified_bytes, self.ahead_in_chain(upstream));
+        let lag = ahead.saturating_sub(self.peers[&id].verified_bytes);
+        !self.is_close(id, ahead)
+            && lag <= looked_lag.saturating_add(CHAIN_CLOSE_GROUPS * group)
+            && before >= ahead.saturating_add(CHAIN_AHEAD_GROUPS * group)
+            && other.at_source.is_none()
+            && !begins(other)
+    }
+
     /// For how long a member may get nothing.
     pub(super) fn stall(&self, peer: &Peer) -> Duration {
         let doublings =
@@ -233,26 +263,27 @@ impl Sender {
     }
 
     /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
-    /// before it may be at fault, with less than it reports: from then on it fetches from the source, which has everything.
+    /// before it may be at fault: it fetches from the source for a while, which has everything.
     fn move_in_chain(&mut self, now: Time, id: PeerId) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.verified_at = now;
         peer.moves = peer.moves.saturating_add(1);
         let upstream = peer.fetching.and_then(|fetching| fetching.upstream);
+        let is_silent = now.since(peer.heard_at) >= SILENT;
+        let may_try = !is_silent && now >= peer.at_source_next;
         let links = if upstream.is_none() {
             // One that is tried there has shown before that its own path may be slow.
             let is_head = peer.at_source.is_none();
             self.slow.places.heads_in_vain =
                 self.slow.places.heads_in_vain.saturating_add(u32::from(is_head));
             self.chain.demote(id)
-        } else if self.give_up_on(now, id, upstream) {
+        } else if !is_silent && self.give_up_on(now, id, upstream) {
             return;
         } else {
             self.chain.demote(id)
         };
-        if links.is_empty() && upstream.is_some() {
-            self.peers.get_mut(&id).expect("looked up above").keep_at_source();
-            self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
+        if links.is_empty() && may_try {
+            self.try_at_source(id, 0);
         }
         self.outputs.extend(links.into_iter().map(Output::Chain));
     }
@@ -293,7 +324,8 @@ impl Sender {
             return None;
         }
         let group = u64::from(self.config.geometry.group_len);
-        let is_behind = self.ahead_of(id) >= peer.verified_bytes + CHAIN_AHEAD_GROUPS * group;
+        // One that is closer may come before its upstream, if that is what holds it.
+        let is_behind = self.ahead_of(id) > peer.verified_bytes + CHAIN_CLOSE_GROUPS * group;
         if fetching.upstream.is_none() {
             let span = now.since(fetching.since);
             let own = per_second(peer.verified_bytes.saturating_sub(fetching.from_bytes), span);
@@ -306,6 +338,7 @@ impl Sender {
             return Some(Finding::Anew(fetching.little));
         }
         let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
+        let is_little = is_little || self.is_kept_behind(id, fetching.looked_lag);
         let little = if is_little { fetching.little.saturating_add(1) } else { 0 };
         let is_due = little >= LITTLE_TIMES && now >= peer.at_source_next;
         Some(if is_due { Finding::Little(own) } else { Finding::Anew(little) })
@@ -313,6 +346,10 @@ impl Sender {
 
     /// The same of one that is tried at the source.
     fn find_at_source(&self, now: Time, peer: &Peer, fetching: &Fetching) -> Option<Finding> {
+        if fetching.upstream.is_some() {
+            // It is told only now.
+            return None;
+        }
         let is_late = now.since(fetching.since) >= SOURCE_WITHIN;
         if fetching.looked_bytes <= fetching.from_bytes {
             // Its time begins with the first that comes.
@@ -351,6 +388,7 @@ impl Sender {
     }
 
     fn look_anew(&mut self, now: Time, id: PeerId, little: u32) {
+        let ahead = self.ahead_of(id);
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         let Some(fetching) = &mut peer.fetching else { return };
         let got = peer.verified_bytes.saturating_sub(fetching.looked_bytes);
@@ -358,6 +396,7 @@ impl Sender {
             self.slow.places.heads_in_vain = 0;
         }
         (fetching.looked_at, fetching.looked_bytes, fetching.little) = (now, peer.verified_bytes, little);
+        fetching.looked_lag = ahead.saturating_sub(peer.verified_bytes);
     }
 
     /// How many others fetch from the source.
@@ -367,16 +406,18 @@ impl Sender {
         others.filter(|peer| peer.is_active() && peer.is_at_source()).count() as u64
     }
 
-    /// What half of all others, or more, have got a second. Those that have no more than it in all do not show that it could have more: they may
-    /// have come late, and have got what it had. A single one has to show that it has the object.
+    /// What half of all others, or more, have got a second. Those that have no more than it, in all or of what came in the chain, do not show that
+    /// it could have more: they may have come late, and have got what it had. A single one has to show that it has the object.
     fn usual_beside(&self, id: PeerId) -> Option<u64> {
-        let own = self.peers[&id].verified_bytes;
+        let in_chain = |peer: &Peer| self.got_in_chain(peer).map_or(0, |(got, _)| got);
+        let own = &self.peers[&id];
+        let (own_bytes, own_in_chain) = (own.verified_bytes, in_chain(own));
         let others =
             self.chain.members().iter().filter(|other| **other != id).map(|other| &self.peers[other]);
         if others.clone().count() == 1 && others.clone().any(|other| other.service != Service::Done) {
             return None;
         }
-        let pace = |other: &Peer| match other.verified_bytes > own {
+        let pace = |other: &Peer| match other.verified_bytes > own_bytes && in_chain(other) > own_in_chain {
             true => self.pace_in_chain(other).unwrap_or(0),
             false => 0,
         };
@@ -460,8 +501,7 @@ impl Sender {
             if span < CHAIN_HELD {
                 return;
             }
-            let verified = self.peers.get(&swap.peer).map_or(0, |p| p.verified_bytes);
-            let rate = per_second(verified.saturating_sub(swap.verified_bytes), span);
+            let rate = self.peers.get(&swap.peer).map_or(0, |peer| rate_since(peer, swap.from));
             // All of them may hang on one narrow path: changing places then brings nothing.
             places.swaps_in_vain = if rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
                 0
@@ -482,23 +522,28 @@ impl Sender {
         });
         let has = other.verified_bytes;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        let mut rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
-        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+        let mut rate = rate_since(peer, peer.held_from);
+        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
         if peer.verified_bytes > has {
             // It could get nothing from one that has less. That one may have come later, and get on well.
             rate = rate.max(gets);
         }
         // It could take more than that; how much more is not known.
         peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
-        places.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
+        places.swap = Some(Swap { peer: id, since: now, from: reported(peer), rate });
         self.put_behind(upstream, rate);
     }
 
-    /// Bytes a second that a member of the chain has verified since it came into it, as far as it has reported. What it held when it joined
-    /// has not come that way.
-    fn pace_in_chain(&self, peer: &Peer) -> Option<u64> {
+    /// Bytes that a member of the chain has verified since it came into it, as far as it has reported, and when that was. What it held when it
+    /// joined has not come that way.
+    fn got_in_chain(&self, peer: &Peer) -> Option<(u64, Time)> {
         let (since, from_bytes) = peer.chained?;
-        let got = peer.verified_bytes.saturating_sub(from_bytes.max(self.bytes_of(peer.held_count)));
+        Some((peer.verified_bytes.saturating_sub(from_bytes.max(self.bytes_of(peer.held_count))), since))
+    }
+
+    /// The same for a second.
+    fn pace_in_chain(&self, peer: &Peer) -> Option<u64> {
+        let (got, since) = self.got_in_chain(peer)?;
         Some(per_second(got, peer.verified_at.since(since).max(PACE_MIN)))
     }
 
@@ -522,6 +567,24 @@ impl Sender {
     fn ahead_in_chain(&self, id: PeerId) -> u64 {
         let upstream = self.chain.upstream(id);
         upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
+    }
+}
+
+/// One to which nothing has come yet from where it fetches may still connect: if it cannot, it says so, or stalls.
+fn begins(peer: &Peer) -> bool {
+    peer.fetching.is_none_or(|fetching| peer.verified_bytes <= fetching.from_bytes)
+}
+
+/// What a member has reported last that was new, and when.
+fn reported(peer: &Peer) -> (u64, Time) {
+    (peer.verified_bytes, peer.verified_at)
+}
+
+/// Bytes a second that have come since a report. The time goes from report to report, since a few of them only may lie between.
+fn rate_since(peer: &Peer, (bytes, at): (u64, Time)) -> u64 {
+    match peer.verified_at.since(at) {
+        Duration::ZERO => 0,
+        span => per_second(peer.verified_bytes.saturating_sub(bytes), span),
     }
 }
 

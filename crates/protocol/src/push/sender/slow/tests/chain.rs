@@ -6,13 +6,14 @@ use crate::push::chain::Link;
 
 /// Members of the chain in the order of their numbers, each of which has verified so many groups.
 fn chained(groups: &[u64]) -> Sender {
-    let mut sender = sender(groups.len() as u32, 1_000);
+    let mut sender = sender(groups.len() as u32, 100_000);
     sender.started_at = Some(START);
     (0..groups.len() as u32).for_each(|id| sender.move_to_chain(START, PeerId(id)));
     links_at(&mut sender, START);
     for (id, groups) in (0..).zip(groups) {
         let peer = peer(&mut sender, id);
-        (peer.verified_bytes, peer.verified_at, peer.held_from) = (groups * 10_000, BEGAN, groups * 10_000);
+        (peer.verified_bytes, peer.verified_at, peer.held_from) =
+            (groups * 10_000, BEGAN, (groups * 10_000, BEGAN));
     }
     sender
 }
@@ -178,11 +179,11 @@ fn places_are_not_changed_for_little_or_for_a_moment() {
         let whole = sender.config.geometry.object_len;
         for (id, less) in [(0, 0), (1, left), (2, left + 10_000)] {
             let peer = peer(&mut sender, id);
-            (peer.verified_bytes, peer.held_from) = (whole - less, whole - less);
+            (peer.verified_bytes, peer.held_from) = (whole - less, (whole - less, BEGAN));
         }
         for look in 1..=60 {
             if look == 2 {
-                peer(&mut sender, 2).verified_bytes += 10_000;
+                got(&mut sender, BEGAN + MS * 120, 2, 1);
             }
             sender.check_chain(BEGAN + MS * (2 * look), PeerId(2));
         }
@@ -206,11 +207,12 @@ fn changes_of_places_in_vain_become_rarer() {
         let mut now = BEGAN;
         for round in 1..12u32 {
             sender.slow.places.swap =
-                Some(Swap { peer: PeerId(0), since: now, verified_bytes: 5_000, rate: 10_000 });
+                Some(Swap { peer: PeerId(0), since: now, from: (5_000, now), rate: 10_000 });
             sender.pass_upstream(now + MS * 119, PeerId(2), PeerId(1));
             assert_eq!(links(&mut sender), [], "it has not had its time");
-            peer(&mut sender, 0).verified_bytes = 5_000 + 20 * percent;
             now += MS * 200;
+            (peer(&mut sender, 0).verified_bytes, peer(&mut sender, 0).verified_at) =
+                (5_000 + 20 * percent, now);
             let (upstream, id) =
                 if sender.chain.upstream(PeerId(2)) == Some(PeerId(1)) { (1, 2) } else { (2, 1) };
             sender.pass_upstream(now, PeerId(id), PeerId(upstream));
@@ -230,7 +232,7 @@ fn changes_of_places_in_vain_become_rarer() {
                 assert_eq!(sender.slow.places.swaps_in_vain, 0);
             }
             let swap = sender.slow.places.swap.unwrap();
-            assert_eq!((swap.peer, swap.since, swap.verified_bytes), (PeerId(id), now, 200_000));
+            assert_eq!((swap.peer, swap.since, swap.from.0), (PeerId(id), now, 200_000));
         }
     }
 }
@@ -245,8 +247,10 @@ fn a_member_of_the_chain_is_named_for_its_own_path() {
         ([40, 40, 20], 1, false),
         ([40, 40, 21], 0, false),
         ([40, 21, 13], 0, true),
-        ([40, 21, 14], 0, false),
+        ([40, 21, 14], 0, true),
         ([16, 39, 8], 0, true),
+        // Its upstream is at most two groups ahead of it.
+        ([20, 11, 10], 0, false),
         // Nothing has come: it may not have reached its upstream.
         ([40, 40, 0], 0, false),
     ] {
@@ -475,6 +479,7 @@ fn one_that_gives_nothing_to_two_goes_to_the_tail() {
                 peer(&mut sender, id).verified_at = Time(now.0 - 1_500_000_000);
                 peer(&mut sender, id).fetching.as_mut().unwrap().since = START;
                 peer(&mut sender, id).behind_since = Some(START);
+                peer(&mut sender, id).heard_at = now;
                 sender.check_chain(now, PeerId(id));
             }
             let told = links_at(&mut sender, now);
@@ -500,7 +505,7 @@ fn one_that_gives_nothing_to_two_goes_to_the_tail() {
     }
     // One alone may say so as often as it likes.
     let mut sender = chained(&[90, 0, 0]);
-    for second in 1..20 {
+    for second in 1..=20 {
         let now = BEGAN + MS * (1_000 * second);
         sender.lose_upstream(now, PeerId(1));
         links_at(&mut sender, now);
@@ -535,17 +540,74 @@ fn a_slow_source_has_more_time_for_each_head() {
     }
 }
 
-/// The tail has no other to change places with: if it gets nothing it fetches from the source from then on, wherever it stands.
+/// The tail has no other to change places with: if it gets nothing it fetches from the source for a while. If it gets something there, its upstream
+/// comes behind it; else it goes back, and is tried again later.
 #[test]
-fn a_tail_that_gets_nothing_fetches_from_the_source() {
-    let mut sender = chained(&[50, 49, 0]);
-    sender.check_chain(BEGAN, PeerId(2));
-    sender.check_chain(BEGAN + MS * 1_500, PeerId(2));
-    assert_eq!(links(&mut sender), [(2, None)]);
-    assert!(sender.peers[&PeerId(2)].fetches_at_source());
-    // If that brings nothing either, nothing else does.
-    (1..20).for_each(|second| sender.check_chain(BEGAN + MS * (1_500 + 1_000 * second), PeerId(2)));
-    assert_eq!(links(&mut sender), []);
+fn a_tail_that_gets_nothing_is_tried_at_the_source() {
+    for gets in [true, false] {
+        let mut sender = chained(&[50, 49, 0]);
+        let mut told = Vec::new();
+        sender.check_chain(BEGAN, PeerId(2));
+        for step in 1..=400 {
+            let now = BEGAN + MS * (50 * step);
+            (0..2).for_each(|id| got(&mut sender, now, id, 4));
+            peer(&mut sender, 2).heard_at = now;
+            // Nothing comes from this one alone.
+            let fetching = sender.peers[&PeerId(2)].fetching.unwrap();
+            if gets && fetching.upstream != Some(PeerId(1)) {
+                got(&mut sender, now, 2, 4);
+            }
+            sender.check_chain(now, PeerId(2));
+            told.extend(look(&mut sender, now).into_iter().map(|link| (step * 50, link)));
+        }
+        let expected: &[_] = if gets {
+            &[(1_500, (2, None)), (2_550, (2, Some(0))), (2_550, (1, Some(2)))]
+        } else {
+            // Ten seconds there, and two until it may be tried again.
+            &[(1_500, (2, None)), (11_500, (2, Some(1))), (14_500, (2, None))]
+        };
+        // As it stays behind it is tried again, now and then.
+        assert_eq!(told[..expected.len()], *expected);
+        assert!(told.iter().skip(3).all(|(_, link)| link.0 == 2), "{told:?}");
+        assert_eq!(sender.peers[&PeerId(2)].upstreams_lost, 0);
+    }
+}
+
+/// One that says nothing for a while does something else: it goes to the tail, and back to work there. None is blamed for it.
+#[test]
+fn one_that_pauses_blames_none() {
+    for (groups, paused) in
+        [(&[50, 40][..], &[1][..]), (&[50, 40, 30, 30], &[1, 2, 3]), (&[90, 0, 0, 0], &[1, 2])]
+    {
+        let mut sender = chained(groups);
+        let members = 0..groups.len() as u32;
+        for step in 0..1_200 {
+            let now = BEGAN + MS * (50 * step);
+            for id in members.clone() {
+                if step < 40 && paused.contains(&id) {
+                    continue;
+                }
+                peer(&mut sender, id).heard_at = now;
+                // They have what the one before them has, as far as it has it.
+                let upstream = sender.chain.upstream(PeerId(id));
+                let room = upstream.map_or(u64::MAX, |up| sender.peers[&up].verified_bytes);
+                let has = sender.peers[&PeerId(id)].verified_bytes;
+                match 4.min(room.saturating_sub(has) / 10_000) {
+                    0 => {}
+                    groups => got(&mut sender, now, id, groups),
+                }
+            }
+            members.clone().for_each(|id| sender.check_chain(now, PeerId(id)));
+            look(&mut sender, now);
+        }
+        for id in members {
+            let member = &sender.peers[&PeerId(id)];
+            let from = (member.is_at_source(), sender.chain.upstream(PeerId(id)).is_none());
+            assert!(from == (false, false) || from == (true, true), "{id} stays at the source: {groups:?}");
+            assert_eq!((member.slower, member.gave_nothing), (None, None), "{id}");
+        }
+        assert_eq!(sender.peers[&PeerId(0)].chain_rate, None, "it has given what it had");
+    }
 }
 
 /// One that has lost the source, which had no room for it, goes back into the chain, also at the tail.
@@ -558,8 +620,26 @@ fn a_tail_that_the_source_has_no_room_for_goes_back() {
         sender.lose_upstream(now, PeerId(2));
         told.extend(links_at(&mut sender, now).into_iter().map(|(id, upstream)| (id, upstream.is_some())));
     }
-    let expected = [false, false, true, false, true, false, true, false, false, false];
+    let expected = [false, false, true, false, true, false, true, false, true, false];
     assert_eq!(told, expected.map(|is_other| (2, is_other)));
+}
+
+/// One that says again and again that it has lost where it fetches begins anew each time: it holds none behind it meanwhile.
+#[test]
+fn one_that_loses_all_holds_none() {
+    for lost in 0..20 {
+        let mut sender = chained(&[0, 300]);
+        peer(&mut sender, 0).upstreams_lost = lost;
+        for second in 1..=10 {
+            let now = BEGAN + MS * (1_000 * second);
+            got(&mut sender, now, 0, u64::from(second % 3 == 0));
+            sender.lose_upstream(now, PeerId(0));
+            (0..2).for_each(|id| peer(&mut sender, id).heard_at = now);
+            (0..2).for_each(|id| sender.check_chain(now, PeerId(id)));
+            links_at(&mut sender, now);
+        }
+        assert_eq!(sender.chain.upstream(PeerId(1)), None, "{lost}");
+    }
 }
 
 /// One that has less than the member behind it may have come later: it is not taken for slower than it is.
@@ -573,13 +653,50 @@ fn one_that_comes_later_has_its_own_pace() {
     assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(50_000));
 }
 
+/// A member that stays as far behind its upstream as it was, while that one gets little itself, may get no more because of that one: it is tried at
+/// the source. One whose report is only older than its upstream's is not.
+#[test]
+fn one_that_is_kept_behind_is_tried() {
+    // Groups that the head says it has more than the member, at the end of each second, and what the member gets at the source.
+    for (lags, is_older, at_source, tries, goes) in [
+        ([5, 5, 5], false, 40, true, true),
+        ([5, 5, 5], false, 1, true, false),
+        ([900, 900, 900], false, 40, true, true),
+        ([5, 8, 11], false, 40, false, false),
+        ([2, 2, 2], false, 40, false, false),
+        ([5, 5, 5], true, 40, false, false),
+        ([3, 3, 2], false, 40, false, false),
+    ] {
+        let mut sender = chained(&[lags[0], 0]);
+        peer(&mut sender, 0).chained = Some((BEGAN, lags[0] * 10_000));
+        peer(&mut sender, 1).fetching.as_mut().unwrap().looked_at = BEGAN;
+        let mut told = Vec::new();
+        for (second, lag) in (1..).zip(lags) {
+            let now = BEGAN + MS * (1_000 * second);
+            let peer = peer(&mut sender, 1);
+            peer.has_verified(now, second * 20_000);
+            // What came a moment ago it has not told yet.
+            peer.gains = if is_older { [30_000, 20_000] } else { [0, 0] };
+            let has = peer.verified_bytes + lag * 10_000;
+            self::peer(&mut sender, 0).has_verified(now + MS * u64::from(is_older), has);
+            told.extend(look(&mut sender, now));
+        }
+        assert_eq!(told, if tries { vec![(1, None)] } else { vec![] }, "{lags:?}, {is_older}");
+        if tries {
+            let (told, _) = tried(&mut sender, BEGAN + MS * 3_000, 1, at_source, &[]);
+            assert_eq!(told, if goes { [(0, Some(1))] } else { [(1, Some(0))] });
+        }
+    }
+}
+
 /// What newcomers get from what others have is no pace that the head could have: they have no more than it.
 #[test]
 fn newcomers_do_not_make_the_head_slow() {
-    for (had, named) in [(100, false), (101, true)] {
+    for (had, held, named) in [(100, 0, false), (101, 0, true), (201, 101, false), (201, 100, true)] {
         let (mut sender, now) = fetching(&[50, 0, 0]);
         for id in 1..3 {
             peer(&mut sender, id).chained = Some((now, 0));
+            peer(&mut sender, id).held_count = held * 10;
             got(&mut sender, now, id, had);
         }
         look(&mut sender, now);
@@ -669,23 +786,25 @@ fn a_few_at_a_time_are_tried_at_the_source() {
     let member = &sender.peers[&PeerId(4)];
     assert_eq!((member.at_source, member.fetches_at_source()), (None, false));
     assert_eq!((member.tried_in_vain, member.at_source_next), (1, now + MS * 2_000));
-    links_at(&mut sender, now);
+    assert_eq!((member.upstreams_lost, member.moves), (0, 0), "it has lost none of the others");
+    assert_eq!(links_at(&mut sender, now), [(4, Some(3))]);
     assert_eq!(look(&mut sender, now), [(10, None)]);
 }
 
-/// A pace counts over half a second at least: reports are 50 ms apart, and one that had most of the object may be done before its first.
+/// A pace counts over half a second at least: reports are 50 ms apart, and one that had most of the object may be done before its first. Nor does one
+/// count that has got no more in the chain.
 #[test]
 fn one_that_is_done_at_once_is_not_the_usual() {
-    for (groups, named) in [(79, false), (80, true)] {
+    for (groups, named) in [(160, false), (161, true)] {
         let (mut sender, now) = fetching(&[80, 0]);
         // It had most of the object when it came.
         (peer(&mut sender, 1).verified_at, peer(&mut sender, 1).chained) = (START, Some((START, 50_000_000)));
         got(&mut sender, START + MS * 3, 1, 5_000 + groups);
         sender.settle(PeerId(1), None);
         sender.outputs.clear();
-        // 80 groups in half a second are 160 a second.
         assert_eq!(look(&mut sender, now), []);
-        assert_eq!(peer(&mut sender, 0).slower.is_some(), named, "{groups}");
+        let slower = Slower { own: Rate(80 * 80_000), others: Rate(2 * groups * 80_000) };
+        assert_eq!(peer(&mut sender, 0).slower, named.then_some(slower), "{groups}");
     }
 }
 

@@ -1,0 +1,99 @@
+//! Holders that are asked to send an object and have not begun, and what is not looked at any more.
+
+use super::*;
+
+/// One that waits for its path is passed over for another that sends nothing, and for no other; nor is the origin read.
+#[test]
+fn one_that_waits_for_its_path_makes_room_for_an_idle_one() {
+    for (others, is_busy, passes) in [(1, false, true), (1, true, false), (0, false, false)] {
+        let mut directory = settled(5);
+        for holder in [0, 2].into_iter().take(1 + others) {
+            directory.handle(ms(20_000), have(holder, 1));
+        }
+        let wish = Wish { can_fill: true, waits: false, fills: false };
+        directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(1), object: object(1), wish });
+        if is_busy {
+            // Only the second one has another object, and sends it.
+            directory.handle(ms(20_000), have(2, 2));
+            directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(3), object: object(2), wish });
+        }
+        outputs(&mut directory, ms(20_100));
+        let unserved = DirectoryInput::Unserved { agent: agent(1), object: object(1), waits: true };
+        directory.handle(ms(50_000), unserved);
+        let told = outputs(&mut directory, ms(50_100));
+        let to = |told: &DirectoryOutput| matches!(told, DirectoryOutput::Serve { holder, .. } if *holder == agent(2));
+        assert_eq!((told.len(), told.iter().any(to)), (usize::from(passes), passes), "{told:?}");
+    }
+}
+
+fn waits(of: u64) -> DirectoryInput {
+    DirectoryInput::Unserved { agent: agent(of), object: object(1), waits: true }
+}
+
+/// One that was passed over while it waited for its path has not failed: it is asked again before one that has, and no origin is read meanwhile.
+#[test]
+fn one_that_waited_for_its_path_may_send_it_yet() {
+    let fails = |serve| served(2, serve, &[(1, false)]);
+    let is_silent = |_| DirectoryInput::Unserved { agent: agent(1), object: object(1), waits: false };
+    for (of_second, at) in [(&fails as &dyn Fn(u64) -> DirectoryInput, 50_200), (&is_silent, 80_000)] {
+        let mut directory = settled(5);
+        directory.handle(ms(20_000), have(0, 1));
+        directory.handle(ms(20_000), have(2, 1));
+        let wish = Wish { can_fill: true, waits: false, fills: false };
+        for of in [1, 3] {
+            directory.handle(ms(20_000), DirectoryInput::Want { agent: agent(of), object: object(1), wish });
+        }
+        assert_eq!(outputs(&mut directory, ms(20_100)), [serve(0, 1, 1, &[1, 3])]);
+        // The first one goes on with the other receiver.
+        directory.handle(ms(50_000), waits(1));
+        assert_eq!(outputs(&mut directory, ms(50_100)), [serve(2, 2, 1, &[1])]);
+        directory.handle(ms(at), of_second(2));
+        assert_eq!(outputs(&mut directory, ms(at + 100)), [serve(0, 3, 1, &[1])]);
+        // Neither is idle and not asked yet: it is waited for.
+        directory.handle(ms(at + 30_000), waits(1));
+        assert_eq!(outputs(&mut directory, ms(at + 30_100)), []);
+        assert_eq!(directory.filler(object(1)), None);
+    }
+}
+
+/// Receivers of one transfer that waits for its path say so one after the other: they become one transfer of the idle one.
+#[test]
+fn those_who_wait_together_stay_one_transfer() {
+    let mut directory = settled(6);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), have(2, 1));
+    directory.handle(ms(20_000), have(3, 1));
+    for of in [1, 4, 5] {
+        directory.handle(ms(20_000), want(of, 1));
+    }
+    assert_eq!(outputs(&mut directory, ms(20_100)), [serve(0, 1, 1, &[1, 4, 5])]);
+    for (at, of) in [(50_000, 1), (50_010, 4), (50_040, 5)] {
+        directory.handle(ms(at), waits(of));
+        assert_eq!(outputs(&mut directory, ms(at)), []);
+    }
+    assert_eq!(outputs(&mut directory, ms(50_100)), [serve(2, 2, 1, &[1, 4, 5])]);
+}
+
+/// A topic is not looked at when the patience for a version is over that is not on its way any more.
+#[test]
+fn versions_with_much_patience_leave_nothing() {
+    let mut directory = settled(3);
+    for (number, is_lost) in (1..200).flat_map(|number| [(2 * number, false), (2 * number + 1, true)]) {
+        let now = ms(20_000 + number);
+        directory.handle(now, have(0, number));
+        if is_lost {
+            directory.handle(now, subscribe(1, "t"));
+        }
+        let DirectoryInput::Publish { agent, app, topic, version, .. } = publish(0, "t", number, number)
+        else {
+            unreachable!()
+        };
+        let patience = Some(Duration::from_nanos((1 << 40) + number));
+        directory.handle(now, DirectoryInput::Publish { agent, app, topic, version, patience });
+        outputs(&mut directory, now);
+        directory.handle(now, DirectoryInput::Lost { agent: super::agent(0), object: object(number) });
+        directory.handle(now, DirectoryInput::Unsubscribe { agent: super::agent(1), topic: "t".into() });
+        outputs(&mut directory, now);
+    }
+    assert!(directory.looks.len() < 10, "{} looks", directory.looks.len());
+}
