@@ -52,6 +52,13 @@ impl Chain {
         self.places.contains_key(&peer)
     }
 
+    /// Whether both are in the chain, and `one` is nearer to the source.
+    #[must_use]
+    pub fn is_before(&self, one: PeerId, other: PeerId) -> bool {
+        let place = |peer| self.places.get(&peer);
+        place(one).zip(place(other)).is_some_and(|(one, other)| one < other)
+    }
+
     /// Puts `peer` at the tail.
     pub fn append(&mut self, peer: PeerId) -> Link {
         assert!(!self.contains(peer), "{peer:?} is in the chain already");

@@ -124,6 +124,8 @@ pub(super) struct AtSource {
     pub(super) upstream: PeerId,
     /// How many others fetched from the source when it began.
     pub(super) beside: u64,
+    /// It gets as much as its upstream, and stays behind it: that may be as it should.
+    pub(super) kept: bool,
 }
 
 /// One receiver.
@@ -274,6 +276,7 @@ impl Peer {
     /// No other receiver reports for it any more. What that one has made up is not held against it.
     pub(super) fn speak_for_itself(&mut self) {
         (self.spoken_by, self.totals_unknown) = (None, true);
+        self.gains = [0; 2];
         if self.service != Service::Done {
             self.verified_bytes = self.own_bytes;
         }

@@ -21,6 +21,8 @@ const HEAD_DOUBLINGS: u32 = 4;
 const CHAIN_HELD: Duration = Duration::from_millis(120);
 /// .. where both paths were measured, and the upstream's is the faster one.
 const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
+/// That is judged when something has come for as long, or after this time.
+const SWAP_WITHIN: Duration = Duration::from_secs(2);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
 /// If two members get nothing from the same one within this time, that one goes to the tail.
@@ -63,6 +65,9 @@ pub(super) struct Places {
     pub(super) swap: Option<Swap>,
     pub(super) swap_at: Time,
     pub(super) swaps_in_vain: u32,
+    /// When one that stays behind its upstream may be tried next, and how many were in vain.
+    pub(super) kept_at: Time,
+    pub(super) kept_in_vain: u32,
     /// When it is looked at next what comes to the members.
     pub(super) look_at: Time,
     /// How many members in a row got nothing from the source.
@@ -74,10 +79,15 @@ pub(super) struct Places {
 pub(super) struct Swap {
     pub(super) peer: PeerId,
     pub(super) since: Time,
-    /// What it had reported then, and when.
-    pub(super) from: (u64, Time),
+    /// What it had then.
+    pub(super) verified_bytes: u64,
+    /// Its first report with more, and when that came: before that it may have connected.
+    pub(super) from: Option<(u64, Time)>,
     /// Bytes a second that it got before.
     pub(super) rate: u64,
+    /// Its upstream, and the rates of both that were known before.
+    pub(super) behind: PeerId,
+    pub(super) rates: [Option<u64>; 2],
 }
 
 /// What a look finds out about a member.
@@ -87,6 +97,8 @@ enum Finding {
     Anew(u32),
     /// So many bytes a second come from its upstream, and that is little.
     Little(u64),
+    /// So many come, which is as much as its upstream gets, and it stays behind that.
+    Kept(u64),
     /// It has been at the source for its time, and has got so many bytes a second there.
     Tried(u64),
     /// It fetches from the source anyway, and has got so many bytes a second since it does.
@@ -103,10 +115,11 @@ impl Sender {
             return None;
         }
         peer.fetching = Some(Fetching::new(now, upstream, peer.verified_bytes));
+        peer.gains = [0; 2];
         Some(Link { upstream, ..link })
     }
 
-    /// A member could not reach its upstream, or the source had no room for it.
+    /// A member could not reach its upstream, or the source had no room for it, or a connection broke.
     pub(in super::super) fn lose_upstream(&mut self, now: Time, id: PeerId) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         let Some(fetching) = peer.fetching.filter(|fetching| now.since(fetching.since) >= LOST_AFTER) else {
@@ -121,22 +134,35 @@ impl Sender {
             self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
             return;
         }
-        peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
-        let mut upstream = None;
-        // Where it fetches from the source its place is no matter. One that reaches no other says nothing of one of them.
-        if !peer.fetches_at_source() {
-            peer.moves = peer.moves.saturating_add(1);
-            if !self.give_up_on(now, id, fetching.upstream) {
-                let links = self.chain.demote(id);
-                self.outputs.extend(links.iter().copied().map(Output::Chain));
-                // The tail has no other to change places with: it fetches from the source, too, unless that is what it has lost.
-                let has_other = !links.is_empty() || fetching.upstream.is_none();
-                upstream = self.chain.upstream(id).filter(|_| has_other);
-            } else {
-                upstream = self.chain.upstream(id);
-            }
+        // If something has come from there it can be reached: a host that pauses loses its connection.
+        let has_come = peer.verified_bytes > fetching.from_bytes;
+        if !has_come {
+            peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
         }
+        let upstream = self.move_lost(now, id, fetching.upstream, has_come);
         self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+    }
+
+    /// Where one that has lost its upstream, or the source, goes in the chain, and where it fetches from now on.
+    fn move_lost(&mut self, now: Time, id: PeerId, lost: Option<PeerId>, has_come: bool) -> Option<PeerId> {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        if peer.fetches_at_source() {
+            // Its place is no matter to it. One that has lost the source holds those behind it; one that reaches no other says nothing of them.
+            if lost.is_none() {
+                let links = self.chain.demote(id);
+                self.outputs.extend(links.into_iter().map(Output::Chain));
+            }
+            return None;
+        }
+        peer.moves = peer.moves.saturating_add(1);
+        if !has_come && self.give_up_on(now, id, lost) {
+            return self.chain.upstream(id);
+        }
+        let links = self.chain.demote(id);
+        // The tail has no other to change places with: it fetches from the source, too, unless that is what it has lost.
+        let has_other = !links.is_empty() || lost.is_none() || has_come;
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        self.chain.upstream(id).filter(|_| has_other)
     }
 
     /// A member has got nothing from this one. If it is not the first, that one goes to the tail: those behind it would find out one by one.
@@ -229,15 +255,18 @@ impl Sender {
         }
     }
 
-    /// Whether a member has all but two groups of what its upstream has. Each reports at its own time: if the upstream's report is the newer one, as
-    /// much may have come to the member since its own as between those before.
+    /// Whether a member has all but two groups of what its upstream has, and what is on its way to it. Each reports at its own time: between two
+    /// reports, or twice that long if the upstream's is the newer one, as much may have come as between those before.
     fn is_close(&self, id: PeerId, ahead: u64) -> bool {
         let peer = &self.peers[&id];
         let upstream = self.chain.upstream(id).map(|upstream| &self.peers[&upstream]);
         let is_older = upstream.is_some_and(|upstream| upstream.verified_at > peer.verified_at);
-        let since = if is_older { peer.gains[0].max(peer.gains[1]) } else { 0 };
-        let group = u64::from(self.config.geometry.group_len);
-        peer.verified_bytes.saturating_add(since + CHAIN_CLOSE_GROUPS * group) >= ahead
+        // One jump alone is no pace.
+        let [last, before] = peer.gains;
+        let gain = last.max(before).min(last.min(before).saturating_mul(2));
+        let on_its_way = gain.saturating_mul(if is_older { 2 } else { 1 });
+        let near = CHAIN_CLOSE_GROUPS * u64::from(self.config.geometry.group_len);
+        peer.verified_bytes.saturating_add(on_its_way).saturating_add(near) >= ahead
     }
 
     /// Whether a member stays as far behind its upstream as it was, or closer, while that one gets little of what is before it. It could get on as fast
@@ -283,7 +312,7 @@ impl Sender {
             self.chain.demote(id)
         };
         if links.is_empty() && may_try {
-            self.try_at_source(id, 0);
+            self.try_at_source(id, 0, false);
         }
         self.outputs.extend(links.into_iter().map(Output::Chain));
     }
@@ -294,6 +323,7 @@ impl Sender {
             return;
         }
         self.slow.places.look_at = now + LOOK_INTERVAL;
+        self.judge_swap(now);
         let members = self.chain.members().to_vec();
         // Those behind a member cannot get more than it: they say nothing of its upstream.
         let mut before: Vec<u64> = Vec::new();
@@ -338,10 +368,15 @@ impl Sender {
             return Some(Finding::Anew(fetching.little));
         }
         let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
-        let is_little = is_little || self.is_kept_behind(id, fetching.looked_lag);
-        let little = if is_little { fetching.little.saturating_add(1) } else { 0 };
+        let is_kept = !is_little && self.is_kept_behind(id, fetching.looked_lag);
+        let little = if is_little || is_kept { fetching.little.saturating_add(1) } else { 0 };
         let is_due = little >= LITTLE_TIMES && now >= peer.at_source_next;
-        Some(if is_due { Finding::Little(own) } else { Finding::Anew(little) })
+        Some(match (is_due, is_kept) {
+            (false, _) => Finding::Anew(little),
+            (true, false) => Finding::Little(own),
+            (true, true) if now >= self.slow.places.kept_at => Finding::Kept(own),
+            (true, true) => Finding::Anew(little),
+        })
     }
 
     /// The same of one that is tried at the source.
@@ -370,7 +405,8 @@ impl Sender {
         }
         let (own, beside) = match finding {
             Finding::Anew(little) => return self.look_anew(now, id, little),
-            Finding::Little(given) => return self.try_at_source(id, given),
+            Finding::Little(given) => return self.try_at_source(id, given, false),
+            Finding::Kept(given) => return self.try_at_source(id, given, true),
             Finding::Tried(own) => {
                 let Some(trial) = self.end_at_source(now, id, own) else { return };
                 // Where nothing has come the source may have had no time for it.
@@ -448,17 +484,18 @@ impl Sender {
         }
     }
 
-    /// One that gets little fetches from the source for a while.
-    fn try_at_source(&mut self, id: PeerId, given: u64) {
+    /// One that gets little fetches from the source for a while. One that only stays behind its upstream does so if no other one does.
+    fn try_at_source(&mut self, id: PeerId, given: u64, kept: bool) {
         let tried = self.peers.values().filter(|p| p.is_active() && p.at_source.is_some()).count();
-        let Some(upstream) = self.chain.upstream(id).filter(|_| tried < AT_SOURCE_MAX) else { return };
+        let most = if kept { 1 } else { AT_SOURCE_MAX };
+        let Some(upstream) = self.chain.upstream(id).filter(|_| tried < most) else { return };
         let beside = self.others_at_source(id);
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         if peer.fetching.is_none_or(|fetching| fetching.upstream != Some(upstream)) {
             // Another one has come before it just now.
             return;
         }
-        peer.at_source = Some(AtSource { given, upstream, beside });
+        peer.at_source = Some(AtSource { given, upstream, beside, kept });
         self.outputs.push_back(Output::Chain(Link { peer: id, upstream: None }));
     }
 
@@ -470,6 +507,11 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         let trial = peer.at_source.take()?;
         let has_gained = own >= trial.given.saturating_mul(SOURCE_GAIN).max(1);
+        if trial.kept {
+            let places = &mut self.slow.places;
+            places.kept_in_vain = if has_gained { 0 } else { places.kept_in_vain.saturating_add(1) };
+            places.kept_at = now + SOURCE_AGAIN * (1 << places.kept_in_vain.min(TRY_DOUBLINGS));
+        }
         if !has_gained {
             try_later(now, peer);
         } else {
@@ -495,43 +537,77 @@ impl Sender {
 
     /// It has all that its upstream has, which is far behind what comes before it.
     pub(super) fn pass_upstream(&mut self, now: Time, id: PeerId, upstream: PeerId) {
-        let places = &mut self.slow.places;
-        if let Some(swap) = places.swap {
-            let span = now.since(swap.since);
-            if span < CHAIN_HELD {
-                return;
-            }
-            let rate = self.peers.get(&swap.peer).map_or(0, |peer| rate_since(peer, swap.from));
-            // All of them may hang on one narrow path: changing places then brings nothing.
-            places.swaps_in_vain = if rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
-                0
-            } else {
-                places.swaps_in_vain + 1
-            };
-            places.swap = None;
-            if places.swaps_in_vain > 0 {
-                places.swap_at = now + TRY_AGAIN * (1 << places.swaps_in_vain.min(TRY_DOUBLINGS));
-            }
-        }
-        if now < places.swap_at {
+        self.judge_swap(now);
+        if self.slow.places.swap.is_some() || now < self.slow.places.swap_at {
             return;
         }
         let other = &self.peers[&upstream];
         let gets = other.fetching.map_or(0, |fetching| {
             per_second(other.verified_bytes.saturating_sub(fetching.from_bytes), now.since(fetching.since))
         });
-        let has = other.verified_bytes;
+        let (has, others_rate) = (other.verified_bytes, other.chain_rate);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        let mut rate = rate_since(peer, peer.held_from);
+        let rate = rate_since(peer, peer.held_from);
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
+        let mut others = rate;
         if peer.verified_bytes > has {
-            // It could get nothing from one that has less. That one may have come later, and get on well.
-            rate = rate.max(gets);
+            // It could get nothing from one that has less. That one may have come later, and get on well: better than this one, if that is slow.
+            if peer.chain_rate.is_some_and(|own| own < gets) {
+                return;
+            }
+            others = others.max(gets);
         }
+        let rates = [peer.chain_rate, others_rate];
         // It could take more than that; how much more is not known.
-        peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
-        places.swap = Some(Swap { peer: id, since: now, from: reported(peer), rate });
-        self.put_behind(upstream, rate);
+        peer.chain_rate = peer.chain_rate.filter(|own| *own > others);
+        let (verified_bytes, behind) = (peer.verified_bytes, upstream);
+        self.slow.places.swap =
+            Some(Swap { peer: id, since: now, verified_bytes, from: None, rate, behind, rates });
+        self.put_behind(upstream, others);
+    }
+
+    /// A change of places has to prove itself: all of them may hang on one narrow path. It is measured from the first report of something that came
+    /// from there, and undone if it has brought nothing.
+    fn judge_swap(&mut self, now: Time) {
+        let Some(mut swap) = self.slow.places.swap.take() else { return };
+        let rate = self.peers.get(&swap.peer).filter(|peer| peer.is_active()).map(|peer| {
+            if swap.from.is_none() && peer.verified_bytes > swap.verified_bytes {
+                swap.from = Some(reported(peer));
+            }
+            swap.from.map(|from| (peer.verified_at.since(from.1), rate_since(peer, from)))
+        });
+        let has_gained = match rate {
+            Some(Some((span, rate))) if span >= CHAIN_HELD => {
+                rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN)
+            }
+            Some(_) if now.since(swap.since) >= SWAP_WITHIN => false,
+            Some(_) => {
+                self.slow.places.swap = Some(swap);
+                return;
+            }
+            // It is done, or has gone.
+            None => true,
+        };
+        let places = &mut self.slow.places;
+        places.swaps_in_vain = if has_gained { 0 } else { places.swaps_in_vain + 1 };
+        if !has_gained {
+            places.swap_at = now + TRY_AGAIN * (1 << places.swaps_in_vain.min(TRY_DOUBLINGS));
+            self.undo_swap(&swap);
+        }
+    }
+
+    /// The one that was before the other is so again, and what was known of both.
+    fn undo_swap(&mut self, swap: &Swap) {
+        if !self.chain.is_before(swap.peer, swap.behind) {
+            return;
+        }
+        for (id, rate) in [swap.peer, swap.behind].into_iter().zip(swap.rates) {
+            self.peers.get_mut(&id).expect("a member of the chain").chain_rate = rate;
+        }
+        let links = self.chain.remove(swap.behind);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        let links = self.chain.insert(swap.behind, |member| member == swap.peer);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 
     /// Bytes that a member of the chain has verified since it came into it, as far as it has reported, and when that was. What it held when it

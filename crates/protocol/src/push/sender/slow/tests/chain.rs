@@ -1,8 +1,10 @@
 //! The laws of the chain: places, trials at the source, and which member is named.
 
-use super::super::chain::Swap;
 use super::*;
 use crate::push::chain::Link;
+use crate::push::peer::Fetching;
+
+mod swaps;
 
 /// Members of the chain in the order of their numbers, each of which has verified so many groups.
 fn chained(groups: &[u64]) -> Sender {
@@ -198,43 +200,17 @@ fn places_are_not_changed_for_little_or_for_a_moment() {
     assert_eq!(links(&mut sender), []);
 }
 
-/// A change of places has to prove itself within 120 ms: if the one that came forward gets no 15 % more, the next change waits for a second, then
-/// for two, and so on.
+/// A connection over which something came is made again: that both hosts can reach each other is known.
 #[test]
-fn changes_of_places_in_vain_become_rarer() {
-    for (percent, in_vain) in [(114, true), (116, false), (50, true)] {
-        let mut sender = chained(&[100, 20, 20]);
-        let mut now = BEGAN;
-        for round in 1..12u32 {
-            sender.slow.places.swap =
-                Some(Swap { peer: PeerId(0), since: now, from: (5_000, now), rate: 10_000 });
-            sender.pass_upstream(now + MS * 119, PeerId(2), PeerId(1));
-            assert_eq!(links(&mut sender), [], "it has not had its time");
-            now += MS * 200;
-            (peer(&mut sender, 0).verified_bytes, peer(&mut sender, 0).verified_at) =
-                (5_000 + 20 * percent, now);
-            let (upstream, id) =
-                if sender.chain.upstream(PeerId(2)) == Some(PeerId(1)) { (1, 2) } else { (2, 1) };
-            sender.pass_upstream(now, PeerId(id), PeerId(upstream));
-            assert_eq!(links(&mut sender).is_empty(), in_vain);
-            let wait = Duration::from_millis(500 << round.min(6));
-            if in_vain {
-                assert_eq!(
-                    (sender.slow.places.swaps_in_vain, sender.slow.places.swap_at),
-                    (round, now + wait)
-                );
-                sender.pass_upstream(now + (wait - MS), PeerId(id), PeerId(upstream));
-                assert_eq!(links(&mut sender), [], "the next one has to wait");
-                now += wait;
-                sender.pass_upstream(now, PeerId(id), PeerId(upstream));
-                assert_eq!(links(&mut sender).len(), 2);
-            } else {
-                assert_eq!(sender.slow.places.swaps_in_vain, 0);
-            }
-            let swap = sender.slow.places.swap.unwrap();
-            assert_eq!((swap.peer, swap.since, swap.from.0), (PeerId(id), now, 200_000));
-        }
-    }
+fn a_connection_that_broke_is_made_again() {
+    let mut sender = chained(&[50, 49, 48]);
+    sender.lose_upstream(BEGAN + MS * 3_000, PeerId(2));
+    assert_eq!(links(&mut sender), [(2, Some(1))]);
+    assert_eq!((sender.peers[&PeerId(1)].gave_nothing, sender.peers[&PeerId(2)].upstreams_lost), (None, 0));
+    // If nothing comes over the next one it is lost.
+    sender.lose_upstream(BEGAN + MS * 3_050, PeerId(2));
+    assert_eq!(links(&mut sender), [(2, None)]);
+    assert_eq!(sender.peers[&PeerId(2)].upstreams_lost, 1);
 }
 
 /// A member fetches from the source after two seconds in which it has got half of what one half of those before it have, or less, while its upstream
@@ -614,6 +590,7 @@ fn one_that_pauses_blames_none() {
 #[test]
 fn a_tail_that_the_source_has_no_room_for_goes_back() {
     let mut sender = chained(&[50, 40, 30]);
+    peer(&mut sender, 2).fetching.as_mut().unwrap().from_bytes = 300_000;
     let mut told = Vec::new();
     for second in 1..=10 {
         let now = BEGAN + MS * (1_000 * second);

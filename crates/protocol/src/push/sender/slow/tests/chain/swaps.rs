@@ -1,0 +1,168 @@
+//! Members of the chain that change places, and those that have to stay where they are.
+
+use super::*;
+
+/// A change of places has to prove itself within 120 ms from the first that comes: if the one that came forward gets no 15 % more, it is undone, and
+/// the next one waits for a second, then for two, and so on.
+#[test]
+fn changes_of_places_in_vain_are_undone_and_become_rarer() {
+    for (gets, in_vain) in [(114, true), (115, false), (50, true)] {
+        let mut sender = chained(&[9_000, 20, 20, 0]);
+        peer(&mut sender, 1).chain_rate = Some(123);
+        let mut now = BEGAN;
+        for round in 1..12u32 {
+            // 100 kB in the 100 ms before.
+            let has = sender.peers[&PeerId(2)].verified_bytes;
+            (peer(&mut sender, 2).held_from, peer(&mut sender, 2).verified_at) =
+                ((has - 100_000, now), now + MS * 100);
+            now += MS * 100;
+            sender.pass_upstream(now, PeerId(2), PeerId(1));
+            assert_eq!(links_at(&mut sender, now), [(2, Some(0)), (1, Some(3))]);
+            assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(1_000_000));
+            // It may have to connect.
+            now += MS * 700;
+            assert_eq!(look(&mut sender, now), []);
+            got(&mut sender, now, 2, 1);
+            assert_eq!(look(&mut sender, now), []);
+            peer(&mut sender, 2).has_verified(now + MS * 119, has + 10_001);
+            assert_eq!(look(&mut sender, now + MS * 119), []);
+            now += MS * 120;
+            peer(&mut sender, 2).has_verified(now, has + 10_000 + 1_200 * gets);
+            let undone: &[_] = if in_vain { &[(1, Some(0)), (2, Some(1))] } else { &[] };
+            assert_eq!(look(&mut sender, now), undone);
+            let known = if in_vain { 123 } else { 1_000_000 };
+            assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(known));
+            let wait = Duration::from_millis(500 << round.min(6));
+            if in_vain {
+                assert_eq!(
+                    (sender.slow.places.swaps_in_vain, sender.slow.places.swap_at),
+                    (round, now + wait)
+                );
+                sender.pass_upstream(now + (wait - MS), PeerId(2), PeerId(1));
+                assert_eq!(links_at(&mut sender, now), [], "the next one has to wait");
+                now += wait;
+            } else {
+                assert_eq!(sender.slow.places.swaps_in_vain, 0);
+                break;
+            }
+        }
+    }
+    // Nothing comes: that is in vain, too.
+    for (after_ms, is_over) in [(1_999, false), (2_000, true)] {
+        let mut sender = chained(&[9_000, 20, 20, 0]);
+        sender.pass_upstream(BEGAN, PeerId(2), PeerId(1));
+        links(&mut sender);
+        assert_eq!(look(&mut sender, BEGAN + MS * after_ms).is_empty(), !is_over);
+    }
+    // It has gone to the tail meanwhile: the other one stays where it is.
+    let mut sender = chained(&[9_000, 20, 20, 0]);
+    sender.pass_upstream(BEGAN, PeerId(2), PeerId(1));
+    sender.chain.demote(PeerId(2));
+    links(&mut sender);
+    assert_eq!(look(&mut sender, BEGAN + MS * 2_000), []);
+}
+
+/// One that has more than its upstream comes before it, and stays there if it gets on. If it is known to be slower than that one, it waits.
+#[test]
+fn one_that_has_more_comes_before_one_that_came_later() {
+    for (own, passes) in [(None, true), (Some(500_000), true), (Some(499_999), false)] {
+        let mut sender = chained(&[9_000, 50, 1_000]);
+        peer(&mut sender, 2).chain_rate = own;
+        // 50 groups in a second.
+        peer(&mut sender, 1).fetching.as_mut().unwrap().since = BEGAN;
+        let mut now = BEGAN + MS * 1_000;
+        sender.pass_upstream(now, PeerId(2), PeerId(1));
+        let told: &[_] = if passes { &[(2, Some(0)), (1, Some(2))] } else { &[] };
+        assert_eq!(links_at(&mut sender, now), told, "{own:?}");
+        for _ in 0..20 {
+            now += MS * 50;
+            got(&mut sender, now, 2, 2);
+            got(&mut sender, now, 1, 2);
+            assert_eq!(look(&mut sender, now), []);
+        }
+        assert_eq!(sender.slow.places.swaps_in_vain, 0);
+    }
+}
+
+/// Members that are as fast as each other change places now and then, in vain. None loses anything by that, also where others come later.
+#[test]
+fn equals_are_not_starved_behind_those_that_come_later() {
+    for joins_ms in [500, 600, 900, 2_000, 4_000] {
+        let mut sender = chained(&[0, 0]);
+        let mut now = BEGAN;
+        let mut starved = Duration::ZERO;
+        for step in 1..=4_000u64 {
+            now += MS * 2;
+            if step * 2 == joins_ms {
+                sender.peers.insert(PeerId(2), Peer::new(now, 1_000, RangeSet::new()));
+                sender.move_to_chain(now, PeerId(2));
+            }
+            for id in 0..sender.peers.len() as u32 {
+                // Reports of 24 groups, each at its own time, as far as the one before has them.
+                if step % 25 == u64::from(id) * 8 {
+                    let upstream =
+                        sender.chain.upstream(PeerId(id)).map(|up| sender.peers[&up].verified_bytes);
+                    let has = sender.peers[&PeerId(id)].verified_bytes;
+                    let room = upstream.map_or(u64::MAX, |up| up + 240_000);
+                    let bytes = (has + 240_000).min(room).max(has);
+                    peer(&mut sender, id).has_verified(now, bytes);
+                    peer(&mut sender, id).heard_at = now;
+                    if id < 2 && bytes == has {
+                        starved = starved + MS * 50;
+                    }
+                }
+                sender.check_chain(now, PeerId(id));
+                links_at(&mut sender, now);
+            }
+            look_at_times(&mut sender, now);
+        }
+        assert!(starved <= MS * 1_500, "{joins_ms}: the first two got nothing for {starved}");
+    }
+}
+
+/// Looks where it is time, and gives out what is said.
+fn look_at_times(sender: &mut Sender, now: Time) {
+    sender.look_at_chain(now);
+    links_at(sender, now);
+}
+
+/// Many that came later stay behind those before them: they are tried one at a time, and rarely.
+#[test]
+fn those_that_came_later_are_rarely_tried() {
+    let mut sender = chained(&[2_000, 1_500, 1_000, 500, 0]);
+    for peer in sender.peers.values_mut() {
+        peer.chained = Some((BEGAN, peer.verified_bytes));
+        peer.fetching = peer.fetching.map(|old| Fetching::new(BEGAN, old.upstream, peer.verified_bytes));
+    }
+    let (mut now, mut trials) = (BEGAN, 0);
+    let is_tried = |sender: &Sender| sender.peers.values().filter(|peer| peer.at_source.is_some()).count();
+    for _ in 0..600 {
+        now += MS * 50;
+        for id in 0..5 {
+            let has = sender.peers[&PeerId(id)].verified_bytes;
+            peer(&mut sender, id).has_verified(now, has + 20_000);
+            peer(&mut sender, id).heard_at = now;
+        }
+        let before = is_tried(&sender);
+        look_at_times(&mut sender, now);
+        assert!(is_tried(&sender) <= 1);
+        trials += is_tried(&sender).saturating_sub(before);
+    }
+    assert!((1..=5).contains(&trials), "{trials}");
+}
+
+/// What a member held when it joined has not come in the chain: it does not make it close to its upstream.
+#[test]
+fn what_was_held_is_not_on_its_way() {
+    let mut sender = chained(&[5_000, 0]);
+    peer(&mut sender, 1).has_verified(BEGAN, 3_000 * 10_000);
+    for step in 1..=120 {
+        let now = BEGAN + MS * (2 * step);
+        if step % 25 == 0 {
+            let has = sender.peers[&PeerId(0)].verified_bytes;
+            peer(&mut sender, 0).has_verified(now, has + 240_000);
+        }
+        sender.check_chain(now, PeerId(1));
+    }
+    assert_eq!(links(&mut sender), []);
+}
