@@ -15,6 +15,7 @@ from typing import Any
 import polycast
 import pytest
 from polycast import aio, errors, tensors
+from polycast._agent import Object, Version
 
 numpy = pytest.importorskip("numpy")
 # Bits a second that the manager lends: the object of the tests below takes some seconds.
@@ -100,6 +101,17 @@ def test_versions_that_arrive(slow: list[polycast.Agent]) -> None:
     committed = next(versions)
     assert committed.committed and committed.version == staged.version
     published.join(60)
+
+
+def test_each_version_comes_once() -> None:
+    def told(number: int, data_id: int | None, committed: bool) -> Version:
+        fields = ["app", "name", "kind", "state", "root", "path", "form"], ["length", "verified_bytes", "mode"]
+        rest: dict[str, Any] = {name: "" for name in fields[0]} | {name: 0 for name in fields[1]}
+        return Version(number, committed, None if data_id is None else Object(data_id=data_id, **rest))
+
+    news = [(5, 50, True), (6, 60, False), (6, 61, False), (6, 61, True), (5, 50, True), (7, None, False), (7, 70, True)]
+    each = tensors.each_version(told(*one) for one in news)
+    assert list(each) == [(5, 50), (6, 60), (6, 61), (7, 70)], "the number of one that was given up has another object"
 
 
 def test_ranges_are_named_once_and_asyncio_has_them(slow: list[polycast.Agent], number: int) -> None:

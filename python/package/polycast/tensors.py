@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from polycast._agent import Agent, Object, Published, Watch, opened
+from polycast._agent import Agent, Object, Published, Version, Watch, opened
 from polycast._taking import BITS, TORCH_OF, Taken, numpy_dtype_of, take
 from polycast.errors import AgentLost, Invalid, ObjectUnknown, UnsupportedType
 
@@ -229,6 +229,19 @@ def _numpy_view(body: memoryview, word: str, shape: list[int], begin: int, end: 
     import numpy
 
     return numpy.frombuffer(body[begin:end], dtype=numpy_dtype_of("it", word)).reshape(shape)
+
+
+def each_version(versions: Iterable[Version]) -> Iterator[tuple[int, int]]:
+    """The numbers of versions and of their objects, each once: it is told when it is about to come, and when it is committed. A
+    publisher that gave a number up may give it to another object."""
+    last = (0, 0)
+    for version in versions:
+        if version.object is None:
+            continue
+        this = (version.version, version.object.data_id)
+        if this[0] > last[0] or (this[0] == last[0] and this != last):
+            last = this
+            yield this
 
 
 def arriving(

@@ -64,12 +64,8 @@ def arriving(topic: str, *, agent: Agent | None = None) -> Iterator[Arriving]:
     """The versions of a topic, each as soon as it is on its way: its tensors come one by one, before the version is whole, and
     before it is committed. A reader that comes late begins with the last committed one."""
     agent = agent or shared_agent()
-    versions = agent.subscribe(topic, staged=True)
-    last = 0
-    for version in versions:
-        if version.version > last and version.object is not None:
-            last = version.version
-            yield Arriving(version.version, version.object.data_id, agent)
+    for version, data_id in _tensors.each_version(agent.subscribe(topic, staged=True)):
+        yield Arriving(version, data_id, agent)
 
 
 @dataclass(frozen=True)

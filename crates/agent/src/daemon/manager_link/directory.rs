@@ -358,12 +358,13 @@ impl ManagerLink {
             return busy(number);
         }
         // What is said again has a publisher again. Another object of the number takes nothing from it: the manager may have it yet.
-        table
-            .directory
-            .abandoned
-            .retain(|one| one.word.topic != word.topic || one.word.version != word.version);
+        let abandoned = &mut table.directory.abandoned;
+        let before = abandoned.len();
+        abandoned.retain(|one| one.word.topic != word.topic || one.word.version != word.version);
+        let was_said = abandoned.len() < before;
         let (answer, published) = oneshot::channel();
-        let said = table.word(Word::Publish(word.clone()));
+        // The manager may have it from before, also where it is out of reach now.
+        let said = table.word(Word::Publish(word.clone())) || was_said;
         table.directory.publishing.insert(word.topic.clone(), Publishing { word, answer, said });
         Ok(published)
     }
@@ -510,5 +511,25 @@ mod tests {
             link.forget_publishing("t");
         }
         assert_eq!(link.table().directory.abandoned.len(), ABANDONED_MAX);
+    }
+
+    /// What is said again while the manager is out of reach may be on its way there all the same.
+    #[tokio::test]
+    async fn a_version_that_is_said_again_without_a_manager_counts() {
+        let link = link();
+        let _said = connect(&link);
+        drop(link.publish(word(5, 1)).unwrap());
+        link.forget_publishing("t");
+        link.table().hang_up();
+        drop(link.publish(word(5, 1)).unwrap());
+        link.forget_publishing("t");
+        assert_eq!(link.last_version("t"), Some(5));
+        // Of what no manager can have heard nothing is kept.
+        drop(link.publish(word(6, 2)).unwrap());
+        link.forget_publishing("t");
+        assert_eq!(link.last_version("t"), Some(5));
+        let _said = connect(&link);
+        published(&link, 5);
+        assert_eq!(link.table().directory.known["t"].1, version(5, 1));
     }
 }

@@ -199,35 +199,20 @@ impl Objects {
             if let Some(refusal) = now.refused {
                 return Err(refusal);
             }
-            if now.staged != staged
-                && let Some((version, id)) = now.staged
-            {
+            let mut news = Vec::new();
+            if now.staged != staged {
                 staged = now.staged;
-                let object = convert::object(
-                    id,
-                    Snapshot::Receiving { name: String::new(), bytes: 0, total: 0, holder: None },
-                    &self.shared.store.path(id),
-                    user,
-                );
-                let event = TopicEvent { version, committed: false, object: Some(object) };
+                news.extend(self.staged_event(now.staged, user));
+            }
+            if now.committed != committed {
+                committed = now.committed;
+                news.extend(self.committed_event(now.committed, user));
+            }
+            // The lower one first: a caller may go by rising numbers.
+            news.sort_by_key(|event| (event.version, event.committed));
+            for event in news {
                 if events.send(Ok(event)).await.is_err() {
                     return Ok(());
-                }
-            }
-            if now.committed != committed
-                && let Some((version, id)) = now.committed
-            {
-                committed = now.committed;
-                self.shared.used(id);
-                // One that has made room for others meanwhile is followed by another one.
-                if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id)
-                    && object.is_for(user)
-                {
-                    let object = convert::available(id, object, &self.shared.store.path(id), user);
-                    let event = TopicEvent { version, committed: true, object: Some(object) };
-                    if events.send(Ok(event)).await.is_err() {
-                        return Ok(());
-                    }
                 }
             }
             tokio::select! {
@@ -242,6 +227,26 @@ impl Objects {
                 }
             }
         }
+    }
+
+    /// A version that is about to come.
+    fn staged_event(&self, staged: Option<(u64, ObjectId)>, user: User) -> Option<TopicEvent> {
+        let (version, id) = staged?;
+        let none = Snapshot::Receiving { name: String::new(), bytes: 0, total: 0, holder: None };
+        let object = convert::object(id, none, &self.shared.store.path(id), user);
+        Some(TopicEvent { version, committed: false, object: Some(object) })
+    }
+
+    /// A version that all have; none where it has made room for others meanwhile: it is followed by another one.
+    fn committed_event(&self, committed: Option<(u64, ObjectId)>, user: User) -> Option<TopicEvent> {
+        let (version, id) = committed?;
+        self.shared.used(id);
+        let Some(Snapshot::Available(object)) = self.shared.catalog.get(id) else { return None };
+        if !object.is_for(user) {
+            return None;
+        }
+        let object = convert::available(id, object, &self.shared.store.path(id), user);
+        Some(TopicEvent { version, committed: true, object: Some(object) })
     }
 
     fn enter_topic(
