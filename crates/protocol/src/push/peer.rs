@@ -227,6 +227,8 @@ pub(super) struct Peer {
     pub(super) displaced_at: Time,
     /// When another one got nothing from it, and which.
     pub(super) gave_nothing: Option<(Time, PeerId)>,
+    /// When another one has lost it last after something had come.
+    pub(super) broke_at: Option<Time>,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
@@ -382,6 +384,7 @@ impl Peer {
             displaced: 0,
             displaced_at: Time::ZERO,
             gave_nothing: None,
+            broke_at: None,
             unawaited: false,
             spoken_by: None,
             totals_unknown: false,

@@ -19,10 +19,13 @@ const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 const HEAD_DOUBLINGS: u32 = 4;
 /// One that is held by its upstream alone for so long changes places with it.
 const CHAIN_HELD: Duration = Duration::from_millis(120);
-/// .. where both paths were measured, and the upstream's is the faster one.
-const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
+/// .. where both paths were measured, and the upstream's is the faster one, or where more comes between two reports than tells those apart that
+/// are held.
+const CHAIN_HELD_LONG: Duration = Duration::from_secs(1);
 /// That is judged when something has come for as long, or after this time.
 const SWAP_WITHIN: Duration = Duration::from_secs(2);
+/// It may bring something until so many times the longest pause between two reports have passed: a connection takes its time.
+const SWAP_PAUSES: u64 = 4;
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
 /// If two members get nothing from the same one within this time, that one goes to the tail.
@@ -81,8 +84,11 @@ pub(super) struct Swap {
     pub(super) since: Time,
     /// What it had then.
     pub(super) verified_bytes: u64,
-    /// Its first report with more, and when that came: before that it may have connected.
+    /// The report from which on it is measured, once something has come.
     pub(super) from: Option<(u64, Time)>,
+    /// When its last report with more came, and the longest time between two of them.
+    pub(super) reported_at: Time,
+    pub(super) pause: Duration,
     /// Bytes a second that it got before.
     pub(super) rate: u64,
     /// Its upstream, and the rates of both that were known before.
@@ -127,20 +133,31 @@ impl Sender {
         };
         // It is told again, also where that is the same one.
         peer.fetching = None;
-        if peer.at_source.take().is_some() {
+        if let Some(trial) = peer.at_source.take() {
             // The source has no room for a trial: that is not the upstream's fault, nor its own.
             try_later(now, peer);
+            if trial.kept {
+                self.keep_later(now, false);
+            }
             let upstream = self.chain.upstream(id);
             self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
             return;
         }
-        // If something has come from there it can be reached: a host that pauses loses its connection.
-        let has_come = peer.verified_bytes > fetching.from_bytes;
+        let has_come =
+            peer.verified_bytes > fetching.from_bytes && self.breaks_rarely(now, fetching.upstream);
         if !has_come {
+            let peer = self.peers.get_mut(&id).expect("looked up above");
             peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
         }
         let upstream = self.move_lost(now, id, fetching.upstream, has_come);
         self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
+    }
+
+    /// If something has come from there it can be reached: a host that pauses loses its connection. One that breaks one after the other gives as good
+    /// as nothing.
+    fn breaks_rarely(&mut self, now: Time, upstream: Option<PeerId>) -> bool {
+        let Some(other) = upstream.and_then(|upstream| self.peers.get_mut(&upstream)) else { return true };
+        other.broke_at.replace(now).is_none_or(|at| now.since(at) >= GAVE_NOTHING_WITHIN)
     }
 
     /// Where one that has lost its upstream, or the source, goes in the chain, and where it fetches from now on.
@@ -232,6 +249,7 @@ impl Sender {
         let Some(upstream) = upstream.filter(|_| !peer.is_at_source()) else { return };
         let group = u64::from(self.config.geometry.group_len);
         let before = self.ahead_in_chain(upstream);
+        let near = CHAIN_CLOSE_GROUPS * group;
         let held = self.is_close(id, ahead)
             && ahead < whole
             && before >= ahead + CHAIN_AHEAD_GROUPS * group
@@ -246,10 +264,11 @@ impl Sender {
         // Where little is left, a change costs more than it brings.
         let long = (whole - peer.verified_bytes).saturating_mul(1_000)
             >= rate.saturating_mul(CHAIN_REST.as_millis());
-        let (held, own) = (peer.held_by_upstream, peer.chain_rate);
+        let (held, own, gain) = (peer.held_by_upstream, peer.chain_rate, peer.gains[0].max(peer.gains[1]));
         // A trial has measured both: a connection that begins behind the rest of the stream is slow at first.
         let is_known = own.is_some() && self.peers[&upstream].chain_rate > own;
-        let patience = if is_known { CHAIN_HELD_KNOWN } else { CHAIN_HELD };
+        // Where much comes between two reports those that are as fast as their upstreams look like that, too.
+        let patience = if is_known || gain > near { CHAIN_HELD_LONG } else { CHAIN_HELD };
         if held >= patience && long {
             self.pass_upstream(now, id, upstream);
         }
@@ -507,11 +526,6 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         let trial = peer.at_source.take()?;
         let has_gained = own >= trial.given.saturating_mul(SOURCE_GAIN).max(1);
-        if trial.kept {
-            let places = &mut self.slow.places;
-            places.kept_in_vain = if has_gained { 0 } else { places.kept_in_vain.saturating_add(1) };
-            places.kept_at = now + SOURCE_AGAIN * (1 << places.kept_in_vain.min(TRY_DOUBLINGS));
-        }
         if !has_gained {
             try_later(now, peer);
         } else {
@@ -522,9 +536,19 @@ impl Sender {
                 self.stay_at_source(id);
             }
         }
+        if trial.kept {
+            self.keep_later(now, has_gained);
+        }
         let upstream = self.chain.upstream(id);
         self.outputs.push_back(Output::Chain(Link { peer: id, upstream }));
         (!has_gained).then_some(trial)
+    }
+
+    /// When the next one that only stays behind its upstream may be tried.
+    fn keep_later(&mut self, now: Time, has_gained: bool) {
+        let places = &mut self.slow.places;
+        places.kept_in_vain = if has_gained { 0 } else { places.kept_in_vain.saturating_add(1) };
+        places.kept_at = now + SOURCE_AGAIN * (1 << places.kept_in_vain.min(TRY_DOUBLINGS));
     }
 
     /// A member comes behind all that are faster than this.
@@ -551,8 +575,10 @@ impl Sender {
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
         let mut others = rate;
         if peer.verified_bytes > has {
-            // It could get nothing from one that has less. That one may have come later, and get on well: better than this one, if that is slow.
-            if peer.chain_rate.is_some_and(|own| own < gets) {
+            // It could get nothing from one that has less. That one may have come later, and get on well: better than this one, if that is slow, and
+            // then it will soon have as much.
+            let is_soon = gets.saturating_mul(CHAIN_REST.as_millis()) / 1_000 >= peer.verified_bytes - has;
+            if is_soon && peer.chain_rate.is_some_and(|own| own < gets) {
                 return;
             }
             others = others.max(gets);
@@ -560,33 +586,50 @@ impl Sender {
         let rates = [peer.chain_rate, others_rate];
         // It could take more than that; how much more is not known.
         peer.chain_rate = peer.chain_rate.filter(|own| *own > others);
-        let (verified_bytes, behind) = (peer.verified_bytes, upstream);
-        self.slow.places.swap =
-            Some(Swap { peer: id, since: now, verified_bytes, from: None, rate, behind, rates });
-        self.put_behind(upstream, others);
+        self.slow.places.swap = Some(Swap {
+            peer: id,
+            since: now,
+            verified_bytes: peer.verified_bytes,
+            from: None,
+            reported_at: peer.verified_at,
+            pause: Duration::ZERO,
+            rate,
+            behind: upstream,
+            rates,
+        });
+        self.give_way(upstream, others);
     }
 
-    /// A change of places has to prove itself: all of them may hang on one narrow path. It is measured from the first report of something that came
-    /// from there, and undone if it has brought nothing.
+    /// A member comes behind all that are faster than this, but not behind those that lack more than what it gets in a second: it could get nothing
+    /// from them.
+    fn give_way(&mut self, id: PeerId, rate: u64) {
+        let peer = self.peers.get_mut(&id).expect("a member of the chain");
+        peer.chain_rate = Some(rate);
+        let has = peer.verified_bytes;
+        let links = self.chain.remove(id);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        let ahead = rate.saturating_add(CHAIN_AHEAD_GROUPS * u64::from(self.config.geometry.group_len));
+        let peers = &self.peers;
+        let links = self.chain.insert(id, |member| {
+            let other = &peers[&member];
+            let is_slower = other.chain_rate.is_some_and(|other| other < rate);
+            is_slower || other.verified_bytes.saturating_add(ahead) < has
+        });
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+    }
+
+    /// A change of places has to prove itself: all of them may hang on one narrow path. It is undone if it has brought nothing.
     fn judge_swap(&mut self, now: Time) {
         let Some(mut swap) = self.slow.places.swap.take() else { return };
-        let rate = self.peers.get(&swap.peer).filter(|peer| peer.is_active()).map(|peer| {
-            if swap.from.is_none() && peer.verified_bytes > swap.verified_bytes {
-                swap.from = Some(reported(peer));
-            }
-            swap.from.map(|from| (peer.verified_at.since(from.1), rate_since(peer, from)))
-        });
-        let has_gained = match rate {
-            Some(Some((span, rate))) if span >= CHAIN_HELD => {
-                rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN)
-            }
-            Some(_) if now.since(swap.since) >= SWAP_WITHIN => false,
-            Some(_) => {
-                self.slow.places.swap = Some(swap);
-                return;
-            }
-            // It is done, or has gone.
-            None => true,
+        let has_gained = match self.peers.get(&swap.peer).map(|peer| (peer, peer.service == Service::Chained))
+        {
+            Some((peer, true)) => has_brought(now, &mut swap, peer),
+            Some((peer, false)) => Some(peer.service == Service::Done),
+            None => Some(false),
+        };
+        let Some(has_gained) = has_gained else {
+            self.slow.places.swap = Some(swap);
+            return;
         };
         let places = &mut self.slow.places;
         places.swaps_in_vain = if has_gained { 0 } else { places.swaps_in_vain + 1 };
@@ -596,13 +639,19 @@ impl Sender {
         }
     }
 
-    /// The one that was before the other is so again, and what was known of both.
+    /// What was known of both is so again. So are their places, if the other one gets nothing where it is now, since what is before it has less:
+    /// otherwise all behind would have to wait for it.
     fn undo_swap(&mut self, swap: &Swap) {
-        if !self.chain.is_before(swap.peer, swap.behind) {
-            return;
-        }
         for (id, rate) in [swap.peer, swap.behind].into_iter().zip(swap.rates) {
-            self.peers.get_mut(&id).expect("a member of the chain").chain_rate = rate;
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.chain_rate = rate;
+            }
+        }
+        let group = u64::from(self.config.geometry.group_len);
+        let starves = |has: u64| has > self.ahead_in_chain(swap.behind) + CHAIN_AHEAD_GROUPS * group;
+        let has = self.peers.get(&swap.behind).map(|peer| peer.verified_bytes);
+        if !self.chain.is_before(swap.peer, swap.behind) || !has.is_some_and(starves) {
+            return;
         }
         let links = self.chain.remove(swap.behind);
         self.outputs.extend(links.into_iter().map(Output::Chain));
@@ -654,6 +703,27 @@ fn begins(peer: &Peer) -> bool {
 /// What a member has reported last that was new, and when.
 fn reported(peer: &Peer) -> (u64, Time) {
     (peer.verified_bytes, peer.verified_at)
+}
+
+/// Whether a member gets more since it has come before its upstream, if that can be told by now. What comes first may be the rest of what it got
+/// before, and then a pause while it connects.
+fn has_brought(now: Time, swap: &mut Swap, peer: &Peer) -> Option<bool> {
+    if peer.verified_bytes > swap.verified_bytes && peer.verified_at > swap.reported_at {
+        swap.pause = swap.pause.max(peer.verified_at.since(swap.reported_at));
+        swap.reported_at = peer.verified_at;
+        swap.from.get_or_insert(reported(peer));
+    }
+    let waited = now.since(swap.since);
+    if let Some(from) = swap.from.filter(|from| peer.verified_at.since(from.1) >= CHAIN_HELD) {
+        if rate_since(peer, from).saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
+            return Some(true);
+        }
+        if waited >= swap.pause * SWAP_PAUSES {
+            return Some(false);
+        }
+        swap.from = Some(reported(peer));
+    }
+    (waited >= SWAP_WITHIN).then_some(false)
 }
 
 /// Bytes a second that have come since a report. The time goes from report to report, since a few of them only may lie between.

@@ -213,6 +213,29 @@ fn a_connection_that_broke_is_made_again() {
     assert_eq!(sender.peers[&PeerId(2)].upstreams_lost, 1);
 }
 
+/// One that breaks each connection after a little gives as good as nothing: it goes behind those that complain.
+#[test]
+fn one_that_breaks_all_connections_goes_behind() {
+    for members in [2u32, 4] {
+        let groups: Vec<u64> = (0..members).map(|id| if id == 0 { 900 } else { 0 }).collect();
+        let mut sender = chained(&groups);
+        for step in 1..=100 {
+            let now = BEGAN + MS * (100 * step);
+            let behind = (1..members).find(|id| sender.chain.upstream(PeerId(*id)) == Some(PeerId(0)));
+            if let Some(id) = behind.filter(|id| !sender.peers[&PeerId(*id)].is_at_source()) {
+                got(&mut sender, now, id, 1);
+                peer(&mut sender, id).heard_at = now;
+                sender.lose_upstream(now, PeerId(id));
+            }
+            (0..members).for_each(|id| sender.check_chain(now, PeerId(id)));
+            look_at_times(&mut sender, now);
+        }
+        let from_it =
+            (1..members).find(|id| sender.peers[&PeerId(*id)].fetching.unwrap().upstream == Some(PeerId(0)));
+        assert_eq!(from_it, None, "{members}");
+    }
+}
+
 /// A member fetches from the source after two seconds in which it has got half of what one half of those before it have, or less, while its upstream
 /// had eight groups more than it. What it gets there counts beside what others get there: one that fetches beside the head is slow if it gets a
 /// quarter of what most others have, or less, and less than half in all. If it is, it is named.
@@ -783,6 +806,12 @@ fn one_that_is_done_at_once_is_not_the_usual() {
         let slower = Slower { own: Rate(80 * 80_000), others: Rate(2 * groups * 80_000) };
         assert_eq!(peer(&mut sender, 0).slower, named.then_some(slower), "{groups}");
     }
+}
+
+/// Looks where it is time, and gives out what is said.
+fn look_at_times(sender: &mut Sender, now: Time) {
+    sender.look_at_chain(now);
+    links_at(sender, now);
 }
 
 /// A second look comes 100 ms after the first, however often the sender is polled.
