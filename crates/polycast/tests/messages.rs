@@ -53,7 +53,8 @@ fn end(child: Child) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {said} {}", String::from_utf8_lossy(&ended.stderr)))
 }
 
-/// The first message for which there is a receiver arrives: the source hears of its path when the racks' switches have the rules. All that
+/// A message for which there is a receiver arrives: the source hears of its path when the racks' switches have the rules, and the receiver opens its
+/// socket at about that time. On a busy machine that may be a moment later, and then it is the next one. All that
 /// follow reach all who have joined, in order, over relays.
 #[test]
 fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
@@ -65,16 +66,24 @@ fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
     let made = polycast(&["lab", "up", "shufflecast:2,2,hosts=1", "--name", &lab.0]);
     assert_eq!(made.status, 0, "{}", made.stderr);
     assert_eq!(end(lab.begin("h0", &["create", "ticks", "--json"]))["created"], true);
-    let first = lab.hear("h7", 1);
+    let mut first = lab.hear("h7", 1);
     let begun = Instant::now();
-    let mut sent = 0;
-    while lab.send("hello\n")["unheard"] != 0 {
-        sent += 1;
+    // How many were sent that none could hear, and how many in all.
+    let (mut unheard, mut sent) = (0, 0);
+    while first.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no receiver listens");
+        if lab.send("hello\n")["unheard"] != 0 {
+            unheard = sent + 1;
+        } else {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        sent += 1;
     }
     let heard = end(first);
     assert_eq!((&heard["fabric"], &heard["lost"]), (&json!("shufflecast"), &json!(0)), "{heard}");
-    assert_eq!(heard["messages"], json!([{ "number": sent, "lost": 0, "text": "hello" }]));
+    let number = heard["messages"][0]["number"].as_u64().unwrap();
+    assert!((unheard..sent.min(unheard + 2)).contains(&number), "{number} of {unheard} to {sent}");
+    assert_eq!(heard["messages"], json!([{ "number": number, "lost": 0, "text": "hello" }]));
     // Of both columns, and one in the source's own.
     let hosts = ["h1", "h4", "h7"];
     let ears: Vec<Child> = hosts.iter().map(|host| lab.hear(host, COUNT)).collect();

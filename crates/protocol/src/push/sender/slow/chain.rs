@@ -39,10 +39,15 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// A member that gets less than a half of what most others have got, for so many times in a row in which something came, fetches from the source.
 /// A host that pauses is slow for one.
 const LITTLE_TIMES: u32 = 2;
+/// .. or if it only stays behind its upstream for so many: most that do have come later, and then it costs the others something.
+const KEPT_TIMES: u32 = 8;
 /// What it gets there is looked at from the first that comes, which has to come within this time.
 const SOURCE_WITHIN: Duration = Duration::from_secs(10);
 /// One that got no more there may be tried again after this long, and then twice, four times .. as long.
 const SOURCE_AGAIN: Duration = Duration::from_secs(1);
+/// The same for all that only stay behind.
+const KEPT_AGAIN: Duration = Duration::from_secs(8);
+const KEPT_DOUBLINGS: u32 = 3;
 /// What has come in a shorter time says little of a pace: reports are 50 ms apart.
 const PACE_MIN: Duration = Duration::from_millis(500);
 /// So many are tried at the source at a time, beside the head of the chain.
@@ -91,9 +96,9 @@ pub(super) struct Swap {
     pub(super) pause: Duration,
     /// Bytes a second that it got before.
     pub(super) rate: u64,
-    /// Its upstream, and the rates of both that were known before.
+    /// What was its upstream, and what that one gave, if the change brings something.
     pub(super) behind: PeerId,
-    pub(super) rates: [Option<u64>; 2],
+    pub(super) given: u64,
 }
 
 /// What a look finds out about a member.
@@ -122,6 +127,7 @@ impl Sender {
         }
         peer.fetching = Some(Fetching::new(now, upstream, peer.verified_bytes));
         peer.gains = [0; 2];
+        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
         Some(Link { upstream, ..link })
     }
 
@@ -268,7 +274,8 @@ impl Sender {
         // A trial has measured both: a connection that begins behind the rest of the stream is slow at first.
         let is_known = own.is_some() && self.peers[&upstream].chain_rate > own;
         // Where much comes between two reports those that are as fast as their upstreams look like that, too.
-        let patience = if is_known || gain > near { CHAIN_HELD_LONG } else { CHAIN_HELD };
+        let is_unsure = gain > near || begins(&self.peers[&id]);
+        let patience = if is_known || is_unsure { CHAIN_HELD_LONG } else { CHAIN_HELD };
         if held >= patience && long {
             self.pass_upstream(now, id, upstream);
         }
@@ -372,9 +379,8 @@ impl Sender {
         if span < WINDOW {
             return None;
         }
-        let group = u64::from(self.config.geometry.group_len);
         // One that is closer may come before its upstream, if that is what holds it.
-        let is_behind = self.ahead_of(id) > peer.verified_bytes + CHAIN_CLOSE_GROUPS * group;
+        let is_behind = !self.is_close(id, self.ahead_of(id));
         if fetching.upstream.is_none() {
             let span = now.since(fetching.since);
             let own = per_second(peer.verified_bytes.saturating_sub(fetching.from_bytes), span);
@@ -389,7 +395,8 @@ impl Sender {
         let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
         let is_kept = !is_little && self.is_kept_behind(id, fetching.looked_lag);
         let little = if is_little || is_kept { fetching.little.saturating_add(1) } else { 0 };
-        let is_due = little >= LITTLE_TIMES && now >= peer.at_source_next;
+        let times = if is_kept { KEPT_TIMES } else { LITTLE_TIMES };
+        let is_due = little >= times && now >= peer.at_source_next;
         Some(match (is_due, is_kept) {
             (false, _) => Finding::Anew(little),
             (true, false) => Finding::Little(own),
@@ -548,7 +555,7 @@ impl Sender {
     fn keep_later(&mut self, now: Time, has_gained: bool) {
         let places = &mut self.slow.places;
         places.kept_in_vain = if has_gained { 0 } else { places.kept_in_vain.saturating_add(1) };
-        places.kept_at = now + SOURCE_AGAIN * (1 << places.kept_in_vain.min(TRY_DOUBLINGS));
+        places.kept_at = now + KEPT_AGAIN * (1 << places.kept_in_vain.min(KEPT_DOUBLINGS));
     }
 
     /// A member comes behind all that are faster than this.
@@ -569,11 +576,11 @@ impl Sender {
         let gets = other.fetching.map_or(0, |fetching| {
             per_second(other.verified_bytes.saturating_sub(fetching.from_bytes), now.since(fetching.since))
         });
-        let (has, others_rate) = (other.verified_bytes, other.chain_rate);
+        let has = other.verified_bytes;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         let rate = rate_since(peer, peer.held_from);
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
-        let mut others = rate;
+        let mut given = rate;
         if peer.verified_bytes > has {
             // It could get nothing from one that has less. That one may have come later, and get on well: better than this one, if that is slow, and
             // then it will soon have as much.
@@ -581,11 +588,8 @@ impl Sender {
             if is_soon && peer.chain_rate.is_some_and(|own| own < gets) {
                 return;
             }
-            others = others.max(gets);
+            given = given.max(gets);
         }
-        let rates = [peer.chain_rate, others_rate];
-        // It could take more than that; how much more is not known.
-        peer.chain_rate = peer.chain_rate.filter(|own| *own > others);
         self.slow.places.swap = Some(Swap {
             peer: id,
             since: now,
@@ -595,68 +599,74 @@ impl Sender {
             pause: Duration::ZERO,
             rate,
             behind: upstream,
-            rates,
+            given,
         });
-        self.give_way(upstream, others);
+        self.give_way(upstream, id, given);
     }
 
-    /// A member comes behind all that are faster than this, but not behind those that lack more than what it gets in a second: it could get nothing
-    /// from them.
-    fn give_way(&mut self, id: PeerId, rate: u64) {
-        let peer = self.peers.get_mut(&id).expect("a member of the chain");
-        peer.chain_rate = Some(rate);
-        let has = peer.verified_bytes;
-        let links = self.chain.remove(id);
-        self.outputs.extend(links.into_iter().map(Output::Chain));
-        let ahead = rate.saturating_add(CHAIN_AHEAD_GROUPS * u64::from(self.config.geometry.group_len));
-        let peers = &self.peers;
-        let links = self.chain.insert(id, |member| {
-            let other = &peers[&member];
+    /// A member comes behind the one that was behind it, and all others that are faster than this, but not behind those that lack more than what it gets
+    /// in a second: it could get nothing from them.
+    fn give_way(&mut self, id: PeerId, to: PeerId, rate: u64) {
+        let group = u64::from(self.config.geometry.group_len);
+        let ahead = rate.saturating_add(CHAIN_AHEAD_GROUPS * group);
+        let has = self.peers[&id].verified_bytes;
+        self.put_after(id, to, |other| {
             let is_slower = other.chain_rate.is_some_and(|other| other < rate);
             is_slower || other.verified_bytes.saturating_add(ahead) < has
         });
+    }
+
+    /// A member comes behind another one, before the first one there of which this is true.
+    fn put_after(&mut self, id: PeerId, to: PeerId, is_next: impl Fn(&Peer) -> bool) {
+        let links = self.chain.remove(id);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        let mut behind = self.chain.members().iter().skip_while(|member| **member != to).skip(1);
+        let next = behind.find(|member| is_next(&self.peers[member])).copied();
+        let links = self.chain.insert(id, |member| Some(member) == next);
         self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 
-    /// A change of places has to prove itself: all of them may hang on one narrow path. It is undone if it has brought nothing.
+    /// A change of places has to prove itself: all of them may hang on one narrow path.
     fn judge_swap(&mut self, now: Time) {
         let Some(mut swap) = self.slow.places.swap.take() else { return };
-        let has_gained = match self.peers.get(&swap.peer).map(|peer| (peer, peer.service == Service::Chained))
-        {
-            Some((peer, true)) => has_brought(now, &mut swap, peer),
-            Some((peer, false)) => Some(peer.service == Service::Done),
-            None => Some(false),
-        };
-        let Some(has_gained) = has_gained else {
-            self.slow.places.swap = Some(swap);
-            return;
+        // If it has gone, that says nothing of any path.
+        let Some(peer) = self.peers.get(&swap.peer) else { return };
+        let has_gained = match peer.service {
+            Service::Chained => has_brought(now, &mut swap, peer),
+            Service::Done => Some(true),
+            _ => return,
         };
         let places = &mut self.slow.places;
-        places.swaps_in_vain = if has_gained { 0 } else { places.swaps_in_vain + 1 };
-        if !has_gained {
-            places.swap_at = now + TRY_AGAIN * (1 << places.swaps_in_vain.min(TRY_DOUBLINGS));
-            self.undo_swap(&swap);
+        match has_gained {
+            None => places.swap = Some(swap),
+            Some(true) => {
+                places.swaps_in_vain = 0;
+                // It could take more than that; how much more is not known.
+                let peer = self.peers.get_mut(&swap.peer).expect("looked up above");
+                peer.chain_rate = peer.chain_rate.filter(|own| *own > swap.given);
+                if let Some(other) = self.peers.get_mut(&swap.behind) {
+                    other.chain_rate = Some(swap.given);
+                }
+            }
+            Some(false) => {
+                places.swaps_in_vain += 1;
+                places.swap_at = now + TRY_AGAIN * (1 << places.swaps_in_vain.min(TRY_DOUBLINGS));
+                self.undo_swap(&swap);
+            }
         }
     }
 
-    /// What was known of both is so again. So are their places, if the other one gets nothing where it is now, since what is before it has less:
-    /// otherwise all behind would have to wait for it.
+    /// If the one that has lost its place gets nothing where it is now, since what is before it has less, it comes before that. Its old place is
+    /// not given back: all behind that would have to wait for what it lacks by now.
     fn undo_swap(&mut self, swap: &Swap) {
-        for (id, rate) in [swap.peer, swap.behind].into_iter().zip(swap.rates) {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.chain_rate = rate;
-            }
-        }
+        let Some(other) = self.peers.get(&swap.behind) else { return };
+        let (has, [last, before]) = (other.verified_bytes, other.gains);
         let group = u64::from(self.config.geometry.group_len);
-        let starves = |has: u64| has > self.ahead_in_chain(swap.behind) + CHAIN_AHEAD_GROUPS * group;
-        let has = self.peers.get(&swap.behind).map(|peer| peer.verified_bytes);
-        if !self.chain.is_before(swap.peer, swap.behind) || !has.is_some_and(starves) {
-            return;
+        let near = last.max(before).saturating_mul(2).saturating_add(CHAIN_AHEAD_GROUPS * group);
+        let starves = has > self.ahead_in_chain(swap.behind).saturating_add(near);
+        if starves && self.chain.is_before(swap.peer, swap.behind) {
+            self.put_after(swap.behind, swap.peer, |member| member.verified_bytes < has);
         }
-        let links = self.chain.remove(swap.behind);
-        self.outputs.extend(links.into_iter().map(Output::Chain));
-        let links = self.chain.insert(swap.behind, |member| member == swap.peer);
-        self.outputs.extend(links.into_iter().map(Output::Chain));
     }
 
     /// Bytes that a member of the chain has verified since it came into it, as far as it has reported, and when that was. What it held when it

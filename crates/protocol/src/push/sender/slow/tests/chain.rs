@@ -134,7 +134,12 @@ fn a_member_that_its_upstream_holds_takes_its_place() {
             assert_eq!(looks, expected, "{groups:?}, {rates:?}");
             if held {
                 assert_eq!(links(&mut sender), [(2, Some(0)), (1, Some(2))]);
-                assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(0), "what the one behind it got");
+                let given = sender.slow.places.swap.unwrap().given;
+                assert_eq!(
+                    (given, sender.peers[&PeerId(1)].chain_rate),
+                    (0, rates.0),
+                    "it has to prove itself"
+                );
             }
         }
     }
@@ -601,8 +606,7 @@ fn one_that_pauses_blames_none() {
         }
         for id in members {
             let member = &sender.peers[&PeerId(id)];
-            let from = (member.is_at_source(), sender.chain.upstream(PeerId(id)).is_none());
-            assert!(from == (false, false) || from == (true, true), "{id} stays at the source: {groups:?}");
+            assert_eq!(member.upstreams_lost, 0, "{id} stays at the source: {groups:?}");
             assert_eq!((member.slower, member.gave_nothing), (None, None), "{id}");
         }
         assert_eq!(sender.peers[&PeerId(0)].chain_rate, None, "it has given what it had");
@@ -650,41 +654,48 @@ fn one_that_comes_later_has_its_own_pace() {
     peer(&mut sender, 1).fetching.as_mut().unwrap().since = BEGAN;
     sender.check_chain(BEGAN + MS, PeerId(2));
     sender.pass_upstream(BEGAN + MS * 2_000, PeerId(2), PeerId(1));
-    assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(50_000));
+    assert_eq!(sender.slow.places.swap.unwrap().given, 50_000);
 }
 
 /// A member that stays as far behind its upstream as it was, while that one gets little itself, may get no more because of that one: it is tried at
 /// the source. One whose report is only older than its upstream's is not.
 #[test]
 fn one_that_is_kept_behind_is_tried() {
+    let same = |_| 5;
+    let grows = |second| 5 + 3 * second;
+    let closes = |second| if second == 5 { 2 } else { 3 };
+    let near = |_| 2;
     // Groups that the head says it has more than the member, at the end of each second, and what the member gets at the source.
-    for (lags, is_older, at_source, tries, goes) in [
-        ([5, 5, 5], false, 40, true, true),
-        ([5, 5, 5], false, 1, true, false),
-        ([900, 900, 900], false, 40, true, true),
-        ([5, 8, 11], false, 40, false, false),
-        ([2, 2, 2], false, 40, false, false),
-        ([5, 5, 5], true, 40, false, false),
-        ([3, 3, 2], false, 40, false, false),
-    ] {
-        let mut sender = chained(&[lags[0], 0]);
-        peer(&mut sender, 0).chained = Some((BEGAN, lags[0] * 10_000));
+    let cases: [(&dyn Fn(u64) -> u64, bool, u64, bool, bool); 6] = [
+        (&same, false, 40, true, true),
+        (&same, false, 1, true, false),
+        (&grows, false, 40, false, false),
+        (&closes, false, 40, false, false),
+        (&near, false, 40, false, false),
+        (&same, true, 40, false, false),
+    ];
+    for (case, (lag, is_older, at_source, tries, goes)) in cases.into_iter().enumerate() {
+        let mut sender = chained(&[lag(0), 0]);
+        peer(&mut sender, 0).chained = Some((BEGAN, lag(0) * 10_000));
         peer(&mut sender, 1).fetching.as_mut().unwrap().looked_at = BEGAN;
         let mut told = Vec::new();
-        for (second, lag) in (1..).zip(lags) {
+        for second in 1..=9 {
+            assert_eq!(told, [], "{case}: too early");
             let now = BEGAN + MS * (1_000 * second);
             let peer = peer(&mut sender, 1);
-            peer.has_verified(now, second * 20_000);
+            peer.has_verified(now, second * 40_000);
             // What came a moment ago it has not told yet.
             peer.gains = if is_older { [30_000, 20_000] } else { [0, 0] };
-            let has = peer.verified_bytes + lag * 10_000;
+            let has = peer.verified_bytes + lag(second) * 10_000;
             self::peer(&mut sender, 0).has_verified(now + MS * u64::from(is_older), has);
             told.extend(look(&mut sender, now));
         }
-        assert_eq!(told, if tries { vec![(1, None)] } else { vec![] }, "{lags:?}, {is_older}");
+        assert_eq!(told, if tries { vec![(1, None)] } else { vec![] }, "{case}");
         if tries {
-            let (told, _) = tried(&mut sender, BEGAN + MS * 3_000, 1, at_source, &[]);
+            let (told, now) = tried(&mut sender, BEGAN + MS * 9_000, 1, at_source, &[]);
             assert_eq!(told, if goes { [(0, Some(1))] } else { [(1, Some(0))] });
+            let wait_ms = if goes { 8_000 } else { 16_000 };
+            assert_eq!(sender.slow.places.kept_at, now + MS * wait_ms);
         }
     }
 }

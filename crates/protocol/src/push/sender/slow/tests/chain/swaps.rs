@@ -20,7 +20,7 @@ fn changes_of_places_in_vain_become_rarer() {
             peer(&mut sender, 3).verified_bytes = has;
             sender.pass_upstream(now, PeerId(2), PeerId(1));
             assert_eq!(links_at(&mut sender, now), [(2, Some(0)), (1, Some(3))]);
-            assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(1_000_000));
+            assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(123), "it has to prove itself");
             // Its first report comes after 30 ms, and the next 120 ms later.
             got(&mut sender, now + MS * 30, 2, 1);
             assert_eq!(look(&mut sender, now + MS * 30), []);
@@ -59,30 +59,28 @@ fn changes_of_places_in_vain_become_rarer() {
     }
 }
 
-/// If the one that lost its place gets nothing where it stands now, since those before it have less, it goes back to where it was.
+/// If the one that lost its place gets nothing where it stands now, since those before it have less, it goes before these.
 #[test]
 fn one_that_lost_its_place_in_vain_and_starves_goes_back() {
     for (last, after_ms, back) in
         [(20, 2_000, false), (12, 2_000, false), (11, 2_000, true), (11, 1_999, false)]
     {
-        let mut sender = chained(&[9_000, 20, 20, last]);
+        let mut sender = chained(&[9_000, 20, 20, 20, last]);
         peer(&mut sender, 1).chain_rate = Some(123);
         // None lacks more than what came in a second.
         peer(&mut sender, 2).held_from = (0, Time(BEGAN.0 - 500_000_000));
         sender.pass_upstream(BEGAN, PeerId(2), PeerId(1));
-        assert_eq!(links(&mut sender), [(2, Some(0)), (1, Some(3))]);
+        assert_eq!(links(&mut sender), [(2, Some(0)), (1, Some(4))]);
         // Nothing comes to the one that came forward.
-        let told: &[_] = if back { &[(1, Some(0)), (2, Some(1))] } else { &[] };
+        let told: &[_] = if back { &[(1, Some(3)), (4, Some(1))] } else { &[] };
         let now = BEGAN + MS * after_ms;
         assert_eq!(look(&mut sender, now), told, "{last}");
-        let known = if after_ms < 2_000 { 400_000 } else { 123 };
-        assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(known));
+        assert_eq!(sender.peers[&PeerId(1)].chain_rate, Some(123));
     }
     // It has gone to the tail meanwhile, or away: the other one stays where it is, and what was known of it counts.
     for goes in [false, true] {
         let mut sender = chained(&[9_000, 20, 20, 0]);
         sender.pass_upstream(BEGAN, PeerId(2), PeerId(1));
-        assert!(sender.peers[&PeerId(1)].chain_rate.is_some());
         if goes {
             sender.settle(PeerId(2), Some(Why::WentAway));
         } else {
@@ -100,6 +98,18 @@ fn one_that_gives_way_stays_before_those_that_lack_much() {
     let mut sender = chained(&[9_000, 9_000, 500, 0]);
     sender.pass_upstream(BEGAN, PeerId(1), PeerId(0));
     assert_eq!(links(&mut sender), [(1, None), (0, Some(1)), (2, Some(0))]);
+}
+
+/// It comes behind the one that takes its place, also where that one lacks some that is on its way, and then gets nothing.
+#[test]
+fn one_that_gives_way_comes_behind_the_other() {
+    let mut sender = chained(&[90, 60]);
+    peer(&mut sender, 1).gains = [200_000, 200_000];
+    peer(&mut sender, 0).verified_at = BEGAN + MS;
+    for step in 1..=600 {
+        sender.check_chain(BEGAN + MS * (2 * step), PeerId(1));
+    }
+    assert_eq!(links(&mut sender), [(1, None), (0, Some(1))]);
 }
 
 /// Slower at 60 ms of round trip: the rest of what came before comes first, and then nothing while it connects.
