@@ -97,8 +97,9 @@ pub(super) struct Fetching {
     pub(super) looked_bytes: u64,
     /// How much more its upstream had then.
     pub(super) looked_lag: u64,
-    /// In how many looks in a row little has come.
+    /// In how many looks in a row little has come, or it has only stayed behind.
     pub(super) little: u32,
+    pub(super) kept: bool,
 }
 
 impl Fetching {
@@ -111,6 +112,7 @@ impl Fetching {
             looked_bytes: verified_bytes,
             looked_lag: 0,
             little: 0,
+            kept: false,
         }
     }
 }

@@ -99,13 +99,15 @@ pub(super) struct Swap {
     /// What was its upstream, and what that one gave, if the change brings something.
     pub(super) behind: PeerId,
     pub(super) given: u64,
+    /// Nothing had come from that one when it lost its place.
+    pub(super) began: bool,
 }
 
 /// What a look finds out about a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finding {
-    /// It is looked at anew from here. So often in a row little has come so far.
-    Anew(u32),
+    /// It is looked at anew from here. So often in a row little has come so far, or, if that is so, it has only stayed behind.
+    Anew(u32, bool),
     /// So many bytes a second come from its upstream, and that is little.
     Little(u64),
     /// So many come, which is as much as its upstream gets, and it stays behind that.
@@ -386,22 +388,28 @@ impl Sender {
             let own = per_second(peer.verified_bytes.saturating_sub(fetching.from_bytes), span);
             // What others did not give it before does not count.
             let is_told = is_behind && own > 0 && span >= WINDOW * u64::from(LITTLE_TIMES);
-            return Some(if is_told { Finding::Own(own) } else { Finding::Anew(0) });
+            return Some(if is_told { Finding::Own(own) } else { Finding::Anew(0, false) });
         }
         if is_behind && got == 0 {
             // It may not have reached its upstream yet, or reach it never: it says so, or stalls.
-            return Some(Finding::Anew(fetching.little));
+            return Some(Finding::Anew(fetching.little, fetching.kept));
         }
         let is_little = is_behind && usual.is_some_and(|usual| own.saturating_mul(2) <= usual);
         let is_kept = !is_little && self.is_kept_behind(id, fetching.looked_lag);
-        let little = if is_little || is_kept { fetching.little.saturating_add(1) } else { 0 };
+        // Each of the two has a number of its own: a host that pauses for a while gets little once.
+        let goes_on = is_kept == fetching.kept;
+        let little = match is_little || is_kept {
+            true if goes_on => fetching.little.saturating_add(1),
+            true => 1,
+            false => 0,
+        };
         let times = if is_kept { KEPT_TIMES } else { LITTLE_TIMES };
         let is_due = little >= times && now >= peer.at_source_next;
         Some(match (is_due, is_kept) {
-            (false, _) => Finding::Anew(little),
+            (false, _) => Finding::Anew(little, is_kept),
             (true, false) => Finding::Little(own),
             (true, true) if now >= self.slow.places.kept_at => Finding::Kept(own),
-            (true, true) => Finding::Anew(little),
+            (true, true) => Finding::Anew(little, true),
         })
     }
 
@@ -415,7 +423,7 @@ impl Sender {
         if fetching.looked_bytes <= fetching.from_bytes {
             // Its time begins with the first that comes.
             return match peer.verified_bytes > fetching.from_bytes {
-                true => Some(Finding::Anew(0)),
+                true => Some(Finding::Anew(0, false)),
                 false => is_late.then_some(Finding::Tried(0)),
             };
         }
@@ -430,7 +438,7 @@ impl Sender {
             return;
         }
         let (own, beside) = match finding {
-            Finding::Anew(little) => return self.look_anew(now, id, little),
+            Finding::Anew(little, kept) => return self.look_anew(now, id, (little, kept)),
             Finding::Little(given) => return self.try_at_source(id, given, false),
             Finding::Kept(given) => return self.try_at_source(id, given, true),
             Finding::Tried(own) => {
@@ -442,14 +450,14 @@ impl Sender {
                 (own, trial.beside)
             }
             Finding::Own(own) => {
-                self.look_anew(now, id, 0);
+                self.look_anew(now, id, (0, false));
                 (own, 0)
             }
         };
         self.name_in_chain(id, own, beside);
     }
 
-    fn look_anew(&mut self, now: Time, id: PeerId, little: u32) {
+    fn look_anew(&mut self, now: Time, id: PeerId, (little, kept): (u32, bool)) {
         let ahead = self.ahead_of(id);
         let peer = self.peers.get_mut(&id).expect("a member of the chain");
         let Some(fetching) = &mut peer.fetching else { return };
@@ -458,6 +466,7 @@ impl Sender {
             self.slow.places.heads_in_vain = 0;
         }
         (fetching.looked_at, fetching.looked_bytes, fetching.little) = (now, peer.verified_bytes, little);
+        fetching.kept = kept;
         fetching.looked_lag = ahead.saturating_sub(peer.verified_bytes);
     }
 
@@ -580,7 +589,7 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         let rate = rate_since(peer, peer.held_from);
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, reported(peer));
-        let mut given = rate;
+        let (mut given, began) = (rate, begins(peer));
         if peer.verified_bytes > has {
             // It could get nothing from one that has less. That one may have come later, and get on well: better than this one, if that is slow, and
             // then it will soon have as much.
@@ -600,6 +609,7 @@ impl Sender {
             rate,
             behind: upstream,
             given,
+            began,
         });
         self.give_way(upstream, id, given);
     }
@@ -639,6 +649,8 @@ impl Sender {
         let places = &mut self.slow.places;
         match has_gained {
             None => places.swap = Some(swap),
+            // Nothing had come from the other one before: all that comes is more, and says nothing of that one.
+            Some(true) if swap.began => {}
             Some(true) => {
                 places.swaps_in_vain = 0;
                 // It could take more than that; how much more is not known.
@@ -663,8 +675,9 @@ impl Sender {
         let (has, [last, before]) = (other.verified_bytes, other.gains);
         let group = u64::from(self.config.geometry.group_len);
         let near = last.max(before).saturating_mul(2).saturating_add(CHAIN_AHEAD_GROUPS * group);
-        let starves = has > self.ahead_in_chain(swap.behind).saturating_add(near);
-        if starves && self.chain.is_before(swap.peer, swap.behind) {
+        let starves = other.is_active() && has > self.ahead_of(swap.behind).saturating_add(near);
+        let upstream = self.chain.upstream(swap.behind);
+        if starves && upstream != Some(swap.peer) && self.chain.is_before(swap.peer, swap.behind) {
             self.put_after(swap.behind, swap.peer, |member| member.verified_bytes < has);
         }
     }

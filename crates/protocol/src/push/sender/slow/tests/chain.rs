@@ -700,6 +700,25 @@ fn one_that_is_kept_behind_is_tried() {
     }
 }
 
+/// Seconds in which a member only stays behind, and such in which it gets little, are counted apart.
+#[test]
+fn one_that_stays_behind_and_pauses_is_not_tried_at_once() {
+    let mut sender = chained(&[500, 0]);
+    peer(&mut sender, 0).chained = Some((BEGAN, 5_000_000));
+    peer(&mut sender, 1).fetching.as_mut().unwrap().looked_at = BEGAN;
+    let mut told = Vec::new();
+    for second in 1..=15 {
+        let now = BEGAN + MS * (1_000 * second);
+        let has = sender.peers[&PeerId(1)].verified_bytes;
+        let gets = if second % 5 == 0 { 10_000 } else { 40_000 };
+        peer(&mut sender, 1).has_verified(now, has + gets);
+        peer(&mut sender, 1).gains = [0, 0];
+        peer(&mut sender, 0).has_verified(now, 5_000_000 + second * 40_000);
+        told.extend(look(&mut sender, now));
+    }
+    assert_eq!(told, []);
+}
+
 /// What newcomers get from what others have is no pace that the head could have: they have no more than it.
 #[test]
 fn newcomers_do_not_make_the_head_slow() {

@@ -100,6 +100,25 @@ fn one_that_gives_way_stays_before_those_that_lack_much() {
     assert_eq!(links(&mut sender), [(1, None), (0, Some(1)), (2, Some(0))]);
 }
 
+/// What it gets in its new place says nothing of the old one where nothing had come before.
+#[test]
+fn one_from_which_nothing_had_come_yet_is_not_called_slow() {
+    for begins in [true, false] {
+        let mut sender = chained(&[9_000, 20, 20]);
+        sender.slow.places.swaps_in_vain = 3;
+        peer(&mut sender, 2).fetching.as_mut().unwrap().from_bytes = if begins { 200_000 } else { 0 };
+        sender.pass_upstream(BEGAN, PeerId(2), PeerId(1));
+        links(&mut sender);
+        for step in 1..=10 {
+            got(&mut sender, BEGAN + MS * (50 * step), 2, 5);
+            look(&mut sender, BEGAN + MS * (50 * step));
+        }
+        assert!(sender.slow.places.swap.is_none());
+        let expected = if begins { (3, None) } else { (0, Some(0)) };
+        assert_eq!((sender.slow.places.swaps_in_vain, sender.peers[&PeerId(1)].chain_rate), expected);
+    }
+}
+
 /// It comes behind the one that takes its place, also where that one lacks some that is on its way, and then gets nothing.
 #[test]
 fn one_that_gives_way_comes_behind_the_other() {
