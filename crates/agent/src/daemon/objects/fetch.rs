@@ -359,7 +359,12 @@ impl Objects {
         let mut fetches = self.fetches();
         self.shared.link.forget_want(object);
         let Some(fetch) = fetches.objects.get_mut(&object) else { return };
-        if matches!(self.shared.catalog.get(object), Some(Snapshot::Receiving { .. })) {
+        let here = self.shared.catalog.get(object);
+        if matches!(here, Some(Snapshot::Available(_))) {
+            // It has come at this moment: those that wait see it. The manager has denied it as another agent has another one.
+            return;
+        }
+        if matches!(here, Some(Snapshot::Receiving { .. })) {
             // An agent is sending it: others were turned down meanwhile, and that is why it is denied.
             tracing::info!(%object, %refusal, "denied, and comes all the same");
             if !std::mem::replace(&mut fetch.comes, true) {
