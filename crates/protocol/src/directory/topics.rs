@@ -464,11 +464,10 @@ fn admit(
         return Err(TopicRefusal::NotAbove { topic, number, last });
     }
     if let Some(staging) = &mut found.staging {
-        if staging.version == *version {
-            if staging.publishers.len() < PUBLISHERS_MAX || staging.publishers.contains(agent) {
-                staging.publishers.insert(agent.clone());
-                return Ok(Admitted::Again);
-            }
+        let has_room = staging.publishers.len() < PUBLISHERS_MAX || staging.publishers.contains(agent);
+        if staging.version == *version && has_room {
+            staging.publishers.insert(agent.clone());
+            return Ok(Admitted::Again);
         }
         let (topic, staging) = (topic.to_string(), staging.version.number);
         return Err(TopicRefusal::Staging { topic, staging });
