@@ -11,8 +11,8 @@ use polycast_types::{AppId, Duration, ObjectId, Time};
 const NAME_LEN_MAX: usize = 255;
 /// Of those that leave while a version is on its way, or cannot get it, so many are remembered at most: agents may come and go as often as they like.
 const MISSING_MAX: usize = 10_000;
-/// So many agents at most may say the same version, and are answered when it is committed.
-const PUBLISHERS_MAX: usize = 10_000;
+/// So many agents at most may say the same version, and are answered when it is committed: each answer names all subscribers.
+const PUBLISHERS_MAX: usize = 256;
 
 /// A topic.
 #[derive(Debug)]

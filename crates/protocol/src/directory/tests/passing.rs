@@ -97,3 +97,27 @@ fn versions_with_much_patience_leave_nothing() {
     }
     assert!(directory.looks.len() < 10, "{} looks", directory.looks.len());
 }
+
+/// So many agents may publish the same version; one more hears that it is on its way. One of them may say it again.
+#[test]
+fn publishers_of_a_version_have_a_limit() {
+    let mut directory = settled(300);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), subscribe(299, "t"));
+    for of in 0..256 {
+        assert_eq!(
+            said(&mut directory, publish(of, "t", 1, 1)).iter().filter(|told| is_refused(told)).count(),
+            0
+        );
+    }
+    let why = TopicRefusal::Staging { topic: "t".into(), staging: 1 };
+    assert_eq!(said(&mut directory, publish(256, "t", 1, 1)), [refused(256, Some(1), why)]);
+    assert_eq!(said(&mut directory, publish(7, "t", 1, 1)), []);
+    let told = said(&mut directory, have(299, 1));
+    let published = told.iter().filter(|told| matches!(told, DirectoryOutput::Published { .. })).count();
+    assert_eq!(published, 256);
+}
+
+fn is_refused(told: &DirectoryOutput) -> bool {
+    matches!(told, DirectoryOutput::TopicRefused { .. })
+}
