@@ -1,30 +1,52 @@
 //! What has to pass before a change lands.
 
+use crate::beside;
 use crate::limit::{self, Ended};
 use crate::tests_run::{self, Records};
 use crate::workspace;
+use std::io;
 use std::process::{Command, ExitCode};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How many of the slowest steps and test programs are named at the end.
 const SLOWEST: usize = 5;
 
-/// A check: its name, cargo's arguments, variables of its environment, and when it is given up.
-struct Step {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    environment: &'static [(&'static str, &'static str)],
-    minutes_max: u64,
+/// A check: its name, cargo's arguments, variables of its environment, when it is given up, and when it runs.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) arguments: &'static [&'static str],
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    pub(crate) minutes_max: u64,
+    order: Order,
+}
+
+/// When a step runs, where all do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// One after the other.
+    InTurn,
+    /// Beside those: no other step needs it.
+    Beside,
+    /// When what runs beside has ended, which has prepared this one.
+    Prepared,
 }
 
 /// Limits are several times what the steps take on two cores from nothing.
 const STEPS: &[Step] = &[
-    Step { name: "fmt", arguments: &["fmt", "--all", "--", "--check"], environment: &[], minutes_max: 5 },
+    Step {
+        name: "fmt",
+        arguments: &["fmt", "--all", "--", "--check"],
+        environment: &[],
+        minutes_max: 5,
+        order: Order::InTurn,
+    },
     Step {
         name: "clippy",
         arguments: &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
         environment: &[],
         minutes_max: 20,
+        order: Order::InTurn,
     },
     // What is built without planners, simulator and lab.
     Step {
@@ -41,18 +63,21 @@ const STEPS: &[Step] = &[
         ],
         environment: &[],
         minutes_max: 20,
+        order: Order::Beside,
     },
     Step {
         name: "doc",
         arguments: &["doc", "--locked", "--workspace", "--no-deps"],
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
         minutes_max: 10,
+        order: Order::Beside,
     },
     Step {
         name: "test",
         arguments: &["test", "--locked", "--workspace", "--no-fail-fast"],
         environment: &[],
         minutes_max: 50,
+        order: Order::InTurn,
     },
     // The Python package, with the program that the tests have built.
     Step {
@@ -60,6 +85,7 @@ const STEPS: &[Step] = &[
         arguments: &["run", "--locked", "--package", "xtask", "--", "python"],
         environment: &[(crate::python::BUILT, "1")],
         minutes_max: 20,
+        order: Order::Prepared,
     },
     // The jar for Spark, with jobs of one version of it; most of the first run is to download that.
     Step {
@@ -67,6 +93,7 @@ const STEPS: &[Step] = &[
         arguments: &["run", "--locked", "--package", "xtask", "--", "spark"],
         environment: &[(crate::python::BUILT, "1")],
         minutes_max: 15,
+        order: Order::Prepared,
     },
     // With a build of its own, which is most of it. The same seed each time: what a change did not bring is looked for by longer runs.
     Step {
@@ -87,6 +114,7 @@ const STEPS: &[Step] = &[
         ],
         environment: &[],
         minutes_max: 40,
+        order: Order::Prepared,
     },
 ];
 
@@ -99,37 +127,76 @@ pub(crate) fn run(names: &[String]) -> ExitCode {
     }
     let begun = Instant::now();
     let records = Records::new();
-    let (mut failed, mut times) = (Vec::new(), Vec::new());
-    let mut all_required = false;
-    for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
+    let mut outcome = Outcome::default();
+    // Those that are named run as they would alone.
+    let in_turn = |step: &&Step| {
+        names.is_empty() && step.order != Order::Beside || names.iter().any(|name| name == step.name)
+    };
+    let mut beside = names.is_empty().then(|| thread::spawn(|| beside::run(&steps_beside())));
+    for step in STEPS.iter().filter(in_turn) {
+        if step.order == Order::Prepared {
+            outcome.take_beside(beside.take());
+        }
         println!("==> {}: cargo {}", step.name, step.arguments.join(" "));
         let mut cargo = cargo();
         if step.name == "test" {
-            all_required = records.ask(&mut cargo);
+            outcome.all_required = records.ask(&mut cargo);
         }
         cargo.args(step.arguments).envs(step.environment.iter().copied());
         let start = Instant::now();
         let passed = run_step(step, &mut cargo);
-        let seconds = start.elapsed().as_secs_f64();
-        let outcome = if passed { "ok" } else { "FAILED" };
-        println!("==> {}: {outcome} after {seconds:.0} s", step.name);
-        times.push((seconds, format!("step {}", step.name)));
+        outcome.note(step.name, passed, start.elapsed());
+    }
+    outcome.end(&records, begun.elapsed())
+}
+
+fn steps_beside() -> Vec<&'static Step> {
+    STEPS.iter().filter(|step| step.order == Order::Beside).collect()
+}
+
+/// What came of the steps.
+#[derive(Default)]
+struct Outcome {
+    failed: Vec<&'static str>,
+    times: Vec<(f64, String)>,
+    all_required: bool,
+}
+
+impl Outcome {
+    fn note(&mut self, name: &'static str, passed: bool, took: Duration) {
+        let seconds = took.as_secs_f64();
+        println!("==> {name}: {} after {seconds:.0} s", if passed { "ok" } else { "FAILED" });
+        self.times.push((seconds, format!("step {name}")));
         if !passed {
-            failed.push(step.name);
+            self.failed.push(name);
         }
     }
-    times.extend(records.times());
-    println!("==> slowest: {}", slowest(times));
-    if !report_skips(&records.skips(), all_required) && !failed.contains(&"test") {
-        failed.push("test");
+
+    /// Waits for what runs beside, and says what came of it.
+    fn take_beside(&mut self, running: Option<JoinHandle<Vec<beside::Ran>>>) {
+        for ran in
+            running.into_iter().flat_map(|running| running.join().expect("what runs beside does not panic"))
+        {
+            println!("==> {}, beside the others: {}", ran.name, ran.line);
+            print!("{}", ran.said);
+            self.note(ran.name, ran.passed, ran.took);
+        }
     }
-    let seconds = begun.elapsed().as_secs_f64();
-    if failed.is_empty() {
-        println!("==> everything is fine after {seconds:.0} s");
-        ExitCode::SUCCESS
-    } else {
-        println!("==> failed: {} after {seconds:.0} s", failed.join(", "));
-        ExitCode::FAILURE
+
+    fn end(mut self, records: &Records, took: Duration) -> ExitCode {
+        self.times.extend(records.times());
+        println!("==> slowest: {}", slowest(self.times));
+        if !report_skips(&records.skips(), self.all_required) && !self.failed.contains(&"test") {
+            self.failed.push("test");
+        }
+        let seconds = took.as_secs_f64();
+        if self.failed.is_empty() {
+            println!("==> everything is fine after {seconds:.0} s");
+            ExitCode::SUCCESS
+        } else {
+            println!("==> failed: {} after {seconds:.0} s", self.failed.join(", "));
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -141,18 +208,20 @@ fn cargo() -> Command {
 
 fn run_step(step: &Step, cargo: &mut Command) -> bool {
     let limit = Duration::from_secs(step.minutes_max * 60).mul_f64(limit::patience());
-    match limit::run(cargo, limit) {
-        Ok(ended) => {
-            if let Ended::Killed(running) = &ended {
-                println!("step {} was still running after {:.0} s", step.name, limit.as_secs_f64());
-                running.iter().for_each(|line| println!("    killed {line}"));
-            }
-            ended.is_success()
+    let (passed, why) = ended_well(limit::run(cargo, limit), step.name, limit);
+    print!("{why}");
+    passed
+}
+
+/// Whether a step ended as it should, and lines that say why not where the step itself cannot.
+pub(crate) fn ended_well(ended: io::Result<Ended>, name: &str, limit: Duration) -> (bool, String) {
+    match ended {
+        Ok(Ended::Exited(status)) => (status.success(), String::new()),
+        Ok(Ended::Killed(running)) => {
+            let killed: String = running.iter().map(|line| format!("    killed {line}\n")).collect();
+            (false, format!("step {name} was still running after {:.0} s\n{killed}", limit.as_secs_f64()))
         }
-        Err(error) => {
-            println!("cargo cannot be run: {error}");
-            false
-        }
+        Err(error) => (false, format!("it cannot be run: {error}\n")),
     }
 }
 
@@ -277,7 +346,8 @@ mod tests {
 
     #[test]
     fn steps_that_hang_are_ended() {
-        let step = Step { name: "sleep", arguments: &[], environment: &[], minutes_max: 0 };
+        let step =
+            Step { name: "sleep", arguments: &[], environment: &[], minutes_max: 0, order: Order::InTurn };
         assert!(!run_step(&step, Command::new("sleep").arg("1000")));
     }
 

@@ -137,9 +137,12 @@ fn targets(root: &Path) -> Result<Vec<String>, String> {
 
 /// Where programs, new inputs and finds lie.
 fn folder() -> PathBuf {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from);
-    target.join("fuzz")
+    workspace::target().join("fuzz")
+}
+
+/// Builds the program of all targets, and runs none.
+pub(crate) fn prepare() -> Result<(), String> {
+    build().map(|_| ())
 }
 
 /// Builds the program of all targets.

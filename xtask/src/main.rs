@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask ci` is what has to pass before a change lands.
 
 mod arrows;
+mod beside;
 mod ci;
 mod code;
 mod dist;
@@ -24,7 +25,8 @@ Usage: cargo xtask TASK
 
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
-                python, spark, fuzz
+                python, spark, fuzz. All: small and doc run beside the others, and so does prepare
+  prepare       Fetch and build what the steps python, spark and fuzz need, so that they begin at once
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
                 with --attacker sealed transfers and an attacker
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     };
     match task {
         "ci" => ci::run(rest),
+        beside::TASK => beside::prepare(),
         tests_run::TASK => tests_run::run(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),

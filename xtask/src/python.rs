@@ -44,22 +44,15 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 }
 
 fn test(torch: bool) -> Result<(), String> {
-    let root = workspace::root();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let target = root.join(target);
+    let (root, target) = (workspace::root(), workspace::target());
     let folder = target.join("python");
     let program = target.join("debug/polycast");
     // Where the tests of the workspace have just built it, it is not built again: for itself it has other features.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }
-    let environment = folder.join("environment");
-    if !environment.join("bin/pip").exists() {
-        must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
-    }
+    let environment = environment(&folder, torch)?;
     let python = environment.join("bin/python");
-    let tools = TOOLS.into_iter().chain(torch.then_some("torch"));
-    must(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--upgrade"]).args(tools))?;
     let wheels = folder.join("wheels");
     let _ = std::fs::remove_dir_all(&wheels);
     must(
@@ -83,6 +76,23 @@ fn test(torch: bool) -> Result<(), String> {
     )?;
     must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
+}
+
+/// Fetches what the task needs, as far as it does not wait for the program.
+pub(crate) fn prepare() -> Result<(), String> {
+    environment(&workspace::target().join("python"), false).map(|_| ())
+}
+
+/// The environment with what the tests need beside the package.
+fn environment(folder: &Path, torch: bool) -> Result<PathBuf, String> {
+    let environment = folder.join("environment");
+    if !environment.join("bin/pip").exists() {
+        must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    }
+    let tools = TOOLS.into_iter().chain(torch.then_some("torch"));
+    let install = ["-m", "pip", "install", "--quiet", "--upgrade"];
+    must(Command::new(environment.join("bin/python")).args(install).args(tools))?;
+    Ok(environment)
 }
 
 /// Cargo, in the workspace.

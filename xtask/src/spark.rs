@@ -26,36 +26,51 @@ pub(crate) fn run(versions: &[String]) -> ExitCode {
 }
 
 fn test(versions: &[String]) -> Result<(), String> {
-    let root = workspace::root();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let target = root.join(target);
-    let program = target.join("debug/polycast");
+    let program = workspace::target().join("debug/polycast");
     // As for the Python package: what the tests have just built is not built again.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }
-    let spark = root.join("spark");
-    let maven = ["--batch-mode", "--quiet", "--no-transfer-progress", "package"];
-    must(Command::new("mvn").current_dir(&spark).args(maven))?;
+    jar()?;
     let tested = VERSIONS.iter().filter(|version| match versions {
         [] => **version == VERSIONS[0],
         named => named.iter().any(|one| one == *version),
     });
     for version in tested {
-        let environment = target.join("spark").join(version);
-        if !environment.join("bin/pip").exists() {
-            must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
-        }
-        let python = environment.join("bin/python");
-        let install = ["-m", "pip", "install", "--quiet"];
-        must(Command::new(&python).args(install).arg(format!("pyspark=={version}.*")).args(TOOLS))?;
         must(
-            Command::new(&python)
-                .current_dir(spark.join("tests"))
+            Command::new(environment(version)?.join("bin/python"))
+                .current_dir(folder().join("tests"))
                 .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"])
                 .env("PYTHONDONTWRITEBYTECODE", "1")
                 .env("POLYCAST_PROGRAM", &program),
         )?;
     }
     Ok(())
+}
+
+/// Fetches and builds what the task needs, as far as it does not wait for the program.
+pub(crate) fn prepare() -> Result<(), String> {
+    jar()?;
+    environment(VERSIONS[0]).map(|_| ())
+}
+
+fn folder() -> PathBuf {
+    workspace::root().join("spark")
+}
+
+fn jar() -> Result<(), String> {
+    let maven = ["--batch-mode", "--quiet", "--no-transfer-progress", "package"];
+    must(Command::new("mvn").current_dir(folder()).args(maven))
+}
+
+/// The environment with one version of Spark, and with what its jobs need.
+fn environment(version: &str) -> Result<PathBuf, String> {
+    let environment = workspace::target().join("spark").join(version);
+    if !environment.join("bin/pip").exists() {
+        must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    }
+    let install = ["-m", "pip", "install", "--quiet"];
+    let spark = format!("pyspark=={version}.*");
+    must(Command::new(environment.join("bin/python")).args(install).arg(spark).args(TOOLS))?;
+    Ok(environment)
 }
