@@ -147,6 +147,7 @@ pub(crate) fn run(names: &[String]) -> ExitCode {
         let passed = run_step(step, &mut cargo);
         outcome.note(step.name, passed, start.elapsed());
     }
+    outcome.take_beside(beside);
     outcome.end(&records, begun.elapsed())
 }
 
@@ -335,6 +336,22 @@ mod tests {
     fn the_slowest_are_named_first() {
         let times = (0..9).map(|n| (f64::from(n % 7), format!("t{n}"))).collect();
         assert_eq!(slowest(times), "t6 6 s, t5 5 s, t4 4 s, t3 3 s, t2 2 s");
+    }
+
+    /// A step that failed beside the others fails the whole.
+    #[test]
+    fn what_ran_beside_counts() {
+        let ran = |name, passed| beside::Ran {
+            name,
+            line: String::new(),
+            said: String::new(),
+            passed,
+            took: Duration::from_secs(1),
+        };
+        let mut outcome = Outcome::default();
+        outcome.take_beside(Some(thread::spawn(move || vec![ran("small", false), ran("doc", true)])));
+        outcome.take_beside(None);
+        assert_eq!((outcome.failed, outcome.times.len()), (vec!["small"], 2));
     }
 
     #[test]
