@@ -60,11 +60,19 @@ fn closure(folder: &str) -> BTreeSet<&'static str> {
 
 /// Names of the packages that a manifest's code uses: what only its tests use is left out.
 pub(crate) fn dependencies(manifest: &Table) -> BTreeSet<String> {
+    packages(manifest, &["dependencies", "build-dependencies"])
+}
+
+/// Names of all packages that a manifest names, those of its tests among them.
+pub(crate) fn all_dependencies(manifest: &Table) -> BTreeSet<String> {
+    packages(manifest, &["dependencies", "build-dependencies", "dev-dependencies"])
+}
+
+fn packages(manifest: &Table, sections: &[&str]) -> BTreeSet<String> {
     let mut tables: Vec<&Table> = vec![manifest];
     if let Some(targets) = manifest.get("target").and_then(Value::as_table) {
         tables.extend(targets.values().filter_map(Value::as_table));
     }
-    let sections = ["dependencies", "build-dependencies"];
     let uses = tables
         .iter()
         .flat_map(|table| sections.iter().filter_map(|section| table.get(*section)?.as_table()))

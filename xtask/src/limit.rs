@@ -1,6 +1,6 @@
-//! Commands that end in time, or are ended with all that they have started.
+//! Commands that end in time, or are ended with all that they have started; and what they cost.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs;
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often processes are looked at while all are being ended.
 const ROUNDS_MAX: u32 = 50;
+/// Fields of `/proc/PID/stat` behind the name: user and system time of a process, and of its children that it has waited for.
+const TIMES: std::ops::Range<usize> = 11..15;
+/// Ticks a second of these times: the kernel's interface, and not its clock.
+const TICKS: u64 = 100;
 
 /// How a command ended.
 #[derive(Debug)]
@@ -28,22 +32,83 @@ impl Ended {
     }
 }
 
+/// Time of the clock and of processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Cost {
+    pub(crate) took: Duration,
+    /// Of the command and of all below it that was waited for.
+    pub(crate) processor: Duration,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.took += other.took;
+        self.processor += other.processor;
+    }
+}
+
 /// Runs a command for at most `limit`.
 ///
 /// # Errors
 /// It cannot be started.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
-    let begun = Instant::now();
-    let mut child = command.spawn()?;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Ended::Exited(status));
-        }
-        if begun.elapsed() >= limit {
-            return Ok(Ended::Killed(kill(&mut child)));
-        }
-        sleep(LOOK_AGAIN);
+    Ok(Running::start(command)?.end(limit)?.0)
+}
+
+/// A command that has begun.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    begun: Instant,
+}
+
+impl Running {
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let begun = Instant::now();
+        Ok(Running { child: command.spawn()?, begun })
     }
+
+    /// Waits for the end, at most until `limit` after the start; gives what the command cost.
+    ///
+    /// # Errors
+    /// The system does not say how it ended.
+    pub(crate) fn end(mut self, limit: Duration) -> io::Result<(Ended, Cost)> {
+        let pid = self.child.id();
+        let ended = loop {
+            if is_over(pid)? {
+                break None;
+            }
+            if self.begun.elapsed() >= limit {
+                break Some(Ended::Killed(kill(&mut self.child)));
+            }
+            sleep(LOOK_AGAIN);
+        };
+        // What has ended and was not waited for yet still says what it has used.
+        let cost = Cost { took: self.begun.elapsed(), processor: processor_time(pid) };
+        let ended = ended.map_or_else(|| self.child.wait().map(Ended::Exited), Ok)?;
+        Ok((ended, cost))
+    }
+}
+
+/// Whether a child has ended. It stays to be waited for.
+fn is_over(pid: u32) -> io::Result<bool> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::Pid(pid), options) {
+        Ok(status) => Ok(status.is_some()),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a process and those that it has waited for have used.
+fn processor_time(pid: u32) -> Duration {
+    let fields = status(pid).unwrap_or_default();
+    let ticks = fields.get(TIMES).unwrap_or_default().iter().filter_map(|field| field.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 1_000 / TICKS)
 }
 
 /// What a person allows: all limits are multiplied by `POLYCAST_PATIENCE`, for machines that are slow or busy.
@@ -138,6 +203,20 @@ mod tests {
         assert!(run(&mut shell("true"), limit).unwrap().is_success());
         assert!(!run(&mut shell("exit 3"), limit).unwrap().is_success());
         assert!(run(&mut Command::new("/no/such/program"), limit).is_err());
+    }
+
+    /// A child of a child counts, where it was waited for.
+    #[test]
+    fn what_a_command_costs_is_counted() {
+        let busy = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; true";
+        let (ended, cost) = Running::start(&mut shell(busy)).unwrap().end(Duration::from_secs(600)).unwrap();
+        assert!(ended.is_success() && cost.processor > Duration::ZERO, "{cost:?}");
+        let (_, idle) =
+            Running::start(&mut shell("sleep 0.2")).unwrap().end(Duration::from_secs(600)).unwrap();
+        assert!(
+            idle.took >= Duration::from_millis(200) && idle.processor < cost.processor,
+            "{idle:?} {cost:?}"
+        );
     }
 
     #[test]

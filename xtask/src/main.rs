@@ -1,19 +1,22 @@
 //! Development tasks: `cargo xtask ci` is what has to pass before a change lands.
 
 mod arrows;
-mod beside;
+mod changed;
 mod ci;
 mod code;
 mod dist;
 mod fuzz;
 mod limit;
 mod links;
+mod machine;
 mod prose;
 mod purity;
 mod python;
 mod spark;
-mod tests_run;
+mod stress;
+mod suite;
 mod tidy;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -24,9 +27,18 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
-                python, spark, fuzz. All: small and doc run beside the others, and so does prepare
-  prepare       Fetch and build what the steps python, spark and fuzz need, so that they begin at once
+  ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, examples, python, spark, fuzz; and, where
+                named only, oldest, no-std, deny
+  test [CRATE]..
+                Build and run the tests of what was changed since main, and of the crates above it, or of the crates named
+  stress [ARG]. Run all tests ten times, five of them beside busy cores and a busy disk, and name those that failed once:
+                --runs N, --loaded N, CRATE..
+  prepare STEP..
+                Fetch and build what the steps python, spark and fuzz need
+  oldest        Check everything with the oldest Rust that Cargo.toml names
+  no-std        Build the pure crates for a target without the standard library
+  mutants [CRATE]
+                Look for changes of one crate that no test finds; each week another one where none is named
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
                 with --attacker sealed transfers and an attacker
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
@@ -50,15 +62,20 @@ fn main() -> ExitCode {
     };
     match task {
         "ci" => ci::run(rest),
-        beside::TASK => beside::prepare(),
-        tests_run::TASK => tests_run::run(rest),
+        ci::PREPARE => tools::prepare(rest),
+        "test" => changed::run(rest),
+        "stress" => stress::run(rest),
+        stress::PAUSES => stress::pauses(),
+        "oldest" => tools::oldest(),
+        "no-std" => tools::no_std(),
+        "mutants" => tools::mutants(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
         "python" => python::run(rest),
         "spark" => spark::run(rest),
-        "swarm" => ci::swarm(rest),
-        "leaders" => ci::leaders(rest),
-        "eviction" => ci::eviction(rest),
+        "swarm" => tools::swarm(rest),
+        "leaders" => tools::leaders(rest),
+        "eviction" => tools::eviction(rest),
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));

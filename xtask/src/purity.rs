@@ -8,7 +8,7 @@ use crate::workspace::{Member, Source, Workspace};
 use toml::{Table, Value};
 
 /// The crates that must stay pure, as far as they are there.
-const PURE: [&str; 6] = ["types", "topology", "planning", "wire", "protocol", "simulator"];
+pub(crate) const PURE: [&str; 6] = ["types", "topology", "planning", "wire", "protocol", "simulator"];
 /// Packages that never use the standard library by default.
 const NO_STD: [&str; 3] = ["libm", "rand_core", "rand_pcg"];
 /// Packages that do without the standard library if their default features are off. Hash tables are looked up by

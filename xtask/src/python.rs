@@ -1,7 +1,7 @@
 //! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its tests there. With
 //! `--torch` also those that need torch, which is 5 GB with CUDA's libraries: the registry has no build without them.
 
-use crate::tests_run::{self, REQUIRE};
+use crate::suite::{self, REQUIRE};
 use crate::workspace;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 fn test(torch: bool) -> Result<(), String> {
     let (root, target) = (workspace::root(), workspace::target());
     let folder = target.join("python");
-    let program = target.join("debug/polycast");
+    let program = suite::program();
     // Where the tests of the workspace have just built it, it is not built again: for itself it has other features.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
@@ -72,7 +72,7 @@ fn test(torch: bool) -> Result<(), String> {
             .current_dir(&tests)
             .args(["-m", "pytest", "-q", "-rs"])
             .env("POLYCAST_TORCH", if torch { "1" } else { "" })
-            .env(REQUIRE, if tests_run::all_required() { tests_run::ALL } else { "" }),
+            .env(REQUIRE, if suite::all_required() { suite::ALL } else { "" }),
     )?;
     must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))

@@ -1,6 +1,7 @@
 //! `cargo xtask spark`: builds Spark's jar and runs its unit tests, and then jobs of an unchanged Spark with real agents.
 
 use crate::python::{BUILT, cargo, must};
+use crate::suite;
 use crate::workspace;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -26,7 +27,7 @@ pub(crate) fn run(versions: &[String]) -> ExitCode {
 }
 
 fn test(versions: &[String]) -> Result<(), String> {
-    let program = workspace::target().join("debug/polycast");
+    let program = suite::program();
     // As for the Python package: what the tests have just built is not built again.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;

@@ -78,6 +78,22 @@ pub(crate) fn load() -> Workspace {
     Workspace { manifest: manifest(&root.join("Cargo.toml")), members, sources, documents }
 }
 
+/// Folders of packages of the workspace that are not below `crates/`.
+const OTHER_PACKAGES: [&str; 3] = ["examples/rust", "fuzz", "xtask"];
+
+/// Every package of the workspace: its folder below the root, and its manifest.
+pub(crate) fn packages() -> Vec<(String, Table)> {
+    let root = root();
+    let crates = folders(&root.join("crates")).into_iter().map(|folder| format!("crates/{folder}"));
+    let all = crates.chain(OTHER_PACKAGES.map(String::from));
+    all.map(|folder| (folder.clone(), manifest(&root.join(&folder).join("Cargo.toml")))).collect()
+}
+
+/// Reads the root manifest alone.
+pub(crate) fn load_manifest() -> Table {
+    manifest(&root().join("Cargo.toml"))
+}
+
 fn manifest(path: &Path) -> Table {
     read(path).parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

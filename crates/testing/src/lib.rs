@@ -7,8 +7,10 @@
 //! Only tests use this crate.
 
 mod openvswitch;
+mod waiting;
 
 pub use openvswitch::OpenVswitch;
+pub use waiting::{HANG, until, wait_for};
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -42,6 +44,17 @@ pub fn free_port() -> u16 {
         PORTS.start + (begin + tried) % count
     });
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
+}
+
+/// A folder whose files no disk makes slow: in memory, where the machine has a file system there. Its path is short enough for
+/// sockets.
+///
+/// # Panics
+/// No folder can be made.
+#[must_use]
+pub fn folder_in_memory() -> tempfile::TempDir {
+    let memory = tempfile::Builder::new().prefix("polycast-test-").tempdir_in("/dev/shm");
+    memory.or_else(|_| tempfile::tempdir()).expect("the folder of temporary files can be written")
 }
 
 /// Something that a test cannot do without.
@@ -160,6 +173,15 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_in_memory_goes_with_its_value() {
+        let folder = folder_in_memory();
+        let path = folder.path().to_path_buf();
+        assert!(path.is_dir() && path.as_os_str().len() < 60, "{}", path.display());
+        drop(folder);
+        assert!(!path.exists());
+    }
 
     const ABSENT: Need = Need::Tool("there-is-no-such-program");
 

@@ -1,10 +1,9 @@
 //! A real Open vSwitch: its own database and daemon, and ports without devices, so that it needs no root and touches nothing
 //! else on the machine.
 
-use crate::{Need, needs};
+use crate::{HANG, Need, folder_in_memory, needs, until};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
@@ -25,7 +24,7 @@ impl OpenVswitch {
         if !needs(&[Need::File(SCHEMA), Need::Tool("ovs-vswitchd"), Need::Tool("setpriv")]) {
             return None;
         }
-        let mut switch = OpenVswitch { place: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        let mut switch = OpenVswitch { place: folder_in_memory(), daemons: Vec::new() };
         let _said = switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), SCHEMA]);
         let socket = switch.path("db.sock");
         let (file, remote) = (switch.path("conf.db"), format!("--remote=punix:{socket}"));
@@ -108,19 +107,14 @@ impl OpenVswitch {
     }
 
     fn await_file(&self, name: &str) {
-        for _ in 0..1_000 {
-            if Path::new(&self.path(name)).exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("there is no {name}");
+        until(name, || Path::new(&self.path(name)).exists());
     }
 
     /// Changes the switch's configuration and waits until it is in force.
     pub fn control(&self, arguments: &[&str]) {
         let database = format!("--db=unix:{}", self.path("db.sock"));
-        let _said = self.run("ovs-vsctl", &[&["--timeout=20", &database], arguments].concat());
+        let within = format!("--timeout={}", HANG.as_secs());
+        let _said = self.run("ovs-vsctl", &[&[within.as_str(), &database], arguments].concat());
     }
 
     /// What the switch's own tool says.

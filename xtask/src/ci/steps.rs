@@ -1,0 +1,153 @@
+//! The steps of `cargo xtask ci`, in the order in which the lane that builds takes them.
+
+use crate::{limit, workspace};
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Duration;
+
+/// How nice builds are: they give way to tests that run beside them.
+const NICE: &str = "10";
+
+/// A check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    /// The arguments of cargo, or of this program for a step that waits.
+    pub(crate) arguments: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+    /// When it is given up: several times what it takes on two cores from nothing.
+    pub(crate) minutes_max: u64,
+    pub(crate) kind: Kind,
+    /// Whether it runs where no step is named.
+    pub(crate) is_usual: bool,
+}
+
+/// What a step does most of the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// It builds, and takes all cores.
+    Builds,
+    /// The tests: their programs run as they are built.
+    Tests,
+    /// It waits. These tasks of this program are done for it before: `fetch` at once, and `build` in the lane that builds. What
+    /// fetches runs with the program that the tests build, and uses the machine's network.
+    Waits { fetch: Option<&'static str>, build: Option<&'static str> },
+}
+
+const fn builds(name: &'static str, arguments: &'static [&'static str], minutes_max: u64) -> Step {
+    Step { name, arguments, environment: &[], minutes_max, kind: Kind::Builds, is_usual: true }
+}
+
+/// The task that fetches and builds what a step needs.
+pub(crate) const PREPARE: &str = "prepare";
+const PREPARES: Option<&str> = Some(PREPARE);
+
+/// Documentation, with what clippy has checked: without its name in the way, cargo would check every crate again.
+const DOC: &[&str] = &["doc", "--locked", "--workspace", "--no-deps"];
+
+pub(crate) const STEPS: &[Step] = &[
+    builds("fmt", &["fmt", "--all", "--", "--check"], 5),
+    Step { kind: Kind::Tests, ..builds("test", &[], 60) },
+    builds("clippy", &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], 30),
+    Step { environment: &[("RUSTDOCFLAGS", "-D warnings")], ..builds("doc", DOC, 20) },
+    // What a newcomer builds first, and what delivers without planners, simulator and lab.
+    builds(
+        "small",
+        &["clippy", "--locked", "--package", "polycast", "--no-default-features", "--", "-D", "warnings"],
+        30,
+    ),
+    builds("examples", &["test", "--locked", "--workspace", "--doc"], 20),
+    // The Python package, with the program that the tests have built.
+    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },
+    // The jar for Spark, with jobs of one version of it; most of the first run is to download that.
+    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("spark", &["spark"], 30) },
+    // The same seed each time: what a change did not bring is looked for by longer runs.
+    Step {
+        kind: Kind::Waits { fetch: None, build: PREPARES },
+        ..builds("fuzz", &["fuzz", "--seconds", "2", "--seed", "1", "--jobs", "2"], 40)
+    },
+    // These need a toolchain, a target or a program that most machines lack.
+    Step {
+        is_usual: false,
+        ..builds("oldest", &["run", "--locked", "--package", "xtask", "--", "oldest"], 60)
+    },
+    Step {
+        is_usual: false,
+        ..builds("no-std", &["run", "--locked", "--package", "xtask", "--", "no-std"], 20)
+    },
+    Step { is_usual: false, ..builds("deny", &["deny", "--locked", "--workspace", "check"], 20) },
+];
+
+impl Step {
+    /// What runs it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = match self.kind {
+            Kind::Waits { .. } => self.task(self.arguments),
+            Kind::Builds | Kind::Tests => {
+                let mut command = Command::new("nice");
+                command.args(["-n", NICE]).arg(cargo()).args(self.arguments);
+                command
+            }
+        };
+        command.envs(self.environment.iter().copied()).current_dir(workspace::root());
+        command
+    }
+
+    /// This program with other arguments, for this step.
+    pub(crate) fn task(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nice");
+        command.args(["-n", if arguments.first() == Some(&PREPARE) { NICE } else { "0" }]);
+        command.arg(std::env::current_exe().unwrap_or_default()).args(arguments);
+        command.current_dir(workspace::root());
+        command
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(self.minutes_max * 60).mul_f64(limit::patience())
+    }
+}
+
+/// The cargo that started this program.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What follows `before` on the lines of the workflows: the words of each command.
+    fn commands(before: &str) -> Vec<Vec<String>> {
+        let folder = workspace::root().join(".github/workflows");
+        let files = ["ci.yml", "weekly.yml"].map(|file| std::fs::read_to_string(folder.join(file)).unwrap());
+        let lines = files.iter().flat_map(|text| text.lines()).filter(|line| line.contains("- run: "));
+        let lines = lines.filter_map(|line| line.split_once(before));
+        lines.map(|(_, rest)| rest.split_whitespace().map(String::from).collect()).collect()
+    }
+
+    /// The jobs together run every step; a step that is named is there.
+    #[test]
+    fn the_workflow_runs_every_step() {
+        let named: Vec<String> = commands(".ci/run").concat();
+        for step in STEPS {
+            assert!(named.iter().any(|name| name == step.name), "no job runs {}", step.name);
+        }
+        let is_known =
+            |name: &&String| name.starts_with("--") || STEPS.iter().any(|step| step.name == name.as_str());
+        assert!(named.iter().all(|name| is_known(&name)), "{named:?}");
+        for command in commands("cargo xtask") {
+            assert!(
+                crate::USAGE.contains(&format!("\n  {} ", command[0])),
+                "there is no task {}",
+                command[0]
+            );
+        }
+    }
+
+    /// Nothing is built from other versions than those written down.
+    #[test]
+    fn builds_are_locked() {
+        for step in STEPS.iter().filter(|step| step.kind == Kind::Builds && step.name != "fmt") {
+            assert!(step.arguments.contains(&"--locked"), "{}", step.name);
+        }
+    }
+}

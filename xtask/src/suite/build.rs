@@ -1,0 +1,200 @@
+//! Test programs come out of `cargo test --no-run`, which says in JSON what it has built.
+
+use crate::limit::{self, Cost, Running};
+use crate::workspace;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// A build from nothing takes 5 minutes on two cores.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Builds give way to the tests that run beside them: this is how nice they are.
+const NICE: &str = "10";
+
+/// Test programs that build networks.
+pub(super) const NETWORKS: [&str; 16] = [
+    "polycast-agent::rack",
+    "polycast-lab",
+    "polycast-lab::label_switches",
+    "polycast-net::openvswitch",
+    "polycast-net::orca",
+    "polycast::cables",
+    "polycast::choice",
+    "polycast::deploy",
+    "polycast::doctor",
+    "polycast::firewall",
+    "polycast::lab",
+    "polycast::messages",
+    "polycast::neighbour",
+    "polycast::parts",
+    "polycast::sealed",
+    "polycast::users",
+];
+
+/// Which packages' tests are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Packages {
+    All,
+    Named(Vec<String>),
+}
+
+impl Packages {
+    /// Cargo's arguments.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        match self {
+            Packages::All => vec!["--workspace".to_string()],
+            Packages::Named(names) => {
+                names.iter().flat_map(|name| ["--package".to_string(), name.clone()]).collect()
+            }
+        }
+    }
+}
+
+/// A test program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Program {
+    /// The package, and behind `::` the target where it is not the library.
+    pub(crate) name: String,
+    pub(crate) package: String,
+    pub(crate) path: PathBuf,
+    /// The package's folder, in which cargo starts tests.
+    pub(crate) folder: PathBuf,
+}
+
+impl Program {
+    /// Whether its tests build networks out of namespaces, switches and kernel programs, each of which takes all cores.
+    pub(super) fn builds_networks(&self) -> bool {
+        NETWORKS.contains(&self.name.as_str())
+    }
+}
+
+/// Cargo, for a build beside tests.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", NICE]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace::root());
+    command
+}
+
+/// Builds the tests of `packages`; each program goes to `to_run` once it is built, and `is_here` hears when the program `polycast`
+/// is there. Gives whether all were built, and the cost.
+pub(crate) fn build(
+    packages: &Packages,
+    to_run: &Sender<Program>,
+    is_here: &(dyn Fn() + Sync),
+) -> (bool, Cost) {
+    let mut command = cargo();
+    // Examples in documents are not among what is built here.
+    command.args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"]);
+    command.args(packages.arguments()).stdout(Stdio::piped());
+    let ended = Running::start(&mut command).and_then(|mut running| {
+        let messages = running.child.stdout.take();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let lines = messages.map(BufReader::new).into_iter().flat_map(BufRead::lines);
+                for built in lines.map_while(Result::ok).filter_map(|line| built(&line)) {
+                    match built {
+                        // Nothing is lost where the tests were ended: the other end has gone with them.
+                        Built::Test(program) => drop(to_run.send(program)),
+                        Built::Polycast => is_here(),
+                    }
+                }
+            });
+            running.end(LIMIT.mul_f64(limit::patience()))
+        })
+    });
+    match ended {
+        Ok((ended, cost)) => (ended.is_success(), cost),
+        Err(error) => {
+            println!("cargo cannot be run: {error}");
+            (false, Cost::default())
+        }
+    }
+}
+
+/// What a message of cargo says is there.
+#[derive(PartialEq, Eq, Debug)]
+enum Built {
+    Test(Program),
+    /// The program that is given away.
+    Polycast,
+}
+
+fn built(line: &str) -> Option<Built> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" {
+        return None;
+    }
+    let path = PathBuf::from(message["executable"].as_str()?);
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let package = package(message["package_id"].as_str()?)?;
+    let (kind, target) = (message["target"]["kind"][0].as_str()?, message["target"]["name"].as_str()?);
+    if message["profile"]["test"] != true {
+        return (kind == "bin" && target == "polycast").then_some(Built::Polycast);
+    }
+    let name = if kind == "lib" { package.clone() } else { format!("{package}::{target}") };
+    Some(Built::Test(Program { name, package, path, folder }))
+}
+
+/// A package's name out of its id: `path+file:///FOLDER#NAME@VERSION`, or `#VERSION` where the folder has the name.
+fn package(id: &str) -> Option<String> {
+    let (place, last) = id.rsplit_once('#')?;
+    let name = match last.split_once('@') {
+        Some((name, _)) => name,
+        None => place.rsplit_once('/')?.1,
+    };
+    Some(name.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_from_messages() {
+        let message = |kind: &str, test: bool, name: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/crates/net#polycast-net@0.1.0",
+                "manifest_path":"/w/crates/net/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},
+                "profile":{{"test":{test}}},"executable":"/w/target/debug/deps/x-1"}}"#
+            )
+            .replace('\n', " ")
+        };
+        let test = |kind, name| match built(&message(kind, true, name)) {
+            Some(Built::Test(program)) => program,
+            other => panic!("{other:?}"),
+        };
+        let orca = test("test", "orca");
+        assert_eq!((orca.name.as_str(), orca.package.as_str()), ("polycast-net::orca", "polycast-net"));
+        assert_eq!(orca.folder, Path::new("/w/crates/net"));
+        assert_eq!(test("lib", "polycast_net").name, "polycast-net");
+        // What is no test program is left.
+        assert_eq!(built(&message("bin", false, "polycast")), Some(Built::Polycast));
+        assert_eq!(built(&message("bin", false, "swarm")), None);
+        assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(built("warning: not JSON"), None);
+    }
+
+    #[test]
+    fn programs_that_build_networks_are_there() {
+        for name in NETWORKS {
+            let (package, target) =
+                name.split_once("::").map_or((name, None), |(package, target)| (package, Some(target)));
+            let folder =
+                workspace::root().join("crates").join(package.strip_prefix("polycast-").unwrap_or(package));
+            let file =
+                target.map_or_else(|| folder.join("src"), |target| folder.join(format!("tests/{target}.rs")));
+            assert!(file.exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn packages_have_names_in_their_ids() {
+        assert_eq!(package("path+file:///w/crates/net#polycast-net@0.1.0").as_deref(), Some("polycast-net"));
+        assert_eq!(package("path+file:///w/xtask#0.1.0").as_deref(), Some("xtask"));
+        assert_eq!(package("xtask"), None);
+    }
+}
