@@ -9,6 +9,7 @@ use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
 use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{AgentCounts, Change, FeedConfig, LeafConfig};
+use polycast_testing::{HANG, wait_for};
 use polycast_types::Duration;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use polycast_wire::words::Way;
@@ -20,8 +21,10 @@ use std::time::Duration as Span;
 
 const SERVERS: u32 = 3;
 const PERIOD: Duration = Duration::from_millis(20);
+/// An agent that was not heard for so long is taken out, where a test is about that,
 const TIMEOUT: Duration = Duration::from_millis(400);
-const WITHIN: Span = Span::from_secs(20);
+/// and where it is not: on a machine that is busy an agent may be late.
+const PATIENT: Duration = Duration::from_secs(HANG.as_secs());
 
 /// Labels that the test looks at.
 #[derive(Clone, Default)]
@@ -73,25 +76,32 @@ fn key() -> WordsKey {
 }
 
 /// A leaf controller with one active agent and one that stands by.
-fn leaf_config(rack: u32, ports: u32) -> LeafConfig {
+fn leaf_config(rack: u32, ports: u32, timeout: Duration) -> LeafConfig {
     LeafConfig {
         rack,
         ports,
         incarnation: incarnation(),
         active: 1,
         standby: 1,
-        timeout: TIMEOUT,
+        timeout,
         period: PERIOD,
         labels_max: 1_000,
         feed: FeedConfig::default(),
     }
 }
 
-fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4, key: &WordsKey) -> RackOf {
+/// Its servers have addresses that begin with these two bytes.
+fn start_rack(
+    (net, config): ([u8; 2], LeafConfig),
+    listen: SocketAddrV4,
+    central: SocketAddrV4,
+    key: &WordsKey,
+) -> RackOf {
     // Every server has an address of its own; the sender is known by it.
-    let server = |port: u32| Ipv4Addr::new(127, 77, rack as u8 + 1, port as u8 + 1);
+    let rack = config.rack;
+    let server = |port: u32| Ipv4Addr::new(net[0], net[1], rack as u8 + 1, port as u8 + 1);
     let options = LeafOptions {
-        config: leaf_config(rack, SERVERS),
+        config,
         listen,
         central,
         servers: (0..SERVERS).map(server).collect(),
@@ -128,24 +138,28 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
             tokio::time::sleep(Span::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(WITHIN, waits).await.is_ok(), "never: {what}");
+    assert!(tokio::time::timeout(HANG, waits).await.is_ok(), "never: {what}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn labels_reach_all_agents_and_a_standby_takes_over() {
+async fn labels_reach_all_agents() {
     let leafs: Vec<SocketAddrV4> = (0..2).map(|_| free(Ipv4Addr::LOCALHOST)).collect();
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let key = key();
     let racks = Racks::start(listen, leafs.iter().map(|leaf| (*leaf).into()).collect(), &key).unwrap();
     let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
-    let started: Vec<RackOf> =
-        leafs.iter().zip(0..).map(|(listen, rack)| start_rack(rack, *listen, central, &key)).collect();
+    let config = |rack| ([127, 77], leaf_config(rack, SERVERS, PATIENT));
+    let started: Vec<RackOf> = leafs
+        .iter()
+        .zip(0..)
+        .map(|(listen, rack)| start_rack(config(rack), *listen, central, &key))
+        .collect();
     let change = |session: u32, leaf: u32, byte: u8| Change { leaf, session, label: vec![0x80 | byte; 3] };
     // Confirmed only when the agents of both racks have it, standbys too.
     for session in 0..200 {
         let changes = vec![change(session, 0, session as u8), change(session, 1, 1)];
         let confirmed = racks.set(changes).unwrap();
-        tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANG, confirmed).await.unwrap().unwrap().unwrap();
         let has = |session| {
             started.iter().flat_map(|r| &r.kept).all(|k| k.0.lock().unwrap().contains_key(&session))
         };
@@ -158,18 +172,36 @@ async fn labels_reach_all_agents_and_a_standby_takes_over() {
     assert_eq!(racks.counts().await.confirmed_updates, 400);
     let refused = racks.set(vec![change(1, 2, 1)]).unwrap().await.unwrap();
     assert_eq!(refused.unwrap_err().to_string(), "there is no leaf 2: the leafs are 0 to 1");
-    // One agent falls silent: the other takes its place, and knows what changes from then on.
-    let rack = &started[0];
-    until("an agent is active", || rack.active.0.lock().unwrap().len() == 1).await;
-    let first = rack.active.0.lock().unwrap()[0];
-    rack.stops[first as usize].store(true, Ordering::Relaxed);
-    until("the standby is active", || rack.active.0.lock().unwrap()[..] == [1 - first]).await;
-    let confirmed = racks.set(vec![Change { leaf: 0, session: 7, label: Vec::new() }]).unwrap();
-    tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
-    assert!(!rack.kept[1 - first as usize].0.lock().unwrap().contains_key(&7));
     for rack in &started {
         rack.stops.iter().chain([&rack.stop]).for_each(|stop| stop.store(true, Ordering::Relaxed));
     }
+}
+
+/// One agent falls silent: the other takes its place, and knows what changes from then on. On a machine that is busy it may be taken out
+/// as well, and come again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_takes_over() {
+    let (leaf, key) = (free(Ipv4Addr::LOCALHOST), key());
+    let racks = Racks::start((Ipv4Addr::LOCALHOST, 0).into(), vec![leaf.into()], &key).unwrap();
+    let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
+    let rack = start_rack(([127, 78], leaf_config(0, SERVERS, TIMEOUT)), leaf, central, &key);
+    let set = async |label: Vec<u8>| {
+        let confirmed = racks.set(vec![Change { leaf: 0, session: 7, label }]).unwrap();
+        tokio::time::timeout(HANG, confirmed).await.unwrap().unwrap().unwrap();
+    };
+    set(vec![0x81; 3]).await;
+    let has = |at: usize| rack.kept[at].0.lock().unwrap().contains_key(&7);
+    until("both know of it", || has(0) && has(1)).await;
+    let active = || rack.active.0.lock().unwrap().clone();
+    let first = wait_for("an agent is active", || active().first().copied());
+    rack.stops[first as usize].store(true, Ordering::Relaxed);
+    let other = 1 - first;
+    until("the standby is active", || active() == [other]).await;
+    set(Vec::new()).await;
+    until("it knows of the change", || !has(other as usize)).await;
+    assert!(has(first as usize), "the first one has heard nothing more");
+    rack.stops[other as usize].store(true, Ordering::Relaxed);
+    rack.stop.store(true, Ordering::Relaxed);
 }
 
 /// What a thread has said in its log.
@@ -217,7 +249,7 @@ fn a_leaf_controller_knows_who_speaks() {
         incarnation: incarnation(),
         active: 1,
         standby: 1,
-        timeout: TIMEOUT,
+        timeout: PATIENT,
         period: PERIOD,
         labels_max: 10,
         feed: FeedConfig::default(),
@@ -261,7 +293,7 @@ fn a_leaf_controller_knows_who_speaks() {
         let begun = std::time::Instant::now();
         while active.0.lock().unwrap().is_empty() {
             honest.send_to(&claim(4, 1), listen).unwrap();
-            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            assert!(begun.elapsed() < HANG, "{}", log.text());
             std::thread::sleep(Span::from_millis(5));
         }
         assert_eq!(*active.0.lock().unwrap(), [1], "only the honest one gets packets");
@@ -321,26 +353,31 @@ fn a_leaf_controller_believes_members_only() {
         let (mut words, honest) = (Words::new(&ours), UdpSocket::bind((server(1), 0)).unwrap());
         let begun = std::time::Instant::now();
         let mut sent_words = Vec::new();
-        while active.0.lock().unwrap().is_empty() {
+        let first = wait_for("one is active", || {
             sent_words.push(words.say(Way::AgentToLeaf, &claim(1)).into_owned());
             honest.send_to(sent_words.last().unwrap(), listen).unwrap();
-            assert!(begun.elapsed() < WITHIN, "{}", log.text());
-            std::thread::sleep(Span::from_millis(5));
-        }
-        assert_eq!(*active.0.lock().unwrap(), [1], "only the honest one gets packets");
+            Some(active.0.lock().unwrap().clone()).filter(|active| !active.is_empty())
+        });
+        assert_eq!(first, [1], "only the honest one gets packets");
         // A word that was heard is said again, at its own address: the agent has gone, and is taken out all the same.
         let lost = || losses.lock().unwrap().lost > 0;
         let mut replayed = 0;
-        while !lost() {
+        while !lost() || replayed == 0 {
             honest.send_to(&sent_words[0], listen).unwrap();
             replayed += 1;
-            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            assert!(begun.elapsed() < HANG, "{}", log.text());
+            std::thread::sleep(Span::from_millis(20));
+        }
+        // When it is heard again, everything before has been read.
+        while losses.lock().unwrap().returned == 0 {
+            honest.send_to(&words.say(Way::AgentToLeaf, &claim(1)), listen).unwrap();
+            assert!(begun.elapsed() < HANG, "{}", log.text());
             std::thread::sleep(Span::from_millis(20));
         }
         stop.store(true, Ordering::Relaxed);
         let (counts, dropped) = runs.join().unwrap();
         assert!(counts.refused.is_empty(), "no machine heard of them: {counts:?}");
-        assert!((3..=2 + replayed).contains(&dropped), "{dropped} dropped of {replayed} and two");
+        assert_eq!(dropped, 2 + replayed, "those of strangers, and those that were said again");
     });
     assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
 }
@@ -376,7 +413,7 @@ async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
         let racks = Racks::start((Ipv4Addr::LOCALHOST, 0).into(), vec![leaf_at.into()], &key).unwrap();
         let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
         let host = Ipv4Addr::new(127, 81, 1, 1);
-        let config = leaf_config(rack, 1);
+        let config = leaf_config(rack, 1, PATIENT);
         let options = LeafOptions { config, listen: leaf_at, central, servers: vec![host], key: key.clone() };
         let mut leaf = LeafController::open(options).unwrap();
         let (log, active) = (Log::default(), Active::default());
@@ -391,13 +428,13 @@ async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
             |session: u32| racks.set(vec![Change { leaf: rack, session, label: vec![0x81; 3] }]).unwrap();
         let (earlier, earlier_runs) = start();
         let confirmed = set(1);
-        tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANG, confirmed).await.unwrap().unwrap().unwrap();
         assert!(earlier.0.lock().unwrap().contains_key(&1));
         let (later, later_runs) = start();
         until("the later one has what there is", || later.0.lock().unwrap().contains_key(&1)).await;
         until("the earlier one has been refused", || log.text().contains(said)).await;
         for session in 2..60 {
-            tokio::time::timeout(WITHIN, set(session)).await.unwrap().unwrap().unwrap();
+            tokio::time::timeout(HANG, set(session)).await.unwrap().unwrap().unwrap();
             assert!(later.0.lock().unwrap().contains_key(&session), "session {session}");
             tokio::time::sleep(Span::from_millis(2)).await;
         }
@@ -440,7 +477,7 @@ fn an_agent_takes_no_stale_number() {
             log.hear(|| agent.run(&stop)).unwrap();
             agent.counts()
         });
-        leaf.set_read_timeout(Some(WITHIN)).unwrap();
+        leaf.set_read_timeout(Some(HANG)).unwrap();
         let mut buffer = [0; 2_000];
         let mut heartbeat = || {
             let (len, from) = leaf.recv_from(&mut buffer).unwrap();
@@ -466,7 +503,7 @@ fn an_agent_takes_no_stale_number() {
         leaf.send_to(&update(3, 2, &[4; 3]), agent).unwrap();
         let begun = std::time::Instant::now();
         while heartbeat().0.applied < 3 {
-            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            assert!(begun.elapsed() < HANG, "{}", log.text());
         }
         stop.store(true, Ordering::Relaxed);
         let (counts, malformed) = runs.join().unwrap();

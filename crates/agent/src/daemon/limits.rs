@@ -92,7 +92,8 @@ impl Limits {
         coming: ObjectId,
         bytes: u64,
     ) -> Result<(), Refusal> {
-        self.make_pages(Recycling { catalog, store, coming, bytes, may: false, done: false }).map(drop)
+        let now = SystemTime::now();
+        self.make_pages(Recycling { catalog, store, coming, bytes, now, may: false, done: false }).map(drop)
     }
 
     /// The same, but the object may take the pages of one of the same length that goes; gives whether it does.
@@ -103,10 +104,21 @@ impl Limits {
         coming: ObjectId,
         bytes: u64,
     ) -> Result<bool, Refusal> {
+        self.recycle_at(SystemTime::now(), catalog, store, coming, bytes)
+    }
+
+    fn recycle_at(
+        &self,
+        now: SystemTime,
+        catalog: &Catalog,
+        store: &Store,
+        coming: ObjectId,
+        bytes: u64,
+    ) -> Result<bool, Refusal> {
         // What is there of its number has a part file already.
         let aside = self.aside().remove(&coming);
         let recycled =
-            self.make_pages(Recycling { catalog, store, coming, bytes, may: !aside, done: false })?;
+            self.make_pages(Recycling { catalog, store, coming, bytes, now, may: !aside, done: false })?;
         Ok(recycled || aside)
     }
 
@@ -287,6 +299,7 @@ struct Recycling<'a> {
     store: &'a Store,
     coming: ObjectId,
     bytes: u64,
+    now: SystemTime,
     /// Whether it may do so at all.
     may: bool,
     done: bool,
@@ -298,7 +311,7 @@ impl Recycling<'_> {
         if self.done || !self.may || self.bytes == 0 || !self.catalog.has_superseded(self.bytes) {
             return;
         }
-        let now = SystemTime::now();
+        let now = self.now;
         let rested = |used: SystemTime| now.duration_since(used).is_ok_and(|age| age >= RESTS);
         let bytes = self.bytes;
         let fits = |idle: &Idle| idle.superseded && idle.length == bytes && !idle.is_set && rested(idle.used);
@@ -365,15 +378,29 @@ fn memory_bytes() -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::store::Description;
     use super::*;
     use polycast_net::object::ObjectKind;
     use polycast_types::{AppId, DataId};
     use std::fs;
     use std::os::unix::fs::MetadataExt;
-    use std::sync::Arc;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::{Arc, RwLock, RwLockReadGuard};
     use tempfile::TempDir;
+
+    /// A process that has just been made has all our files open until its program begins: none is made while a test looks at which
+    /// files are open.
+    static MAKING: RwLock<()> = RwLock::new(());
+
+    /// Starts a program.
+    pub(in crate::daemon) fn spawn(command: &mut Command) -> Child {
+        let _alone = MAKING.write().unwrap_or_else(PoisonError::into_inner);
+        command.spawn().unwrap()
+    }
+
+    /// A folder with a store, and no process is made meanwhile.
+    type Folder = (TempDir, RwLockReadGuard<'static, ()>);
 
     fn id(data: u64) -> ObjectId {
         ObjectId { app: AppId::default(), data: DataId(data) }
@@ -386,7 +413,8 @@ mod tests {
     }
 
     /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.
-    fn filled(objects: u64) -> (TempDir, Store, Arc<Catalog>) {
+    fn filled(objects: u64) -> (Folder, Store, Arc<Catalog>) {
+        let alone = MAKING.read().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(folder.path()).unwrap();
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
@@ -395,7 +423,7 @@ mod tests {
             catalog.begin_receive(id(data)).unwrap().complete(description(100));
             std::thread::sleep(Duration::from_millis(2));
         }
-        (folder, store, catalog)
+        ((folder, alone), store, catalog)
     }
 
     fn here(catalog: &Catalog) -> Vec<u64> {
@@ -457,19 +485,22 @@ mod tests {
     fn a_version_that_is_not_used_gives_its_pages_to_the_next_one() {
         let (_folder, store, catalog) = filled(3);
         let limits = Limits::new(None, None, &store);
-        let recycled = |coming| limits.make_room_or_recycle(&catalog, &store, id(coming), 100).unwrap();
-        assert!(!recycled(4), "none of them was followed by others");
+        let at = |now| limits.recycle_at(now, &catalog, &store, id(4), 100).unwrap();
+        let later = SystemTime::now() + RESTS;
+        assert!(!at(later), "none of them was followed by others");
         catalog.supersede(id(1));
-        assert!(!recycled(4), "a user was told just now where it is");
-        std::thread::sleep(RESTS + Duration::from_millis(50));
+        let before = SystemTime::now();
+        catalog.touch(id(1));
+        assert!(!at(before + RESTS - Duration::from_millis(1)), "a user was told just now where it is");
+        let later = SystemTime::now() + RESTS;
         let path = store.path(id(1));
         let number = fs::metadata(&path).unwrap().ino();
         let reader = fs::File::open(&path).unwrap();
-        assert!(!recycled(4), "a process reads it");
+        assert!(!at(later), "a process reads it");
         assert_eq!(fs::read(&path).unwrap(), [7; 100]);
         drop(reader);
-        assert!(!limits.make_room_or_recycle(&catalog, &store, id(4), 99).unwrap(), "another length");
-        assert!(recycled(4));
+        assert!(!limits.recycle_at(later, &catalog, &store, id(4), 99).unwrap(), "another length");
+        assert!(at(later));
         assert_eq!(here(&catalog), [2, 3]);
         let part = polycast_net::store::part_path(&store.path(id(4)));
         assert_eq!(fs::metadata(part).unwrap().ino(), number, "the same pages");
@@ -523,8 +554,9 @@ mod tests {
         use rustix::process::{Resource, Rlimit, setrlimit};
         if std::env::var_os(CHILD).is_none() {
             let name = "daemon::limits::tests::many_make_room_where_few_files_can_be_open";
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            let ended = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+            let ended = spawn(child.stdout(Stdio::piped())).wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&ended.stdout);
             assert!(ended.status.success() && said.contains("1 passed"), "{said}");
             return;
@@ -551,14 +583,14 @@ mod tests {
         let (_folder, store, catalog) = filled(3);
         let limits = Limits::new(None, None, &store);
         (1..=3).for_each(|data| catalog.supersede(id(data)));
-        std::thread::sleep(RESTS);
+        let later = SystemTime::now() + RESTS;
         // An earlier try has left a part of what comes.
         fs::write(polycast_net::store::part_path(&store.path(id(4))), [1; 50]).unwrap();
-        assert!(!limits.make_room_or_recycle(&catalog, &store, id(4), 100).unwrap());
+        assert!(!limits.recycle_at(later, &catalog, &store, id(4), 100).unwrap());
         assert_eq!(here(&catalog), [1, 2, 3]);
         // One that has another name somewhere is not written over, and is no reason for others to go.
         fs::hard_link(store.path(id(1)), store.folder().join("kept")).unwrap();
-        assert!(limits.make_room_or_recycle(&catalog, &store, id(5), 100).unwrap());
+        assert!(limits.recycle_at(later, &catalog, &store, id(5), 100).unwrap());
         assert_eq!(here(&catalog), [1, 3]);
     }
 

@@ -233,7 +233,7 @@ mod tests {
         let begun = std::time::Instant::now();
         loop {
             match Listener::bind(path, PRIVATE) {
-                Err(_) if begun.elapsed() < std::time::Duration::from_secs(5) => {
+                Err(_) if begun.elapsed() < polycast_testing::HANG => {
                     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
                 }
                 bound => break bound.unwrap(),

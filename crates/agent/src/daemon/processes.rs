@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_dead_are_forgotten() {
         let processes = Processes::new(1);
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = crate::daemon::limits::tests::spawn(&mut std::process::Command::new("true"));
         let pid = i32::try_from(child.id()).unwrap();
         child.wait().unwrap();
         processes.register(AppId::default(), 1, User::agent(), Some(pid)).unwrap();

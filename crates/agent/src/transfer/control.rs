@@ -153,6 +153,7 @@ impl Session {
         let clock = Clock::start();
         let config = RosterConfig {
             join_timeout: spec.options.join_timeout,
+            have_timeout: spec.options.have_timeout,
             stall_timeout: spec.options.stall_timeout,
             ..RosterConfig::new(entrance.handle, expected, spec.source.len(), verdicts)
         };

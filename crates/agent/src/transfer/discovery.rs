@@ -302,8 +302,7 @@ impl<'a> Seeker<'a> {
     }
 
     /// Whether the sign of an announcement from there may be looked at: that takes milliseconds, and any host can send signs.
-    fn may_look(&mut self, from: IpAddr) -> bool {
-        let now = self.clock.now();
+    fn may_look(&mut self, now: Time, from: IpAddr) -> bool {
         if now >= self.signs_since + SIGNS_INTERVAL {
             self.signs.clear();
             self.signs_since = now;
@@ -448,7 +447,7 @@ impl<'a> Seeker<'a> {
                 let Some((datagram, from)) = beacon.receive(&mut buffer) else { break };
                 let Some(offer) = self.read(datagram) else { continue };
                 let is_bad = self.rejected.contains(&(offer.handle, offer.address));
-                if is_bad || (self.needs_key(&offer) && !self.may_look(from.ip())) {
+                if is_bad || (self.needs_key(&offer) && !self.may_look(now, from.ip())) {
                     continue;
                 }
                 let Some(offer) = self.judge(offer, on_news) else { continue };
@@ -589,7 +588,7 @@ mod tests {
                 stream.send(&Control::Offered(offered)).unwrap();
                 stream.finish();
             });
-            let mut stream = FrameStream::connect(address, ANSWER_WITHIN, None).unwrap();
+            let mut stream = FrameStream::connect(address, polycast_testing::HANG, None).unwrap();
             let key = Pairing::matching(&code, handle, &sign).expect("the same code");
             let proof = pair(&mut stream, &key, handle, "me", &AtomicBool::new(false));
             match knows {
@@ -647,15 +646,17 @@ mod tests {
     fn few_signs_are_looked_at_in_a_second() {
         let search = Search { code: Some(Code::fresh()), ..Search::default() };
         let mut seeker = Seeker::new(&search);
+        let now = Time::ZERO + Duration::from_secs(5);
         let from = |last: u8| IpAddr::from([10, 0, 0, last]);
-        let looked = |seeker: &mut Seeker<'_>, last| (0..100).filter(|_| seeker.may_look(from(last))).count();
+        let looked =
+            |seeker: &mut Seeker<'_>, last| (0..100).filter(|_| seeker.may_look(now, from(last))).count();
         assert_eq!(looked(&mut seeker, 1), SIGNS_OF_ONE_MAX as usize);
         assert_eq!(looked(&mut seeker, 2), SIGNS_OF_ONE_MAX as usize, "others have their own");
         let all: usize = (3..200).map(|last| looked(&mut seeker, last)).sum();
         assert_eq!(all, (SIGNS_MAX - 2 * SIGNS_OF_ONE_MAX) as usize);
-        seeker.signs_since = Time::ZERO;
-        std::thread::sleep(std::time::Duration::from_millis(1_050));
-        assert!(seeker.may_look(from(1)), "it is another second");
+        let last = now + (SIGNS_INTERVAL - Duration::from_millis(1));
+        assert!(!seeker.may_look(last, from(1)), "it is the same second");
+        assert!(seeker.may_look(now + SIGNS_INTERVAL, from(1)), "it is another second");
     }
 
     /// An announcement that leads nowhere is left, and others are tried, for some time.

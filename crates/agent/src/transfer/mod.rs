@@ -53,6 +53,7 @@ use polycast_net::priority::Dscp;
 use polycast_net::tls::Security;
 use polycast_planning::PullTuning;
 use polycast_protocol::pull::Route;
+use polycast_protocol::session::HAVE_WITHIN;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
@@ -109,6 +110,10 @@ pub struct Options {
     pub deadline: Option<Duration>,
     /// How long to wait for receivers to appear.
     pub join_timeout: Duration,
+    /// A receiver that has said HELLO says something at least this often until it says what it has; it loses its place otherwise.
+    pub have_timeout: Duration,
+    /// A receiver that the data channel does not reach for this long gets the rest over TCP.
+    pub path_timeout: Duration,
     /// A receiver without any sign of life for this long has failed.
     pub stall_timeout: Duration,
     /// What to do about slow receivers.
@@ -167,6 +172,8 @@ impl Default for Options {
         Options {
             deadline: None,
             join_timeout: Duration::from_secs(30),
+            have_timeout: HAVE_WITHIN,
+            path_timeout: Duration::from_secs(1),
             stall_timeout: Duration::from_secs(10),
             slow: SlowPolicy::SHIPPED,
             loss: 0.0,

@@ -2,10 +2,13 @@
 
 use super::{
     Change, NextPath, Options, Path, Receivers, Report, SourceSpec, Steering, TransferError, TreePath,
-    prepare, prepare_pull,
+    answer, prepare, prepare_pull,
 };
 use crate::forwarder::tests::{configs, route, start_all};
+use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
+use polycast_net::tls::Security;
+use polycast_testing::HANG;
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::control::{Control, Hello};
 use std::io::{Read, Write};
@@ -21,8 +24,6 @@ pub(super) struct Source {
     steering: Arc<Steering>,
     pub(super) cancel: Arc<AtomicBool>,
     pub(super) thread: JoinHandle<Result<Report, TransferError>>,
-    /// Where their agents are called; no agent answers.
-    _agents: TcpListener,
 }
 
 pub(super) fn start(pulled: bool) -> Source {
@@ -31,14 +32,38 @@ pub(super) fn start(pulled: bool) -> Source {
 
 /// Like [`start`], with this object.
 pub(super) fn start_with(pulled: bool, object: Vec<u8>) -> Source {
-    let stall_timeout = Duration::from_secs(20);
-    start_as(pulled, object, Options { stall_timeout, ..Options::default() })
+    start_as(pulled, object, patient())
+}
+
+/// Settings of a source that gives no end up because the machine is busy.
+pub(super) fn patient() -> Options {
+    let long = Duration::from(HANG);
+    Options { join_timeout: long, have_timeout: long, stall_timeout: long, ..Options::default() }
+}
+
+/// Agents of this security that say that they join: the tests come in their place. They stay until the program ends.
+fn agents(security: Option<Security>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let called = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let security = security.clone();
+            std::thread::spawn(move || {
+                let mut stream = FrameStream::stranger(stream, security).ok()?;
+                while stream.next_frame().ok()?.is_none() {
+                    stream.wait(HANG).ok()?;
+                    stream.fill().ok()?;
+                }
+                answer(&mut stream, Ok(())).ok()
+            });
+        }
+    });
+    called
 }
 
 /// Like [`start_with`], with these settings.
 pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Source {
-    let agents = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let called = agents.local_addr().unwrap();
+    let called = agents(options.sealing.security());
     let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
     let nodes = start_all(&configs(2, &[(0, 1)]));
     let ways = vec![route(&[(0, false)])];
@@ -77,7 +102,7 @@ pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Sourc
         let told = (prepared.control_address(), prepared.handle());
         (told.0, told.1, std::thread::spawn(move || prepared.run(&mut |_| {})))
     };
-    Source { address, handle, steering, cancel, thread, _agents: agents }
+    Source { address, handle, steering, cancel, thread }
 }
 
 pub(super) fn frame(control: &Control<'_>) -> Vec<u8> {
@@ -93,7 +118,7 @@ pub(super) fn hello(handle: Handle, name: &str) -> Vec<u8> {
 /// Writes bytes on a connection of its own and gives the first frame of the answer that is no ALIVE.
 pub(super) fn ask(source: &Source, bytes: &[u8]) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(source.address).unwrap();
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
     stream.write_all(bytes).unwrap();
     let answer = next(&mut stream);
     (stream, answer)

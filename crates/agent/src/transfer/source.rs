@@ -198,6 +198,7 @@ impl Run {
             rate,
             multicast: sender.is_some(),
             attempt_interval: attempts.map_or(AttemptInterval::Adaptive, AttemptInterval::AdaptiveUpTo),
+            path_timeout: spec.options.path_timeout,
             stall_timeout: spec.options.stall_timeout,
             deadline: spec.options.deadline,
             slow: spec.options.slow,

@@ -112,11 +112,15 @@ impl Strangers {
 
     /// Takes new connections, and hands over those that `want` says something of their first frame. One whose first frame is
     /// none, or of another version, is told so.
-    pub(crate) fn meet<T>(
+    pub(crate) fn meet<T>(&mut self, want: impl FnMut(&Control<'_>) -> Option<T>) -> Vec<(FrameStream, T)> {
+        self.meet_at(self.clock.now(), want)
+    }
+
+    fn meet_at<T>(
         &mut self,
+        now: Time,
         mut want: impl FnMut(&Control<'_>) -> Option<T>,
     ) -> Vec<(FrameStream, T)> {
-        let now = self.clock.now();
         let mut heard = Vec::new();
         let before = std::mem::take(&mut self.waiting);
         for stranger in before {
@@ -266,6 +270,7 @@ fn send_away(mut stream: FrameStream, why: &dyn Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::until;
     use std::io::Write as _;
     use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
@@ -284,27 +289,30 @@ mod tests {
         (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
     }
 
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
     /// However many are silent, one that speaks is heard, and few wait.
     #[test]
     fn the_silent_make_room_for_who_speaks() {
         let (mut strangers, address) = open();
+        let begun = Time::ZERO + MILLISECOND;
         let silent = connect(address, 100);
-        // So many are taken at a time; the rest waits in the system's queue.
-        (0..2).for_each(|_| assert!(strangers.meet(alive).is_empty()));
-        std::thread::sleep(std::time::Duration::from_millis(150));
-        assert!(strangers.meet(alive).is_empty());
+        until("all have been taken in", || {
+            assert!(strangers.meet_at(begun, alive).is_empty());
+            strangers.len() == silent.len()
+        });
+        let later = begun + YOUNG;
+        assert!(strangers.meet_at(later, alive).is_empty());
+        assert_eq!(strangers.len(), STRANGERS_OF_ONE_MAX);
         assert!(!is_ready(&strangers), "no connection says anything, and there is nothing to do");
         let mut speaker = TcpStream::connect(address).unwrap();
         speaker.write_all(&[0, 0, 0, 1, 20]).unwrap();
-        let begun = std::time::Instant::now();
-        while strangers.meet(alive).is_empty() {
-            assert!(begun.elapsed().as_secs() < 10, "it was never heard");
-        }
-        assert!(strangers.len() <= STRANGERS_OF_ONE_MAX, "{} wait", strangers.len());
-        std::thread::sleep(std::time::Duration::from_millis(1_000));
-        assert!(strangers.meet(alive).is_empty());
+        until("it is heard", || !strangers.meet_at(later, alive).is_empty());
+        assert_eq!(strangers.len(), STRANGERS_OF_ONE_MAX);
+        assert!(strangers.meet_at(begun + (FIRST_WITHIN - MILLISECOND), alive).is_empty());
+        assert_eq!(strangers.len(), STRANGERS_OF_ONE_MAX);
+        assert!(strangers.meet_at(begun + FIRST_WITHIN, alive).is_empty());
         assert_eq!(strangers.len(), 0, "the silent are gone after a second");
-        drop(silent);
     }
 
     /// Whether anything that is waited on has something.
@@ -319,29 +327,33 @@ mod tests {
     #[test]
     fn a_listener_without_descriptors_rests() {
         let (mut strangers, address) = open();
-        strangers.pause(strangers.clock.now(), &io::Error::from_raw_os_error(24));
+        let begun = Time::ZERO + MILLISECOND;
+        strangers.pause(begun, &io::Error::from_raw_os_error(24));
         let mut waiting = TcpStream::connect(address).unwrap();
         waiting.write_all(&[0, 0, 0, 1, 20]).unwrap();
-        assert!(!is_ready(&strangers) && strangers.meet(alive).is_empty(), "it would be tried in a circle");
-        std::thread::sleep(std::time::Duration::from_millis(150));
-        assert_eq!(strangers.meet(alive).len(), 1);
+        assert!(!is_ready(&strangers), "it would be tried in a circle");
+        assert!(strangers.meet_at(begun + (PAUSE - MILLISECOND), alive).is_empty());
+        assert!(!is_ready(&strangers), "it still rests");
+        until("it is heard", || !strangers.meet_at(begun + PAUSE, alive).is_empty());
         let _next = TcpStream::connect(address).unwrap();
-        assert!(is_ready(&strangers), "it is looked at again");
+        until("it is looked at again", || is_ready(&strangers));
     }
 
     /// Receivers of one host that come together are none too many, even before they have said anything.
     #[test]
     fn those_who_come_together_are_all_heard() {
         let (mut strangers, address) = open();
+        let begun = Time::ZERO + MILLISECOND;
         let mut together = connect(address, 40);
-        while strangers.len() < 40 {
-            assert!(strangers.meet(alive).is_empty());
-        }
+        until("all have been taken in", || {
+            assert!(strangers.meet_at(begun, alive).is_empty());
+            strangers.len() == together.len()
+        });
         together.iter_mut().for_each(|stream| stream.write_all(&[0, 0, 0, 1, 20]).unwrap());
-        let (mut heard, begun) = (0, std::time::Instant::now());
-        while heard < 40 {
-            assert!(begun.elapsed().as_secs() < 10, "{heard} of 40 were heard");
-            heard += strangers.meet(alive).len();
-        }
+        let mut heard = 0;
+        until("all are heard", || {
+            heard += strangers.meet_at(begun, alive).len();
+            heard == together.len()
+        });
     }
 }

@@ -408,7 +408,7 @@ mod tests {
         let geometry = Geometry { object_len: 40 << 16, fragment_len: 9_000, group_len: 1 << 16 };
         let mut supply = Supply::new(Arc::new(vec![7u8; 40 << 16]), geometry, None);
         for _ in 0..2 {
-            supply.hash_more().unwrap();
+            supply.hash_within(Duration::MAX).unwrap();
         }
         let (mut sn, mut runs) = (0, 0);
         while sn < 115 {

@@ -1,11 +1,11 @@
 //! The class of service of what an agent sends, as the kernel of a host that gets it sees it.
 
-use super::world::{AgentTask, World, events, manager, serve, stopped, until};
+use super::world::{AgentTask, World, events, manager, stopped, until};
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt,
     sockopt::{IpRecvTos, ReuseAddr},
 };
-use polycast_agent::daemon::{Agent, AgentConfig};
+use polycast_agent::daemon::AgentConfig;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions};
 use polycast_types::DataId;
@@ -15,7 +15,8 @@ use std::io::IoSliceMut;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-const PORT: u16 = 17_415;
+/// No other test of this program may send to it.
+const PORT: u16 = 17_419;
 
 /// Hears the packets of all groups that processes of this host have joined.
 fn ear() -> socket2::Socket {
@@ -76,11 +77,11 @@ async fn send_messages(source: &AgentTask, other: &AgentTask, ear: &socket2::Soc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_and_messages_have_the_class_of_the_settings() {
-    let manager = manager(0, &format!("[ip-multicast]\npool = '239.255.71.0/24'\nport = {PORT}")).await;
+    let manager = manager(0, &format!("[ip-multicast]\npool = '239.255.74.0/24'\nport = {PORT}")).await;
     let world = World::new(manager.address);
     let marking = AgentConfig { dscp: Some(34), ..world.config("a") };
-    let a = serve(Agent::start(marking).await.unwrap());
-    let b = serve(Agent::start(world.config("b")).await.unwrap());
+    let a = world.real_agent(marking).await;
+    let b = world.real_agent(world.config("b")).await;
     let client = a.client().await;
     until("both have joined", async || client.status().await.unwrap().peers.len() == 2).await;
     for (source, other, class) in [(&a, &b, 34), (&b, &a, 0)] {

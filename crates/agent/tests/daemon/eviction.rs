@@ -1,12 +1,12 @@
 //! Stores that are too small for what their agents ask for. `cargo xtask eviction` runs this for longer, with larger objects, and with
 //! the real engine over the loopback interface.
 
-use super::world::{World, manager, serve, stopped, until};
+use super::world::{LONG, Patient, World, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event as FetchEvent;
 use polycast_api::client::{AgentClient, Session, Wanted};
-use polycast_types::{AppId, DataId, Duration as Span};
+use polycast_types::{AppId, DataId};
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Asker {
 
     async fn fetch(&self, number: u64) -> Object {
         let wanted = Wanted::Id(DataId(number));
-        let mut fetching = self.session.fetch(wanted, false, Some(Span::from_secs(120))).await.unwrap();
+        let mut fetching = self.session.fetch(wanted, false, Some(LONG)).await.unwrap();
         loop {
             if let FetchEvent::Object(object) = fetching.next().await.unwrap().unwrap() {
                 self.asked.fetch_add(1, Ordering::Relaxed);
@@ -111,13 +111,17 @@ async fn stores_stay_within_their_bounds_under_load() {
     let len = store / ROOM / 8 * 8;
     let network = "[ip-multicast]\npool = '239.255.73.0/24'\nport = 17418";
     let manager = manager(0, &format!("[objects]\nsettle-ms = 100\nwindow-ms = 5\n{network}")).await;
-    let world = World::new(manager.address);
+    let mut world = World::new(manager.address);
+    if seconds.is_some() {
+        // As large as they are then, stores belong on the disk.
+        world.folder = tempfile::tempdir().unwrap();
+    }
     let mut agents = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
         let own = AgentConfig { store_max: Some(format!("{store}")), ..world.config(name) };
         let config = if name == "a" { world.config(name) } else { own };
         let agent = match seconds {
-            Some(_) => Agent::start(config).await,
+            Some(_) => Agent::start_with(config, Arc::new(Patient::default())).await,
             None => Agent::start_with(config, Arc::clone(&world.engine) as _).await,
         };
         agents.push(serve(agent.unwrap()));

@@ -1,22 +1,23 @@
 //! Objects that come in more than one way at a time, and numbers that processes have left behind.
 
-use super::world::{AgentTask, events, started, stopped, until};
+use super::world::{AgentTask, MAKING, events, started, stopped, until};
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::send_event::Event as Sent;
 use polycast_api::agent::{Object, ObjectKind, ObjectState};
 use polycast_api::client::{ClientError, Fetching, Receivers, SendOptions, Session, ToPut, Wait, Wanted};
+use polycast_testing::HANG;
 use polycast_types::{AppId, DataId, Duration as Span, ObjectId};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 const SETTINGS: &str = "[objects]\nsettle-ms = 100";
-const LATEST: Option<Span> = Some(Span::from_secs(60));
+const LATEST: Option<Span> = Some(super::world::LONG);
 
 /// The next event of a fetch that is no progress.
 async fn next(fetching: &mut Fetching) -> Result<Event, ClientError> {
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(20), fetching.next()).await.expect("in time")?;
+        let event = tokio::time::timeout(HANG, fetching.next()).await.expect("in time")?;
         match event.expect("the fetch goes on") {
             Event::Progress(_) => {}
             event => return Ok(event),
@@ -126,7 +127,9 @@ async fn what_is_denied_while_it_comes_is_waited_for() {
 async fn what_a_process_has_left_behind_is_in_the_way_of_nothing() {
     let (manager, world, [a, b]) = started(SETTINGS, ["a", "b"]).await;
     let (source, session) = (a.session(1).await, b.session(1).await);
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let making = MAKING.write().await;
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    drop(making);
     let left = std::path::PathBuf::from(format!("/proc/{}/exe", child.id()));
     let path = world.file("x", b"0123456789");
     for data in [1, 2] {

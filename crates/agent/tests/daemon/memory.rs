@@ -1,13 +1,13 @@
 //! What is left in memory of groups that were served: nothing (Datacast, section 2, scalable group state management).
 
-use crate::real::Daemons;
-use crate::world::{events, stopped, until};
+use crate::real::{Daemons, Trees};
+use crate::world::{MAKING, events, stopped, until};
 use cap::Cap;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions, Session};
 use polycast_types::DataId;
 use std::alloc::System;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Counts what is allocated, so that it does not matter what the allocator or the system keep.
@@ -50,7 +50,9 @@ async fn serve_group(sessions: &[Session], names: &[&str], path: &std::path::Pat
 }
 
 async fn serve_groups() {
-    let daemons = Daemons::start(2, 4).await;
+    // Nothing else can carry it: what cannot be lent at a moment waits.
+    let daemons =
+        Daemons::start(Trees { test: 2, store_packets: 4, fabrics: "'datacast'", ..Trees::default() }).await;
     let path = daemons.world.file("small", &[7; 3_000]);
     let names = ["a", "b", "c", "d"];
     let mut sessions = Vec::new();
@@ -82,7 +84,12 @@ fn groups_that_were_served_leave_nothing_in_memory() {
         return runtime.block_on(serve_groups());
     }
     let test = ["--exact", "memory::groups_that_were_served_leave_nothing_in_memory", "--nocapture"];
-    let ran = Command::new(std::env::current_exe().unwrap()).args(test).env(ALONE, "1").output().unwrap();
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(test).env(ALONE, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let making = MAKING.blocking_write();
+    let running = alone.spawn().unwrap();
+    drop(making);
+    let ran = running.wait_with_output().unwrap();
     let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     eprintln!("{said}");

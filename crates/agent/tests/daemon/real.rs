@@ -1,18 +1,16 @@
 //! The service with the real engine, over the loopback interface.
 
-use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
+use super::world::{AgentTask, ManagerTask, SOON, World, events, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_agent::forwarder::daemon::Nodes;
 use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig, Replacement};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{ObjectKind, PathForm, TransferReport};
-use polycast_api::client::{Receivers, SendOptions, Wait};
+use polycast_api::client::{Receivers, SendOptions};
 use polycast_topology::{CompactGraph, Network};
-use polycast_types::{AppId, DataId, Duration as Span};
+use polycast_types::{AppId, DataId};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
-
-const SOON: Wait = Wait::UntilReady(Some(Span::from_secs(20)));
 
 /// Sends a file and a directory from one agent to two, and gives which fabric carried the file.
 async fn deliver(settings: &str) -> String {
@@ -20,7 +18,7 @@ async fn deliver(settings: &str) -> String {
     let world = World::new(manager.address);
     let mut agents = Vec::new();
     for name in ["a", "b", "c"] {
-        agents.push(serve(Agent::start(world.config(name)).await.unwrap()));
+        agents.push(world.real_agent(world.config(name)).await);
     }
     let client = agents[0].client().await;
     until("all agents have joined", async || client.status().await.unwrap().peers.len() == 3).await;
@@ -79,7 +77,7 @@ async fn a_send_may_be_said_again() {
     let world = World::new(manager.address);
     let mut agents = Vec::new();
     for name in ["a", "b", "c"] {
-        agents.push(serve(Agent::start(world.config(name)).await.unwrap()));
+        agents.push(world.real_agent(world.config(name)).await);
     }
     let client = agents[0].client().await;
     until("all agents have joined", async || client.status().await.unwrap().peers.len() == 3).await;
@@ -95,11 +93,13 @@ async fn a_send_may_be_said_again() {
         report.sent_bytes
     };
     assert!(send().await >= 1_000_000);
-    let b = agents[1].session(1).await;
+    let (b, c) = (agents[1].session(1).await, agents[2].session(1).await);
     // The end of a transfer comes to the receivers a moment after its source hears of it.
     assert_eq!(b.read(DataId(5), SOON).await.unwrap().mode, 0o640);
+    c.read(DataId(5), SOON).await.unwrap();
     until("b has let it go", async || b.delete(DataId(5)).await.is_ok()).await;
     assert!(send().await >= 1_000_000, "b needs it again");
+    b.read(DataId(5), SOON).await.unwrap();
     assert_eq!(send().await, 0, "both have it");
     // What a crash has left goes with it.
     until("b has let it go", async || b.delete(DataId(5)).await.is_ok()).await;
@@ -120,8 +120,28 @@ struct Cube {
     settings: String,
 }
 
-/// `test` tells the tests of this process apart.
-fn cube(test: u16, store_packets: u32) -> Cube {
+/// What tests of trees set of a cube.
+pub(super) struct Trees {
+    /// Tells the tests of this process apart.
+    pub(super) test: u16,
+    /// Every node's store holds so many packets.
+    pub(super) store_packets: u32,
+    /// As the manager's settings name them.
+    pub(super) fabrics: &'static str,
+    pub(super) link_rate: &'static str,
+    /// A link fails when its neighbour was not heard for four times as long.
+    pub(super) greeting_ms: u32,
+}
+
+impl Default for Trees {
+    fn default() -> Self {
+        let (fabrics, link_rate) = ("'datacast', 'tcp-chain'", "80mbit");
+        Trees { test: 0, store_packets: 512, fabrics, link_rate, greeting_ms: 1_000 }
+    }
+}
+
+fn cube(trees: &Trees) -> Cube {
+    let &Trees { test, store_packets, fabrics, link_rate, greeting_ms } = trees;
     let network: Network = "bcube:2,2".parse().unwrap();
     let graph = CompactGraph::new(&network);
     let id = std::process::id();
@@ -135,7 +155,7 @@ fn cube(test: u16, store_packets: u32) -> Cube {
         replacement: Replacement::default(),
         pending_interests: 4_096,
         interest_ms: 40,
-        greeting_ms: 20,
+        greeting_ms,
         damping_ms: 20,
         hops_max: 8,
         kernel: true,
@@ -156,7 +176,7 @@ fn cube(test: u16, store_packets: u32) -> Cube {
         agents: (0..servers).map(|server| process(server, vec![node(server)])).collect(),
         switches: process(servers, (servers..graph.node_count()).map(node).collect()),
         settings: format!(
-            "fabrics = ['datacast', 'tcp-chain']\nchoose = 'order'\n[datacast]\nnetwork = '{network}'\nlink-rate = '80mbit'\n\
+            "fabrics = [{fabrics}]\nchoose = 'order'\n[datacast]\nnetwork = '{network}'\nlink-rate = '{link_rate}'\n\
              payload-bytes = 8192\nhosts = ['a', 'b', 'c', 'd']\nforwarders = [{}]\n",
             controls.join(", ")
         ),
@@ -172,9 +192,8 @@ pub(super) struct Daemons {
 }
 
 impl Daemons {
-    /// Starts them; every node's store holds so many packets.
-    pub(super) async fn start(test: u16, store_packets: u32) -> Self {
-        let cube = cube(test, store_packets);
+    pub(super) async fn start(trees: Trees) -> Self {
+        let cube = cube(&trees);
         let switches = Nodes::start(&cube.switches, None).unwrap();
         let manager = manager(0, &cube.settings).await;
         let world = World::new(manager.address);
@@ -193,14 +212,17 @@ impl Daemons {
     }
 }
 
-/// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches.
-async fn pull(test: u16, meanwhile: impl AsyncFnOnce(std::sync::Arc<Nodes>)) -> TransferReport {
-    let Daemons { world, agents, switches, manager } = Daemons::start(test, 512).await;
+/// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches, and sees the agent of `b`.
+async fn pull(
+    trees: Trees,
+    meanwhile: impl AsyncFnOnce(&AgentTask, std::sync::Arc<Nodes>),
+) -> TransferReport {
+    let Daemons { world, agents, switches, manager } = Daemons::start(trees).await;
     let bytes: Vec<u8> = (0..20_000_017u32).map(|i| ((i * 31) >> 3) as u8).collect();
     let source = agents[0].session(1).await;
     source.add(DataId(1), &world.file("model.bin", &bytes)).await.unwrap();
     let sending = source.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
-    let ((events, error), ()) = tokio::join!(events(sending), meanwhile(switches));
+    let ((events, error), ()) = tokio::join!(events(sending), meanwhile(&agents[1], switches));
     assert!(error.is_none(), "{error:?}");
     let Some(Event::Finished(report)) = events.last() else { panic!("{events:?}") };
     assert!(report.is_complete(), "{report:?}");
@@ -216,16 +238,25 @@ async fn pull(test: u16, meanwhile: impl AsyncFnOnce(std::sync::Arc<Nodes>)) -> 
 async fn over_trees() {
     let mut kept = None;
     // They run to the end.
-    let report = pull(0, async |switches| kept = Some(switches)).await;
+    let trees = Trees { fabrics: "'datacast'", ..Trees::default() };
+    let report = pull(trees, async |_, switches| kept = Some(switches)).await;
     assert_eq!(report.fabric, "datacast");
     assert_eq!(report.trees.len(), 2);
-    assert!(report.trees.iter().all(|tree| tree.first_bytes > 4_000_000), "{:?}", report.trees);
+    assert!(report.trees.iter().all(|tree| tree.first_bytes > 0), "{:?}", report.trees);
+    assert!(report.trees.iter().map(|tree| tree.first_bytes).sum::<u64>() >= report.length, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_fabric_takes_over_when_all_trees_are_lost() {
-    let report = pull(1, async |switches| {
-        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    // At this rate it is not over when they are lost, and the rest comes quickly by another fabric.
+    let trees = Trees { test: 1, link_rate: "8mbit", greeting_ms: 300, ..Trees::default() };
+    let report = pull(trees, async |receiver, switches| {
+        let client = receiver.client().await;
+        let verified = async || {
+            let listed = client.list(None).await.unwrap();
+            listed.first().map_or(0, |object| object.verified_bytes)
+        };
+        until("something is verified", async || verified().await > 0).await;
         drop(switches);
     })
     .await;

@@ -1,22 +1,20 @@
 //! A source that has a permit for an object of one name, and sends it by another one.
 
-use super::world::{World, events, manager, serve, stopped, until};
-use polycast_agent::daemon::{Agent, AgentConfig, Engine, Transports};
+use super::world::{Patient, SOON, World, events, manager, serve, stopped, until};
+use polycast_agent::daemon::{Agent, AgentConfig, Engine};
 use polycast_agent::transfer::{Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{Object, ObjectState};
-use polycast_api::client::{Receivers, SendOptions, Wait};
+use polycast_api::client::{Receivers, SendOptions};
 use polycast_net::seal::Secret;
-use polycast_types::{DataId, Duration as Span};
+use polycast_types::DataId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const SOON: Wait = Wait::UntilReady(Some(Span::from_secs(20)));
 
 /// The transports, with another name in WELCOME than the source's agent has shown its manager.
 #[derive(Default)]
 struct Renames {
-    transports: Transports,
+    transports: Patient,
     lies: AtomicBool,
 }
 
@@ -43,11 +41,11 @@ impl Engine for Renames {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_comes_by_the_name_in_its_permit_or_not_at_all() {
-    let keys = tempfile::tempdir().unwrap();
+    let keys = polycast_testing::folder_in_memory();
     let key = keys.path().join("cluster.key");
     Secret::fresh().write_new(&key).unwrap();
     let settings =
-        format!("key-file = '{}'\n[ip-multicast]\npool = '239.255.71.0/24'\nport = 17416", key.display());
+        format!("key-file = '{}'\n[ip-multicast]\npool = '239.255.72.0/24'\nport = 17417", key.display());
     let manager = manager(0, &settings).await;
     let world = World::new(manager.address);
     let engine = Arc::new(Renames::default());

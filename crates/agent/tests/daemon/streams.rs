@@ -5,10 +5,11 @@ use polycast_api::agent::Message;
 use polycast_api::client::{MessageReceiver, Received, Session};
 use polycast_api::error::Kind;
 use polycast_net::udp::Beacon;
+use polycast_testing::HANG;
 use polycast_types::{AppId, Duration as Span};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A process that hears a stream.
 struct Ear {
@@ -20,7 +21,7 @@ impl Ear {
     /// Joins, and waits until the agent has said from where the stream comes.
     async fn join(session: &Session, name: &str) -> Self {
         let mut receiver = session.receive_messages(name, None).await.unwrap();
-        let first = tokio::time::timeout(Duration::from_secs(8), receiver.next()).await;
+        let first = tokio::time::timeout(HANG, receiver.next()).await;
         let Ok(Ok(Some(Received::Joined(joined)))) = first else { panic!("not joined first: {first:?}") };
         assert_eq!((joined.fabric.as_str(), joined.source.as_str()), ("ip-multicast", "a"));
         Ear { receiver, waiting: VecDeque::new() }
@@ -29,7 +30,7 @@ impl Ear {
     /// The next message, within reason.
     async fn next(&mut self) -> Message {
         while self.waiting.is_empty() {
-            let next = tokio::time::timeout(Duration::from_secs(8), self.receiver.next()).await;
+            let next = tokio::time::timeout(HANG, self.receiver.next()).await;
             match next.expect("something comes").unwrap().expect("the stream goes on") {
                 Received::Messages(messages) => self.waiting.extend(messages),
                 Received::Joined(_) => {}
@@ -57,9 +58,22 @@ async fn send(session: &Session, name: &str, messages: &[&str]) -> (u64, u64) {
     (sent.messages, sent.unheard)
 }
 
-/// Waits until the source's agent knows that a receiver listens: messages that it takes before reach no receiver.
-async fn heard(session: &Session, name: &str) {
+/// Waits until these receivers hear what the source sends: messages that it takes before reach no receiver, or not all.
+async fn heard<const N: usize>(session: &Session, name: &str, ears: [&mut Ear; N]) {
     until("a receiver listens", async || send(session, name, &["?"]).await.1 == 0).await;
+    for ear in ears {
+        let begun = Instant::now();
+        while ear.waiting.is_empty() {
+            assert!(begun.elapsed() < HANG, "it hears nothing");
+            send(session, name, &["?"]).await;
+            let next = tokio::time::timeout(Duration::from_millis(20), ear.receiver.next()).await;
+            if let Ok(next) = next
+                && let Received::Messages(messages) = next.unwrap().expect("the stream goes on")
+            {
+                ear.waiting.extend(messages);
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +84,7 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "no receiver listens yet");
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
-    heard(&source, "ticks").await;
+    heard(&source, "ticks", [&mut one]).await;
     let mut other = Ear::join(&second, "ticks").await;
     let long = "x".repeat(200_000);
     assert_eq!(send(&source, "ticks", &["hello", &long, ""]).await, (3, 0));
@@ -84,6 +98,7 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     // Two programs on one host hear the same.
     let third = c.session(2).await;
     let mut beside = Ear::join(&third, "ticks").await;
+    heard(&source, "ticks", [&mut other, &mut beside]).await;
     send(&source, "ticks", &["both"]).await;
     assert_eq!(other.await_text("both").await, beside.await_text("both").await);
     let listed = source_view(&c, "ticks").await;
@@ -102,7 +117,7 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     until("no receiver listens", async || send(&source, "ticks", &["?"]).await.1 == 1).await;
     // A receiver comes again while the source sends on, and hears it end; so does the process that sends.
     let mut again = Ear::join(&first, "ticks").await;
-    heard(&source, "ticks").await;
+    heard(&source, "ticks", [&mut again]).await;
     let mut sender = source.send_messages("ticks");
     assert!(sender.send(vec![b"last".to_vec()]).await);
     again.await_text("last").await;
@@ -125,7 +140,7 @@ async fn source_view(agent: &AgentTask, name: &str) -> (Vec<String>, Option<u64>
 /// The error by which a call ends.
 async fn ended(receiver: &mut MessageReceiver) -> polycast_api::client::ClientError {
     loop {
-        match tokio::time::timeout(Duration::from_secs(8), receiver.next()).await.expect("an end") {
+        match tokio::time::timeout(HANG, receiver.next()).await.expect("an end") {
             Ok(Some(_)) => {}
             Ok(None) => panic!("it ends with a word"),
             Err(error) => return error,
@@ -135,7 +150,7 @@ async fn ended(receiver: &mut MessageReceiver) -> polycast_api::client::ClientEr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_with_streams_get_one_sentence() {
-    let (manager, _world, [a, b]) = started("", ["a", "b"]).await;
+    let (manager, _world, [a, b]) = started("silence-ms = 4000", ["a", "b"]).await;
     let (source, receiver) = (a.session(1).await, b.session(1).await);
     let error = source.create_stream("a/b").await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
@@ -193,7 +208,7 @@ async fn streams_outlive_the_manager() {
     let (source, session) = (a.session(1).await, b.session(1).await);
     source.create_stream("ticks").await.unwrap();
     let mut receiver = Ear::join(&session, "ticks").await;
-    heard(&source, "ticks").await;
+    heard(&source, "ticks", [&mut receiver]).await;
     first.task.stop().await;
     // Messages need no manager.
     assert_eq!(send(&source, "ticks", &["without"]).await, (1, 0));
@@ -204,6 +219,7 @@ async fn streams_outlive_the_manager() {
     until("agents have come back", async || c.client().await.status().await.unwrap().peers.len() == 3).await;
     let mut other = Ear::join(&late, "ticks").await;
     until("all are known", async || source_view(&c, "ticks").await.0 == ["b", "c"]).await;
+    heard(&source, "ticks", [&mut other]).await;
     send(&source, "ticks", &["again"]).await;
     receiver.await_text("again").await;
     other.await_text("again").await;
@@ -218,36 +234,42 @@ async fn streams_outlive_the_manager() {
 /// A host that has recorded a stream, and takes its source's address, plays it to an agent that joins later.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_late_hears_nothing_that_was_recorded() {
-    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 70, 4), 17_415);
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 75, 4), 17_421);
     let settings = format!("[ip-multicast]\npool = '{}/32'\nport = {}", group.ip(), group.port());
     let (manager, _world, [a, b, c]) = started(&settings, ["a", "b", "c"]).await;
     let source = a.session(1).await;
     source.create_stream("ticks").await.unwrap();
     let (first, second) = (b.session(1).await, c.session(1).await);
     let mut one = Ear::join(&first, "ticks").await;
-    heard(&source, "ticks").await;
+    heard(&source, "ticks", [&mut one]).await;
     let host = Beacon::open(Ipv4Addr::LOCALHOST, group).unwrap();
     send(&source, "ticks", &["old", "older", "oldest"]).await;
     let last = one.await_text("oldest").await;
     let mut buffer = vec![0; 65_536];
-    let recorded: Vec<Vec<u8>> =
-        std::iter::from_fn(|| host.receive(&mut buffer).map(|(datagram, _)| datagram.to_vec())).collect();
-    assert!(recorded.len() >= 3, "{} datagrams were recorded", recorded.len());
+    let mut recorded: Vec<Vec<u8>> = Vec::new();
+    polycast_testing::until("all are recorded", || {
+        recorded
+            .extend(std::iter::from_fn(|| host.receive(&mut buffer).map(|(datagram, _)| datagram.to_vec())));
+        recorded.len() >= 3
+    });
 
     let mut other = Ear::join(&second, "ticks").await;
     let attacker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    for datagram in &recorded {
-        attacker.send_to(datagram, group).unwrap();
-    }
-    until("both listen", async || source_view(&c, "ticks").await.0 == ["b", "c"]).await;
-    send(&source, "ticks", &["new"]).await;
-    let message = other.next().await;
-    assert!(message.number > last, "{message:?} was sent before, up to {last}");
-    assert_eq!((&message.payload[..], message.number), (&b"new"[..], one.await_text("new").await));
     let late = || async {
         let streams = c.client().await.streams().await.unwrap();
         streams[0].heard.map_or(0, |heard| heard.late)
     };
-    assert!(late().await >= 3, "what was played came, and was not taken");
+    until("both listen", async || source_view(&c, "ticks").await.0 == ["b", "c"]).await;
+    until("what is played comes, and is not taken", async || {
+        for datagram in &recorded {
+            attacker.send_to(datagram, group).unwrap();
+        }
+        late().await >= 3
+    })
+    .await;
+    send(&source, "ticks", &["new"]).await;
+    let message = other.next().await;
+    assert!(message.number > last, "{message:?} was sent before, up to {last}");
+    assert_eq!((&message.payload[..], message.number), (&b"new"[..], one.await_text("new").await));
     stopped([a, b, c], manager).await;
 }

@@ -1,19 +1,25 @@
 //! Versions of an object, and parts of it, with the real engine over the loopback interface.
 
-use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
-use polycast_agent::daemon::Agent;
+use super::world::{
+    AgentTask, LONG, MAKING, ManagerTask, Patient, World, events, manager, serve, stopped, until,
+};
+use polycast_agent::daemon::{Agent, Engine};
+use polycast_agent::transfer::{Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
 use polycast_api::agent::Object;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions, Session, Versions};
 use polycast_api::error::Kind;
-use polycast_types::{AppId, DataId, Duration as Span};
+use polycast_net::object::ObjectSource;
+use polycast_testing::HANG;
+use polycast_types::{AppId, DataId};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes of a hash group.
 const GROUP: usize = 256 << 10;
-const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -32,7 +38,7 @@ pub(crate) async fn cluster<const N: usize>(
     let world = World::new(manager.address);
     let mut agents = Vec::new();
     for name in names {
-        agents.push(serve(Agent::start(world.config(name)).await.unwrap()));
+        agents.push(world.real_agent(world.config(name)).await);
     }
     let client = agents[0].client().await;
     until("all agents have joined", async || client.status().await.unwrap().peers.len() == N).await;
@@ -42,7 +48,7 @@ pub(crate) async fn cluster<const N: usize>(
 /// The next committed version of a topic.
 pub(crate) async fn committed(versions: &mut Versions) -> (u64, Object) {
     loop {
-        let event = tokio::time::timeout(SOON, versions.next()).await.unwrap().unwrap().unwrap();
+        let event = tokio::time::timeout(HANG, versions.next()).await.unwrap().unwrap().unwrap();
         if let (true, Some(object)) = (event.committed, event.object) {
             return (event.version, object);
         }
@@ -53,7 +59,7 @@ pub(crate) async fn committed(versions: &mut Versions) -> (u64, Object) {
 async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> (u64, u64) {
     let path = world.file(&format!("weights-{number}"), bytes);
     source.add_as(DataId(number), &path, "weights").await.unwrap();
-    let published = source.publish("policy", None, DataId(number), Some(Span::from_secs(60))).await.unwrap();
+    let published = source.publish("policy", None, DataId(number), Some(LONG)).await.unwrap();
     assert!(published.missing.is_empty() && published.version == number, "{published:?}");
     (published.sent_bytes, published.spared_bytes)
 }
@@ -61,6 +67,7 @@ async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_version_only_what_has_changed_is_sent() {
     const GROUPS: usize = 200;
+    let _none_is_made = MAKING.read().await;
     let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.68.0/24'\nport = 17413";
     let (manager, world, agents) = cluster(settings, ["a", "b", "c"]).await;
     let source = agents[0].session(1).await;
@@ -75,7 +82,8 @@ async fn of_a_version_only_what_has_changed_is_sent() {
             bytes[group * GROUP + number] ^= 0x55;
         }
         let (sent, spared) = publish(&world, &source, number as u64, &bytes).await;
-        let wanted = if number == 1 { len..=len * 2 } else { 2 * GROUP as u64..=len * 15 / 1_000 };
+        // Little, and what was lost of it.
+        let wanted = if number == 1 { len..=len * 2 } else { 2 * GROUP as u64..=len / 10 };
         assert!(wanted.contains(&sent), "version {number}: {sent} bytes");
         let kept = 2 * (len - 2 * GROUP as u64);
         assert!(number == 1 || (kept - kept / 500..=kept).contains(&spared), "version {number}: {spared}");
@@ -101,16 +109,77 @@ async fn of_a_version_only_what_has_changed_is_sent() {
     stopped(agents, manager).await;
 }
 
+/// The transports, with a source that reads what comes behind some of the object, and what is before it, very slowly until a test has
+/// seen enough. It does not stop: what is to be hashed is read in turns with what is to be sent.
+struct Trickles {
+    patient: Patient,
+    from: u64,
+    is_open: Arc<AtomicBool>,
+}
+
+/// What its source reads.
+struct Trickle {
+    object: Arc<dyn ObjectSource>,
+    from: u64,
+    is_open: Arc<AtomicBool>,
+}
+
+impl ObjectSource for Trickle {
+    fn len(&self) -> u64 {
+        self.object.len()
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let begun = Instant::now();
+        while offset >= self.from
+            && begun.elapsed() < Duration::from_millis(100)
+            && !self.is_open.load(Ordering::Relaxed)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.object.read_exact_at(buffer, offset)
+    }
+}
+
+impl Engine for Trickles {
+    fn deliver(
+        &self,
+        mut spec: SourceSpec,
+        on_event: &mut dyn FnMut(&Report),
+    ) -> Result<Report, TransferError> {
+        let (object, is_open) = (spec.source, Arc::clone(&self.is_open));
+        spec.source = Arc::new(Trickle { object, from: self.from, is_open });
+        self.patient.deliver(spec, on_event)
+    }
+
+    fn receive(
+        &self,
+        spec: ReceiverSpec,
+        on_event: &mut dyn FnMut(&ReceiverProgress),
+    ) -> Result<Received, TransferError> {
+        self.patient.receive(spec, on_event)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_can_be_used_before_the_last_byte_is_there() {
-    const LEN: usize = 60_000_000;
-    const FIRST: u64 = 40_000_000;
-    let settings = "[ip-multicast]\npool = '239.255.69.0/24'\nport = 17414\nrate = '80mbit'";
-    let (manager, world, agents) = cluster(settings, ["a", "b"]).await;
+    const LEN: usize = 24_000_000;
+    const FIRST: u64 = 4_000_000;
+    let settings = "[ip-multicast]\npool = '239.255.69.0/28'\nport = 17414";
+    let manager = manager(0, settings).await;
+    let world = World::new(manager.address);
+    let engine =
+        Arc::new(Trickles { patient: Patient::default(), from: FIRST + 1_500_000, is_open: Arc::default() });
+    let mut agents = Vec::new();
+    for name in ["a", "b"] {
+        agents.push(serve(Agent::start_with(world.config(name), Arc::clone(&engine) as _).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("both have joined", async || client.status().await.unwrap().peers.len() == 2).await;
     let (source, b) = (agents[0].session(1).await, agents[1].session(1).await);
     let bytes = noise(LEN);
     source.add(DataId(1), &world.file("model", &bytes)).await.unwrap();
-    let timeout = Some(Span::from_secs(60));
+    let timeout = Some(LONG);
     let wanted = FIRST + 5..FIRST + 700_000;
     let mut first = b.watch(DataId(1), std::slice::from_ref(&wanted), timeout).await.unwrap();
     let mut all = b.watch(DataId(1), &[], timeout).await.unwrap();
@@ -143,7 +212,8 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
     let here = agents[1].client().await.list(Some(AppId::default())).await.unwrap();
     let verified = here[0].verified_bytes;
     assert_eq!(told, 700_000 - 5);
-    assert!(verified < LEN as u64 / 10, "{verified} bytes are here already");
+    assert!(verified < LEN as u64 / 2, "{verified} bytes are here already");
+    engine.is_open.store(true, Ordering::Relaxed);
     let error = outside.next().await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
     // All of it is named once, and what is named is right when it is.
@@ -173,13 +243,13 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
 /// What a user of the socket says is bounded before the manager hears it, and a publisher that goes lets go of its topic.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_names_and_publishers_that_go_are_in_the_way_of_no_one() {
-    let settings = "[ip-multicast]\npool = '239.255.69.16/28'\nport = 17418";
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.69.16/28'\nport = 17420";
     let (manager, world, agents) = cluster(settings, ["a"]).await;
     let a = agents[0].session(1).await;
     a.add(DataId(1), &world.file("one", b"one")).await.unwrap();
     a.add(DataId(2), &world.file("two", b"two")).await.unwrap();
     let long = "x".repeat(4 << 20).split_off(1 << 10);
-    let within = |what| tokio::time::timeout(SOON, what);
+    let within = |what| tokio::time::timeout(HANG, what);
     let invalid =
         |error: polycast_api::client::ClientError| assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
     invalid(within(a.publish(&long, None, DataId(1), None)).await.unwrap().unwrap_err());

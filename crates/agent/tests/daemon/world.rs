@@ -1,17 +1,18 @@
 //! A manager and agents in one process, and an engine that moves bytes without a network.
 
-use polycast_agent::daemon::{Agent, AgentConfig, AgentError, Engine};
+use polycast_agent::daemon::{Agent, AgentConfig, AgentError, Engine, Transports};
 use polycast_agent::transfer::{
-    Received, ReceiverProgress, ReceiverReport, ReceiverSpec, Receivers, Rendezvous, Report, Sink,
-    SourceSpec, TransferError,
+    Options, Received, ReceiverProgress, ReceiverReport, ReceiverSpec, Receivers, Rendezvous, Report, Sink,
+    SlowPolicy, SourceSpec, TransferError,
 };
 use polycast_api::agent::send_event::Event;
-use polycast_api::client::{AgentClient, ClientError, Sending, Session};
+use polycast_api::client::{AgentClient, ClientError, Sending, Session, Wait};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
 use polycast_net::store::StoreError;
-use polycast_types::{AppId, Handle};
+use polycast_testing::HANG;
+use polycast_types::{AppId, Duration as Span, Handle};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,8 +21,50 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 use tokio::task::JoinHandle;
+
+/// Longer than anything takes that is no fault.
+pub(crate) const LONG: Span = Span::from_secs(HANG.as_secs());
+/// A reader waits until the object is there.
+pub(crate) const SOON: Wait = Wait::UntilReady(Some(LONG));
+
+/// A process that has just been made has all our files open until its program begins. None is made while a test looks at which files are
+/// open: who makes one writes, who looks reads.
+pub(crate) static MAKING: RwLock<()> = RwLock::const_new(());
+
+/// The transports, where no end gives up another one, or goes on without it, because it is slow: a machine that is busy changes nothing.
+#[derive(Clone, Default)]
+pub(crate) struct Patient(pub(crate) Transports);
+
+fn patient(options: Options) -> Options {
+    Options {
+        join_timeout: LONG,
+        have_timeout: LONG,
+        path_timeout: LONG,
+        stall_timeout: LONG,
+        slow: SlowPolicy::Wait,
+        ..options
+    }
+}
+
+impl Engine for Patient {
+    fn deliver(&self, spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
+        self.0.deliver(SourceSpec { options: patient(spec.options), ..spec }, on_event)
+    }
+
+    fn receive(
+        &self,
+        spec: ReceiverSpec,
+        on_event: &mut dyn FnMut(&ReceiverProgress),
+    ) -> Result<Received, TransferError> {
+        self.0.receive(ReceiverSpec { options: patient(spec.options), ..spec }, on_event)
+    }
+
+    fn can_pull(&self) -> bool {
+        self.0.can_pull()
+    }
+}
 
 /// An object on its way: name, kind, bytes, and how many have it.
 type Parcel = (String, ObjectKind, Vec<u8>, Arc<AtomicUsize>);
@@ -80,7 +123,7 @@ impl Engine for FakeEngine {
             if spec.cancel.load(Ordering::SeqCst) {
                 return Err(TransferError::Cancelled);
             }
-            if start.elapsed() > Duration::from_secs(30) || self.break_down.load(Ordering::SeqCst) {
+            if start.elapsed() > HANG || self.break_down.load(Ordering::SeqCst) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -146,8 +189,7 @@ impl Engine for FakeEngine {
 }
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
-    let mut stream =
-        FrameStream::connect(address, Duration::from_secs(2), None).map_err(|e| e.to_string())?;
+    let mut stream = FrameStream::connect(address, HANG, None).map_err(|e| e.to_string())?;
     let frame = Control::Invite {
         address: [127, 0, 0, 1],
         port: 9,
@@ -183,12 +225,12 @@ impl<E: std::fmt::Debug> Task<E> {
     /// Ends it in good order.
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANG, self.task).await.unwrap().unwrap().unwrap();
     }
 
     /// Waits until it ends by itself.
     pub(crate) async fn end(self) -> Result<(), E> {
-        tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap()
+        tokio::time::timeout(HANG, self.task).await.unwrap().unwrap()
     }
 }
 
@@ -197,9 +239,15 @@ pub(crate) struct ManagerTask {
     pub task: Task<ManagerError>,
 }
 
-/// Starts a manager; port 0 for a new one.
+/// Starts a manager; port 0 for a new one. It takes none for dead that is only slow, unless the settings say after how long.
 pub(crate) async fn manager(port: u16, settings: &str) -> ManagerTask {
     let mut config = ManagerConfig::from_toml(settings).unwrap();
+    if !settings.contains("silence-ms") {
+        config.silence_ms = LONG.as_millis();
+    }
+    if !settings.contains("lease-ms") {
+        config.lease_ms = LONG.as_millis() * 5;
+    }
     config.listen = ([127, 0, 0, 1], port).into();
     let manager = Manager::bind(config).await.unwrap();
     let address = manager.address();
@@ -238,7 +286,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(manager: SocketAddr) -> Self {
-        World { folder: tempfile::tempdir().unwrap(), engine: Arc::new(FakeEngine::default()), manager }
+        let folder = polycast_testing::folder_in_memory();
+        World { folder, engine: Arc::new(FakeEngine::default()), manager }
     }
 
     pub(crate) fn config(&self, name: &str) -> AgentConfig {
@@ -256,6 +305,11 @@ impl World {
     pub(crate) async fn agent(&self, name: &str) -> AgentTask {
         let agent = Agent::start_with(self.config(name), Arc::clone(&self.engine) as _).await.unwrap();
         serve(agent)
+    }
+
+    /// Starts an agent with the transports.
+    pub(crate) async fn real_agent(&self, config: AgentConfig) -> AgentTask {
+        serve(Agent::start_with(config, Arc::new(Patient::default())).await.unwrap())
     }
 
     /// Starts agents and waits until the manager knows them all.
@@ -309,7 +363,7 @@ pub(crate) fn serve(agent: Agent) -> AgentTask {
 pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let start = Instant::now();
     while !condition().await {
-        assert!(start.elapsed() < Duration::from_secs(8), "not in time: {what}");
+        assert!(start.elapsed() < HANG, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
