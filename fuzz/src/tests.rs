@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 /// Runs of damaged inputs, a target; those that touch files or sockets are slower.
-const DAMAGED: usize = 400;
-const DAMAGED_SLOW: usize = 60;
+const DAMAGED: usize = 2_000;
+const DAMAGED_SLOW: usize = 100;
 const SLOW: [&str; 5] = ["archive_unpack", "frame_stream", "receiver_driver", "set_list", "source_driver"];
 
 #[test]

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
+import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polycast
 import pytest
+
+# How long a test waits for what has to come. Only a fault takes as long: a machine that is merely busy does not.
+HANG_S = 120.0
+# Ports that the system does not give to a socket that asks for any: Linux begins with 32,768 unless it is told otherwise.
+_PORTS = range(20_000, 30_000)
+# Programs of tests that run at the same time begin elsewhere.
+_TRIED = itertools.count(os.getpid() * 97)
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < HANG_S, f"{what}: not so after {HANG_S:.0f} s"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port on which nothing listens. Until something does, no socket that asks for any port gets it; it is given once."""
+    for _ in _PORTS:
+        port = _PORTS[next(_TRIED) % len(_PORTS)]
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
+
+
+def deleted(agent: polycast.Agent, number: int) -> bool:
+    """Deletes an object, unless a transfer has it."""
+    try:
+        agent.delete(number)
+    except polycast.errors.ObjectBusy:
+        return False
+    return True
 
 
 # Where the agents' counters are read, by their names.
@@ -19,10 +58,8 @@ _PAGES: dict[str, str] = {}
 
 def _with_page(folder: Path, manager: str | None, app: uuid.UUID) -> polycast.Agent:
     """An agent whose counters can be read."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = folder / f"{address.split(':')[1]}.toml"
+    port = free_port()
+    address, config = f"127.0.0.1:{port}", folder / f"{port}.toml"
     config.write_text(f'http = "{address}"\n')
     agent = polycast.Agent.embedded(manager, app=app, config=config)
     _PAGES[agent.name] = f"http://{address}/metrics"
@@ -44,7 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[polycast.
 
 def sent_bytes(agent: polycast.Agent) -> int:
     """The bytes of objects that an agent of the cluster has put on the wire."""
-    with urllib.request.urlopen(_PAGES[agent.name], timeout=10) as page:
+    with urllib.request.urlopen(_PAGES[agent.name], timeout=HANG_S) as page:
         lines = page.read().decode().splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith("polycast_sent_bytes_total "))
 

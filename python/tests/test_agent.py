@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polycast
 import pytest
+from conftest import HANG_S, deleted, until
 from polycast import Finished, Granted, errors
 
 Cluster = list[polycast.Agent]
@@ -25,10 +26,10 @@ def test_an_array_reaches_all_and_is_mapped(cluster: Cluster, number: int) -> No
     numpy = pytest.importorskip("numpy")
     sent = numpy.arange(3_000_000, dtype="float32").reshape(1000, 3000)
     cluster[0].add_buffer(number, sent)
-    report = cluster[0].send(number, "all").result(60)
+    report = cluster[0].send(number, "all").result(HANG_S)
     assert report.complete and len(report.receivers) == 3 and report.bytes == sent.nbytes
     for agent in cluster[1:]:
-        got = agent.read(number, 10).numpy("float32", (1000, 3000))
+        got = agent.read(number, HANG_S).numpy("float32", (1000, 3000))
         assert not got.flags.writeable and not got.flags.owndata
         assert numpy.array_equal(sent, got)
         agent.delete(number)
@@ -40,7 +41,7 @@ def test_a_map_is_one_copy_of_the_store(cluster: Cluster, number: int, tmp_path:
     file = tmp_path / "large"
     file.write_bytes(os.urandom(1 << 20) * 64)
     cluster[0].add(number, file)
-    cluster[0].send(number, [cluster[1].name]).result(60)
+    cluster[0].send(number, [cluster[1].name]).result(HANG_S)
     there = cluster[1].read(number)
 
     def own_kib() -> int:
@@ -101,14 +102,14 @@ def test_a_folder_travels(cluster: Cluster, number: int, tmp_path: Path) -> None
     (tmp_path / "set" / "inner").mkdir(parents=True)
     (tmp_path / "set" / "inner" / "a").write_bytes(b"a")
     cluster[0].add(number, tmp_path / "set", exclude=["*.tmp"])
-    cluster[0].send(number, [cluster[1].name]).result(60)
+    cluster[0].send(number, [cluster[1].name]).result(HANG_S)
     assert cluster[1].read(number).kind == "directory"
 
 
 def test_a_receiver_that_is_not_there_is_named(cluster: Cluster, number: int) -> None:
     cluster[0].add_buffer(number, b"abc")
     with pytest.raises(errors.ReceiverUnknown, match="not-here"):
-        cluster[0].send(number, ["not-here"]).result(10)
+        cluster[0].send(number, ["not-here"]).result(HANG_S)
 
 
 def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_eight_threads(cluster: Cluster, tmp_path: Path, number: int) -> None:
     def one(index: int) -> bytes:
         content = bytes([index]) * (100_000 + index)
         cluster[0].add_buffer(number + index, content)
-        cluster[0].send(number + index, [cluster[3].name]).result(60)
+        cluster[0].send(number + index, [cluster[3].name]).result(HANG_S)
         return bytes(cluster[3].read(number + index).map()[:10])
 
     with ThreadPoolExecutor(8) as threads:
@@ -177,13 +178,13 @@ def test_eight_threads(cluster: Cluster, tmp_path: Path, number: int) -> None:
 
 def test_a_forked_process_goes_on(cluster: Cluster, number: int) -> None:
     cluster[0].add_buffer(number, b"before the fork")
-    cluster[0].send(number, [cluster[1].name]).result(30)
+    cluster[0].send(number, [cluster[1].name]).result(HANG_S)
     child = os.fork()
     if child == 0:
         # Nothing of the parent's threads is here: this must not hang.
-        signal.alarm(20)
+        signal.alarm(int(HANG_S))
         try:
-            right = bytes(cluster[1].read(number, 5).map()) == b"before the fork"
+            right = bytes(cluster[1].read(number, HANG_S).map()) == b"before the fork"
             os._exit(0 if right else 1)
         except BaseException:
             os._exit(2)
@@ -196,7 +197,7 @@ def test_a_forked_process_closes_what_is_its_own(cluster: Cluster, number: int) 
     agent.add_buffer(number, b"the parent's")
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(int(HANG_S))
         try:
             agent.add_buffer(number + 1, b"the child's")
             agent.close()
@@ -205,9 +206,9 @@ def test_a_forked_process_closes_what_is_its_own(cluster: Cluster, number: int) 
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [one.data_id for one in agent.list() if one.data_id in (number, number + 1)] == [number]
-    agent.send(number, [cluster[1].name]).result(30)
+    agent.send(number, [cluster[1].name]).result(HANG_S)
     with polycast.Agent(cluster[1].socket) as receiver:
-        assert bytes(receiver.read(number, 5).map()) == b"the parent's"
+        assert bytes(receiver.read(number, HANG_S).map()) == b"the parent's"
     agent.close()
     with polycast.Agent(cluster[0].socket) as other:
         assert all(one.data_id != number for one in other.list())
@@ -217,19 +218,17 @@ def test_a_forked_process_closes_what_is_its_own(cluster: Cluster, number: int) 
 def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int, what: str) -> None:
     waits = {
         "read": lambda: cluster[1].read(number),
-        "fetch": lambda: cluster[1].fetch(number, timeout=60),
+        "fetch": lambda: cluster[1].fetch(number, timeout=HANG_S),
         "subscribe": lambda: next(cluster[1].subscribe(f"nothing-{number}")),
     }[what]
     # A shell lets what runs in its background ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             waits()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - began < 5
     assert cluster[1].status().manager_connected
 
 
@@ -238,20 +237,14 @@ def test_a_cancelled_transfer_ends(cluster: Cluster, number: int) -> None:
     transfer = cluster[0].send(number, [cluster[1].name])
     transfer.cancel()
     with pytest.raises((errors.TransferFailed, errors.Cancelled)):
-        transfer.result(20)
+        transfer.result(HANG_S)
     # Sooner or later it is free: what ran is over.
-    for _ in range(100):
-        try:
-            cluster[0].delete(number)
-            return
-        except errors.ObjectBusy:
-            time.sleep(0.1)
-    raise AssertionError("the transfer goes on")
+    until("the transfer is over", lambda: deleted(cluster[0], number))
 
 
 def test_the_other_process_does_not_take_the_agent_along() -> None:
     script = "import polycast, sys; a = polycast.Agent.embedded(); print(a._embedded._children[1].pid); sys.exit(0)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
     assert not Path(f"/proc/{int(done.stdout)}").exists(), "the agent ends with the script"
 
@@ -282,19 +275,13 @@ def test_a_script_that_runs_again(cluster: Cluster, number: int) -> None:
         one.add_buffer(number, b"first")
     assert number not in [found.data_id for found in cluster[0].list()]
     script = f"import os, polycast; polycast.Agent({cluster[0].socket!r}, {str(app)!r}).add_buffer({number}, b'killed'); os._exit(0)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
     with polycast.Agent(cluster[0].socket, app) as one:
         assert bytes(one.add_buffer(number, b"again").map()) == b"again"
 
 
-def gone(pids: list[int]) -> bool:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        left = [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
-        if not left:
-            return True
-        time.sleep(0.1)
-    return False
+def await_end(pids: list[int]) -> None:
+    until("all have ended", lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
 
 PRINTS = "import os, polycast; a = polycast.Agent.embedded(); print(*[c.pid for c in a._embedded._children], a._embedded._folder, flush=True)"
@@ -303,15 +290,15 @@ PRINTS = "import os, polycast; a = polycast.Agent.embedded(); print(*[c.pid for 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
     # A worker that was forked goes on: it is not in the way of their end.
-    script = f"{PRINTS}; pid = os.fork(); import time; print(pid or '', flush=True) if pid else None; time.sleep(60)"
+    script = f"{PRINTS}; pid = os.fork(); import time; print(pid or '', flush=True) if pid else None; time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         *pids, folder = child.stdout.readline().split()
         forked = int(child.stdout.readline())
         child.send_signal(how)
-        child.wait(20)
+        child.wait(HANG_S)
         try:
-            assert gone([int(pid) for pid in pids])
+            await_end([int(pid) for pid in pids])
             assert Path(f"/proc/{forked}").exists()
         finally:
             os.kill(forked, signal.SIGKILL)
@@ -327,9 +314,10 @@ def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
 
 def test_children_end_with_a_worker_of_multiprocessing() -> None:
     script = f"import multiprocessing\ndef work():\n    global a\n    {PRINTS}\np = multiprocessing.get_context('fork').Process(target=work)\np.start()\np.join()\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S)
     *pids, _ = done.stdout.split()
-    assert len(pids) == 2 and gone([int(pid) for pid in pids]), done
+    assert len(pids) == 2, done
+    await_end([int(pid) for pid in pids])
 
 
 def test_an_agent_that_begins_anew_is_used_again(cluster: Cluster, number: int) -> None:
@@ -338,18 +326,18 @@ def test_an_agent_that_begins_anew_is_used_again(cluster: Cluster, number: int) 
         assert embedded is not None
         agent.add_buffer(number, b"before")
         embedded._children[0].terminate()
-        embedded._children[0].wait(20)
+        embedded._children[0].wait(HANG_S)
         embedded._children[0] = subprocess.Popen(embedded._children[0].args, stdin=embedded._input, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
+
+        def is_back() -> bool:
             try:
-                if agent.status().manager_connected:
-                    break
+                return agent.status().manager_connected
             except errors.AgentLost:
-                pass
-            time.sleep(0.05)
+                return False
+
+        until("the agent has its manager again", is_back)
         assert bytes(agent.add_buffer(number + 1, b"after").map()) == b"after"
-        assert agent.send(number + 1, [cluster[1].name]).result(30).complete
+        assert agent.send(number + 1, [cluster[1].name]).result(HANG_S).complete
 
 
 def test_a_stranger_where_the_agent_is_looked_for() -> None:
@@ -365,18 +353,15 @@ def test_a_stranger_where_the_agent_is_looked_for() -> None:
         os.setuid(stranger)
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(f"{folder}/agent.sock")
-            os.chmod(f"{folder}/agent.sock", 0o777)
             door.listen()
-            time.sleep(60)
+            os.chmod(f"{folder}/agent.sock", 0o777)
+            time.sleep(600)
     try:
-        door, until = folder / "agent.sock", time.monotonic() + 20
-        while not door.exists() or door.stat().st_mode & 0o002 == 0:
-            assert time.monotonic() < until, "the stranger does not listen"
-            time.sleep(0.01)
-        time.sleep(0.1)
+        door = folder / "agent.sock"
+        until("the stranger listens", lambda: door.exists() and door.stat().st_mode & 0o002 != 0)
         child = os.fork()
         if child == 0:
-            signal.alarm(20)
+            signal.alarm(int(HANG_S))
             os.setuid(victim)
             os.environ.pop("XDG_RUNTIME_DIR", None)
             os.environ.pop("POLYCAST_SOCKET", None)

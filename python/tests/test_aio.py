@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from pathlib import Path
 
 import polycast
 import pytest
+from conftest import HANG_S, deleted, until
 from polycast import aio, errors
 
 Cluster = list[polycast.Agent]
@@ -22,7 +22,7 @@ def test_two_reads_at_a_time(cluster: Cluster, number: int) -> None:
     async def run() -> None:
         source, first, second = (connect(agent) for agent in cluster[:3])
         cluster[0].add_buffer(number, b"to both")
-        reads = asyncio.gather(first.read(number, 30), second.read(number, 30))
+        reads = asyncio.gather(first.read(number, HANG_S), second.read(number, HANG_S))
         report = await (await source.send(number, [cluster[1].name, cluster[2].name])).result()
         assert report.complete
         assert [bytes(one.map()) for one in await reads] == [b"to both"] * 2
@@ -33,11 +33,9 @@ def test_two_reads_at_a_time(cluster: Cluster, number: int) -> None:
 def test_a_read_that_is_cancelled_lets_its_thread_go(cluster: Cluster, number: int) -> None:
     async def run() -> None:
         agent = connect(cluster[1])
-        began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(agent.read(number), 0.3)
-        agent._run._waits["read"].shutdown(wait=True)
-        assert time.monotonic() - began < 5
+        await asyncio.wait_for(asyncio.to_thread(agent._run._waits["read"].shutdown), HANG_S)
 
     asyncio.run(run())
 
@@ -47,11 +45,11 @@ def test_many_waits_are_in_the_way_of_nothing(cluster: Cluster, number: int) -> 
         agent = await aio.Agent.connect(cluster[1].socket, uuid.UUID(bytes=cluster[1]._app))
         reads = [asyncio.ensure_future(agent.read(number)) for _ in range(2 * aio._THREADS_MAX)]
         await asyncio.sleep(0.5)
-        assert (await asyncio.wait_for(agent.status(), 10)).manager_connected
+        assert (await asyncio.wait_for(agent.status(), HANG_S)).manager_connected
         cluster[0].add_buffer(number, b"for all")
         report = await (await connect(cluster[0]).send(number, [cluster[1].name])).result()
         assert report.complete
-        assert {one.length for one in await asyncio.wait_for(asyncio.gather(*reads), 30)} == {7}
+        assert {one.length for one in await asyncio.wait_for(asyncio.gather(*reads), HANG_S)} == {7}
         await agent.close()
         await agent.close()
         with pytest.raises(errors.Closed):
@@ -66,12 +64,12 @@ def test_each_event_is_for_one_of_those_who_wait(cluster: Cluster, number: int, 
     cluster[0].add(number, tmp_path, files=True)
 
     async def run() -> None:
-        files = await connect(cluster[0]).files(number, 10)
+        files = await connect(cluster[0]).files(number, HANG_S)
 
         async def some() -> list[str]:
             return [file.name async for file in files]
 
-        names = await asyncio.wait_for(asyncio.gather(*(some() for _ in range(4))), 30)
+        names = await asyncio.wait_for(asyncio.gather(*(some() for _ in range(4))), HANG_S)
         assert sorted(name for some in names for name in some) == [f"file-{at}" for at in range(8)]
 
     asyncio.run(run())
@@ -87,13 +85,7 @@ def test_cancelling_cancels_the_transfer(cluster: Cluster, number: int) -> None:
         task.cancel()
         with pytest.raises((asyncio.CancelledError, errors.PolycastError)):
             await task
-        for _ in range(100):
-            try:
-                cluster[0].delete(number)
-                return
-            except errors.ObjectBusy:
-                await asyncio.sleep(0.1)
-        raise AssertionError("the transfer goes on")
+        await asyncio.to_thread(until, "the transfer is over", lambda: deleted(cluster[0], number))
 
     asyncio.run(run())
 
@@ -117,17 +109,17 @@ def test_versions_and_keys(cluster: Cluster, number: int) -> None:
         seen = asyncio.ensure_future(two())
         for at, content in enumerate((b"one", b"two")):
             cluster[0].add_buffer(number + at, content)
-            published = await source.publish(topic, number + at, deadline=30)
+            published = await source.publish(topic, number + at, deadline=HANG_S)
             assert published.version == at + 1 and not published.missing
-        assert (await asyncio.wait_for(seen, 30))[-1] == b"two"
+        assert (await asyncio.wait_for(seen, HANG_S))[-1] == b"two"
         # A look for the next one that is cancelled leaves the subscription as it was.
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(anext(versions), 0.3)
         cluster[0].add_buffer(number + 2, b"three")
         await source.publish(topic, number + 2)
-        assert (await asyncio.wait_for(anext(versions), 30)).version == 3
+        assert (await asyncio.wait_for(anext(versions), HANG_S)).version == 3
         versions.cancel()
-        got = await asyncio.gather(*(connect(agent).fetch(number + 2, timeout=30) for agent in cluster[1:]))
+        got = await asyncio.gather(*(connect(agent).fetch(number + 2, timeout=HANG_S) for agent in cluster[1:]))
         assert {bytes(one.map()) for one in got} == {b"three"}
 
     asyncio.run(run())
@@ -136,10 +128,8 @@ def test_versions_and_keys(cluster: Cluster, number: int) -> None:
 def test_a_fetch_that_is_cancelled_lets_its_thread_go(cluster: Cluster, number: int) -> None:
     async def run() -> None:
         agent = connect(cluster[1])
-        began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(agent.fetch(number, timeout=60), 0.3)
-        agent._run._waits["fetch"].shutdown(wait=True)
-        assert time.monotonic() - began < 10
+            await asyncio.wait_for(agent.fetch(number, timeout=3600), 0.3)
+        await asyncio.wait_for(asyncio.to_thread(agent._run._waits["fetch"].shutdown), HANG_S)
 
     asyncio.run(run())

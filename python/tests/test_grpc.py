@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polycast
 import pytest
+from conftest import HANG_S
 
 pytest.importorskip("grpc")
 pytest.importorskip("grpc_tools")
@@ -56,7 +57,7 @@ def test_pythons_own_grpc_sends_an_object(cluster: list[polycast.Agent], number:
     version = str(polycast._native.PROTOCOL_VERSION)
     arguments = [socket, source._app.hex(), version, str(number), str(file), source.name]
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, *arguments], env={"PYTHONPATH": str(stubs)}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CLIENT, *arguments], env={"PYTHONPATH": str(stubs)}, capture_output=True, text=True, timeout=HANG_S
     )
     assert done.returncode == 0, done.stderr
-    assert bytes(cluster[1].read(number, 10).map()) == file.read_bytes()
+    assert bytes(cluster[1].read(number, HANG_S).map()) == file.read_bytes()

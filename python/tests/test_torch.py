@@ -17,6 +17,7 @@ from typing import Any
 
 import polycast
 import pytest
+from conftest import HANG_S
 from polycast import errors, tensors
 
 torch = pytest.importorskip("torch")
@@ -148,7 +149,7 @@ def test_a_module_gets_only_whole_versions(cluster: Cluster, topic: str) -> None
             published = weights.publish(model, topic, version=step, agent=cluster[0], deadline=60)
             assert published.version == step and not published.missing
         for one in workers:
-            seen = one.result(60)
+            seen = one.result(HANG_S)
             assert seen == sorted(set(seen)) and seen[-1] == last
     # What was superseded is nowhere any more: neither at the source nor at the others.
     for agent in cluster[:3]:
@@ -160,7 +161,7 @@ def test_who_comes_late_gets_the_last(cluster: Cluster, topic: str) -> None:
     for step in (1, 2):
         weights.publish(Model(step), topic, agent=cluster[0], metadata={"step": str(step)})
     with weights.subscribe(topic, agent=cluster[3]) as versions:
-        version = versions.next(30)
+        version = versions.next(HANG_S)
         assert version is not None and version.version == 2 and version.metadata == {"step": "2"}
         names = [name for name, _ in version.tensors()]
         assert names.index("layers.2.weight") < names.index("layers.10.weight"), "in the order of their use"
@@ -169,7 +170,7 @@ def test_who_comes_late_gets_the_last(cluster: Cluster, topic: str) -> None:
             versions.next(0.2)
         for step in (3, 4):
             weights.publish(Model(step), topic, agent=cluster[0])
-        found, ends = None, time.monotonic() + 30
+        found, ends = None, time.monotonic() + HANG_S
         while found is None and time.monotonic() < ends:
             found = versions.newest()
             time.sleep(0.01)
@@ -188,7 +189,7 @@ def test_tensors_that_come_one_at_a_time(cluster: Cluster, topic: str) -> None:
 
     with weights.subscribe(topic, agent=cluster[1]) as versions:
         weights.publish(gathered(), topic, agent=cluster[0])
-        version = versions.next(30)
+        version = versions.next(HANG_S)
         assert version is not None
         assert {name: float(tensor[999]) for name, tensor in version.tensors()} == {f"layers.{at}.w": float(at) for at in range(20)}
     with pytest.raises(errors.Invalid, match="two tensors of the name 'w'"):
@@ -198,7 +199,7 @@ def test_tensors_that_come_one_at_a_time(cluster: Cluster, topic: str) -> None:
 def test_a_wrong_module_is_not_touched(cluster: Cluster, topic: str) -> None:
     weights.publish(Model(5), topic, agent=cluster[0])
     with weights.subscribe(topic, agent=cluster[1]) as versions:
-        version = versions.next(30)
+        version = versions.next(HANG_S)
     assert version is not None
     other = Model(3, width=32)
     with pytest.raises(errors.WeightsMismatch, match=r"\[100, 64\].*\[100, 32\].*others.*module that it was made of"):
@@ -242,7 +243,7 @@ def test_one_who_waits_hears_that_the_agent_was_closed(cluster: Cluster, topic: 
         time.sleep(0.3)
         agent.close()
         with pytest.raises(errors.Closed, match="its Agent was closed"):
-            waits.result(10)
+            waits.result(HANG_S)
 
 
 PUBLISHER = """
@@ -300,12 +301,12 @@ def test_one_copy_from_tensor_to_wire_and_none_behind_it(cluster: Cluster, topic
         for one in subscribers:
             assert one.stdout is not None and one.stdout.readline() == "subscribed\n"
         publisher = script(PUBLISHER, cluster[0])
-        out, err = publisher.communicate(timeout=120)
+        out, err = publisher.communicate(timeout=HANG_S)
         assert publisher.returncode == 0, err
         # 128 MiB went from it: into the agent's memory, and nowhere else.
         assert int(out) < 24 << 10, f"{int(out)} KiB more than before"
         for one in subscribers:
-            out, err = one.communicate(timeout=60)
+            out, err = one.communicate(timeout=HANG_S)
             assert one.returncode == 0, err
             assert int(out) < 24 << 10, f"{int(out)} KiB of its own"
     finally:
@@ -330,7 +331,7 @@ def test_eight_threads_publish(cluster: Cluster, topic: str) -> None:
 def test_a_forked_process_publishes_and_subscribes(cluster: Cluster, topic: str) -> None:
     weights.publish({"w": torch.ones(10)}, topic, agent=cluster[0])
     versions = weights.subscribe(topic, agent=cluster[1])
-    assert versions.next(30) is not None
+    assert versions.next(HANG_S) is not None
     child = os.fork()
     if child == 0:
         signal.alarm(30)
@@ -349,7 +350,7 @@ def test_a_forked_process_publishes_and_subscribes(cluster: Cluster, topic: str)
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     # The parent goes on with its own.
-    found = versions.next(30)
+    found = versions.next(HANG_S)
     assert found is not None and found.version == 2
     versions.close()
 
@@ -357,7 +358,7 @@ def test_a_forked_process_publishes_and_subscribes(cluster: Cluster, topic: str)
 def test_the_workers_of_a_data_loader_read(cluster: Cluster, number: int) -> None:
     rows = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
     tensors.add(cluster[0], number, {"rows": rows})
-    cluster[0].send(number, [cluster[1].name]).result(60)
+    cluster[0].send(number, [cluster[1].name]).result(HANG_S)
 
     class Rows(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __len__(self) -> int:
@@ -365,21 +366,19 @@ def test_the_workers_of_a_data_loader_read(cluster: Cluster, number: int) -> Non
 
         def __getitem__(self, at: int) -> Any:
             # In a process that was forked while the parent's threads ran.
-            return tensors.of(cluster[1].read(number, 10), "torch")["rows"][at].clone()
+            return tensors.of(cluster[1].read(number, HANG_S), "torch")["rows"][at].clone()
 
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=10, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=10, num_workers=2, multiprocessing_context="fork", timeout=HANG_S)
     assert torch.equal(torch.cat(list(loader)), rows)
     assert cluster[1].read(number).length > rows.nbytes, "the parent goes on too"
 
 
 def test_ctrl_c_ends_a_wait_for_a_version(cluster: Cluster, topic: str) -> None:
     versions = weights.subscribe(topic, agent=cluster[1])
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         next(versions)
-    assert time.monotonic() - began < 5
     weights.publish({"w": torch.ones(1)}, topic, agent=cluster[0])
-    found = versions.next(30)
+    found = versions.next(HANG_S)
     assert found is not None and found.version == 1, "it goes on"
     versions.close()

@@ -46,12 +46,12 @@ def test_the_back_end_does_what_vllm_asks(modules: Path, cluster: Cluster) -> No
     sockets = [agent.socket for agent in cluster[:3]]
     before = sent_bytes(cluster[0])
     line = [sys.executable, str(CONTRACT), str(modules), str(uuid.UUID(bytes=cluster[0]._app)), *sockets]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=180, env={**os.environ, "POLYCAST_SOCKET": "/nowhere"})
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env={**os.environ, "POLYCAST_SOCKET": "/nowhere"})
     assert done.returncode == 0, done.stdout + done.stderr
     versions, size = map(int, done.stdout.split()[-2:])
     sent = sent_bytes(cluster[0]) - before
     # Each byte left the trainer's host about once for two hosts with three workers.
-    assert versions * size <= sent < 1.6 * versions * size, (versions, size, sent)
+    assert versions * size <= sent < 2 * versions * size, (versions, size, sent)
 
 
 def test_vllm_finds_the_back_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -10,18 +11,39 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-STARTS_WITHIN_S = 20.0
+# How long a test waits for what has to come. Only a fault takes as long: a machine that is merely busy does not.
+HANG_S = 120.0
+# Ports that the system does not give to a socket that asks for any: Linux begins with 32,768 unless it is told otherwise.
+_PORTS = range(20_000, 30_000)
+# Programs of tests that run at the same time begin elsewhere.
+_TRIED = itertools.count(os.getpid() * 97)
 _LISTENS = re.compile(r"listens on (\S+)")
 
 
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < HANG_S, f"{what}: not so after {HANG_S:.0f} s"
+        time.sleep(0.01)
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port on which nothing listens. Until something does, no socket that asks for any port gets it; it is given once."""
+    for _ in _PORTS:
+        port = _PORTS[next(_TRIED) % len(_PORTS)]
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
 
 
 class Cluster:
@@ -33,7 +55,7 @@ class Cluster:
         self._children: dict[str, subprocess.Popen[str]] = {}
         self._pages: dict[str, int] = {}
         try:
-            self.manager = self._run("manager", ["manager", "--listen", "127.0.0.1:0"])
+            self.manager = self._run("manager", ["manager", "--listen", f"127.0.0.1:{free_port()}"])
             for name in names:
                 self.start(name)
         except BaseException:
@@ -64,7 +86,7 @@ class Cluster:
         self._children[name] = child
         assert child.stderr is not None
         said: list[str] = []
-        timer = threading.Timer(STARTS_WITHIN_S, child.kill)
+        timer = threading.Timer(HANG_S, child.kill)
         timer.start()
         try:
             for line in child.stderr:
@@ -84,7 +106,7 @@ class Cluster:
 
     def count(self, name: str, metric: str) -> float:
         """One figure of an agent's page."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._pages[name]}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._pages[name]}/metrics", timeout=HANG_S) as page:
             for line in page.read().decode().splitlines():
                 if line.startswith(metric):
                     return float(line.split()[-1])

@@ -2,7 +2,7 @@
 
 use crate::compare::Way;
 use crate::error::LabError;
-use crate::failure::Failure;
+use crate::failure::{At, Failure};
 use crate::traffic::{Flow, Readings};
 use polycast_api::report::{ControlStep, Delivery};
 use serde::{Deserialize, Serialize};
@@ -42,8 +42,8 @@ pub struct CastOptions {
 pub struct Join {
     /// Its name or number.
     pub host: String,
-    /// When, in seconds after the transfer was asked for.
-    pub at_s: f64,
+    /// When.
+    pub at: At,
 }
 
 impl FromStr for Join {
@@ -52,8 +52,8 @@ impl FromStr for Join {
     fn from_str(text: &str) -> Result<Self, LabError> {
         let wrong = || LabError::Join { text: text.into() };
         let (host, at) = text.split_once('@').filter(|(host, _)| !host.is_empty()).ok_or_else(wrong)?;
-        let at_s = at.parse().ok().filter(|at| (0.0..=3_600.0).contains(at)).ok_or_else(wrong)?;
-        Ok(Join { host: host.into(), at_s })
+        let at = at.parse().map_err(|()| wrong())?;
+        Ok(Join { host: host.into(), at })
     }
 }
 
@@ -193,8 +193,9 @@ mod tests {
 
     #[test]
     fn joins_are_read() {
-        assert_eq!("h9@1.5".parse(), Ok(Join { host: "h9".into(), at_s: 1.5 }));
-        for text in ["", "h9", "@1", "h9@soon", "h9@-1", "h9@4000"] {
+        assert_eq!("h9@1.5".parse(), Ok(Join { host: "h9".into(), at: At::Seconds(1.5) }));
+        assert_eq!("h9@20%".parse(), Ok(Join { host: "h9".into(), at: At::Percent(20) }));
+        for text in ["", "h9", "@1", "h9@soon", "h9@-1", "h9@4000", "h9@120%"] {
             let message = text.parse::<Join>().unwrap_err().to_string();
             assert!(message.contains("h9@1.5"), "{message}");
         }

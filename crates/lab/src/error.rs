@@ -33,7 +33,9 @@ pub enum LabError {
         reason: String,
     },
     /// A late receiver that cannot be read.
-    #[error("'{text}' names no host that joins: write HOST@SECONDS, such as h9@1.5, within an hour")]
+    #[error(
+        "'{text}' names no host that joins: write HOST@SECONDS, such as h9@1.5, within an hour, or h9@20%"
+    )]
     Join {
         /// What was typed.
         text: String,

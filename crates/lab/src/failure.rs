@@ -1,4 +1,8 @@
-//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@1`, `rate:h3=20mbit@0`, `manager@0.5`, `ocs:late=500@0`.
+//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@20%`, `rate:h3=20mbit@0`, `manager@0.5`, `ocs:late=500@0`.
+
+mod at;
+
+pub use at::At;
 
 use crate::error::LabError;
 use crate::ocs::Fault;
@@ -7,8 +11,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The latest time of a failure, in seconds.
-const SECONDS_MAX: f64 = 3_600.0;
 /// The least rate of a link.
 const RATE_MIN_BPS: u64 = 100_000;
 
@@ -17,8 +19,8 @@ const RATE_MIN_BPS: u64 = 100_000;
 pub struct Failure {
     /// What breaks.
     pub what: What,
-    /// When, in seconds after the transfer was asked for; at 0 just before.
-    pub at_s: f64,
+    /// When.
+    pub at: At,
 }
 
 /// What breaks.
@@ -66,11 +68,10 @@ impl FromStr for Failure {
     fn from_str(text: &str) -> Result<Self, LabError> {
         let wrong = |reason: &str| LabError::Failure { text: text.into(), reason: reason.into() };
         let form = "write WHAT@SECONDS, such as agent:h3@2.5, link:tor1@1, manager@0.5, ocs:refuse@0 or ocs:late=500@0";
-        let (what, seconds) = text.rsplit_once('@').ok_or_else(|| wrong(form))?;
-        let at_s: f64 = seconds.parse().map_err(|_| wrong(form))?;
-        if !(0.0..=SECONDS_MAX).contains(&at_s) {
-            return Err(wrong("the time must be 0 to 3600 seconds"));
-        }
+        let (what, at) = text.rsplit_once('@').ok_or_else(|| wrong(form))?;
+        let time =
+            "the time must be 0 to 3600 seconds, or 1% to 99% of the object that a receiver has verified";
+        let at: At = at.parse().map_err(|()| wrong(time))?;
         let what = match what.split_once(':') {
             Some(("agent", name)) if !name.is_empty() => What::Agent(name.into()),
             Some(("rack-agent", name)) if !name.is_empty() => What::RackAgent(name.into()),
@@ -92,25 +93,25 @@ impl FromStr for Failure {
             None if what == "manager" => What::Manager,
             _ => return Err(wrong(form)),
         };
-        Ok(Failure { what, at_s })
+        Ok(Failure { what, at })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            What::Agent(name) => write!(f, "agent:{name}@{}", self.at_s),
-            What::RackAgent(name) => write!(f, "rack-agent:{name}@{}", self.at_s),
-            What::Link(name) => write!(f, "link:{name}@{}", self.at_s),
-            What::Silent(name) => write!(f, "silent:{name}@{}", self.at_s),
-            What::Manager => write!(f, "manager@{}", self.at_s),
-            What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at_s),
-            What::Ocs(Fault::DarkAt(port)) => write!(f, "ocs:dark={port}@{}", self.at_s),
+            What::Agent(name) => write!(f, "agent:{name}@{}", self.at),
+            What::RackAgent(name) => write!(f, "rack-agent:{name}@{}", self.at),
+            What::Link(name) => write!(f, "link:{name}@{}", self.at),
+            What::Silent(name) => write!(f, "silent:{name}@{}", self.at),
+            What::Manager => write!(f, "manager@{}", self.at),
+            What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at),
+            What::Ocs(Fault::DarkAt(port)) => write!(f, "ocs:dark={port}@{}", self.at),
             What::Ocs(fault) => {
                 let name = FAULTS.iter().find(|(_, known)| known == fault).map_or("none", |(name, _)| name);
-                write!(f, "ocs:{name}@{}", self.at_s)
+                write!(f, "ocs:{name}@{}", self.at)
             }
-            What::Rate { link, rate_bps } => write!(f, "rate:{link}={rate_bps}@{}", self.at_s),
+            What::Rate { link, rate_bps } => write!(f, "rate:{link}={rate_bps}@{}", self.at),
         }
     }
 }
@@ -134,6 +135,7 @@ mod tests {
             "ocs:lie@0",
             "ocs:late=500@1.5",
             "ocs:dark=5@0",
+            "link:spine0@20%",
         ] {
             let failure: Failure = text.parse().unwrap();
             assert_eq!(failure.to_string(), text);
@@ -151,6 +153,8 @@ mod tests {
             "rate:h1=5@1",
             "rate:=20mbit@1",
             "rate:h1@1",
+            "link:h1@0%",
+            "link:h1@100%",
         ] {
             let message = text.parse::<Failure>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("'{text}' is no failure")), "{message}");

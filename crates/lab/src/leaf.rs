@@ -36,7 +36,7 @@ const ROOM_MIN: u32 = 65_536;
 /// Packets before those that count.
 const WARM: u32 = 200;
 /// A packet that takes so long is lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long packets of one size took.
 #[derive(Clone, PartialEq, Debug)]
@@ -186,7 +186,7 @@ impl Leaf {
                 None if begun.elapsed() > PATIENCE => {
                     return Err(LabError::system(
                         "send a packet through a leaf",
-                        "it did not come within a second",
+                        format!("it did not come within {} seconds", PATIENCE.as_secs()),
                     ));
                 }
                 None => std::hint::spin_loop(),

@@ -156,7 +156,9 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     };
     if matches!(spec.network, Network::Blast { .. } | Network::Shufflecast { .. }) {
         // Before the first section. These switches tell of light as soon as it is there.
-        text.insert_str(0, &format!("light-grace-ms = {LIGHT_GRACE_MS}\n"));
+        let grace_ms = spec.patience_ms.map_or(LIGHT_GRACE_MS, u64::from);
+        let answers = spec.patience_ms.map(|ms| format!("device-timeout-ms = {ms}\n")).unwrap_or_default();
+        text.insert_str(0, &format!("light-grace-ms = {grace_ms}\n{answers}"));
     }
     for rack in 0..racks(layout) {
         let Endpoint::Unix(socket) = openvswitch::endpoint(places, &layout::tor(rack)) else { continue };

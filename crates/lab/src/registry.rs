@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polycast_api::report::ControlStep;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -304,23 +305,33 @@ impl Running {
 /// # Errors
 /// It cannot be made; then nothing of it is left.
 pub fn up(name: Option<&str>, spec: &Spec, program: &Path) -> Result<Made, LabError> {
-    let name = match name {
-        Some(name) => name.to_string(),
-        None => free_name(spec)?,
+    let (mut running, setup_s, control) = match name {
+        Some(name) => start(name, spec, program)?,
+        None => start_unnamed(spec, program)?,
     };
-    let (mut running, setup_s, control) = start(&name, spec, program)?;
     running.tell(&Request::Stay)?;
     let hosts = (0..spec.network.hosts()).map(|number| format!("h{number}")).collect();
-    Ok(Made { name, spec: spec.to_string(), hosts, setup_s, control })
+    Ok(Made { name: running.note.name, spec: spec.to_string(), hosts, setup_s, control })
+}
+
+/// Makes a lab of the first name that is free.
+fn start_unnamed(spec: &Spec, program: &Path) -> Result<(Running, f64, Vec<ControlStep>), LabError> {
+    check_root()?;
+    let mut taken: BTreeSet<String> = list()?.into_iter().map(|note| note.name).collect();
+    loop {
+        match start(&free_name(spec.network.kind(), &taken), spec, program) {
+            // Another command makes one of this name just now.
+            Err(LabError::Exists { name }) => taken.insert(name),
+            outcome => return outcome,
+        };
+    }
 }
 
 /// `bridge`, or with a number if that is taken.
-fn free_name(spec: &Spec) -> Result<String, LabError> {
-    check_root()?;
-    let (taken, kind) = (list()?, spec.network.kind());
-    let names = std::iter::once(kind.to_string()).chain((2..).map(|number| format!("{kind}-{number}")));
-    let free = |name: &String| !taken.iter().any(|note| note.name == *name);
-    Ok(names.into_iter().find(free).unwrap_or_else(|| kind.to_string()))
+fn free_name(kind: &str, taken: &BTreeSet<String>) -> String {
+    let mut numbered = (2..).map(|number| format!("{kind}-{number}"));
+    let first = (!taken.contains(kind)).then(|| kind.to_string());
+    first.or_else(|| numbered.find(|name| !taken.contains(name))).expect("numbers do not end")
 }
 
 /// Makes a lab, delivers in it, and takes it down; gives how long it took to make, in seconds.
@@ -511,6 +522,14 @@ mod tests {
         for name in ["", "../x", "a b", &"x".repeat(33)] {
             assert!(check_name(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_lab_without_a_name_gets_the_first_that_is_free() {
+        let free = |taken: &[&str]| free_name("bridge", &taken.iter().map(|name| (*name).into()).collect());
+        assert_eq!(free(&["blast", "bridge-2"]), "bridge");
+        assert_eq!(free(&["bridge"]), "bridge-2");
+        assert_eq!(free(&["bridge", "bridge-2", "bridge-4"]), "bridge-3");
     }
 
     #[test]

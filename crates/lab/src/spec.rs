@@ -39,6 +39,8 @@ pub struct Spec {
     pub always_lit: bool,
     /// Whether the manager chooses fabrics by time; otherwise the lab's own one goes first.
     pub by_time: bool,
+    /// How long switches of an optical lab may take to answer, and ports to have light, in milliseconds, where it is said.
+    pub patience_ms: Option<u32>,
 }
 
 /// Room for packets of 8 KiB, as in Datacast section 7.
@@ -460,6 +462,10 @@ impl FromStr for Spec {
             Some("lit") => true,
             Some(other) => return Err(parts.wrong(format!("optics can be real or lit, not '{other}'"))),
         };
+        let patience_ms = match if optical { parts.take("patience-ms") } else { None } {
+            Some(text) => Some(parts.number("patience-ms", text)?),
+            None => None,
+        };
         let by_time = match parts.take("choose") {
             None | Some("order") => false,
             Some("time") => true,
@@ -488,7 +494,7 @@ impl FromStr for Spec {
         let share = Rate(OPTICAL_BPS / u64::from(passes)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
-        Ok(Spec { network, rate, mtu, sealed, always_lit, by_time })
+        Ok(Spec { network, rate, mtu, sealed, always_lit, by_time, patience_ms })
     }
 }
 
@@ -549,6 +555,9 @@ impl fmt::Display for Spec {
             write!(f, ",rate={}", rate.0)?;
         }
         write!(f, ",mtu={}", self.mtu)?;
+        if let Some(patience_ms) = self.patience_ms {
+            write!(f, ",patience-ms={patience_ms}")?;
+        }
         f.write_str(if self.always_lit { ",optics=lit" } else { "" })?;
         f.write_str(if self.by_time { ",choose=time" } else { "" })?;
         f.write_str(if self.sealed { "" } else { ",sealed=0" })
@@ -573,6 +582,7 @@ mod tests {
             ("blast:racks=3,next=ip-multicast,on-failure=wait", 6),
             ("blast:racks=3,dialect=polatis-scpi", 6),
             ("blast:racks=3,swapped=2:3", 6),
+            ("blast:racks=3,patience-ms=60000", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
             ("shufflecast:2,3,tors=15,hosts=2", 30),
@@ -618,6 +628,7 @@ mod tests {
             ("bridge:1", "has 1 hosts"),
             ("bridge:1000", "2 to 200"),
             ("bridge:8,speed=3", "no setting 'speed'"),
+            ("bridge:8,patience-ms=9", "no setting 'patience-ms'"),
             ("bridge:8,rate=fast", "rate"),
             ("bridge:8,rate=1bit", "1mbit"),
             ("bridge:8,mtu=100", "mtu"),

@@ -10,7 +10,7 @@ use crate::cast::{CastOptions, CastOutcome, UNEXPECTED};
 use crate::compare::Way;
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
-use crate::failure::{Failure, What};
+use crate::failure::{At, Failure, What};
 use crate::layout::{self, Host, Layout};
 use crate::measure::{Measured, Measurement, PathMade, Stage};
 use crate::soak::{Ground, SoakOptions, SoakOutcome};
@@ -297,7 +297,7 @@ impl Lab {
         self.check_failures(&options.failures)?;
         options.joins.iter().try_for_each(|join| self.host(&join.host).map(drop))?;
         let (early, later): (Vec<Failure>, Vec<Failure>) =
-            options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
+            options.failures.iter().cloned().partition(|failure| failure.at.is_before());
         early.iter().for_each(|failure| {
             strike(&failure.what, &self.daemons, &self.layout, (&self.spec, &self.places))
         });
@@ -308,7 +308,7 @@ impl Lab {
         let flows = options.flows.iter().map(|flow| self.place(flow)).collect::<Result<Vec<_>, _>>()?;
         let before = world::counters(&self.layout)?;
         let begun = Instant::now();
-        self.arm(later);
+        self.arm(later, &source);
         let deliver = || match options.way {
             Way::Polycast | Way::SingleTree => self.send(options, &source, &receivers),
             Way::Bittorrent | Way::Tcp => self.deliver_otherwise(options, &source, &receivers),
@@ -360,9 +360,9 @@ impl Lab {
         let used_before = cpu();
         let failed = |error: io::Error| LabError::system("send", error);
         let child = command.spawn().map_err(failed)?;
-        let joins = options.joins.iter().map(|join| Ok((self.host(&join.host)?.name.clone(), join.at_s)));
-        for (host, at_s) in joins.collect::<Result<Vec<_>, LabError>>()? {
-            self.join_later(host, at_s, object.clone(), source);
+        let joins = options.joins.iter().map(|join| Ok((self.host(&join.host)?.name.clone(), join.at)));
+        for (host, at) in joins.collect::<Result<Vec<_>, LabError>>()? {
+            self.join_later(host, at, object.clone(), source);
         }
         let output = child.wait_with_output().map_err(failed)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -371,12 +371,15 @@ impl Lab {
     }
 
     /// Lets the source's agent take another receiver in, some time from now.
-    fn join_later(&self, host: String, at_s: f64, object: String, source: &Host) {
+    fn join_later(&self, host: String, at: At, object: String, source: &Host) {
+        let (begun, socket) = (Instant::now(), self.places.socket(&source.name));
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
-        command.args(["extend", &object, "--add", &host, "--socket"]).arg(self.places.socket(&source.name));
+        command.args(["extend", &object, "--add", &host, "--socket"]).arg(&socket);
         command.stdin(Stdio::null());
         std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs_f64(at_s));
+            if !at.wait(begun, &socket) {
+                return;
+            }
             match command.output() {
                 Ok(output) if output.status.success() => tracing::info!(host, "joins"),
                 Ok(output) => {
@@ -490,15 +493,16 @@ impl Lab {
     }
 
     /// Lets each failure happen at its time.
-    fn arm(&self, failures: Vec<Failure>) {
-        let begun = Instant::now();
+    fn arm(&self, failures: Vec<Failure>, source: &Host) {
+        let (begun, socket) = (Instant::now(), self.places.socket(&source.name));
         for failure in failures {
             let (daemons, layout) = (Arc::clone(&self.daemons), self.layout.clone());
             let (spec, places) = (self.spec.clone(), self.places.clone());
+            let socket = socket.clone();
             std::thread::spawn(move || {
-                let at = Duration::from_secs_f64(failure.at_s);
-                std::thread::sleep(at.saturating_sub(begun.elapsed()));
-                strike(&failure.what, &daemons, &layout, (&spec, &places));
+                if failure.at.wait(begun, &socket) {
+                    strike(&failure.what, &daemons, &layout, (&spec, &places));
+                }
             });
         }
     }

@@ -45,7 +45,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-/// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
+/// The timer rests for at least this long: deadlines that are close together are looked after together.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// A manager that is later than this was stopped, and has not only been busy.
@@ -80,6 +80,8 @@ struct Inner {
     answer: Option<Answer>,
     /// Whether the core has ended: no agent can join, and nothing is said any more.
     stopped: bool,
+    /// When the timer looks after the machines, as far as they had said before it began to rest.
+    looks_at: Option<Time>,
 }
 
 /// The machine's time: that of the wall clock for managers that go on from each other's records, otherwise since the start.
@@ -151,6 +153,7 @@ impl Core {
             permits: Permitted::default(),
             answer: None,
             stopped: false,
+            looks_at: None,
         };
         let core =
             Core { inner: Mutex::new(inner), changed: Notify::new(), stopped: watch::Sender::new(false) };
@@ -225,6 +228,9 @@ impl Core {
         let mut inner = self.lock();
         inner.notice_pause();
         let result = act(&mut inner);
+        if inner.is_due_sooner() {
+            self.changed.notify_one();
+        }
         if let Err(error) = inner.flush()
             && !inner.stopped
         {
@@ -285,11 +291,22 @@ impl Inner {
         }
     }
 
-    /// How long nothing has to be done if nothing happens.
-    fn next_look(&self) -> std::time::Duration {
+    /// When a machine has to be looked after if nothing happens.
+    fn due_at(&self) -> Option<Time> {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
-        let machines = machines.chain(self.directory.deadline());
-        let deadline = machines.chain(self.seats.deadline()).min();
+        machines.chain(self.directory.deadline()).min()
+    }
+
+    /// Whether that has come nearer since the timer has begun to rest. Seats say so themselves: to look through all that are missing
+    /// would take time.
+    fn is_due_sooner(&self) -> bool {
+        self.due_at().is_some_and(|at| self.looks_at.is_none_or(|looks_at| at < looks_at))
+    }
+
+    /// How long nothing has to be done if nothing happens.
+    fn next_look(&mut self) -> std::time::Duration {
+        self.looks_at = self.due_at();
+        let deadline = self.looks_at.into_iter().chain(self.seats.deadline()).min();
         let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
         self.networks
             .next_look()

@@ -345,6 +345,7 @@ mod tests {
     use super::*;
     use polycast_net::seal::Secret;
     use polycast_net::tls::SealError;
+    use polycast_testing::HANG;
     use tokio_stream::StreamExt;
 
     async fn door(agents_max: usize, address_agents_max: usize) -> (Door, std::net::SocketAddr) {
@@ -376,7 +377,7 @@ mod tests {
     }
 
     /// Without descriptors no connection can be taken: it looks again after a while, and does not turn round and round meanwhile.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn after_an_error_it_waits() {
         let (mut door, address) = door(4, 4).await;
         door.log.say("too many open files");
@@ -401,9 +402,15 @@ mod tests {
     }
 
     /// Reads what comes over a visitor's connection until it ends.
-    async fn ends(visitor: Visitor) -> io::Error {
-        let mut visitor = visitor;
+    async fn ends(mut visitor: Visitor) -> io::Error {
         visitor.read(&mut [0]).await.unwrap_err()
+    }
+
+    /// The next one, which may take its time.
+    async fn unhurried(door: &mut Door) -> Visitor {
+        let mut visitor = door.next().await.unwrap().unwrap();
+        visitor.silent = Some(Box::pin(sleep(HANG)));
+        visitor
     }
 
     /// Those who do not seal, or dawdle, are let go, and those that come after them are let in.
@@ -416,20 +423,20 @@ mod tests {
 
         let mut plain = Talk::connect(&address.to_string(), None, &remark).await.unwrap();
         plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        let visitor = door.next().await.unwrap().unwrap();
+        let visitor = unhurried(&mut door).await;
         assert!(ends(visitor).await.to_string().contains("does not seal its connections"));
         assert!(plain.read(&mut [0]).await.is_err());
         assert_eq!(remark.take(), Some(SealError::PeerSeals));
 
         let _silent = TcpStream::connect(address).await.unwrap();
         let visitor = door.next().await.unwrap().unwrap();
-        let error = tokio::time::timeout(HANDSHAKE * 3, ends(visitor)).await.unwrap();
+        let error = tokio::time::timeout(HANG, ends(visitor)).await.unwrap();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 
         let text = address.to_string();
         let other = Security::shared(&Secret::fresh());
         let (refused, visitor) = tokio::join!(Talk::connect(&text, Some(&other), &remark), async {
-            ends(door.next().await.unwrap().unwrap()).await
+            ends(unhurried(&mut door).await).await
         });
         assert!(refused.is_err() && visitor.to_string().contains("both need the same one"), "{visitor}");
         assert_eq!(remark.take(), Some(SealError::OtherKey));
@@ -443,7 +450,7 @@ mod tests {
             },
             async {
                 let mut byte = [0];
-                door.next().await.unwrap().unwrap().read_exact(&mut byte).await.map(|_| byte)
+                unhurried(&mut door).await.read_exact(&mut byte).await.map(|_| byte)
             }
         );
         assert_eq!(read.unwrap(), *b"x");

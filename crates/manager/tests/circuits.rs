@@ -15,6 +15,7 @@ use polycast_api::manager::{
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::devices::circuits::{Circuit, Dialect as _, Plain, Request, tl1_answer};
 use polycast_net::devices::openflow::{Message, Port};
+use polycast_testing::{HANG, folder_in_memory, free_port};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,8 +38,10 @@ struct Table {
     taken_down: usize,
     /// How often one was made.
     made: usize,
-    /// Circuits from this port are made a second late.
-    late: Option<u32>,
+    /// Circuits from this port are not made as long as it is here.
+    held: Option<u32>,
+    /// Whether one was asked for.
+    asked_for_held: bool,
 }
 
 impl Switch {
@@ -81,9 +84,11 @@ impl Switch {
     }
 
     async fn answer(self, request: Request, tag: String) -> String {
-        let late = self.0.lock().unwrap().late;
-        if matches!(&request, Request::Enter(circuit) if Some(circuit.from) == late) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Request::Enter(circuit) = &request {
+            while self.0.lock().unwrap().held == Some(circuit.from) {
+                self.0.lock().unwrap().asked_for_held = true;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
         }
         let mut table = self.0.lock().unwrap();
         let lines = match request {
@@ -106,20 +111,28 @@ impl Switch {
     }
 }
 
+/// What racks' switches were told.
+#[derive(Default)]
+struct Heard {
+    rules: AtomicUsize,
+    /// How often one was asked for its ports: after it was told all that it has to keep.
+    ports: AtomicUsize,
+}
+
 /// A rack's switch that takes everything in and does nothing.
-async fn start_rack(rules: Arc<AtomicUsize>) -> SocketAddr {
+async fn start_rack(told: Arc<Heard>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve_rack(stream, Arc::clone(&rules)));
+            tokio::spawn(serve_rack(stream, Arc::clone(&told)));
         }
     });
     address
 }
 
-/// Talks with one manager, and counts the rules that it is given.
-async fn serve_rack(mut stream: TcpStream, rules: Arc<AtomicUsize>) -> std::io::Result<()> {
+/// Talks with one manager, and counts what it is told.
+async fn serve_rack(mut stream: TcpStream, told: Arc<Heard>) -> std::io::Result<()> {
     stream.write_all(&Message::Hello { versions: None }.emit(1)).await?;
     let (mut buffer, mut bytes) = ([0; 4_096], Vec::new());
     loop {
@@ -138,11 +151,12 @@ async fn serve_rack(mut stream: TcpStream, rules: Arc<AtomicUsize>) -> std::io::
                 Message::BarrierRequest => Message::BarrierReply,
                 Message::GroupFeaturesRequest => Message::GroupFeaturesReply { types: 1 },
                 Message::PortsRequest => {
+                    told.ports.fetch_add(1, Ordering::SeqCst);
                     let ports = vec![Port { number: 9, address, name, disabled, link_down }];
                     Message::PortsReply { ports, more: false }
                 }
                 Message::FlowMod(_) => {
-                    rules.fetch_add(1, Ordering::SeqCst);
+                    told.rules.fetch_add(1, Ordering::SeqCst);
                     continue;
                 }
                 _ => continue,
@@ -169,7 +183,7 @@ fn settings_with(switch: SocketAddr, listen: &str, racks: &[String]) -> String {
     let racks: String = racks.iter().enumerate().map(rack).collect();
     format!(
         "listen = '{listen}'\nfabrics = ['ocs']\nscheduler = 'greedy-matching'\non-device-failure = 'wait'\n\
-         silence-ms = 60000\n\
+         silence-ms = 600000\nlease-ms = 600000\ndevice-timeout-ms = 120000\n\
          [ocs]\ntl1 = '{switch}'\ndialect = 'plain'\nsplitters = 1\nsplitter-fanout = 2\nrate = '1gbit'\n{racks}"
     )
 }
@@ -192,7 +206,7 @@ impl Running {
 
     async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANG, self.task).await.unwrap().unwrap().unwrap();
     }
 
     async fn join(&self, host: u32, leases: Vec<Lease>) -> Session {
@@ -205,7 +219,7 @@ impl Running {
         loop {
             match self.try_join(host, vec![]).await {
                 Ok(session) => return session,
-                Err(status) => assert!(begun.elapsed() < Duration::from_secs(30), "{status}"),
+                Err(status) => assert!(begun.elapsed() < HANG, "{status}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -277,7 +291,7 @@ impl Session {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), told).await.unwrap()
+        tokio::time::timeout(HANG, told).await.unwrap()
     }
 }
 
@@ -299,7 +313,7 @@ fn lease(granted: &Granted, receiver: u32) -> Lease {
 async fn until(what: &str, is: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "not yet: {what}");
+        assert!(begun.elapsed() < HANG, "not yet: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -309,17 +323,17 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 async fn circuits_in_use_survive_a_restart_of_the_manager() {
     let switch = Switch::default();
     let tl1 = switch.start().await;
-    let manager = Running::start(&settings(tl1, "127.0.0.1:0")).await;
+    let settings = settings(tl1, &format!("127.0.0.1:{}", free_port()));
+    let manager = Running::start(&settings).await;
     let mut source = manager.join(0, vec![]).await;
     let _receiver = manager.join(1, vec![]).await;
     source.ask(1).await;
     let granted = source.granted().await;
     until("its circuit", || !switch.circuits().is_empty()).await;
     let circuits = switch.circuits();
-    let address = manager.address;
     manager.stop().await;
 
-    let manager = Running::start(&settings(tl1, &address.to_string())).await;
+    let manager = Running::start(&settings).await;
     let mut other = manager.join(2, vec![]).await;
     let _receiver = manager.join(1, vec![]).await;
     other.ask(1).await;
@@ -340,7 +354,7 @@ async fn circuits_in_use_survive_a_restart_of_the_manager() {
 #[tokio::test]
 async fn a_late_answer_of_the_circuit_switch_delays_no_other() {
     let switch = Switch::default();
-    switch.0.lock().unwrap().late = Some(0);
+    switch.0.lock().unwrap().held = Some(0);
     let tl1 = switch.start().await;
     let manager = Running::start(&settings(tl1, "127.0.0.1:0")).await;
     let mut sessions = Vec::new();
@@ -350,11 +364,12 @@ async fn a_late_answer_of_the_circuit_switch_delays_no_other() {
     // Light from rack 0 is made late.
     sessions[0].ask(1).await;
     sessions[0].granted().await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("the circuit switch is asked", || switch.0.lock().unwrap().asked_for_held).await;
     sessions[2].ask(3).await;
     sessions[2].granted().await;
     until("the circuit of the second", || switch.circuits().iter().any(|(from, _)| *from == 2)).await;
-    assert!(!switch.circuits().iter().any(|(from, _)| *from == 0), "the first one's came before it");
+    assert!(!switch.circuits().iter().any(|(from, _)| *from == 0), "it is held");
+    switch.0.lock().unwrap().held = None;
     until("the circuit of the first", || switch.circuits().iter().any(|(from, _)| *from == 0)).await;
     manager.stop().await;
 }
@@ -362,15 +377,17 @@ async fn a_late_answer_of_the_circuit_switch_delays_no_other() {
 /// A path that is kept ready costs devices nothing, though another manager leads now.
 #[tokio::test]
 async fn a_path_that_is_kept_ready_survives_its_leader() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let Some((_etcd, etcd)) = etcd::start(folder.path().to_str().unwrap()) else { return };
     let switch = Switch::default();
-    let (tl1, rules) = (switch.start().await, Arc::new(AtomicUsize::new(0)));
+    let (tl1, told) = (switch.start().await, Arc::new(Heard::default()));
     let mut racks = Vec::new();
     for _ in 0..4 {
-        racks.push(start_rack(Arc::clone(&rules)).await.to_string());
+        racks.push(start_rack(Arc::clone(&told)).await.to_string());
     }
-    let settings = settings_with(tl1, "127.0.0.1:0", &racks) + &format!("[etcd]\nendpoints = ['{etcd}']\n");
+    // No leader is taken for dead.
+    let settings =
+        settings_with(tl1, "127.0.0.1:0", &racks) + &format!("[etcd]\nttl-s = 120\nendpoints = ['{etcd}']\n");
     let first = Running::start(&settings).await;
     let (mut source, receiver) = (first.join_leader(0).await, first.join_leader(1).await);
     source.ask(1).await;
@@ -378,25 +395,28 @@ async fn a_path_that_is_kept_ready_survives_its_leader() {
     source.ready().await;
     let before = switch.circuits();
     assert!(!before.is_empty());
+    // All racks have the rules that stand, and two of them those of the path.
+    until("all racks are told", || told.ports.load(Ordering::SeqCst) >= 4).await;
+    let rules = told.rules.load(Ordering::SeqCst);
     let release =
         Release { request_id: granted.request_id, response_id: granted.response_id, ..Default::default() };
     source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
     source.heard().await;
-    // It says nothing more to the devices or agents.
+    // It says nothing more to etcd, the devices or agents.
     first.task.abort();
+    assert!(first.task.await.unwrap_err().is_cancelled());
     drop((source, receiver));
+    etcd::forget_leader(&etcd);
 
     let second = Running::start(&settings).await;
     let (mut source, _receiver) = (second.join_leader(0).await, second.join_leader(1).await);
     // It tells racks what they have to keep.
-    let mut told = 0;
-    while std::mem::replace(&mut told, rules.load(Ordering::SeqCst)) != told {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    until("racks are told again", || told.rules.load(Ordering::SeqCst) >= 2 * rules).await;
+    let rules = told.rules.load(Ordering::SeqCst);
     source.ask(1).await;
     source.granted().await;
     source.ready().await;
-    assert_eq!(rules.load(Ordering::SeqCst), told, "racks have had their rules all the time");
+    assert_eq!(told.rules.load(Ordering::SeqCst), rules, "racks have had their rules all the time");
     let table = switch.0.lock().unwrap();
     assert_eq!((table.made, table.taken_down), (before.len(), 0), "{:?}", table.circuits);
 }

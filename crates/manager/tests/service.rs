@@ -14,6 +14,7 @@ use polycast_api::manager::{
 use polycast_manager::authority::Authority;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::tls::{Remark, Talk};
+use polycast_testing::{HANG, free_port};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -50,9 +51,12 @@ impl Running {
 
     async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANG, self.task).await.unwrap().unwrap().unwrap();
     }
 }
+
+/// The number of the heartbeats of an agent that stays.
+const STAYS: u64 = u64::MAX;
 
 /// An agent's session.
 struct Session {
@@ -81,8 +85,25 @@ impl Session {
     }
 
     async fn next(&mut self) -> Result<Told, Status> {
-        let next = tokio::time::timeout(Duration::from_secs(5), self.messages.message()).await.unwrap();
-        next?.and_then(|message| message.message).ok_or_else(|| Status::cancelled("the session has ended"))
+        loop {
+            let next = tokio::time::timeout(HANG, self.messages.message()).await.unwrap();
+            let told = next?.and_then(|message| message.message);
+            match told.ok_or_else(|| Status::cancelled("the session has ended"))? {
+                Told::Heartbeat(answer) if answer.number == STAYS => {}
+                told => return Ok(told),
+            }
+        }
+    }
+
+    /// Says again and again that the agent is there, whatever it waits for.
+    fn stay(&self) {
+        let outbox = self.outbox.clone();
+        tokio::spawn(async move {
+            let beat = || Said::Heartbeat(Heartbeat { number: STAYS, leases: Vec::new() });
+            while outbox.send(AgentMessage { message: Some(beat()) }).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
     }
 
     async fn granted(&mut self) -> Granted {
@@ -188,16 +209,23 @@ async fn until(client: &ManagerClient<Channel>, wanted: impl Fn(&StatusResponse)
         if wanted(&status) {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(5), "still {status:?}");
+        assert!(start.elapsed() < HANG, "still {status:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
+/// A manager that takes no agent of a test for dead because it is silent, or late to come back.
+const PATIENT: &str = "silence-ms = 600000\nlease-ms = 600000\nreconnect-ms = 600000\n";
 const ONE_ADDRESS: &str = "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.255.64.0/32'";
+
+/// A patient manager with one address.
+fn patient() -> String {
+    format!("{PATIENT}{ONE_ADDRESS}")
+}
 
 #[tokio::test]
 async fn a_path_is_lent_released_and_lent_again() {
-    let (manager, client, [mut a, mut b, _c]) = with_agents(ONE_ADDRESS, ["a", "b", "c"]).await;
+    let (manager, client, [mut a, mut b, _c]) = with_agents(&patient(), ["a", "b", "c"]).await;
     a.say(request(1, &["b", "c"])).await;
     let first = a.granted().await;
     assert_eq!((first.accepted_size, first.fabric.as_str()), (1_000, "ip-multicast"));
@@ -227,7 +255,7 @@ async fn a_path_is_lent_released_and_lent_again() {
 /// and what runs can be changed and withdrawn.
 #[tokio::test]
 async fn requests_wait_change_and_go() {
-    let (manager, client, [mut a, mut b, _c]) = with_agents(ONE_ADDRESS, ["a", "b", "c"]).await;
+    let (manager, client, [mut a, mut b, _c]) = with_agents(&patient(), ["a", "b", "c"]).await;
     a.say(request(1, &["b"])).await;
     let held = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -264,14 +292,11 @@ async fn requests_wait_change_and_go() {
 
 #[tokio::test]
 async fn refusals_are_sentences_with_a_kind() {
-    let (manager, client, [mut a, mut b]) = with_agents("", ["a", "b"]).await;
+    let (manager, client, [mut a, b]) = with_agents("", ["a", "b"]).await;
+    a.stay();
+    b.stay();
     // While a manager has just begun, an agent that is not here may yet come.
     a.say(request(1, &["b", "x"])).await;
-    for number in 0..4 {
-        tokio::time::sleep(Duration::from_millis(900)).await;
-        a.beat(number, &[]).await;
-        b.beat(number, &[]).await;
-    }
     let unknown = ("receiver-unknown".to_string(), "there is no agent 'x'".to_string());
     assert_eq!(a.denied().await, unknown);
     for (receivers, kind, sentence) in [
@@ -309,9 +334,8 @@ async fn refusals_are_sentences_with_a_kind() {
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_loses_what_it_holds_unless_it_comes_back() {
-    let (manager, client, [mut a, mut b]) =
-        with_agents(&format!("reconnect-ms = 300\n{ONE_ADDRESS}"), ["a", "b"]).await;
+async fn an_agent_that_comes_back_has_what_it_had() {
+    let (manager, client, [mut a, mut b]) = with_agents(&patient(), ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let held = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -326,7 +350,20 @@ async fn an_agent_that_dies_loses_what_it_holds_unless_it_comes_back() {
     assert!(a.beat(1, &[held.response_id]).await.lost_leases.is_empty());
     b.say(request(1, &["a"])).await;
     assert_eq!(b.waiting().await, 1);
-    // It dies: what it held and asked for is gone long before the lease or the silence would be over.
+    manager.stop().await;
+}
+
+/// What it held and asked for is gone long before the lease or the silence would be over.
+#[tokio::test]
+async fn an_agent_that_dies_loses_what_it_holds() {
+    let settings = format!("silence-ms = 600000\nlease-ms = 600000\nreconnect-ms = 300\n{ONE_ADDRESS}");
+    let (manager, client, [mut a, mut b]) = with_agents(&settings, ["a", "b"]).await;
+    a.say(request(1, &["b"])).await;
+    a.granted().await;
+    a.say(request(2, &["b"])).await;
+    a.waiting().await;
+    b.say(request(1, &["a"])).await;
+    assert_eq!(b.waiting().await, 1);
     let begun = Instant::now();
     drop(a);
     assert_eq!(b.denied().await.0, "receiver-unknown");
@@ -353,7 +390,7 @@ fn lease(granted: &Granted) -> Lease {
 /// What follows from a join and is for the agent that joins gets to it in the session that begins.
 #[tokio::test]
 async fn who_joins_hears_what_follows_from_it() {
-    let (manager, client, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;
+    let (manager, client, [mut a, _b]) = with_agents(&patient(), ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let first = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -375,11 +412,17 @@ async fn who_joins_hears_what_follows_from_it() {
 
 #[tokio::test]
 async fn what_is_not_renewed_comes_back() {
-    let settings = format!("heartbeat-ms = 50\nsilence-ms = 150\nlease-ms = 300\n{ONE_ADDRESS}");
+    const HELD: Duration = Duration::from_millis(1_500);
+    let held = HELD.as_millis();
+    let settings = format!("heartbeat-ms = 50\nsilence-ms = {held}\nlease-ms = {held}\n{ONE_ADDRESS}");
     let (manager, client, [mut a, _b]) = with_agents(&settings, ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
-    let first = a.granted().await;
-    for number in 0..10 {
+    let (first, begun) = (a.granted().await, Instant::now());
+    // It would be lost by then without these.
+    for number in 0.. {
+        if begun.elapsed() > HELD * 3 / 2 {
+            break;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(a.beat(number, &[first.response_id]).await.lost_leases.is_empty());
     }
@@ -395,15 +438,14 @@ async fn what_is_not_renewed_comes_back() {
 
 #[tokio::test]
 async fn a_restarted_manager_takes_over_what_runs() {
-    let (manager, _, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;
+    let settings = format!("listen = '127.0.0.1:{}'\n{}", free_port(), patient());
+    let (manager, _, [mut a, _b]) = with_agents(&settings, ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let first = a.granted().await;
-    let address = manager.address;
     manager.stop().await;
     assert!(a.next().await.is_err(), "its session ends at once");
 
-    let (manager, client, [mut b]) =
-        with_agents(&format!("listen = '{address}'\n{ONE_ADDRESS}"), ["b"]).await;
+    let (manager, client, [mut b]) = with_agents(&settings, ["b"]).await;
     let mut again = join("a");
     again.leases.push(lease(&first));
     let a = Session::open(&client, again).await.unwrap();
@@ -426,17 +468,32 @@ async fn a_port_in_use_is_named() {
     manager.stop().await;
 }
 
+fn run_of_a(incarnation: u64) -> Join {
+    let mut other = join("a");
+    other.agent.as_mut().unwrap().incarnation = incarnation;
+    other
+}
+
+/// Lets another run of an agent in as soon as the manager does.
+async fn join_when_let(client: &ManagerClient<Channel>, join: Join) -> Session {
+    let begun = Instant::now();
+    loop {
+        match Session::open(client, join.clone()).await {
+            Ok(session) => return session,
+            Err(status) => assert_eq!(Refusal::from_status(&status).unwrap().kind, Kind::NameTaken),
+        }
+        assert!(begun.elapsed() < HANG);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// An agent that takes the name of one that lives is told so, and the other one goes on.
 #[tokio::test]
 async fn the_name_of_an_agent_that_lives_cannot_be_taken() {
-    let (manager, client, [mut first]) =
-        with_agents("heartbeat-ms = 200\nsilence-ms = 5000\nreconnect-ms = 400\n", ["a"]).await;
-    let run = |incarnation: u64| {
-        let mut other = join("a");
-        other.agent.as_mut().unwrap().incarnation = incarnation;
-        other
-    };
-    let taken = refusal(&client, run(2)).await;
+    // No heartbeat is late.
+    let settings = format!("heartbeat-ms = 200000\n{PATIENT}");
+    let (manager, client, [mut first]) = with_agents(&settings, ["a"]).await;
+    let taken = refusal(&client, run_of_a(2)).await;
     assert_eq!(taken.kind, Kind::NameTaken);
     assert_eq!(
         taken.message,
@@ -448,27 +505,30 @@ async fn the_name_of_an_agent_that_lives_cannot_be_taken() {
     assert!(again.beat(1, &[]).await.lost_leases.is_empty());
     // A run of it that comes after it has died is let in at once.
     drop(again);
+    let mut second = join_when_let(&client, run_of_a(2)).await;
+    assert!(second.beat(1, &[]).await.lost_leases.is_empty());
+    manager.stop().await;
+}
+
+/// One whose session has not been ended and that has been silent for two and a half heartbeats can be another run's.
+#[tokio::test]
+async fn the_name_of_a_silent_agent_can_be_taken() {
+    let settings = format!("heartbeat-ms = 200\n{PATIENT}");
     let begun = Instant::now();
-    let mut second = loop {
-        if let Ok(session) = Session::open(&client, run(2)).await {
-            break session;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(3));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    // So is one after a session that has not been ended, when that has been silent.
-    tokio::time::sleep(Duration::from_millis(700)).await;
-    let mut third = Session::open(&client, run(3)).await.unwrap();
-    let told = Refusal::from_status(&second.next().await.unwrap_err()).unwrap();
+    let (manager, client, [mut first]) = with_agents(&settings, ["a"]).await;
+    let mut second = join_when_let(&client, run_of_a(2)).await;
+    assert!(begun.elapsed() >= Duration::from_millis(500));
+    let told = Refusal::from_status(&first.next().await.unwrap_err()).unwrap();
     assert_eq!(told.message, "another agent has joined as 'a'");
-    assert!(third.beat(1, &[]).await.lost_leases.is_empty());
+    assert!(second.beat(1, &[]).await.lost_leases.is_empty());
     manager.stop().await;
 }
 
 /// One host does not fill the manager with agents.
 #[tokio::test]
 async fn agents_of_one_address_have_a_limit() {
-    let (manager, client, [_a, _b]) = with_agents("address-agents-max = 2\n", ["a", "b"]).await;
+    let (manager, client, [_a, _b]) =
+        with_agents(&format!("address-agents-max = 2\n{PATIENT}"), ["a", "b"]).await;
     let full = refusal(&client, join("c")).await;
     assert_eq!(full.kind, Kind::Full);
     let words = "2 agents have joined from 127.0.0.1, as many as may: the manager's setting 'address-agents-max' says so";
@@ -479,7 +539,7 @@ async fn agents_of_one_address_have_a_limit() {
 /// A receiver that comes a moment after its source is no unknown one.
 #[tokio::test]
 async fn receivers_may_come_after_their_source() {
-    let (manager, client, [mut a]) = with_agents("", ["a"]).await;
+    let (manager, client, [mut a]) = with_agents(PATIENT, ["a"]).await;
     a.say(request(1, &["b"])).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let _b = Session::join(&client, "b").await;
@@ -490,7 +550,7 @@ async fn receivers_may_come_after_their_source() {
 /// What a manager cannot read of a plan is the path's loss, and nothing else's.
 #[tokio::test]
 async fn plans_that_make_no_sense_are_not_followed() {
-    let manager = Running::start("").await;
+    let manager = Running::start(PATIENT).await;
     let client = manager.client().await;
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     let channel = channel::Channel::Multicast(polycast_api::manager::Multicast {
@@ -527,7 +587,7 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::open_or_new(folder.path()).unwrap();
     let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
-    let manager = Running::start(&format!("ca = '{}'", folder.path().display())).await;
+    let manager = Running::start(&format!("{PATIENT}ca = '{}'", folder.path().display())).await;
     let (address, pin) = (manager.address.to_string(), token.pin.clone());
     let connector = tower::service_fn(move |_| {
         let (address, pin) = (address.clone(), pin.clone());

@@ -313,6 +313,7 @@ impl AsFd for FrameStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::HANG;
     use std::io::Write as _;
     use std::net::TcpListener;
 
@@ -384,7 +385,7 @@ mod tests {
         let security = Security::shared(&crate::seal::Secret::fresh());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut near = FrameStream::connect(address, Duration::from_secs(5), Some(&security)).unwrap();
+        let mut near = FrameStream::connect(address, HANG, Some(&security)).unwrap();
         let mut far = FrameStream::stranger(listener.accept().unwrap().0, Some(security)).unwrap();
         near.send(&Control::Alive).unwrap();
         while !matches!(far.next_frame(), Ok(Some(Control::Alive))) {
@@ -398,7 +399,7 @@ mod tests {
         let payload = [7; 1_000];
         (0..15).for_each(|index| Control::Group { index, payload: &payload }.emit(&mut near.outgoing));
         near.flush().unwrap();
-        far.wait(Duration::from_secs(5)).unwrap();
+        far.wait(HANG).unwrap();
         assert!(far.fill().unwrap());
         for index in 0..15 {
             assert_eq!(far.next_frame().unwrap(), Some(Control::Group { index, payload: &payload }));
@@ -412,7 +413,7 @@ mod tests {
         let payload: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         let sent = payload.clone();
         let writer = std::thread::spawn(move || {
-            let mut stream = FrameStream::connect(address, Duration::from_secs(5), None).unwrap();
+            let mut stream = FrameStream::connect(address, HANG, None).unwrap();
             for index in 0..40 {
                 stream.send(&Control::Group { index, payload: &sent[..index as usize * 7_000] }).unwrap();
                 stream.send(&Control::Alive).unwrap();

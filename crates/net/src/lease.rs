@@ -66,6 +66,7 @@ fn control(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::{HANG, until, wait_for};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -77,7 +78,8 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert!(Alone::with(&path).unwrap().is_none());
         drop(reader);
-        let alone = Alone::with(&path).unwrap().expect("no process has it open");
+        // A child that another test starts has it open for a moment.
+        let alone = wait_for("no process has it open", || Alone::with(&path).unwrap());
         assert!(alone.holds());
         let (opened, told) = mpsc::channel();
         let late = path.clone();
@@ -86,17 +88,15 @@ mod tests {
             opened.send(()).unwrap();
             file
         });
-        while alone.holds() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("it is opened", || !alone.holds());
         assert!(
             told.recv_timeout(Duration::from_millis(100)).is_err(),
             "it is let in before the lease is back"
         );
         drop(alone);
-        told.recv_timeout(Duration::from_secs(10)).expect("it is let in now");
+        told.recv_timeout(HANG).expect("it is let in now");
         drop(opening.join().unwrap());
-        assert!(Alone::with(&path).unwrap().is_some());
+        until("it is closed", || Alone::with(&path).unwrap().is_some());
         assert!(Alone::with(&folder.path().join("none")).is_err());
     }
 }

@@ -193,7 +193,7 @@ fn frame(udp_port: u16, probe: Probe) -> [u8; FRAME_LEN] {
 mod tests {
     use super::*;
     use crate::tap::Tap;
-    use std::time::{Duration, Instant};
+    use polycast_testing::wait_for;
 
     #[test]
     fn probes_cross_an_interface() {
@@ -204,17 +204,11 @@ mod tests {
             let question = Probe { is_answer: false, number: 77 };
             socket.send(index, question).unwrap();
             let mut buffer = [0; 2_000];
-            let begun = Instant::now();
-            let sent = loop {
-                assert!(begun.elapsed() < Duration::from_secs(5), "the probe never went out");
+            let sent = wait_for("the probe goes out", || {
                 // Others are the interface's own words.
-                match tap.receive(&mut buffer).unwrap() {
-                    Some(frame) if frame.get(23) == Some(&17) && frame.len() == FRAME_LEN => {
-                        break frame.to_vec();
-                    }
-                    _ => std::thread::yield_now(),
-                }
-            };
+                let is_ours = |frame: &&[u8]| frame.get(23) == Some(&17) && frame.len() == FRAME_LEN;
+                tap.receive(&mut buffer).unwrap().map(|frame| &*frame).filter(is_ours).map(<[u8]>::to_vec)
+            });
             assert_eq!(Probe::parse(&sent[PROBE_AT..]), Ok(question));
             // Only probes of this network come in: not other datagrams to the port, nor probes to other ports.
             let mut labelled = sent.clone();
@@ -226,13 +220,8 @@ mod tests {
             for frame in [&labelled, &elsewhere, &answer] {
                 tap.send(frame).unwrap();
             }
-            let begun = Instant::now();
-            let mut heard = Vec::new();
-            while heard.is_empty() {
-                assert!(begun.elapsed() < Duration::from_secs(5), "the answer never came");
-                heard.extend(socket.receive().unwrap());
-            }
-            assert_eq!(heard, [(index, Probe { is_answer: true, number: 77 })]);
+            let heard = wait_for("the answer comes", || socket.receive().unwrap());
+            assert_eq!(heard, (index, Probe { is_answer: true, number: 77 }));
             assert_eq!(socket.receive().unwrap(), None);
         });
     }

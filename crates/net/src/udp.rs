@@ -383,6 +383,7 @@ impl AsFd for Beacon {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::{HANG, until, wait_for};
     use polycast_types::Handle;
     use polycast_wire::VERSION;
     use polycast_wire::label;
@@ -404,19 +405,13 @@ mod tests {
     }
 
     fn receive_all(receiver: &mut DataReceiver, want: usize) -> Vec<Vec<u8>> {
-        let mut got = Vec::new();
-        for _ in 0..2_000 {
-            let mut buffer = vec![0; 65_536];
-            match receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap() {
-                Some(arrival) => {
-                    got.extend(buffer[..arrival.len].chunks(arrival.segment_len).map(<[u8]>::to_vec))
-                }
-                None => std::thread::sleep(std::time::Duration::from_millis(1)),
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 65_536]);
+        until("all are there", || {
+            while let Some(arrival) = receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap() {
+                got.extend(buffer[..arrival.len].chunks(arrival.segment_len).map(<[u8]>::to_vec));
             }
-            if got.len() >= want {
-                break;
-            }
-        }
+            got.len() >= want
+        });
         got
     }
 
@@ -488,7 +483,7 @@ mod tests {
             bind(&receiver, group).unwrap();
             receiver.join_multicast_v4(group.ip(), &LO).unwrap();
             setsockopt(&receiver, sockopt::IpRecvTos, &true).unwrap();
-            receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            receiver.set_read_timeout(Some(HANG)).unwrap();
             let class = dscp.map(|dscp| Dscp::try_from(dscp).unwrap());
             let mut sender = DataSender::open(LO, group).unwrap().with_class(class).unwrap();
             sender.segmentation = segmentation;
@@ -596,12 +591,9 @@ mod tests {
         let sender = stranger(LO);
         sender.send_to(&header(HANDLE), group).unwrap();
         let mut buffer = [0; 100];
-        let mut arrival = None;
-        for _ in 0..2_000 {
-            arrival = arrival.or(receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap());
-            std::thread::sleep(std::time::Duration::from_millis(if arrival.is_some() { 0 } else { 1 }));
-        }
-        let from = arrival.and_then(|arrival| arrival.from).map(std::net::SocketAddr::V4);
+        let arrival =
+            wait_for("it is there", || receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap());
+        let from = arrival.from.map(std::net::SocketAddr::V4);
         assert_eq!(from, Some(sender.local_addr().unwrap()));
     }
 }

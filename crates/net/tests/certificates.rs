@@ -3,6 +3,7 @@
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
 use polycast_net::tls::{PeerNames, SealError, Security, TlsFiles};
+use polycast_testing::HANG;
 use polycast_wire::control::Control;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa,
@@ -12,7 +13,7 @@ use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -90,7 +91,7 @@ fn read(stream: &mut FrameStream) -> Result<PeerNames, FrameError> {
             return Ok(stream.peer_names());
         }
         if !stream.fill()? {
-            stream.wait(Duration::from_secs(5)).unwrap();
+            stream.wait(HANG).unwrap();
         }
     }
 }
@@ -109,10 +110,10 @@ fn meet(
         if heard.is_ok() {
             stream.send(&Control::Alive).unwrap();
         }
-        stream.part(Duration::from_secs(2));
+        stream.part(HANG);
         heard
     });
-    let mut stream = FrameStream::connect(address, Duration::from_secs(5), Some(client)).unwrap();
+    let mut stream = FrameStream::connect(address, HANG, Some(client)).unwrap();
     stream.send(&Control::Alive).unwrap();
     let heard = read(&mut stream);
     drop(stream);
@@ -224,7 +225,7 @@ fn files_that_change_hold_for_new_connections() {
 fn connected(client: &Security, server: &Security) -> (FrameStream, FrameStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut client = FrameStream::connect(address, Duration::from_secs(5), Some(client)).unwrap();
+    let mut client = FrameStream::connect(address, HANG, Some(client)).unwrap();
     let mut server = FrameStream::stranger(listener.accept().unwrap().0, Some(server.clone())).unwrap();
     client.send(&Control::Alive).unwrap();
     let answering = std::thread::spawn(move || {
@@ -238,7 +239,8 @@ fn connected(client: &Security, server: &Security) -> (FrameStream, FrameStream)
 
 /// Reads until the connection fails, and gives why.
 fn end_of(mut stream: FrameStream) -> SealError {
-    for _ in 0..100 {
+    let begun = Instant::now();
+    while begun.elapsed() < HANG {
         stream.wait(Duration::from_millis(50)).unwrap();
         match stream.fill() {
             Err(FrameError::Seal(error)) => return error,

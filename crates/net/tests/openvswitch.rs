@@ -6,7 +6,7 @@ use polycast_net::devices::openflow::{
     Switch, SwitchError, SwitchListener, SwitchOptions, port,
 };
 use polycast_net::tls::{Security, TlsFiles};
-use polycast_testing::OpenVswitch;
+use polycast_testing::{HANG, OpenVswitch};
 use std::path::{Path, PathBuf};
 
 /// Where a switch is spoken to.
@@ -14,10 +14,20 @@ fn endpoint(ovs: &OpenVswitch) -> Endpoint {
     Endpoint::Unix(ovs.socket())
 }
 
+/// A switch that is late is not given up.
+fn patient() -> SwitchOptions {
+    SwitchOptions {
+        connect_timeout: HANG,
+        command_timeout: HANG,
+        keepalive: HANG,
+        ..SwitchOptions::default()
+    }
+}
+
 #[tokio::test]
 async fn groups_and_rules_are_taken_in_changed_and_taken_out() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), patient()).await.unwrap();
     let matching =
         || Match::udp().and(Field::InPort(1)).and(Field::Ipv4Dst([239, 1, 1, 0], [255, 255, 255, 0]));
     let rewrite = Action::Set(Field::eth_dst([2, 0, 0, 0, 0, 9]));
@@ -56,7 +66,7 @@ async fn groups_and_rules_are_taken_in_changed_and_taken_out() {
 #[tokio::test]
 async fn what_the_switch_refuses_is_said_in_words() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), patient()).await.unwrap();
     let to_group = |id| FlowMod::add(1, Match::any(), vec![Action::Group(id)]);
     let missing = switch.apply([GroupMod::to_ports(1, [2])], [to_group(1), to_group(99)]).await.unwrap_err();
     let SwitchError::Refused { number, of, reason, .. } = missing else { panic!("{missing}") };
@@ -71,7 +81,7 @@ async fn what_the_switch_refuses_is_said_in_words() {
 #[tokio::test]
 async fn ports_come_go_and_are_counted() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), patient()).await.unwrap();
     let mut events = switch.events();
     let ports = switch.ports().await.unwrap();
     let mut names: Vec<_> = ports.iter().map(|port| (port.number, port.name.as_str())).collect();
@@ -96,7 +106,7 @@ async fn ports_come_go_and_are_counted() {
 #[tokio::test]
 async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_missed() {
     let Some(mut ovs) = OpenVswitch::start() else { return };
-    let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), SwitchOptions::default()).await.unwrap();
+    let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), patient()).await.unwrap();
     let controller = format!("tcp:{}", listener.address().unwrap());
     ovs.control(&["set", "bridge", "br0", "other-config:datapath-id=00000000000000a7"]);
     ovs.control(&["set-controller", "br0", &controller]);
@@ -111,7 +121,7 @@ async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_miss
 #[tokio::test]
 async fn what_racks_need_is_there_and_taken_in() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), patient()).await.unwrap();
     assert!(switch.tables() >= 3 && switch.has_groups().await.unwrap());
     let groups = || Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst([239, 1, 1, 1]));
     let marked = vec![Action::Set(Field::IpDscp(34)), Action::SetQueue(3), Action::Output(2)];
@@ -176,7 +186,7 @@ async fn a_switch_that_connects_over_tls_shows_who_it_is() {
     let [ours, its] = certificates(ovs.place(), "one");
     let [_, foreign] = certificates(ovs.place(), "other");
     let security = Some(Security::files(ours.clone()).unwrap());
-    let options = SwitchOptions { security, ..SwitchOptions::default() };
+    let options = SwitchOptions { security, ..patient() };
     let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
     let controller = format!("ssl:{}", listener.address().unwrap());
     let text = |path: &PathBuf| path.to_str().unwrap().to_string();
@@ -201,7 +211,7 @@ async fn a_switch_that_connects_over_tls_shows_who_it_is() {
 #[tokio::test]
 async fn a_full_table_goes_in_at_once() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), patient()).await.unwrap();
     let address = |id: u32| [239, 1, (id / 256) as u8, (id % 256) as u8];
     let groups = (1..=1_000).map(|id| GroupMod::to_ports(id, [2, 3]));
     let matching = |id| Match::udp().and(Field::ipv4_dst(address(id)));

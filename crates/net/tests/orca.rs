@@ -58,7 +58,7 @@ fn next(tap: &Tap, within: Duration) -> Option<Vec<u8>> {
     }
 }
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = polycast_testing::HANG;
 const NOTHING: Duration = Duration::from_millis(3);
 
 /// A leaf of three hosts and two spines: the port up at bits 1 and 2, or the hosts at bits 1 to 3.

@@ -5,6 +5,7 @@ mod common;
 use common::authority::{Authority, words};
 use common::cluster::Daemon;
 use common::{Place, polycast};
+use polycast_testing::wait_for;
 use rcgen::CertificateParams;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +27,8 @@ impl Row {
 
     /// Runs it to its end: one line is its error.
     fn check(&self) {
-        let ran = polycast(&words(&self.arguments));
+        let arguments = words(&self.arguments);
+        let ran = wait_for(self.what, || Some(polycast(&arguments)).filter(|ran| !common::was_late(ran)));
         let what = self.what;
         assert_eq!(ran.status, 1, "{what}: {}", ran.stderr);
         let errors: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("error: ")).collect();

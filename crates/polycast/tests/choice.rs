@@ -13,8 +13,8 @@ fn the_manager_chooses_the_fabric_by_the_object() {
     if !needs(&[&[Need::Root, Need::Namespaces][..], &programs].concat()) {
         return;
     }
-    const SPEC: &str =
-        "blast:racks=3,hosts=1,next=ip-multicast,circuit-ms=200,rate=100mbit,core=20mbit,choose=time";
+    const SPEC: &str = "blast:racks=3,hosts=1,next=ip-multicast,circuit-ms=200,rate=100mbit,core=20mbit,choose=time,\
+                        patience-ms=60000";
     let place = Place::new();
     let cast = |bytes: usize| {
         let file = place.file("object", &noise(bytes));
@@ -26,14 +26,19 @@ fn the_manager_chooses_the_fabric_by_the_object() {
         assert!(report["took_s"].as_f64().is_some_and(|took| took > 0.0), "{report}");
         report
     };
+    // Which path is taken is its choice; a receiver that is late on a busy machine may be left to catch up by another way.
+    let over = |report: &serde_json::Value, fabric: &str| {
+        report["fabric"].as_str().unwrap().split('+').next() == Some(fabric)
+    };
     // 6 ms and 40 ms at 20 Mbit/s, or 200 ms and 8.4 ms at 95.
     let small = cast(100_000);
-    assert_eq!(small["fabric"], "ip-multicast", "{small}");
+    assert!(over(&small, "ip-multicast"), "{small}");
     assert_eq!(small["passed_over"][0]["fabric"], "ocs", "{small}");
     assert_eq!(small["passed_over"][0]["why"], "estimated 208 ms, ip-multicast 46.0 ms", "{small}");
     // 6 ms and 4 s, or 200 ms and 842 ms.
     let large = cast(10_000_000);
-    assert_eq!((&large["fabric"], &large["passed_over"]), (&"ocs".into(), &serde_json::json!([])), "{large}");
+    assert!(over(&large, "ocs"), "{large}");
+    assert_eq!(large["passed_over"], serde_json::json!([]), "{large}");
     let estimate = large["estimate_s"].as_f64().unwrap();
     assert!((1.04..1.05).contains(&estimate), "{large}");
 }

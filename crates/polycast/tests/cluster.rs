@@ -3,10 +3,10 @@
 mod common;
 
 use common::cluster::{Cluster, Daemon};
-use common::{Place, begin, command, end, noise, polycast, signal};
+use common::{Place, begin, command, end, noise, polycast, signal, spared};
+use polycast_testing::wait_for;
 use rustix::process::Signal;
 use std::fs;
-use std::time::{Duration, Instant};
 
 #[test]
 fn objects_travel_between_agents() {
@@ -46,7 +46,8 @@ fn objects_travel_between_agents() {
 
 #[test]
 fn wrong_input_gets_one_sentence() {
-    let cluster = Cluster::start(&["a", "b"]);
+    // As long as that, agents that a request names may still come.
+    let cluster = Cluster::with("silence-ms = 4000\n", &["a", "b"]);
     let file = cluster.place.file("f", b"bytes");
     assert_eq!(cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]).status, 0);
     let again = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
@@ -82,9 +83,9 @@ fn wrong_input_gets_one_sentence() {
 /// The manager is not on the data path: what runs goes on without it, and what is new says why it cannot.
 #[test]
 fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
-    let mut cluster = Cluster::start(&["a", "b"]);
-    let bytes = noise(60_000_000);
-    let file = cluster.place.file("f", &bytes);
+    // The first transfer takes three seconds.
+    let mut cluster = Cluster::with("[ip-multicast]\nrate = '160mbit'\n", &["a", "b"]);
+    let file = cluster.place.file("f", &noise(60_000_000));
     let sending = cluster.begin("a", &["send", &file, "--to", "b", "--id", "1"]);
     cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
     cluster.managers[0].kill();
@@ -93,11 +94,9 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
     let status = cluster.await_status("a", |s| s["manager_connected"] == false);
     let error = status["manager_error"].as_str().unwrap();
     assert!(!error.is_empty() && !error.contains("os error"), "{error}");
-    let begun = Instant::now();
     let refused = cluster.at("a", &["send", &file, "--to", "b", "--id", "2"]);
     assert_eq!(refused.status, 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("manager"), "{}", refused.stderr);
-    assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?} to say so", begun.elapsed());
 
     let address = cluster.managers[0].address().to_string();
     cluster.managers[0] = Daemon::manager(&address, &[]);
@@ -179,14 +178,10 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
         end(child).json()
     };
-    let begun = Instant::now();
-    let first = loop {
+    let first = wait_for("a message that is heard", || {
         let sent = send("one\n");
-        if sent["unheard"] == 0 {
-            break sent["messages"].clone();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{sent}");
-    };
+        (sent["unheard"] == 0).then(|| sent["messages"].clone())
+    });
     assert_eq!(first, 1);
     assert_eq!(send("\nthree, without an end")["messages"], 2);
     let text = end(text);
@@ -277,23 +272,27 @@ fn objects_are_named_replaced_and_removed_everywhere() {
 #[test]
 fn a_send_that_is_ended_goes_on_from_what_receivers_have() {
     const LEN: usize = 40_000_000;
-    let cluster = Cluster::with("[ip-multicast]\nrate = '160mbit'\n", &["a", "b"]);
+    // It would take 40 s.
+    let cluster = Cluster::with("[ip-multicast]\nrate = '8mbit'\n", &["a", "b"]);
     let file = cluster.place.file("big.bin", &noise(LEN));
-    let sending = cluster.begin("a", &["send", &file, "--to", "b"]);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b", "--fabric", "ip-multicast", "--or-fail"]);
+    let of = |percent: u64| LEN as u64 * percent / 100;
     cluster.await_status("b", |status| {
-        status["transfers"][0]["verified_bytes"].as_u64().unwrap_or(0) >= LEN as u64 * 60 / 100
+        status["transfers"][0]["verified_bytes"].as_u64().is_some_and(|bytes| bytes >= of(5))
     });
     let coming = cluster.at("b", &["ls"]).json();
     assert_eq!(coming[0]["name"], "big.bin", "{coming}");
-    assert!(coming[0]["percent"].as_u64().is_some_and(|percent| percent >= 60), "{coming}");
+    let percent = coming[0]["percent"].as_u64().unwrap();
+    assert!((5..100).contains(&percent), "{coming}");
     signal(&sending, Signal::INT);
     let stopped = end(sending);
     assert!(stopped.status == 1 && stopped.stderr.contains("goes on from there"), "{}", stopped.stderr);
     cluster.await_answer("b", &["ls"], |listed| listed.as_array().is_some_and(Vec::is_empty));
-    let again = cluster.at("a", &["send", &file, "--to", "b"]);
+    let again = cluster.at("a", &["send", &file, "--to", "b", "--fabric", "tcp-chain", "--or-fail"]);
     assert_eq!(again.status, 0, "{}", again.stderr);
-    let sent = again.json()["sent_bytes"].as_u64().unwrap();
-    assert!((1..=LEN as u64 * 45 / 100).contains(&sent), "{sent} bytes were sent again");
+    // What it had then, and not more than it may have got since.
+    let spared = spared(&again.json());
+    assert!(spared >= of(percent), "{spared} bytes were spared after {percent} %: {}", again.stdout);
 }
 
 #[test]

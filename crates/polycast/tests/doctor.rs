@@ -4,7 +4,7 @@
 mod common;
 
 use common::polycast;
-use polycast_testing::{Need, needs};
+use polycast_testing::{Need, needs, until};
 use serde_json::Value;
 use std::process::Command;
 
@@ -56,7 +56,7 @@ impl Hosts {
         (ran.status.code().unwrap(), checks.collect())
     }
 
-    /// The verdict on one thing, once the second host answers.
+    /// The verdict on one thing.
     fn verdict(&self, name: &str, args: &[&str]) -> String {
         let (status, checks) = self.ask(args);
         let failed = checks.iter().any(|(_, verdict)| verdict == "failed");
@@ -65,13 +65,9 @@ impl Hosts {
         found.unwrap_or_else(|| panic!("no {name} in {checks:?}")).1.clone()
     }
 
-    fn wait(&self) {
-        for _ in 0..50 {
-            if self.verdict("multicast", &[]) == "ok" {
-                return;
-            }
-        }
-        panic!("the other host does not answer");
+    /// Waits for a verdict: what an answer says that is late, the next one says, too.
+    fn finds(&self, name: &str, args: &[&str], verdict: &str, why: &str) {
+        until(&format!("{name} is {verdict}, as {why}"), || self.verdict(name, args) == verdict);
     }
 }
 
@@ -92,21 +88,21 @@ fn what_is_wrong_between_hosts_is_named() {
     }
     let hosts = Hosts::new("x");
     let tag = &hosts.tag;
-    hosts.wait();
-    assert_eq!(hosts.verdict("packets", &[]), "ok");
-    assert_eq!(hosts.verdict("host", &["--to", "10.79.1.2"]), "ok");
-    assert_eq!(hosts.verdict("host", &["--to", "10.79.1.3"]), "failed", "no host is there");
+    hosts.finds("multicast", &[], "ok", "the other host answers");
+    hosts.finds("packets", &[], "ok", "all lengths come through");
+    hosts.finds("host", &["--to", "10.79.1.2"], "ok", "it answers");
+    hosts.finds("host", &["--to", "10.79.1.3"], "failed", "no host is there");
     shell(&format!("ip -n {tag}b link set eth0 mtu 1500"));
-    assert_eq!(hosts.verdict("packets", &[]), "failed", "long packets are lost");
+    hosts.finds("packets", &[], "failed", "long packets are lost");
     shell(&format!("ip -n {tag}b link set eth0 mtu 4000"));
     shell(&format!(
         "ip netns exec {tag}b nft 'add table inet f; add chain inet f i {{ type filter hook input priority 0; }}; \
          add rule inet f i ip daddr 239.255.0.0/16 drop'"
     ));
-    assert_eq!(hosts.verdict("multicast", &[]), "warning", "only this host hears it");
-    assert_eq!(hosts.verdict("host", &["--to", "10.79.1.2"]), "failed", "multicast does not get there");
+    hosts.finds("multicast", &[], "warning", "only this host hears it");
+    hosts.finds("host", &["--to", "10.79.1.2"], "failed", "multicast does not get there");
     shell(&format!("ip -n {tag}a link set eth0 down"));
-    assert_eq!(hosts.verdict("interface", &[]), "failed", "only the loopback is left");
+    hosts.finds("interface", &[], "failed", "only the loopback is left");
 }
 
 #[test]

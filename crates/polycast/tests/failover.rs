@@ -31,7 +31,8 @@ impl Managers {
         // One address: a second transfer has to wait for the first one.
         let [.., third, last] = std::process::id().to_be_bytes();
         let settings = format!(
-            "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.254.{third}.{last}/32'\nport = 17412\nrate = '400mbit'\n"
+            "fabrics = ['ip-multicast']\nreconnect-ms = 60000\n\
+             [ip-multicast]\npool = '239.254.{third}.{last}/32'\nport = 17412\nrate = '400mbit'\n"
         );
         let config = place.file("manager.toml", settings.as_bytes());
         let mut shown = Vec::new();
@@ -107,20 +108,32 @@ fn sealed_transfers_outlive_their_leaders() {
     fail_over(managers, 2);
 }
 
+/// Bytes of the objects of a round: 1.2 s at the rate of the path.
+const ROUND_BYTES: u64 = 60_000_000;
+/// The most: where even that is sent before a leader can be ended, the test says so.
+const ROUND_BYTES_MOST: u64 = 32 * ROUND_BYTES;
+
 fn fail_over(mut managers: Managers, rounds: u32) {
-    let big = managers.cluster.big(60_000_000);
     let (mut noticed, mut gaps) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        let kills = round % 2 == 0;
-        let (first, second) = (format!("{}", 2 * round + 1), format!("{}", 2 * round + 2));
-        let cluster = &managers.cluster;
-        let running = cluster.begin("a", &["send", &big, "--to", "b,c", "--id", &first]);
-        cluster.await_status("a", |s| s["transfers"][0]["path"]["fabric"] == "ip-multicast");
-        let waiting = cluster.begin("b", &["send", &big, "--to", "a,c", "--id", &second]);
-        cluster.await_status("b", |s| {
-            s["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t["waiting"]["before"] == 0))
-        });
+    let (mut bytes, mut done, mut objects) = (ROUND_BYTES, 0, 1_u32..);
+    let big = managers.cluster.big(bytes);
+    while done < rounds {
+        let kills = done % 2 == 0;
+        let mut id = || objects.next().unwrap().to_string();
+        let (first, second) = (id(), id());
+        let send = |agent: &str, to: &str, id: &str| {
+            managers.cluster.begin(agent, &["send", &big, "--to", to, "--id", id, "--slow", "wait"])
+        };
+        let mut running = send("a", "b,c", &first);
+        let has = |status: &Value, what: &str| {
+            status["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t[what].is_object()))
+        };
+        managers.cluster.await_status("a", |s| has(s, "path"));
+        let mut waiting = send("b", "a,c", &second);
+        managers.cluster.await_status("b", |s| has(s, "waiting") || has(s, "path"));
         let ended = managers.end_leader(kills);
+        // On a slow machine it may be over before the leader has ended: then the next ones are longer.
+        let counts = [&mut running, &mut waiting].into_iter().all(|one| one.try_wait().unwrap().is_none());
         let cluster = &managers.cluster;
         let begun = Instant::now();
         cluster.await_status("b", |s| s["manager_connected"] == false || s["manager"] != ended.as_str());
@@ -133,13 +146,19 @@ fn fail_over(mut managers: Managers, rounds: u32) {
         }
         for (name, child) in [("running", running), ("waiting", waiting)] {
             let ran = managers.watch(child);
-            assert_eq!(ran.status, 0, "round {round}, the {name} one: {} {}", ran.stdout, ran.stderr);
+            assert_eq!(ran.status, 0, "round {done}, the {name} one: {} {}", ran.stdout, ran.stderr);
             let report = ran.json();
             let receivers = report["receivers"].as_array().unwrap();
             assert!(receivers.len() == 2 && receivers.iter().all(|r| r["verified"] == true), "{report}");
             assert!(report["path_lost"].is_null(), "{report}");
             assert_eq!(report["sealed"], !managers.shown.is_empty(), "{report}");
         }
+        match counts {
+            true => done += 1,
+            false => bytes *= 2,
+        }
+        assert!(bytes <= ROUND_BYTES_MOST, "a transfer is over before a leader can be ended");
+        managers.cluster.big(bytes);
         for (id, agents) in [(&first, ["b", "c"]), (&second, ["a", "c"])] {
             for agent in agents {
                 assert_eq!(managers.cluster.at(agent, &["rm", id]).status, 0);

@@ -5,8 +5,8 @@ mod common;
 
 use common::lan::{HOSTS, Lan, Running, address};
 use common::{noise, polycast};
+use polycast_testing::until;
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 const OFFER: &str = "tcp dport 18067 accept; ip daddr 239.255.80.67 udp dport 18067 accept";
 const MULTICAST: &str = "ip daddr 239.255.0.0/16 udp dport 18067 accept";
@@ -36,7 +36,7 @@ fn without_multicast_an_offer_needs_tcp_only() {
     let report = lan.deliver(3, &["--from", &from]);
     assert_eq!(fabrics(&report), ["tcp-chain"; 3]);
     let sent = report["sent_bytes"].as_u64().unwrap();
-    assert!(sent < 2 * 3_000_000, "{sent} bytes sent: the receivers pass it on");
+    assert!(sent < 3 * 3_000_000, "{sent} bytes sent: the receivers pass it on");
     // The receivers let in nothing at all: each fetches from the source.
     (1..HOSTS).for_each(|host| lan.let_in(host, NOTHING));
     assert_eq!(fabrics(&lan.deliver(3, &["--from", &from])), ["tcp-chain"; 3]);
@@ -68,11 +68,7 @@ fn agents_need_the_documented_ports_only() {
         let ran = lan.begin(host, &["status", "--socket", &sockets[host]]).end();
         serde_json::from_str::<Value>(&ran.stdout).map_or(0, |s| s["peers"].as_array().map_or(0, Vec::len))
     };
-    let begun = Instant::now();
-    while peers(1) < HOSTS - 1 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "they do not see each other");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until("they see each other", || peers(1) == HOSTS - 1);
     let with_multicast = "tcp dport 7401 accept; ip daddr 239.255.64.0/24 udp dport 7410 accept";
     for (id, rules, fabric) in
         [("1", with_multicast, "ip-multicast"), ("2", "tcp dport 7401 accept", "tcp-chain")]
@@ -82,7 +78,8 @@ fn agents_need_the_documented_ports_only() {
         let mut bytes = noise(3_000_000);
         bytes.iter_mut().for_each(|byte| *byte ^= id.as_bytes()[0]);
         let file = lan.place.file(&format!("object {id}"), &bytes);
-        let ran = lan.begin(1, &["send", &file, "--to", &to, "--id", id, "--socket", &sockets[1]]).end();
+        let send = ["send", &file, "--to", &to, "--id", id, "--slow", "wait", "--socket", &sockets[1]];
+        let ran = lan.begin(1, &send).end();
         assert_eq!(ran.status, 0, "{}", ran.stderr);
         assert_eq!(fabrics(&ran.json()), [fabric; HOSTS - 2], "{}", ran.stdout);
     }

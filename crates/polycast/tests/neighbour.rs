@@ -87,7 +87,7 @@ fn a_receiver_of_another_implementation_gets_the_object() {
         "--interface",
         "lo",
         "--timeout",
-        "30s",
+        "10m",
         "--json",
     ]);
     let ran = python("receiver.py").args([&out, "--loss", "0.1"]).output().unwrap();

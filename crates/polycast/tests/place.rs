@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Place, Ran, begin, command, end, noise, signal};
+use common::{Place, Ran, begin, command, end, noise, signal, spared};
+use polycast_testing::until;
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -10,7 +11,6 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// An acceptor takes whatever is offered on its network: one test at a time.
 static NETWORK: Mutex<()> = Mutex::new(());
@@ -77,8 +77,7 @@ fn what_is_equal_is_not_sent_again() {
     bytes[1_000_000] ^= 1;
     fs::write(&file, &bytes).unwrap();
     let (offered, accepted) = pass(&file, &["--out", &place.path("copy"), "--update", "--json"]);
-    let sent = offered.json()["sent_bytes"].as_u64().unwrap();
-    assert!((1..=600_000).contains(&sent), "{sent} bytes");
+    assert!(spared(&offered.json()) >= 3_000_000 - 2 * (1 << 18), "{}", offered.stdout);
     assert_eq!(accepted.json()["unchanged"], false);
     assert!(fs::read(place.path("copy")).unwrap() == bytes);
 }
@@ -116,6 +115,7 @@ fn objects_come_from_and_go_to_pipes() {
 #[test]
 fn a_transfer_that_is_ended_by_a_signal_goes_on_from_there() {
     const LEN: usize = 40_000_000;
+    const PART: u64 = 4_000_000;
     let _alone = alone();
     let bytes = noise(LEN);
     for at_source in [true, false] {
@@ -124,13 +124,10 @@ fn a_transfer_that_is_ended_by_a_signal_goes_on_from_there() {
         let out = place.path("copy");
         let part = place.path(".copy.polycast-part");
         let acceptor = accept(&["--out", &out]);
-        let source = offer(&file, &["--rate", "160mbit"]);
-        let begun = Instant::now();
+        // It would take 20 s.
+        let source = offer(&file, &["--rate", "16mbit"]);
         let written = || fs::metadata(&part).map_or(0, |m| std::os::unix::fs::MetadataExt::blocks(&m) * 512);
-        while written() < LEN as u64 * 60 / 100 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nothing arrives");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("a part of it is there", || written() >= PART);
         signal(if at_source { &source } else { &acceptor }, Signal::INT);
         let (stopped, other) = (end(source), end(acceptor));
         assert!(other.stderr.contains("kept"), "{}", other.stderr);
@@ -138,8 +135,7 @@ fn a_transfer_that_is_ended_by_a_signal_goes_on_from_there() {
         assert!(!Path::new(&out).exists(), "something half-written is visible");
         let (offered, accepted) = pass(&file, &["--out", &out]);
         assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
-        let sent = offered.json()["sent_bytes"].as_u64().unwrap();
-        assert!(sent <= LEN as u64 * 45 / 100, "{sent} bytes were sent again");
+        assert!(spared(&offered.json()) > PART / 2, "what was verified is sent again: {}", offered.stdout);
         assert!(fs::read(&out).unwrap() == bytes);
         assert!(!Path::new(&part).exists(), "the part stays behind");
     }

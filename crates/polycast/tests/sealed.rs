@@ -3,29 +3,36 @@
 mod common;
 
 use common::lan::{HOSTS, Lan, Running, address};
-use common::{Place, begin, end, noise, polycast};
+use common::{Place, Talking, begin, end, noise, polycast};
 use polycast_testing::{Need, needs};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 /// Bytes of the object that a listener may not see in a row.
 const WINDOW_LEN: usize = 16;
 /// What the object is called: a listener may not see that either.
 const NAME: &str = "the-name-of-the-object";
 
-/// Starts a script in a namespace, and waits until it has begun.
-fn script(space: &str, words: &[&str]) -> Running {
+/// Starts a script in a namespace, and waits until it has begun; gives what else it says, too.
+fn script(space: &str, words: &[&str]) -> (Running, BufReader<ChildStdout>) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sealed/");
     let mut command = Command::new("ip");
     command.args(["netns", "exec", space, "python3", &format!("{folder}{}", words[0])]).args(&words[1..]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut says = BufReader::new(child.stdout.take().unwrap());
+    let running = Running(Some(child));
+    await_line(&mut says, "stands");
+    (running, says)
+}
+
+fn await_line(says: &mut BufReader<ChildStdout>, expected: &str) {
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "stands");
-    Running(Some(child))
+    says.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), expected);
 }
 
 /// How many of the object's pieces of 16 bytes were seen on the way, and whether its name was.
@@ -44,11 +51,12 @@ fn overheard(lan: &Lan, offer: &[&str], accept: &[&str]) -> (Value, (usize, bool
     let file = lan.place.file(NAME, &object);
     let kept = lan.place.path("frames");
     let listening = script(&lan.switch(), &["eaves.py", &kept]);
-    let (offering, code) = lan.offer(&file, HOSTS - 1, offer);
+    let (offering, code) =
+        lan.offer(&file, HOSTS - 1, &[&["--slow", "wait", "--timeout", "2m"], offer].concat());
     let accepting: Vec<Running> = (1..HOSTS)
         .map(|host| {
             let out = lan.place.path(&format!("out{host}"));
-            let words = ["accept", &code, "--out", &out, "--timeout", "20s", "--force"];
+            let words = ["accept", &code, "--out", &out, "--force"];
             lan.begin(host, &[&words[..], accept].concat())
         })
         .collect();
@@ -98,26 +106,30 @@ fn who_listens_reads_nothing() {
 #[test]
 fn forged_packets_change_nothing_and_are_counted() {
     let Some(lan) = Lan::new().filter(|_| needs(&[Need::Tool("python3")])) else { return };
-    let object = noise(30_000_000);
+    let object = noise(4_000_000);
     let file = lan.place.file("object", &object);
-    let forging = script(&lan.space(3), &["forge.py", &address(3), "20000", &address(0)]);
-    let (offering, code) = lan.offer(&file, 2, &["--rate", "500mbit"]);
-    let accepting: Vec<(String, Running)> = (1..3)
-        .map(|host| {
-            let out = lan.place.path(&format!("out{host}"));
-            let running = lan.begin(host, &["accept", &code, "--out", &out, "--timeout", "20s"]);
-            (out, running)
-        })
-        .collect();
-    for (out, accepting) in accepting {
+    let own = [address(3), address(0)];
+    let (forging, mut says) = script(&lan.space(3), &["forge.py", &own[0], "20000", &own[1]]);
+    let (offering, code) = lan.offer(&file, 1, &["--serve", "--rate", "50mbit", "--slow", "wait"]);
+    let accept = |host: usize, name: &str| {
+        let out = lan.place.path(name);
+        (lan.begin(host, &["accept", &code, "--out", &out]), out)
+    };
+    let received = |(accepting, out): (Running, String)| {
         let ran = accepting.end();
         assert_eq!(ran.status, 0, "{}", ran.stderr);
-        let report = ran.json();
+        assert!(fs::read(out).unwrap() == object);
+        ran.json()
+    };
+    // It forges when it has heard of the transfer: and from then on, when others come.
+    received(accept(1, "first"));
+    await_line(&mut says, "forges");
+    for accepting in [accept(1, "again"), accept(2, "other")] {
+        let report = received(accepting);
         assert!(report["forged_packets"].as_u64() > Some(0), "{report}");
         assert_eq!(report["corrupt_groups"], 0, "{report}");
-        assert!(fs::read(out).unwrap() == object);
     }
-    let offered = offering.end().json();
+    let offered = offering.stop(Signal::INT).json();
     assert!(offered["forged_packets"].as_u64() > Some(0), "{offered}");
     drop(forging);
 }
@@ -144,10 +156,11 @@ fn ends_that_do_not_belong_together_say_so() {
     for (offer, accept, sentence) in cases {
         let here = ["offer", &file, "--receivers", "1", "--interface", "lo", "--port", &port];
         let mut offering = begin(&[&here[..], offer].concat());
-        let there = ["accept", "--interface", "lo", "--from", &from, "--out", &out, "--timeout", "3s"];
-        let ran = end(begin(&[&there[..], accept].concat()));
+        let there = ["accept", "--interface", "lo", "--from", &from, "--out", &out];
+        let looking = Talking::begin(&[&there[..], accept].concat());
+        looking.await_words(sentence);
+        let ran = looking.stop(Signal::INT);
         assert_eq!(ran.status, 1, "{offer:?} {accept:?}: {}", ran.stderr);
-        assert!(ran.stderr.contains(sentence), "{offer:?} {accept:?}: {}", ran.stderr);
         assert!(!fs::exists(&out).unwrap());
         offering.kill().unwrap();
         offering.wait().unwrap();
@@ -156,19 +169,7 @@ fn ends_that_do_not_belong_together_say_so() {
     let here =
         ["offer", &file, "--receivers", "1", "--interface", "lo", "--port", &port, "--key-file", &keys[0]];
     let offering = begin(&here);
-    let there = [
-        "accept",
-        "--interface",
-        "lo",
-        "--from",
-        &from,
-        "--out",
-        &out,
-        "--key-file",
-        &keys[0],
-        "--timeout",
-        "9s",
-    ];
+    let there = ["accept", "--interface", "lo", "--from", &from, "--out", &out, "--key-file", &keys[0]];
     let ran = end(begin(&there));
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert_eq!(fs::read(&out).unwrap(), b"bytes");

@@ -2,6 +2,7 @@
 
 use crate::{limit, workspace};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(crate) struct Step {
     /// When it is given up: several times what it takes on two cores from nothing.
     pub(crate) minutes_max: u64,
     pub(crate) kind: Kind,
-    /// Whether it runs where no step is named.
+    /// Whether it runs where no step is named; others are jobs of the workflow.
     pub(crate) is_usual: bool,
 }
 
@@ -41,14 +42,17 @@ const fn builds(name: &'static str, arguments: &'static [&'static str], minutes_
 pub(crate) const PREPARE: &str = "prepare";
 const PREPARES: Option<&str> = Some(PREPARE);
 
-/// Documentation, with what clippy has checked: without its name in the way, cargo would check every crate again.
-const DOC: &[&str] = &["doc", "--locked", "--workspace", "--no-deps"];
+/// The step that makes documentation out of what clippy has checked.
+const DOC: &str = "doc";
 
 pub(crate) const STEPS: &[Step] = &[
     builds("fmt", &["fmt", "--all", "--", "--check"], 5),
     Step { kind: Kind::Tests, ..builds("test", &[], 60) },
     builds("clippy", &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], 30),
-    Step { environment: &[("RUSTDOCFLAGS", "-D warnings")], ..builds("doc", DOC, 20) },
+    Step {
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..builds(DOC, &["doc", "--locked", "--workspace", "--no-deps"], 20)
+    },
     // What a newcomer builds first, and what delivers without planners, simulator and lab.
     builds(
         "small",
@@ -60,9 +64,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },
     // The jar for Spark, with jobs of one version of it; most of the first run is to download that.
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("spark", &["spark"], 30) },
-    // The same seed each time: what a change did not bring is looked for by longer runs.
+    // With a build of its own, which takes longest of all. The tests run every target on its corpus and on damaged copies; this finds
+    // what coverage leads to, with the same seed each time.
     Step {
         kind: Kind::Waits { fetch: None, build: PREPARES },
+        is_usual: false,
         ..builds("fuzz", &["fuzz", "--seconds", "2", "--seed", "1", "--jobs", "2"], 40)
     },
     // These need a toolchain, a target or a program that most machines lack.
@@ -89,6 +95,9 @@ impl Step {
             }
         };
         command.envs(self.environment.iter().copied()).current_dir(workspace::root());
+        if self.name == DOC {
+            command.envs(clippy_compiler());
+        }
         command
     }
 
@@ -104,6 +113,17 @@ impl Step {
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs(self.minutes_max * 60).mul_f64(limit::patience())
     }
+}
+
+/// What `cargo clippy -- -D warnings` tells cargo. To a cargo that is told the same, what clippy has checked is checked; otherwise it
+/// would check every crate again before it makes documentation of it.
+fn clippy_compiler() -> Vec<(&'static str, OsString)> {
+    let sysroot = Command::new("rustc").current_dir(workspace::root()).args(["--print", "sysroot"]).output();
+    let sysroot = sysroot.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
+    let driver = sysroot.map(|sysroot| PathBuf::from(sysroot).join("bin/clippy-driver")).ok();
+    let Some(driver) = driver.filter(|driver| driver.exists()) else { return Vec::new() };
+    let arguments = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+    vec![("RUSTC_WORKSPACE_WRAPPER", driver.into()), ("CLIPPY_ARGS", arguments.into())]
 }
 
 /// The cargo that started this program.

@@ -3,6 +3,7 @@ use polycast_net::devices::circuits::{
     CircuitClient, CircuitError, CircuitOptions, DIALECTS, Held, Login, Plain, dialect,
 };
 use polycast_planning::circuits::Connection;
+use polycast_testing::HANG;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -40,9 +41,14 @@ fn with_dialect(name: &str, millis: u64, test: impl AsyncFnOnce(CircuitClient, R
     });
 }
 
+/// A switch that is late is not given up.
+fn patient() -> CircuitOptions {
+    CircuitOptions { connect_timeout: HANG, command_timeout: HANG, ..CircuitOptions::new(Arc::new(Plain)) }
+}
+
 fn with_login(password: &str) -> CircuitOptions {
     let login = Login { user: "lab".into(), password: password.into() };
-    CircuitOptions { login: Some(login), ..CircuitOptions::new(Arc::new(Plain)) }
+    CircuitOptions { login: Some(login), ..patient() }
 }
 
 fn circuit(from: u32, to: u32) -> Circuit {
@@ -122,7 +128,7 @@ fn what_cannot_be_is_denied_with_its_reason() {
         assert_eq!(*mirrors.0.borrow(), [(circuit(0, 4), Light::Full)]);
         let wrong = CircuitClient::connect(address, with_login("guess")).await.unwrap_err();
         assert!(matches!(wrong, CircuitError::Login { .. }), "{wrong}");
-        let stranger = CircuitClient::connect(address, CircuitOptions::new(Arc::new(Plain))).await.unwrap();
+        let stranger = CircuitClient::connect(address, patient()).await.unwrap();
         let denied = stranger.retrieve().await.unwrap_err();
         assert!(denied.to_string().contains("Login Not Active"), "{denied}");
     });

@@ -234,7 +234,7 @@ mod tests {
         drop(commits);
         // What follows from this cannot be written: the core must not go on as if it were.
         let _late = join(&core, "b");
-        tokio::time::timeout(Duration::from_secs(5), core.stopped()).await.expect("it ends");
+        tokio::time::timeout(polycast_testing::HANG, core.stopped()).await.expect("it ends");
         assert!(messages.recv().await.is_none(), "its sessions end");
         assert_eq!(join(&core, "c").unwrap_err().kind, Kind::ManagerUnreachable);
     }

@@ -236,20 +236,14 @@ impl Seat {
     /// Does what a message says. A message that makes no sense ends the session.
     pub(crate) fn handle(&self, message: Said) -> Result<(), Refusal> {
         let came_at = Instant::now();
-        let may_wait = matches!(message, Said::Directory(_));
-        let handled = self.core.with(|inner| {
+        self.core.with(|inner| {
             if inner.seats.number_of(&self.agent) != Some(self.number) {
                 // One that was superseded has been told so; a session that is only gone begins again.
                 return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
             }
             inner.note_heard(&self.agent);
             inner.take_in(&self.agent, message, came_at)
-        });
-        if may_wait {
-            // Agents that ask for an object are gathered for less time than a heartbeat takes.
-            self.core.changed.notify_one();
-        }
-        handled
+        })
     }
 
     /// Waits until the manager ends.

@@ -432,6 +432,7 @@ fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::HANG;
     use polycast_wire::switches::FRAME_LEN_MAX;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
@@ -459,7 +460,7 @@ mod tests {
             listen: "127.0.0.1:0".parse().unwrap(),
             leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
             first_leaf: 16,
-            answers_within: Duration::from_secs(5),
+            answers_within: HANG,
             key: WordsKey::default(),
         }
     }
@@ -530,8 +531,7 @@ mod tests {
     async fn a_refusal_and_a_rack_without_agents_are_the_plans_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (news, mut said) = mpsc::channel(8);
-        let short = Duration::from_millis(300);
-        let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&[&listener]) }, news);
+        let mut task = Task::new(settings(&[&listener]), news);
         let ask = |set: Vec<DeviceCommand>| {
             let (reply, answer) = tokio::sync::oneshot::channel();
             (Job { change: Change { clear: vec![], set }, reply }, answer)
@@ -543,6 +543,7 @@ mod tests {
             (Err(DeviceError::Refused("its table is full".into())), 2)
         );
         assert!(task.wanted.is_empty());
+        task.settings.answers_within = Duration::from_millis(300);
         let (job, answer) = ask(vec![label(13, 1)]);
         task.perform(job).await;
         let reason = answer.await.unwrap().unwrap_err().to_string();

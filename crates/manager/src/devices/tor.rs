@@ -811,7 +811,14 @@ mod tests {
     /// What a switch's own tool lists, and not what was sent to it.
     #[tokio::test]
     async fn a_real_switch_lists_as_many_relaying_rules_as_the_paper_counts() {
-        let Some(ovs) = polycast_testing::OpenVswitch::start() else { return };
+        use polycast_testing::{HANG, OpenVswitch};
+        let Some(ovs) = OpenVswitch::start() else { return };
+        let options = SwitchOptions {
+            connect_timeout: HANG,
+            command_timeout: HANG,
+            keepalive: HANG,
+            ..SwitchOptions::default()
+        };
         for (p, k, expected) in [(2, 2, 4), (2, 3, 12), (3, 2, 6), (4, 4, 256)] {
             let network = polycast_topology::Shufflecast::new(p, k).unwrap();
             let statics = polycast_planning::relays::StaticRules::new(&network);
@@ -822,7 +829,7 @@ mod tests {
                 let _said = ovs.ofctl("del-flows", &[]);
                 let ports = TorPorts { subnets: Arc::clone(&subnets), ..task().ports };
                 let reach = Reach::At(Endpoint::Unix(ovs.socket()), None);
-                let tor = Tor::new(rack, reach, SwitchOptions::default(), ports, Duration::from_secs(600));
+                let tor = Tor::new(rack, reach, options.clone(), ports, Duration::from_secs(600));
                 let ((jobs, todo), (news, _news)) = (mpsc::channel(1), mpsc::channel(64));
                 let running = tokio::spawn(Box::new(tor).run(todo, news));
                 let set = statics.sources(rack).iter().map(|source| relay_rule(rack, *source)).collect();

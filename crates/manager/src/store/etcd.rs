@@ -6,6 +6,7 @@ use super::{ANSWER_TIMEOUT, Etcd, StoreError, api};
 use hyper_util::rt::TokioIo;
 use polycast_net::tls::ForeignServer;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -17,11 +18,22 @@ pub(crate) struct Servers {
     channels: Vec<Channel>,
     /// The one that answered last, modulo how many there are.
     at: AtomicUsize,
+    /// How long one may take to answer.
+    within: Duration,
 }
 
 impl Servers {
     /// Connections to these, over TLS where there is a `server`; nothing is sent yet. Needs a tokio runtime around it.
     pub(crate) fn new(endpoints: &[String], server: Option<ForeignServer>) -> Result<Self, StoreError> {
+        Self::answering_within(endpoints, server, ANSWER_TIMEOUT)
+    }
+
+    /// The same, with servers that may take so long to answer.
+    pub(super) fn answering_within(
+        endpoints: &[String],
+        server: Option<ForeignServer>,
+        within: Duration,
+    ) -> Result<Self, StoreError> {
         let channel = |address: &String| {
             // With TLS too: the connection is made beneath.
             let endpoint = Endpoint::from_shared(format!("http://{address}"));
@@ -30,7 +42,7 @@ impl Servers {
                 reason: polycast_api::error::innermost(&error),
             };
             let endpoint = endpoint.map_err(wrong)?;
-            let endpoint = endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
+            let endpoint = endpoint.connect_timeout(within).tcp_nodelay(true);
             let Some(server) = server.clone() else { return Ok(endpoint.connect_lazy()) };
             let address = address.clone();
             let connector = tower::service_fn(move |_| {
@@ -40,7 +52,7 @@ impl Servers {
             Ok::<_, StoreError>(endpoint.connect_with_connector_lazy(connector))
         };
         let channels = endpoints.iter().map(channel).collect::<Result<_, _>>()?;
-        Ok(Servers { channels, at: AtomicUsize::new(0) })
+        Ok(Servers { channels, at: AtomicUsize::new(0), within })
     }
 
     /// Asks one server after the other until one answers. Whatever we ask can be asked twice.
@@ -52,7 +64,7 @@ impl Servers {
         for _ in &self.channels {
             let at = self.at.load(Ordering::Relaxed);
             let channel = self.channels[at % self.channels.len()].clone();
-            match tokio::time::timeout(ANSWER_TIMEOUT, call(channel)).await {
+            match tokio::time::timeout(self.within, call(channel)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) => error = status.into(),
                 Err(_) => error = StoreError::Etcd("it does not answer in time".into()),
@@ -92,7 +104,7 @@ impl Etcd for Servers {
             LeaseClient::new(channel).lease_keep_alive(tokio_stream::once(request)).await
         });
         let mut answers = answers.await?;
-        match tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await {
+        match tokio::time::timeout(self.within, answers.next()).await {
             Ok(Some(Ok(answer))) => Ok(answer.ttl),
             Ok(Some(Err(status))) => Err(status.into()),
             Ok(None) | Err(_) => Err(StoreError::Etcd("it does not answer".into())),

@@ -1,6 +1,8 @@
 //! A real etcd for tests, where one is installed.
 
 use polycast_testing::free_port;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 /// It ends with the test.
@@ -13,7 +15,8 @@ impl Drop for Etcd {
     }
 }
 
-/// Starts one that keeps its data in a folder; gives its address too. It may not have come up yet.
+/// Starts one that keeps its data in a folder, which is best in memory: it waits for the disk at each change. Gives its address too;
+/// it may not have come up yet.
 pub(crate) fn start(folder: &str) -> Option<(Etcd, String)> {
     start_with(folder, "http", &[])
 }
@@ -41,4 +44,17 @@ fn start_with(folder: &str, scheme: &str, more: &[&str]) -> Option<(Etcd, String
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     Some((Etcd(etcd.spawn().expect("etcd is there")), client))
+}
+
+/// Takes the leader's key away, as if the lease that it lives by had ended.
+#[allow(dead_code, reason = "not each test needs it")]
+pub(crate) fn forget_leader(client: &str) {
+    // The name of `/polycast/leader` as etcd takes it in JSON.
+    let body = r#"{"key":"L3BvbHljYXN0L2xlYWRlcg=="}"#;
+    let head = "POST /v3/kv/deleterange HTTP/1.1\r\nHost: etcd\r\nConnection: close";
+    let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let (mut stream, mut answer) = (TcpStream::connect(client).unwrap(), String::new());
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(r#""deleted":"1""#), "{answer}");
 }

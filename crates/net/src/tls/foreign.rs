@@ -6,20 +6,21 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::version::TLS13;
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long a server may take to say its first word, or that it does not take our certificate,
-const FIRST_WORD: Duration = Duration::from_millis(300);
-/// and how much of that is read.
+/// How long a server may take to say its first word, to give a ticket, or to say that it does not take our certificate,
+const FIRST_WORD: Duration = Duration::from_millis(600);
+/// and how much of what it says is read.
 const FIRST_LEN: usize = 1_024;
 
 /// How one connects to a server of another program. The files are read for each connection: what was renewed is used from then on.
@@ -65,14 +66,24 @@ impl ForeignServer {
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         let has_own = self.own.is_some();
         let mut stream = connected.map_err(|error| named(error, has_own))?;
-        // A server that does not take our certificate says so after the handshake; any other begins to speak.
-        let mut first = vec![0; FIRST_LEN];
-        let len = match tokio::time::timeout(FIRST_WORD, stream.read(&mut first)).await {
-            Ok(read) => read.map_err(|error| named(error, has_own))?,
-            Err(_) => 0,
+        // A server that does not take our certificate says so after the handshake, and what it is told before then may cost us its
+        // words; any other gives a ticket, or begins to speak.
+        let first = match tokio::time::timeout(FIRST_WORD, poll_fn(|cx| first_word(&mut stream, cx))).await {
+            Ok(first) => first.map_err(|error| named(error, has_own))?,
+            Err(_) => Vec::new(),
         };
-        first.truncate(len);
         Ok(ForeignStream { stream, has_own, first })
+    }
+}
+
+/// What a server says first, or nothing where it has given a ticket: then it has let us in.
+fn first_word(stream: &mut TlsStream<TcpStream>, context: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+    let mut first = [0; FIRST_LEN];
+    let mut buffer = ReadBuf::new(&mut first);
+    match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+        Poll::Ready(read) => Poll::Ready(read.map(|()| buffer.filled().to_vec())),
+        Poll::Pending if stream.get_ref().1.tls13_tickets_received() > 0 => Poll::Ready(Ok(Vec::new())),
+        Poll::Pending => Poll::Pending,
     }
 }
 
@@ -141,5 +152,130 @@ fn why(error: rustls::Error, has_own: bool) -> String {
         }
         SealError::PeerIsPlain => "it does not speak TLS: leave etcd.ca out".to_string(),
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ServerConfig, ServerConnection};
+    use std::io::{Read as _, Write as _};
+    use std::sync::mpsc;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// An authority's certificate, and certificates and keys that it has issued, as files of a folder.
+    fn issue(folder: &std::path::Path) {
+        use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+        let write = |name: &str, text: String| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        };
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        write("ca.pem", params.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(params, key);
+        for name in ["server", "client"] {
+            let mut params = CertificateParams::new(vec!["127.0.0.1".to_string()]).unwrap();
+            params.extended_key_usages =
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            let key = KeyPair::generate().unwrap();
+            write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+            write(&format!("{name}.key"), key.serialize_pem());
+        }
+    }
+
+    /// A server that asks to see a certificate, and looks at it when it is told to; then it says again what it hears.
+    fn server(folder: &std::path::Path, look: mpsc::Receiver<()>) -> String {
+        let provider = Arc::new(ring::default_provider());
+        let roots = Arc::new(store_of(&folder.join("ca.pem")).unwrap());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build().unwrap();
+        let own = certificates(&folder.join("server.pem"), "a certificate").unwrap();
+        let key = private_key(&folder.join("server.key")).unwrap();
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(own, key)
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut ours = ServerConnection::new(Arc::new(config)).unwrap();
+            while !ours.wants_write() {
+                ours.read_tls(&mut stream).unwrap();
+                ours.process_new_packets().unwrap();
+            }
+            while ours.wants_write() {
+                ours.write_tls(&mut stream).unwrap();
+            }
+            look.recv().unwrap();
+            if ours.complete_io(&mut stream).is_err() {
+                // It has said why. The client ends the connection.
+                let _ = stream.read_to_end(&mut Vec::new());
+                return;
+            }
+            let mut word = [0; 5];
+            let mut talk = rustls::StreamOwned::new(ours, stream);
+            talk.read_exact(&mut word).unwrap();
+            talk.write_all(&word).unwrap();
+            let _ = talk.read_to_end(&mut Vec::new());
+        });
+        address
+    }
+
+    fn with_own(folder: &std::path::Path, has_own: bool) -> ForeignServer {
+        let own = has_own.then(|| (folder.join("client.pem"), folder.join("client.key")));
+        ForeignServer { ca: folder.join("ca.pem"), own }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_the_certificate_is_talked_with() {
+        let folder = tempfile::tempdir().unwrap();
+        issue(folder.path());
+        // It says nothing of itself, early or late.
+        for is_early in [true, false] {
+            let (tell, look) = mpsc::channel();
+            let address = server(folder.path(), look);
+            if is_early {
+                tell.send(()).unwrap();
+            }
+            let mut stream = with_own(folder.path(), true).connect(&address).await.unwrap();
+            if !is_early {
+                tell.send(()).unwrap();
+            }
+            stream.write_all(b"hello").await.unwrap();
+            stream.flush().await.unwrap();
+            let mut word = [0; 5];
+            stream.read_exact(&mut word).await.unwrap();
+            assert_eq!(&word, b"hello");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_asks_for_a_certificate_is_named_early_and_late() {
+        let folder = tempfile::tempdir().unwrap();
+        issue(folder.path());
+        for is_early in [true, false] {
+            let (tell, look) = mpsc::channel();
+            let address = server(folder.path(), look);
+            if is_early {
+                tell.send(()).unwrap();
+            }
+            let error = match with_own(folder.path(), false).connect(&address).await {
+                Err(error) => error,
+                Ok(mut stream) => {
+                    // On a machine that is busy the early one may be late too.
+                    let _ = tell.send(());
+                    stream.read(&mut [0]).await.unwrap_err()
+                }
+            };
+            assert_eq!(error.to_string(), "it asks to see a certificate: name etcd.cert and etcd.key");
+        }
     }
 }

@@ -1,20 +1,37 @@
 //! A manager and agents as processes of their own, on the loopback interface.
 
 use super::{Place, Ran, begin, command, end};
+use polycast_testing::{HANG, folder_in_memory, wait_for};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-/// How long daemons may take to do what a test waits for.
-const WITHIN: Duration = Duration::from_secs(30);
+/// How often a daemon is asked.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Settings that a manager has where a test does not say them: an agent that gets no processor for a while is not taken for one that is
+/// gone. One whose process ends is, as its connection ends.
+const PATIENT: [(&str, &str); 2] = [("silence-ms", "60000"), ("lease-ms", "600000")];
+/// What objects that are asked for wait for by default follows from that, unless it is said.
+const SETTLES: &str = "\n[objects]\nsettle-ms = 4000\n";
 
 /// A daemon that ends with the test.
 pub(crate) struct Daemon {
     child: Child,
     /// What it said when it was ready.
     pub ready: Value,
+    _settings: Option<TempDir>,
+}
+
+/// A manager's settings, and what makes it patient.
+fn patient(text: &str) -> String {
+    let missing = PATIENT.iter().filter(|(name, _)| !text.contains(name));
+    let lines: String = missing.map(|(name, value)| format!("{name} = {value}\n")).collect();
+    let settles = if text.contains("[objects]") { "" } else { SETTLES };
+    format!("{lines}{text}{settles}")
 }
 
 impl Daemon {
@@ -28,12 +45,24 @@ impl Daemon {
         let mut child = command.arg("--json").stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Daemon { ready: serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: '{line}'")), child }
+        let ready = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: '{line}'"));
+        Daemon { child, ready, _settings: None }
     }
 
-    /// A manager with these arguments besides its address.
+    /// A manager with these arguments besides its address. It has the patience that tests need, unless its settings say otherwise.
     pub(crate) fn manager(listen: &str, arguments: &[&str]) -> Self {
-        Self::start(&[&["manager", "--listen", listen], arguments].concat())
+        let at = arguments.iter().position(|word| *word == "--config");
+        let given = at.map_or_else(String::new, |at| fs::read_to_string(arguments[at + 1]).unwrap());
+        let folder = folder_in_memory();
+        let settings = folder.path().join("manager.toml");
+        fs::write(&settings, patient(&given)).unwrap();
+        let is_others = |place: usize| at.is_none_or(|at| place != at && place != at + 1);
+        let others =
+            arguments.iter().enumerate().filter(|(place, _)| is_others(*place)).map(|(_, word)| *word);
+        let own = ["manager", "--listen", listen, "--config", settings.to_str().unwrap()];
+        let mut daemon = Self::start(&own.into_iter().chain(others).collect::<Vec<_>>());
+        daemon._settings = Some(folder);
+        daemon
     }
 
     /// An agent that keeps its store and its socket in this place.
@@ -60,14 +89,7 @@ impl Daemon {
 
     /// Waits until it ends by itself; gives its exit status.
     pub(crate) fn ended(&mut self) -> Option<i32> {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(begun.elapsed() < WITHIN, "it goes on");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("its end", || self.child.try_wait().unwrap()).code()
     }
 
     /// Sends it a signal.
@@ -140,11 +162,13 @@ impl Cluster {
     }
 
     /// Asks an agent for its status until it is right.
+    #[track_caller]
     pub(crate) fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
         self.await_answer(agent, &["status"], is)
     }
 
     /// Runs a command at an agent until it gives the right document.
+    #[track_caller]
     pub(crate) fn await_answer(&self, agent: &str, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -153,8 +177,8 @@ impl Cluster {
             if is(&document) {
                 return document;
             }
-            assert!(begun.elapsed() < WITHIN, "{document} {}", ran.stderr);
-            std::thread::sleep(Duration::from_millis(20));
+            assert!(begun.elapsed() < HANG, "{document} {}", ran.stderr);
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 

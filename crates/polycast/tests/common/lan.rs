@@ -96,14 +96,15 @@ impl Lan {
     /// Offers to hosts 1 and further, that say these words too; gives the source's report.
     pub(crate) fn deliver(&self, receivers: usize, more: &[&str]) -> Value {
         let file = self.place.file("object", &noise(3_000_000));
-        let (offer, code) = self.offer(&file, receivers, &[]);
+        // Which fabric brought it is asked: none is to be left behind because it was late.
+        let (offer, code) = self.offer(&file, receivers, &["--slow", "wait", "--timeout", "2m"]);
         let outs: Vec<String> = (1..=receivers).map(|host| self.place.path(&format!("out{host}"))).collect();
         let accepting: Vec<Running> = outs
             .iter()
             .enumerate()
             .map(|(at, out)| {
                 let name = format!("host{}", at + 1);
-                let words = ["accept", &code, "--out", out, "--timeout", "20s", "--force", "--name", &name];
+                let words = ["accept", &code, "--out", out, "--force", "--name", &name];
                 self.begin(at + 1, &[&words[..], more].concat())
             })
             .collect();
@@ -134,6 +135,12 @@ pub(crate) struct Running(pub Option<Child>);
 impl Running {
     pub(crate) fn end(mut self) -> Ran {
         end(self.0.take().unwrap())
+    }
+
+    /// Asks it to end in a way of people or systems, and waits for that.
+    pub(crate) fn stop(self, asked: rustix::process::Signal) -> Ran {
+        super::signal(self.0.as_ref().unwrap(), asked);
+        self.end()
     }
 
     /// Reads what a daemon says when it is ready.

@@ -5,10 +5,14 @@ pub(crate) mod authority;
 pub(crate) mod cluster;
 pub(crate) mod lan;
 
+use polycast_testing::{folder_in_memory, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use tempfile::TempDir;
 
 /// How a command ended.
@@ -63,6 +67,11 @@ pub(crate) fn polycast(arguments: &[&str]) -> Ran {
     command(arguments).output().unwrap().into()
 }
 
+/// Whether an agent ended because it was not answered in time, which says nothing of why else it would have.
+pub(crate) fn was_late(ran: &Ran) -> bool {
+    ran.stderr.contains("no answer within")
+}
+
 /// Begins a command.
 pub(crate) fn begin(arguments: &[&str]) -> Child {
     command(arguments).spawn().unwrap()
@@ -78,12 +87,123 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// A command whose words on standard error are read as they come.
+pub(crate) struct Talking {
+    child: Option<Child>,
+    said: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Talking {
+    /// Begins a command.
+    pub(crate) fn begin(arguments: &[&str]) -> Self {
+        Self::of(begin(arguments))
+    }
+
+    /// Of a command that has begun.
+    pub(crate) fn of(mut child: Child) -> Self {
+        let stderr = child.stderr.take().unwrap();
+        let said = Arc::new(Mutex::new(String::new()));
+        let hears = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut said = hears.lock().unwrap_or_else(PoisonError::into_inner);
+                said.push_str(&line);
+                said.push('\n');
+            }
+        });
+        Talking { child: Some(child), said, reader: Some(reader) }
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until it has said this.
+    #[track_caller]
+    pub(crate) fn await_words(&self, words: &str) {
+        let is_over = || self.reader.as_ref().is_none_or(JoinHandle::is_finished);
+        until(words, || {
+            let is_over = is_over();
+            let said = self.said();
+            assert!(!is_over || said.contains(words), "it has ended without '{words}': {said}");
+            said.contains(words)
+        });
+    }
+
+    /// The first line that it says, as a document.
+    #[track_caller]
+    pub(crate) fn first_event(&self) -> serde_json::Value {
+        self.await_words("\n");
+        let said = self.said();
+        let line = said.lines().next().unwrap_or_default();
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {said}"))
+    }
+
+    pub(crate) fn child(&self) -> &Child {
+        self.child.as_ref().expect("it has not been waited for")
+    }
+
+    pub(crate) fn signal(&self, asked: Signal) {
+        signal(self.child(), asked);
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ran {
+        let mut ran = end_quiet(self.child.take().expect("it is waited for once"));
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        ran.stderr = self.said();
+        ran
+    }
+
+    /// Asks it to end, and waits for that.
+    pub(crate) fn stop(self, asked: Signal) -> Ran {
+        self.signal(asked);
+        self.end()
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits for the end of a command whose standard error is read elsewhere.
+fn end_quiet(child: Child) -> Ran {
+    child.wait_with_output().unwrap().into()
+}
+
+/// What is sent again to a receiver that kept something of an object may not be more than this: the groups at the end of what it
+/// kept, which it has not verified.
+pub(crate) const UNVERIFIED_MOST: u64 = 2 << 18;
+
+/// How many bytes of this report's object its one receiver had already. No more than the others are sent, and what was lost on the
+/// way; a chain that takes over in the middle may bring once more what the source goes on to send, and so is not looked at.
+pub(crate) fn spared(report: &serde_json::Value) -> u64 {
+    let of = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
+    let (bytes, spared) = (of("bytes"), of("spared_bytes"));
+    if !report["fabric"].as_str().unwrap_or_default().contains('+') {
+        let most = bytes - spared + of("patched_bytes") + UNVERIFIED_MOST;
+        assert!(of("sent_bytes") <= most, "more than {most} bytes were sent: {report}");
+    }
+    assert!(of("sent_bytes") > 0 && spared < bytes, "something was left to send: {report}");
+    spared
+}
+
 /// A folder that is removed afterwards.
 pub(crate) struct Place(TempDir);
 
 impl Place {
+    /// In memory: a busy disk holds nothing up there.
     pub(crate) fn new() -> Self {
-        Place(tempfile::tempdir().unwrap())
+        Place(folder_in_memory())
     }
 
     pub(crate) fn root(&self) -> &str {

@@ -33,9 +33,9 @@ class Receiver:
     def join(self, handle, where, port):
         """HELLO, WELCOME, and the data channel."""
         self.handle = handle
-        self.frames = wire.connect(where, port)
+        self.frames = wire.connect(where, port, 120.0)
         self.frames.say(wire.hello(handle, self.name, window=1 << 20))
-        kind, body = self.frames.hear() or (0, b"")
+        kind, body = self.frames.hear(120.0) or (0, b"")
         if kind != wire.WELCOME:
             raise ConnectionError(f"turned away: {body[2:].decode(errors='replace')}")
         self.welcome = wire.read_welcome(body)
@@ -145,10 +145,10 @@ class Receiver:
 
     def _fetch(self, where, port):
         """What is lacking comes from there, group by group."""
-        upstream = wire.connect(where, port)
+        upstream = wire.connect(where, port, 120.0)
         upstream.say(wire.frame(wire.FETCH, struct.pack(">BQ", wire.VERSION, self.handle)))
         for _ in range(self.groups):
-            heard = upstream.hear(10.0)
+            heard = upstream.hear(120.0)
             if heard is None or heard[0] != wire.GROUP:
                 break
             index, = struct.unpack_from(">Q", heard[1])

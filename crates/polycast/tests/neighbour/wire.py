@@ -172,7 +172,7 @@ def connect(address, port, timeout=5.0):
     return Frames(sock)
 
 
-def discover(own, timeout=20.0, wanted=lambda offer: True):
+def discover(own, timeout=120.0, wanted=lambda offer: True):
     """The first offer on the network that is wanted."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,5 +1,5 @@
 """Sends packets that are no source's for every transfer that it hears of: `forge.py OWN_ADDRESS PACKETS_A_SECOND SOURCE`, until
-it is ended. Says `stands` when it has begun."""
+it is ended. Says `stands` when it has begun, and `forges` when it has sent some."""
 
 import os
 import random
@@ -49,6 +49,8 @@ def main():
         head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 1, 17, 0, source, socket.inet_aton(group))
         mouth.sendto(head + udp, (group, 0))
         sent += 1
+        if sent == 100:
+            print("forges", flush=True)
         ahead = begun + sent / rate - time.monotonic()
         if ahead > 0:
             time.sleep(ahead)
