@@ -43,7 +43,8 @@ fn build(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let mut command = Command::new(env::var_os("CARGO").ok_or("cargo did not name itself")?);
     command
         .current_dir(root.join(".."))
-        .args(["build", "--locked", "--package", "polycast", "--no-default-features"])
+        .args(["build", "--locked", "--package", "polycast"])
+        .args(["--no-default-features", "--features", "cluster,pages"])
         .args(["--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&folder);

@@ -1,7 +1,7 @@
 //! The controllers of racks and the one voice of a rack's receivers, which hear whatever others may say.
 
 use crate::words::{INPUTS_MAX, Words, drain, emitted, hear};
-use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
     FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput,

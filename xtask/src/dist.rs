@@ -108,7 +108,7 @@ fn build(fixed: bool) -> Result<PathBuf, String> {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     if fixed {
         let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-        command.args(["--no-default-features", "--target", &triple]);
+        command.args(["--no-default-features", "--features", "cluster,pages", "--target", &triple]);
         folder.push(triple);
     }
     must(&mut command)?;

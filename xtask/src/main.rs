@@ -27,8 +27,8 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, examples, python, spark, fuzz; and, where
-                named only, oldest, no-std, deny
+  ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, cluster, examples, python, spark; and,
+                where named only, fuzz, oldest, no-std, deny
   test [CRATE]..
                 Build and run the tests of what was changed since main, and of the crates above it, or of the crates named
   stress [ARG]. Run all tests ten times, five of them beside busy cores and a busy disk, and name those that failed once:

@@ -1,15 +1,11 @@
-//! What a refusal looks like on the wire: a gRPC status, a sentence, and a kind for programs.
+//! What a refusal is: a sentence, and a kind for programs. On the wire it is a gRPC status.
+
+#[cfg(feature = "cluster")]
+mod status;
 
 use crate::PROTOCOL_VERSION;
-use tonic::metadata::{MetadataValue, errors::InvalidMetadataValue};
-use tonic::{Code, Status};
-
-/// Metadata entry that names the kind of a refusal.
-pub const KIND_KEY: &str = "polycast-error";
-/// The longest sentence of a refusal, in bytes: it travels as a header, of which peers take 16 KiB, with up to three bytes for each.
-const MESSAGE_LEN_MAX: usize = 4_096;
-/// Metadata entry with the address of the manager that leads, beside the kind `not-leader`.
-pub const LEADER_KEY: &str = "polycast-leader";
+#[cfg(feature = "cluster")]
+pub use status::{KIND_KEY, LEADER_KEY};
 
 /// What kind of refusal it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -70,52 +66,48 @@ pub enum Kind {
     Internal,
 }
 
-/// Kinds with their names on the wire and their gRPC codes.
-const KINDS: [(Kind, &str, Code); 27] = [
-    (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
-    (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
-    (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
-    (Kind::ObjectBusy, "object-busy", Code::FailedPrecondition),
-    (Kind::ReceiverUnknown, "receiver-unknown", Code::NotFound),
-    (Kind::ReceiverTwice, "receiver-twice", Code::InvalidArgument),
-    (Kind::NoReceivers, "no-receivers", Code::InvalidArgument),
-    (Kind::RequestUnknown, "request-unknown", Code::NotFound),
-    (Kind::StreamUnknown, "stream-unknown", Code::NotFound),
-    (Kind::StreamTaken, "stream-taken", Code::AlreadyExists),
-    (Kind::TopicTaken, "topic-taken", Code::PermissionDenied),
-    (Kind::OriginFailed, "origin-failed", Code::Aborted),
-    (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
-    (Kind::Denied, "denied", Code::ResourceExhausted),
-    (Kind::NotAllowed, "not-allowed", Code::PermissionDenied),
-    (Kind::NotJoined, "not-joined", Code::FailedPrecondition),
-    (Kind::NotLeader, "not-leader", Code::FailedPrecondition),
-    (Kind::NameTaken, "name-taken", Code::AlreadyExists),
-    (Kind::Path, "path", Code::InvalidArgument),
-    (Kind::StoreFull, "store-full", Code::ResourceExhausted),
-    (Kind::TimedOut, "timed-out", Code::DeadlineExceeded),
-    (Kind::TransferFailed, "transfer-failed", Code::Aborted),
-    (Kind::Cancelled, "cancelled", Code::Cancelled),
-    (Kind::Full, "full", Code::ResourceExhausted),
-    (Kind::Version, "version", Code::FailedPrecondition),
-    (Kind::Invalid, "invalid", Code::InvalidArgument),
-    (Kind::Internal, "internal", Code::Internal),
+/// Kinds with their names on the wire.
+const KINDS: [(Kind, &str); 27] = [
+    (Kind::NotRegistered, "not-registered"),
+    (Kind::ObjectUnknown, "object-unknown"),
+    (Kind::ObjectTaken, "object-taken"),
+    (Kind::ObjectBusy, "object-busy"),
+    (Kind::ReceiverUnknown, "receiver-unknown"),
+    (Kind::ReceiverTwice, "receiver-twice"),
+    (Kind::NoReceivers, "no-receivers"),
+    (Kind::RequestUnknown, "request-unknown"),
+    (Kind::StreamUnknown, "stream-unknown"),
+    (Kind::StreamTaken, "stream-taken"),
+    (Kind::TopicTaken, "topic-taken"),
+    (Kind::OriginFailed, "origin-failed"),
+    (Kind::ManagerUnreachable, "manager-unreachable"),
+    (Kind::Denied, "denied"),
+    (Kind::NotAllowed, "not-allowed"),
+    (Kind::NotJoined, "not-joined"),
+    (Kind::NotLeader, "not-leader"),
+    (Kind::NameTaken, "name-taken"),
+    (Kind::Path, "path"),
+    (Kind::StoreFull, "store-full"),
+    (Kind::TimedOut, "timed-out"),
+    (Kind::TransferFailed, "transfer-failed"),
+    (Kind::Cancelled, "cancelled"),
+    (Kind::Full, "full"),
+    (Kind::Version, "version"),
+    (Kind::Invalid, "invalid"),
+    (Kind::Internal, "internal"),
 ];
 
 impl Kind {
     /// Its name on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.entry().1
+        KINDS.iter().find(|entry| entry.0 == self).unwrap_or(&KINDS[KINDS.len() - 1]).1
     }
 
     /// The kind of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         KINDS.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
-    }
-
-    fn entry(self) -> &'static (Kind, &'static str, Code) {
-        KINDS.iter().find(|entry| entry.0 == self).unwrap_or(&KINDS[KINDS.len() - 1])
     }
 }
 
@@ -146,41 +138,6 @@ impl Refusal {
             None => "no manager leads now".into(),
         };
         Refusal { kind: Kind::NotLeader, message, leader: leader.map(str::to_string) }
-    }
-
-    /// The refusal that a status from a Polycast service carries; `None` if it comes from elsewhere.
-    #[must_use]
-    pub fn from_status(status: &Status) -> Option<Self> {
-        let name = status.metadata().get(KIND_KEY)?.to_str().ok()?;
-        // A kind that a later version has added is still a refusal with a sentence.
-        let kind = Kind::from_name(name).unwrap_or(Kind::Internal);
-        let leader = status.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok());
-        let leader = leader.filter(|_| kind == Kind::NotLeader).map(str::to_string);
-        Some(Refusal { kind, message: status.message().to_string(), leader })
-    }
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let (_, name, code) = refusal.kind.entry();
-        let mut message = refusal.message;
-        if message.len() > MESSAGE_LEN_MAX {
-            message.truncate(message.floor_char_boundary(MESSAGE_LEN_MAX));
-            message.push('…');
-        }
-        let mut status = Status::new(*code, message);
-        let mut insert = |key: &'static str, text: &str| {
-            let value: Result<MetadataValue<_>, InvalidMetadataValue> = text.parse();
-            // The kinds are plain ASCII. An address that is not names no host that could be reached.
-            if let Ok(value) = value {
-                status.metadata_mut().insert(key, value);
-            }
-        };
-        insert(KIND_KEY, name);
-        if let Some(leader) = &refusal.leader {
-            insert(LEADER_KEY, leader);
-        }
-        status
     }
 }
 
@@ -213,43 +170,6 @@ pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn refusals_survive_the_wire() {
-        for (kind, name, code) in KINDS {
-            let refusal = Refusal::new(kind, format!("a sentence about {name}"));
-            let status = Status::from(refusal.clone());
-            assert_eq!(status.code(), code);
-            assert_eq!(Refusal::from_status(&status), Some(refusal));
-        }
-    }
-
-    #[test]
-    fn a_long_sentence_is_cut() {
-        let status = Status::from(Refusal::new(Kind::Invalid, "ü".repeat(100_000)));
-        let refusal = Refusal::from_status(&status).unwrap();
-        assert!(refusal.message.len() <= MESSAGE_LEN_MAX + 3 && refusal.message.ends_with("ü…"));
-        let short = "x".repeat(MESSAGE_LEN_MAX);
-        assert_eq!(Status::from(Refusal::new(Kind::Invalid, short.as_str())).message(), short);
-    }
-
-    #[test]
-    fn the_leader_is_a_field_and_survives_the_wire() {
-        for leader in [Some("11.0.0.1:7000"), None] {
-            let refusal = Refusal::not_leader(leader);
-            assert_eq!((refusal.kind, refusal.leader.as_deref()), (Kind::NotLeader, leader));
-            assert_eq!(Refusal::from_status(&Status::from(refusal.clone())), Some(refusal));
-        }
-        // Another kind has no leader, whatever the metadata say.
-        let mut status = Status::from(Refusal::new(Kind::Denied, "no path"));
-        status.metadata_mut().insert(LEADER_KEY, "11.0.0.1:7000".parse().unwrap());
-        assert_eq!(Refusal::from_status(&status).unwrap().leader, None);
-    }
-
-    #[test]
-    fn a_foreign_status_is_no_refusal() {
-        assert_eq!(Refusal::from_status(&Status::unavailable("gone")), None);
-    }
 
     #[test]
     fn other_versions_are_named() {

@@ -1,22 +1,29 @@
 //! The two services of Polycast, and the client for applications.
 //!
+//! - [`error`]: what refusals are.
+//! - [`forwarder`]: what Datacast's forwarders say of their links.
+//! - [`report`]: what a transfer came to.
+//!
+//! With the feature `cluster`:
+//!
 //! - [`agent`]: the generated code of `polycast.agent.v1`, what an agent offers to applications on its host
 //!   (Republic, Table I).
 //! - [`manager`]: the generated code of `polycast.manager.v1`, what the manager offers to agents (Table II).
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
-//! - [`error`]: what refusals look like on the wire.
-//! - [`forwarder`]: what Datacast's forwarders say of their links.
 //! - [`http`]: the page of a daemon for those who watch it.
-//! - [`report`]: what a transfer came to.
 //! - [`settings`]: the settings files of the daemons.
 #![warn(missing_docs)]
 
+#[cfg(feature = "cluster")]
 pub mod client;
+#[cfg(feature = "cluster")]
 pub mod convert;
 pub mod error;
 pub mod forwarder;
+#[cfg(feature = "cluster")]
 pub mod http;
 pub mod report;
+#[cfg(feature = "cluster")]
 pub mod settings;
 
 /// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.
@@ -33,12 +40,14 @@ pub const REQUEST_TO_PATH_AT_SOURCE: &str = "request to path, at the source";
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Generated code of `polycast.agent.v1`.
+#[cfg(feature = "cluster")]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod agent {
     tonic::include_proto!("polycast.agent.v1");
 }
 
 /// Generated code of `polycast.manager.v1`.
+#[cfg(feature = "cluster")]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
 pub mod manager {
     tonic::include_proto!("polycast.manager.v1");

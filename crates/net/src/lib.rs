@@ -1,27 +1,35 @@
 //! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing, programs in the kernel.
 //!
-//! The only crate with unsafe code; each block says why it is sound.
+//! The only crate with unsafe code; each block says why it is sound. What single transfers do without (drivers of devices,
+//! programs in the kernel, links of nodes, connections that wait in tokio) comes with the feature `cluster`.
 
 pub mod archive;
+#[cfg(feature = "cluster")]
 pub mod bpf;
+#[cfg(feature = "cluster")]
 pub mod devices;
 pub mod frames;
 pub mod hash;
 pub mod heap;
 pub mod interface;
 pub mod lease;
+#[cfg(feature = "cluster")]
 pub mod link_watch;
+#[cfg(feature = "cluster")]
 pub mod neighbour;
 pub mod object;
 pub mod permit;
 pub mod priority;
+#[cfg(feature = "cluster")]
 pub mod probe;
 pub mod reach;
 pub mod rolling;
 pub mod scratch;
 pub mod seal;
 pub mod store;
+#[cfg(feature = "cluster")]
 pub mod tap;
 pub mod tls;
 pub mod udp;
+#[cfg(feature = "cluster")]
 pub mod words;

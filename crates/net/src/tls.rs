@@ -7,25 +7,24 @@
 mod blocking;
 mod date;
 mod files;
-mod foreign;
 mod identity;
 mod key_file;
 mod peer;
-mod pinned;
 mod shared;
 mod stream;
+#[cfg(feature = "cluster")]
 mod talk;
 mod token;
 
 pub use blocking::Blocking;
 pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
-pub use foreign::ForeignServer;
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{OtherName, PeerNames, Shown};
 pub(crate) use stream::Pipe;
-pub use talk::{Answering, Remark, Talk};
+#[cfg(feature = "cluster")]
+pub use talk::{Answering, ForeignServer, Remark, Talk};
 pub use token::{JoinToken, NoToken, pin_of_pem};
 
 use crate::seal::Secret;
@@ -39,8 +38,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first byte of a connection that is sealed; frames begin with 0.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// The first byte of an answer that refuses one that is not sealed.
-const TLS_ALERT: u8 = 0x15;
 
 /// A connection that cannot be sealed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

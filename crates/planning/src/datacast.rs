@@ -39,7 +39,7 @@ pub struct DatacastConfig {
 impl Default for DatacastConfig {
     /// Packets of 8 KiB over links of 1 Gbit/s, the paper's 16 credits (section 7), and routes without bounds.
     fn default() -> Self {
-        let (link_rate, tuning) = (Rate(1_000_000_000), crate::plan::PullTuning::default());
+        let (link_rate, tuning) = (Rate(1_000_000_000), crate::PullTuning::default());
         let pulling = Pulling { payload_bytes: 8_192, credits: 16, link_rate, tuning };
         DatacastConfig {
             pulling,

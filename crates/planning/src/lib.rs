@@ -40,9 +40,10 @@ pub use network_state::{Cause, Lifted, NetworkState, Running};
 pub use part_name::{PartName, PartNameError};
 pub use places::{PlaceError, Places};
 pub use plan::{
-    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, PullTuning, Pulling, RackPort,
-    Refusal, Resource, TreeRoutes,
+    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
+    TreeRoutes,
 };
+pub use polycast_types::PullTuning;
 pub use registry::{Fabrics, PassedOver, Patience};
 pub use scheduler::{
     Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler, Wish,

@@ -6,7 +6,7 @@
 //! `<!-- unchecked: WHY -->` before it.
 
 use crate::args::Args;
-use crate::commands::plan::parts::PartsFile;
+use crate::commands::research::plan::parts::PartsFile;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::fs;

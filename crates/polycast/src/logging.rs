@@ -4,10 +4,11 @@ use crate::args::{LogFormat, LogOptions};
 use crate::exit::Failure;
 use polycast_types::Printable;
 use std::io::{self, IsTerminal};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::{FormatFields, format};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::{self, FormatFields, format};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging as the user asked.
 pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
@@ -18,21 +19,32 @@ pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
         (false, 2) => "debug",
         (false, _) => "trace",
     };
-    let wrong = || {
+    let wanted = parts(level).ok_or_else(|| {
         Failure::input(format!("'{level}' is not a log level"))
             .hint("write error, warn, info, debug or trace, or name parts: info,polycast_net=debug")
+    })?;
+    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = match options.log_format {
+        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
-    // A word that is no level would be taken for the name of a part, and silently log nothing.
-    if level.split(',').any(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err()) {
-        return Err(wrong());
-    }
-    let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let started = match options.log_format {
-        LogFormat::Text => builder.fmt_fields(fields()).with_ansi(io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().try_init(),
-    };
+    let started = tracing_subscriber::registry().with(lines.with_filter(wanted)).try_init();
     started.map_err(|error| Failure::unexpected(format!("cannot start logging: {error}")))
+}
+
+/// What is logged of each part of the program; nothing where these are no levels.
+fn parts(text: &str) -> Option<Targets> {
+    // A word that is no level would be taken for the name of a part, and silently log nothing.
+    let is_level = |part: &&str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let parts: Vec<&str> = text.split(',').filter(|part| !part.is_empty()).collect();
+    if text.contains(char::is_whitespace) || !parts.iter().all(is_level) {
+        return None;
+    }
+    if parts.is_empty() {
+        Some(Targets::new().with_default(LevelFilter::ERROR))
+    } else {
+        parts.join(",").parse().ok()
+    }
 }
 
 /// How fields are written. What others say is in them: it neither begins a line nor moves a cursor.
@@ -62,6 +74,36 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn levels_are_of_all_or_of_parts() {
+        use tracing::Level;
+
+        let wanted = parts("info,polycast_net=debug,polycast_agent::transfer=trace,rustls=off").unwrap();
+        for (part, level, is_logged) in [
+            ("polycast", Level::INFO, true),
+            ("polycast", Level::DEBUG, false),
+            ("polycast_net::udp", Level::DEBUG, true),
+            ("polycast_net::udp", Level::TRACE, false),
+            ("polycast_agent::transfer::source", Level::TRACE, true),
+            ("polycast_agent::daemon", Level::DEBUG, false),
+            ("rustls::client", Level::ERROR, false),
+        ] {
+            assert_eq!(wanted.would_enable(part, &level), is_logged, "{part} {level}");
+        }
+        for fine in ["error", "WARN", "off", "polycast_net=debug", "polycast_net=debug,info"] {
+            assert!(parts(fine).is_some(), "{fine}");
+        }
+        for (text, is_logged) in [("", false), ("info,", true), ("info", true), ("polycast_net=info", false)]
+        {
+            assert_eq!(parts(text).unwrap().would_enable("polycast", &Level::INFO), is_logged, "'{text}'");
+        }
+        for wrong in
+            ["loud", "info,loud", "polycast_net", "polycast_net=loud", "a=b=c", "info polycast_net=debug"]
+        {
+            assert!(parts(wrong).is_none(), "{wrong}");
         }
     }
 

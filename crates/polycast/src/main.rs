@@ -2,11 +2,15 @@
 //!
 //! The binary parses what was typed, calls the libraries, and prints. Data goes to standard output,
 //! everything else to standard error.
+#![cfg_attr(
+    not(feature = "cluster"),
+    allow(dead_code, reason = "much of what commands share is for those that this build lacks")
+)]
 
 mod args;
 mod cancel;
 mod commands;
-#[cfg(all(test, feature = "research"))]
+#[cfg(all(test, feature = "pages", feature = "research"))]
 mod documents;
 mod exit;
 mod logging;

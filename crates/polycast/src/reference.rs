@@ -215,7 +215,7 @@ mod tests {
         for command in commands.iter().filter(|command| !silent.contains(&command.as_str())) {
             assert!(titles.iter().any(|title| is_within(command, title)), "{command} has no section");
         }
-        if cfg!(feature = "research") {
+        if cfg!(all(feature = "pages", feature = "research")) {
             // What a command prints with a flag has a section of its own.
             for title in titles.iter().map(|title| title.split(" --").next().unwrap_or(title)) {
                 assert!(commands.iter().any(|command| is_within(command, title)), "there is no {title}");

@@ -45,6 +45,19 @@ const PREPARES: Option<&str> = Some(PREPARE);
 /// The step that makes documentation out of what clippy has checked.
 const DOC: &str = "doc";
 
+const CLUSTER: &[&str] = &[
+    "clippy",
+    "--locked",
+    "--package",
+    "polycast",
+    "--no-default-features",
+    "--features",
+    "cluster,pages",
+    "--",
+    "-D",
+    "warnings",
+];
+
 pub(crate) const STEPS: &[Step] = &[
     builds("fmt", &["fmt", "--all", "--", "--check"], 5),
     Step { kind: Kind::Tests, ..builds("test", &[], 60) },
@@ -53,12 +66,13 @@ pub(crate) const STEPS: &[Step] = &[
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
         ..builds(DOC, &["doc", "--locked", "--workspace", "--no-deps"], 20)
     },
-    // What a newcomer builds first, and what delivers without planners, simulator and lab.
+    // What a newcomer builds first, and what runs on a cluster, without planners, simulator and lab.
     builds(
         "small",
         &["clippy", "--locked", "--package", "polycast", "--no-default-features", "--", "-D", "warnings"],
         30,
     ),
+    builds("cluster", CLUSTER, 30),
     builds("examples", &["test", "--locked", "--workspace", "--doc"], 20),
     // The Python package, with the program that the tests have built.
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },

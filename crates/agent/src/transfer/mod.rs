@@ -2,6 +2,14 @@
 //!
 //! [`deliver`] runs the source's side and [`receive`] a receiver's side; both block the calling
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
+#![cfg_attr(
+    not(feature = "cluster"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "agents ask for more of a transfer than `cast`, `offer` and `accept` do"
+    )
+)]
 
 mod arrivals;
 pub(crate) mod assembler;
@@ -23,6 +31,7 @@ mod names_tests;
 mod older;
 mod pairing;
 mod place;
+#[cfg(feature = "cluster")]
 pub(crate) mod pull;
 mod receiver;
 mod serve;
@@ -42,6 +51,7 @@ pub use invite::Invitation;
 pub(crate) use invite::{answer, permit_of};
 pub use older::OlderVersions;
 pub use pairing::Code;
+#[cfg(feature = "cluster")]
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub(crate) use receiver::kind_of;
 pub use receiver::receive;
@@ -51,10 +61,9 @@ pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, R
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::priority::Dscp;
 use polycast_net::tls::Security;
-use polycast_planning::PullTuning;
-use polycast_protocol::pull::Route;
+use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
-use polycast_types::{Duration, Handle, ObjectId, Rate};
+use polycast_types::{Duration, Handle, ObjectId, PullTuning, Rate};
 use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

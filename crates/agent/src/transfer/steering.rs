@@ -6,7 +6,7 @@ use polycast_api::error::Refusal;
 pub use polycast_api::report::ControlStep;
 use polycast_api::report::PassedOver;
 use polycast_net::permit::{Group, SignedPermit};
-use polycast_protocol::pull::Route;
+use polycast_protocol::route::Route;
 use polycast_wire::permit::ShownPermit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,6 +1,11 @@
 //! Sealed connections for what waits in tokio: those of a manager.
 
-use super::{PeerNames, SealError, Security, Shown, TLS_ALERT, TLS_HANDSHAKE, pinned};
+mod foreign;
+mod pinned;
+
+pub use foreign::ForeignServer;
+
+use super::{PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::Future;
@@ -13,6 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::FallibleAccept;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+/// The first byte of an answer that refuses a connection that is not sealed.
+const TLS_ALERT: u8 = 0x15;
 
 /// Why a connection cannot be sealed, for those who only hear that it has ended.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,11 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
-#![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
+#![cfg_attr(
+    not(all(feature = "pages", feature = "research")),
+    allow(dead_code, reason = "pages of commands that this build lacks")
+)]
 
+use super::absent;
+use clap::builder::{Resettable, StyledStr};
 use std::sync::LazyLock;
 
 pub(crate) const ABOUT: &str = "Deliver one object to many machines";
@@ -483,16 +488,34 @@ Examples:
   polycast man | man -l -
   sudo polycast man /usr/local/share/man/man1";
 
+/// What `polycast -h` says at its end.
+pub(super) fn note() -> Resettable<StyledStr> {
+    absent::note().map(StyledStr::from).into()
+}
+
+/// What `polycast --help` says at its end.
+pub(super) fn after_help() -> String {
+    absent::note().map_or_else(|| AFTER_HELP.to_string(), |note| format!("{note}\n\n{AFTER_HELP}"))
+}
+
 /// The version, and what is in this build.
 pub(super) fn version() -> &'static str {
-    static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let programs = match polycast_net::bpf::shipped()[..] {
-            [] => "none".to_string(),
-            ref names => names.join(", "),
-        };
-        let research =
-            if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
-        format!("{} (kernel programs: {programs}{research})", env!("CARGO_PKG_VERSION"))
-    });
+    static VERSION: LazyLock<String> =
+        LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), contents()));
     &VERSION
+}
+
+#[cfg(not(feature = "cluster"))]
+fn contents() -> String {
+    "cast, offer and accept".to_string()
+}
+
+#[cfg(feature = "cluster")]
+fn contents() -> String {
+    let programs = match polycast_net::bpf::shipped()[..] {
+        [] => "none".to_string(),
+        ref names => names.join(", "),
+    };
+    let research = if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+    format!("kernel programs: {programs}{research}")
 }

@@ -1,6 +1,5 @@
 //! Where an object goes: the same words for every command that puts one somewhere.
 
-use crate::commands::names::is_name;
 use clap::Args as Arguments;
 use polycast_net::archive::Glob;
 use polycast_net::store::check_name;
@@ -35,6 +34,11 @@ pub(crate) struct ChoiceArgs {
     /// What to call it: receivers find it under this name [default: as it is called here]
     #[arg(long, short, value_name = "NAME", value_parser = object_name)]
     pub name: Option<String>,
+}
+
+/// Whether this can be an object's name: one of a file, that is no option.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains('/') && !text.starts_with('-') && text != "." && text != ".."
 }
 
 fn object_name(text: &str) -> Result<String, String> {

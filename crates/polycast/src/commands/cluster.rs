@@ -1,19 +1,34 @@
 //! The commands of a cluster: the daemons, and what the local agent is asked to do.
 
-use super::bytes::{self, Bytes, Taken};
+mod audit;
+mod bytes;
+mod fetch;
+mod forwarder;
+mod labels;
+mod manager_status;
+pub(crate) mod names;
+mod pin;
+mod removal;
+pub(crate) mod stream;
+mod token;
+mod topic;
+
 use super::destination::{Destination, Present};
-use super::names::{self, Which};
-use super::{removal, spool};
-use crate::args::{
-    AgentArgs, Destinations, ExtendArgs, GetArgs, IdentityArgs, LocalArgs, ManagerArgs, SendArgs, SlowChoice,
-    WithdrawArgs,
+use super::spool;
+use crate::args::SlowChoice;
+use crate::args::cluster::{
+    Admission, AgentArgs, Command, Destinations, ExtendArgs, GetArgs, IdentityArgs, LocalArgs, ManagerArgs,
+    SendArgs, WithdrawArgs,
 };
+use crate::args::place::is_name;
 use crate::cancel::Hangup;
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report;
+use bytes::{Bytes, Taken};
+use names::Which;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
@@ -57,7 +72,7 @@ pub(super) fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// The signals by which the user or the system asks to end; none is missed from `watch` on.
-pub(super) struct Ending {
+struct Ending {
     interrupt: Signal,
     terminate: Signal,
     hangup: Hangup,
@@ -65,7 +80,7 @@ pub(super) struct Ending {
 
 impl Ending {
     /// Needs a runtime around it.
-    pub(super) fn watch() -> Result<Self, Failure> {
+    fn watch() -> Result<Self, Failure> {
         let wrong = |error| Failure::unexpected(format!("cannot watch for signals: {error}"));
         let interrupt = signal(SignalKind::interrupt()).map_err(wrong)?;
         let terminate = signal(SignalKind::terminate()).map_err(wrong)?;
@@ -73,7 +88,7 @@ impl Ending {
         Ok(Ending { interrupt, terminate, hangup })
     }
 
-    pub(super) async fn asked(mut self) {
+    async fn asked(mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -100,7 +115,7 @@ impl Ending {
 }
 
 impl IdentityArgs {
-    pub(super) fn files(&self) -> IdentityFiles {
+    fn files(&self) -> IdentityFiles {
         IdentityFiles {
             key_file: self.key_file.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -108,6 +123,45 @@ impl IdentityArgs {
             tls_key: self.tls_key.clone(),
             tls_crl: self.tls_crl.clone(),
         }
+    }
+}
+
+/// Runs a daemon, or asks the local agent for something.
+pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
+    if matches!(command, Command::Manager(_) | Command::Agent(_) | Command::Forwarder(_)) {
+        // They run for months.
+        polycast_net::heap::share_heaps();
+    }
+    match command {
+        Command::Manager(args) => manager(args, format),
+        Command::Agent(args) => agent(args, format),
+        Command::Forwarder(args) => forwarder::run(args, format),
+        Command::LabelSwitch(args) => labels::switch(args, format),
+        Command::RackAgent(args) => labels::rack_agent(args, format),
+        Command::Send(args) => send(args, format),
+        Command::Extend(args) => extend(args, format),
+        Command::Withdraw(args) => withdraw(args, format),
+        Command::Stream(args) => stream::run(args, format),
+        Command::Get(args) => get(args, format),
+        Command::Fetch(args) => fetch::run(args, format),
+        Command::Publish(args) => topic::publish(args, format),
+        Command::Subscribe(args) => topic::subscribe(args, format),
+        Command::Ls(args) => ls(args, format),
+        Command::Rm(args) => removal::rm(args, format),
+        Command::Pin(args) => pin::run(args, true, format),
+        Command::Unpin(args) => pin::run(args, false, format),
+        Command::Status(args) if args.manager => manager_status::run(&args.local, format),
+        Command::Status(args) => status(&args.local, format),
+        Command::Drain(args) => manager_status::drain(args, false, format),
+        Command::Undrain(args) => manager_status::drain(args, true, format),
+    }
+}
+
+/// Keeps tokens and audit logs, beside a manager.
+pub(super) fn admission(command: &Admission, format: Format) -> Result<Exit, Failure> {
+    match command {
+        Admission::Token(args) => token::run(&args.command, format),
+        Admission::Audit(args) => audit::run(&args.command, format),
     }
 }
 
@@ -126,7 +180,7 @@ fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool)
 }
 
 /// `polycast manager`
-pub(super) fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
+fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => ManagerConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => ManagerConfig::default(),
@@ -169,7 +223,7 @@ pub(super) fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failur
 }
 
 /// `polycast agent`
-pub(super) fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
+fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
         Some(path) => AgentConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
         None => AgentConfig::default(),
@@ -241,7 +295,7 @@ async fn register(local: &LocalArgs, app: AppId) -> Result<Session, Failure> {
 }
 
 /// Does `work` in a registered session, which ends with it.
-pub(super) async fn in_session<T>(
+async fn in_session<T>(
     local: &LocalArgs,
     app: AppId,
     work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
@@ -254,7 +308,7 @@ pub(super) async fn in_session<T>(
 }
 
 /// `polycast send`
-pub(super) fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
+fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     // Looked at here, because the agent may run as another user and elsewhere.
     let object = object::open_chosen(&args.choice)?;
     let paths = match &object.spool {
@@ -350,7 +404,7 @@ async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(St
     Ok(known.filter(|(name, _)| !reached(name)).collect())
 }
 
-pub(super) fn receivers(to: &Destinations) -> Receivers {
+fn receivers(to: &Destinations) -> Receivers {
     match to {
         Destinations::All => Receivers::All,
         Destinations::Named(names) => Receivers::Named(names.clone()),
@@ -359,7 +413,7 @@ pub(super) fn receivers(to: &Destinations) -> Receivers {
 
 /// What to type where an object has been sent to.
 fn how_to_get(id: ObjectId, name: &str) -> String {
-    let by_name = id.app == AppId::default() && names::is_name(name) && name.parse::<ObjectId>().is_err();
+    let by_name = id.app == AppId::default() && is_name(name) && name.parse::<ObjectId>().is_err();
     // Others may call it oddly: what is typed is no place for quotes of a shell.
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c));
     let or_name = if by_name && plain { format!("polycast get {name}  or  ") } else { String::new() };
@@ -456,7 +510,7 @@ fn describe_path(granted: &Granted) -> Value {
 }
 
 /// `polycast extend`
-pub(super) fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
+fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
     let change = Extension { time: args.time, add: args.add.clone(), remove: args.remove.clone() };
     let granted = runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.extend(args.id.data, &change).await?)
@@ -477,7 +531,7 @@ pub(super) fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure>
 }
 
 /// `polycast withdraw`
-pub(super) fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
+fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
         Ok(session.withdraw(args.id.data).await?)
     }))?;
@@ -492,7 +546,7 @@ fn is_untrusted(session: &Session) -> bool {
 }
 
 /// `polycast get`
-pub(super) fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
+fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
@@ -525,7 +579,7 @@ pub(super) fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
 
 /// Puts an object of the agent's where it is wanted, from where it lies or as it is taken; gives where, and whether it was there
 /// already. `None` where it went to standard output.
-pub(super) fn place_at(
+fn place_at(
     object: &Object,
     taken: Option<Taken>,
     place: &Destination,
@@ -666,7 +720,7 @@ fn describe(object: &Object) -> Value {
 }
 
 /// `polycast ls`
-pub(super) fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let objects: Vec<Object> = runtime()?.block_on(async {
         let listed: Result<_, Failure> = Ok(connect(local).await?.list(None).await?);
         listed
@@ -685,7 +739,7 @@ pub(super) fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// `polycast status`
-pub(super) fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let status: StatusResponse = runtime()?.block_on(async {
         let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
         asked

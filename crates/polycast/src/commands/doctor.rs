@@ -1,6 +1,8 @@
 //! `polycast doctor`: what of this host and its network keeps transfers from being fast, or from being at all.
 
 mod checks;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod reach;
 
 use super::network;
@@ -132,8 +134,8 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     }
     checks::buffers(&mut checks);
     checks::memory(&mut checks);
-    checks::kernel(&mut checks);
-    checks::service(&args.local, &mut checks);
+    #[cfg(feature = "cluster")]
+    cluster::look(&args.local, &mut checks);
     let ok = checks.iter().all(|check| check.verdict != Verdict::Failed);
     let (version, document_version) = (env!("CARGO_PKG_VERSION"), reference::VERSION);
     let findings = Findings { version, document_version, checks, ok };

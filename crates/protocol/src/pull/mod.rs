@@ -22,12 +22,12 @@ mod packet;
 mod pending;
 mod plan;
 mod receiver;
-mod route;
 mod source;
 mod store;
 mod table;
 mod turns;
 
+pub use crate::route::{HOPS_MAX, HOPS_USUAL, Hop, PORTS_MAX, Route, RouteError};
 pub use blocks::Blocks;
 pub use bucket::RateConfig;
 pub use forwarder::{
@@ -44,7 +44,6 @@ pub use receiver::{
     Counters as ReceiverCounters, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig,
     RetryTime,
 };
-pub use route::{HOPS_MAX, HOPS_USUAL, Hop, PORTS_MAX, Route, RouteError};
 pub use source::{
     Counters as SourceCounters, Input as SourceInput, Output as SourceOutput, Source, SourceConfig,
 };

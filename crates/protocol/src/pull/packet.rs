@@ -4,7 +4,7 @@ use polycast_types::Handle;
 pub use polycast_wire::pull::Digest;
 use polycast_wire::pull::{Follows, Header, Kind};
 
-use super::route::Route;
+use super::Route;
 
 /// A packet's name: the transfer, the packet's number in the object, and what its payload hashes to.
 ///

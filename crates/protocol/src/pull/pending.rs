@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use polycast_types::{Duration, Time};
 
+use super::Route;
 use super::packet::{Face, Name};
-use super::route::Route;
 use super::table::NameTable;
 
 const NONE: u32 = u32::MAX;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use polycast_planning::trees::{TreeHop, TreePlan};
 use polycast_topology::CompactGraph;
 
-use super::route::{Hop, Route, RouteError};
+use super::{Hop, Route, RouteError};
 
 /// The routes of a plan's receivers, in their order; of each receiver, one for every tree.
 ///

@@ -6,10 +6,10 @@ use core::ops::Range;
 
 use polycast_types::{Duration, Handle, RangeSet, Time};
 
+use super::Route;
 use super::blocks::{Bits, Blocks};
 use super::lists::{ListPlace, Lists};
 use super::packet::{Data, Decision, Interest, Name};
-use super::route::Route;
 
 /// How long a receiver waits for a packet before it asks again (RTO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use polycast_types::{Handle, Time};
 use super::blocks::{Bits, Blocks};
 use super::bucket::{Bucket, RateConfig, TreeRate};
 use super::packet::{Data, Decision, Interest, Name};
-use super::route::{PORTS_MAX, Route};
 use super::turns::{Share, Turns};
+use super::{PORTS_MAX, Route};
 
 /// So many packets are sent again before one that was not sent yet, where both wait: one that asks for the same without an end would
 /// starve all others. Fewer would cost time where a receiver is far behind.

@@ -6,13 +6,15 @@
 //! paper: positions that make late packets harmless ([`Geometry`]), a window that never drowns a
 //! receiver, congestion control ([`congestion`]), patches by multicast in which one packet repairs
 //! different losses of up to 17 receivers ([`patches`]), receivers that join late or resume, a policy
-//! for slow ones, and the TCP chain for those whom multicast does not reach ([`chain`]).
+//! for slow ones, and the TCP chain for those whom multicast does not reach ([`chain`]). [`feedback`] makes one voice of a rack's
+//! receivers (Orca appendix A.4).
 
 mod attempt;
 pub mod chain;
 pub mod coded;
 pub mod congestion;
 pub mod delay;
+pub mod feedback;
 mod geometry;
 pub mod patches;
 mod peer;

@@ -9,11 +9,11 @@
 //! anew, is brought up to date by what is left of the row, and there is no other kind of transfer of state. One that
 //! starts anew keeps what it had until it has everything: packets flow on meanwhile.
 //!
-//! [`feedback`] makes one voice of a rack's receivers towards the source of a push transfer (appendix A.4).
+//! What makes one voice of a rack's receivers towards the source of a push transfer (appendix A.4) is
+//! [`push::feedback`](crate::push::feedback).
 
 mod agent;
 mod central;
-pub mod feedback;
 mod follower;
 mod leaf;
 mod log;

@@ -1,8 +1,8 @@
 //! Settings of the machines in virtual time.
 
 use crate::watch::RETRY_DELAY;
+use polycast_protocol::push::feedback::FeedbackConfig;
 use polycast_protocol::push::{FullRate, Geometry, ReceiverConfig, SenderConfig, SlowPolicy};
-use polycast_protocol::rack::feedback::FeedbackConfig;
 use polycast_types::{Duration, Handle};
 
 pub(crate) const HANDLE: Handle = Handle(7);

@@ -10,11 +10,11 @@ use crate::settings::{HANDLE, feedback, receiver};
 use crate::stranger::{Strange, Stranger};
 use crate::watch::Watch;
 pub(crate) use channel::OwnPath;
+use polycast_protocol::push::feedback::{Feedback, FeedbackInput, FeedbackOutput};
 use polycast_protocol::push::{
     Geometry, PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
     SenderOutput,
 };
-use polycast_protocol::rack::feedback::{Feedback, FeedbackInput, FeedbackOutput};
 use polycast_protocol::session::{
     Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster, RosterConfig,
     RosterInput, RosterOutput, Verdicts,

@@ -1,7 +1,7 @@
 //! Whatever others say, in whatever order: no controller panics, and each keeps to its bounds.
 
 use super::MS;
-use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, Central, CentralConfig, CentralInput, Change, FeedConfig, Leaf,
     LeafConfig, LeafInput,

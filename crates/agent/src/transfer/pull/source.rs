@@ -12,13 +12,12 @@ use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, SealedObject, Secret};
-use polycast_planning::PullTuning;
 use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
     Entry, Expected, Goodbye, GuestId, RosterInput as Input, Stage, Verdicts, Why,
 };
-use polycast_types::{Duration, Handle, Time};
+use polycast_types::{Duration, Handle, PullTuning, Time};
 use polycast_wire::control::{Control, DIGESTS_MAX, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use std::collections::BTreeMap;

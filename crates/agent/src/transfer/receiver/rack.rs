@@ -2,7 +2,7 @@
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
 use super::{FrameStream, Run, SocketAddr, Time};
-use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,12 +1,10 @@
 //! What one host can say of itself.
 
 use super::{Check, others};
-use crate::args::LocalArgs;
-use crate::commands::cluster;
 use crate::exit::plain;
 use polycast_net::interface::{self, Interface, InterfaceError, Link};
 use polycast_net::udp::{Beacon, DataReceiver, RECEIVE_BUFFER_LEN};
-use polycast_types::{Printable, format_bytes};
+use polycast_types::format_bytes;
 use polycast_wire::discovery;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
@@ -123,49 +121,5 @@ pub(super) fn memory(checks: &mut Vec<Check>) {
             "agents cannot start without a folder for objects",
             "give the agent one with --store DIR",
         ),
-    });
-}
-
-/// What this build and the kernel can do.
-pub(super) fn kernel(checks: &mut Vec<Check>) {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let missing = polycast_net::bpf::missing();
-    checks.push(match missing.first() {
-        None => {
-            Check::ok("kernel", format!("Linux {release}; this build has the programs of label switches"))
-        }
-        Some((program, reason)) => Check::warning(
-            "kernel",
-            format!("Linux {release}; this build lacks {program}: {reason}"),
-            "label switches and the kernel's caching nodes do not run here; everything else does",
-            "run them on another machine",
-        ),
-    });
-}
-
-/// The agent and its manager, if there are any.
-pub(super) fn service(local: &LocalArgs, checks: &mut Vec<Check>) {
-    let asked = cluster::runtime()
-        .and_then(|runtime| runtime.block_on(async { Ok(cluster::connect(local).await?.status().await?) }));
-    let status = match asked {
-        Ok(status) => status,
-        Err(failure) => {
-            checks.push(Check::skipped("agent", format!("{} (offer and accept need none)", failure.message)));
-            return;
-        }
-    };
-    let name = &status.agent_name;
-    checks
-        .push(Check::ok("agent", format!("{name} on {}, store {}", status.interface_address, status.store)));
-    checks.push(if status.manager_connected {
-        let peers = status.peers.len();
-        Check::ok("manager", format!("{}, {peers} other agents", status.manager_address))
-    } else {
-        Check::failed(
-            "manager",
-            format!("{}: {}", status.manager_address, Printable(&status.manager_error)),
-            "nothing can be sent from here",
-            "start it (polycast manager), and let its TCP port through",
-        )
     });
 }

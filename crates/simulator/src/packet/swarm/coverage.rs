@@ -11,7 +11,7 @@ use polycast_protocol::push::{ReceiverInput, SenderInput};
 use polycast_protocol::rack::{CentralInput, LeafInput};
 use polycast_protocol::session::{GuestInput, RosterInput};
 use polycast_protocol::stream::{OrderInput, StreamsInput};
-use polycast_protocol::{leases, pull, rack};
+use polycast_protocol::{leases, pull, push, rack};
 
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,9 +145,9 @@ kinds!(of_rack_agent, RACK_AGENT, rack::AgentInput<'_>:
     rack::AgentInput::Message(_) => "rack agent: Message",
 );
 
-kinds!(of_feedback, FEEDBACK, rack::feedback::FeedbackInput<'_>:
-    rack::feedback::FeedbackInput::Said { .. } => "feedback: Said",
-    rack::feedback::FeedbackInput::Left { .. } => "feedback: Left",
+kinds!(of_feedback, FEEDBACK, push::feedback::FeedbackInput<'_>:
+    push::feedback::FeedbackInput::Said { .. } => "feedback: Said",
+    push::feedback::FeedbackInput::Left { .. } => "feedback: Left",
 );
 
 kinds!(of_forwarder, FORWARDER, pull::ForwarderInput:

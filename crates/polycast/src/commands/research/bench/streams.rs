@@ -1,6 +1,6 @@
 //! Streams of messages in a lab: killed agents of racks, and joins under load (Orca section 5.3).
 
-use crate::args::bench::{BenchJoinArgs, BenchKillArgs, BenchLabArgs};
+use crate::args::research::bench::{BenchJoinArgs, BenchKillArgs, BenchLabArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_lab::measure::{Flow, Gap, Joining, Load, Measured, Measurement};

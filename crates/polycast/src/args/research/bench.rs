@@ -1,6 +1,6 @@
 //! What `polycast bench` can be told.
 
-use super::duration;
+use crate::args::duration;
 use clap::{Args as Arguments, Subcommand};
 use polycast_types::Duration;
 

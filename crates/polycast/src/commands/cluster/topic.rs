@@ -1,10 +1,10 @@
 //! `polycast publish` and `polycast subscribe`: versions of something, to all that subscribe.
 
 use super::bytes::{self, Bytes};
-use super::cluster::{Ending, in_session, place_at, runtime};
-use super::destination::{Destination, Present};
 use super::names;
-use crate::args::objects::{PublishArgs, SubscribeArgs};
+use super::{Ending, in_session, place_at, runtime};
+use crate::args::cluster::objects::{PublishArgs, SubscribeArgs};
+use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
 use crate::object;
 use crate::output::{self, Format};

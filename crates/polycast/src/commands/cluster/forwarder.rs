@@ -1,6 +1,6 @@
 //! `polycast forwarder`: nodes of a Datacast fabric.
 
-use crate::args::ForwarderArgs;
+use crate::args::cluster::ForwarderArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_agent::forwarder::{ForwarderConfig, daemon};

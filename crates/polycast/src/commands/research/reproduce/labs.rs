@@ -1,6 +1,6 @@
 //! The items that are measured in labs, which only the command line can start. Where a lab cannot be made, their rows say why in a sentence.
 
-use crate::commands::bench::{control, replication};
+use crate::commands::research::bench::{control, replication};
 use crate::exit::Failure;
 use polycast_experiments::lab::{
     ControlSeen, LeafSeen, ReplicationSeen, Seen, figure_5d, figure_8d, table_2,

@@ -1,6 +1,6 @@
 //! `polycast audit`: what a manager has written down.
 
-use crate::args::AuditCommand;
+use crate::args::cluster::AuditCommand;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_manager::audit::{Broken, Verified, verify};

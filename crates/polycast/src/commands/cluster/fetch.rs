@@ -1,9 +1,9 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
 use super::bytes;
-use super::cluster::{Ending, in_session, place_at, runtime};
-use super::destination::{Destination, Present};
-use crate::args::objects::{FetchArgs, FetchWhat};
+use super::{Ending, in_session, place_at, runtime};
+use crate::args::cluster::objects::{FetchArgs, FetchWhat};
+use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure, plain};
 use crate::output::{self, Format};
 use crate::progress::Progress;

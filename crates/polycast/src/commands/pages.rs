@@ -1,15 +1,24 @@
 //! `polycast completions` and `polycast man`: what shells and `man` need, written from the command line's own
 //! definition.
 
-use crate::args::{Args, CompletionsArgs, ManArgs};
+use crate::args::Args;
+use crate::args::pages::{Command, CompletionsArgs, ManArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use clap::CommandFactory;
 use serde_json::json;
 use std::fs;
 
+/// Prints or writes pages.
+pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
+    match command {
+        Command::Completions(args) => completions(args, format),
+        Command::Man(args) => man(args, format),
+    }
+}
+
 /// Prints the completions for a shell.
-pub(super) fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> {
+fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "polycast", &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -18,7 +27,7 @@ pub(super) fn completions(args: &CompletionsArgs, format: Format) -> Result<Exit
 }
 
 /// Writes a page for every command into a folder, or prints the first one.
-pub(super) fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
+fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
     let Some(folder) = &args.folder else {
         let mut page = Vec::new();
         let wrong = |error: std::io::Error| Failure::unexpected(format!("cannot write the page: {error}"));

@@ -1,7 +1,7 @@
 //! Connections to servers of other programs, whose names are in their certificates: etcd.
 
-use super::files::{certificates, private_key, store_of};
-use super::{SealError, TlsFilesError};
+use crate::tls::files::{certificates, private_key, store_of};
+use crate::tls::{SealError, TlsFilesError};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;

@@ -1,7 +1,7 @@
 //! How long it takes until devices have a path, step by step (Blast section V-B, Table II).
 
 use super::streams::{Spread, measure};
-use crate::args::bench::BenchControlArgs;
+use crate::args::research::bench::BenchControlArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::table::Table;

@@ -1,5 +1,6 @@
 //! Objects by their names: what people type in place of a number.
 
+use crate::args::place::is_name;
 use crate::exit::Failure;
 use crate::output;
 use polycast_api::agent::{Object, ObjectState};
@@ -34,11 +35,6 @@ impl FromStr for Which {
             Err(error) => Err(format!("{error}, and no name of an object either")),
         }
     }
-}
-
-/// Whether this can be an object's name: one of a file, that is no option.
-pub(crate) fn is_name(text: &str) -> bool {
-    !text.is_empty() && !text.contains('/') && !text.starts_with('-') && text != "." && text != ".."
 }
 
 impl fmt::Display for Which {

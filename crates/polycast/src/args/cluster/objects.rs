@@ -1,7 +1,8 @@
 //! Commands for objects that are asked for, and topics.
 
-use super::place::PlaceArgs;
-use super::{LocalArgs, Which, duration};
+use super::{LocalArgs, Which};
+use crate::args::duration;
+use crate::args::place::PlaceArgs;
 use clap::Args as Arguments;
 use polycast_types::{Duration, ObjectId, Printable};
 use std::fmt;

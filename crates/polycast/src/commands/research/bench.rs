@@ -4,7 +4,7 @@ pub(super) mod control;
 pub(super) mod replication;
 mod streams;
 
-use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
+use crate::args::research::bench::{Bench, BenchArgs, BenchManagerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::PROTOCOL_VERSION;

@@ -1,7 +1,8 @@
 //! `polycast stream`: messages from one host to many, beside objects (Orca section 4).
 
-use super::cluster::{Ending, connect, in_session, runtime};
-use crate::args::{LocalArgs, duration, help};
+use super::{Ending, connect, in_session, runtime};
+use crate::args::cluster::LocalArgs;
+use crate::args::{duration, help};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use clap::{Args as Arguments, Subcommand};

@@ -1,7 +1,7 @@
 //! `polycast status --manager`, `polycast drain` and `polycast undrain`: the manager, through the local agent.
 
-use super::cluster::{connect, runtime};
-use crate::args::{DrainArgs, LocalArgs};
+use super::{connect, runtime};
+use crate::args::cluster::{DrainArgs, LocalArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::convert::object_id;

@@ -138,7 +138,7 @@ impl Route {
     /// The route after the node where the packet is, which it entered by `came_by`.
     #[must_use]
     #[inline]
-    pub(super) fn turned(mut self, came_by: u8) -> Self {
+    pub fn turned(mut self, came_by: u8) -> Self {
         let hop = &mut self.hops[usize::from(self.at)];
         *hop = *hop & NON_BRANCHING | came_by & !NON_BRANCHING;
         self.at += 1;
@@ -148,7 +148,7 @@ impl Route {
     /// The route after the node where the packet is.
     #[must_use]
     #[inline]
-    pub(super) fn stepped(mut self) -> Self {
+    pub fn stepped(mut self) -> Self {
         self.at += 1;
         self
     }
@@ -156,7 +156,7 @@ impl Route {
     /// From an interest that has come by port `came_by`: the way to the next node below that keeps packets.
     #[must_use]
     #[inline]
-    pub(super) fn way_back(&self, came_by: u8) -> Self {
+    pub fn way_back(&self, came_by: u8) -> Self {
         let mut back = Route { hops: [0; HOPS_MAX], len: 1, at: 0 };
         back.hops[0] = came_by & !NON_BRANCHING;
         let mut node = usize::from(self.at);

@@ -1,6 +1,6 @@
 //! A client that has no certificate yet, and knows the authority of the other end by its pin.
 
-use super::token::pin_of;
+use crate::tls::token::pin_of;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};

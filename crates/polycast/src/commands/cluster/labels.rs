@@ -1,6 +1,6 @@
 //! `polycast label-switch` and `polycast rack-agent`: the daemons of an Orca fabric.
 
-use crate::args::ForwarderArgs;
+use crate::args::cluster::ForwarderArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_agent::daemon::AgentConfig;

@@ -1,6 +1,6 @@
 //! `polycast token`: what lets agents in at a manager that has an authority of its own.
 
-use crate::args::TokenCommand;
+use crate::args::cluster::TokenCommand;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_manager::authority::{Authority, AuthorityError, Standing};

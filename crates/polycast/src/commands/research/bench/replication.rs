@@ -2,7 +2,7 @@
 //! (Shufflecast section VI-D, figure 8(d)).
 
 use super::streams::{Spread, measure};
-use crate::args::bench::BenchReplicationArgs;
+use crate::args::research::bench::BenchReplicationArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::table::Table;

@@ -1,7 +1,7 @@
 //! `polycast pin` and `polycast unpin`: what stays in the store, whatever else needs its room.
 
-use super::cluster::{connect, in_session, runtime};
-use crate::args::objects::PinArgs;
+use super::{connect, in_session, runtime};
+use crate::args::cluster::objects::PinArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! Objects that go: `polycast rm`, and those that `send --replace` takes the place of.
 
-use super::cluster::{connect, in_session, receivers, runtime};
 use super::names::Which;
-use crate::args::{LocalArgs, RmArgs};
+use super::{connect, in_session, receivers, runtime};
+use crate::args::cluster::{LocalArgs, RmArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::agent::{Object, ObjectKind, RemoveResponse};
