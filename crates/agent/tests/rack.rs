@@ -308,6 +308,19 @@ fn a_leaf_controller_knows_who_speaks() {
     }
 }
 
+/// What an agent of rack 4 says of itself when it begins.
+fn claim(port: u32) -> Vec<u8> {
+    sent(&Rack::Heartbeat(Heartbeat {
+        from: Name { rack: 4, agent: Some(port) },
+        incarnation: 1,
+        stream: 0,
+        applied: 0,
+        confirmed: 0,
+        active: false,
+        settled: false,
+    }))
+}
+
 /// In a cluster with a key a word counts once, and only from one that has the key: a host that takes an agent's address says nothing.
 #[test]
 fn a_leaf_controller_believes_members_only() {
@@ -335,17 +348,6 @@ fn a_leaf_controller_believes_members_only() {
             log.hear(|| leaf.run(&stop, &mut told)).unwrap();
             leaf.counts()
         });
-        let claim = |port: u32| {
-            sent(&Rack::Heartbeat(Heartbeat {
-                from: Name { rack: 4, agent: Some(port) },
-                incarnation: 1,
-                stream: 0,
-                applied: 0,
-                confirmed: 0,
-                active: false,
-                settled: false,
-            }))
-        };
         let stranger = UdpSocket::bind((server(0), 0)).unwrap();
         let foreign = Words::new(&others).say(Way::AgentToLeaf, &claim(0)).into_owned();
         stranger.send_to(&claim(0), listen).unwrap();

@@ -7,7 +7,7 @@ use polycast_agent::daemon::{Agent, Engine};
 use polycast_agent::transfer::{Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
 use polycast_api::agent::Object;
 use polycast_api::agent::send_event::Event;
-use polycast_api::client::{Receivers, SendOptions, Session, Versions};
+use polycast_api::client::{Receivers, SendOptions, Session, Versions, Watching};
 use polycast_api::error::Kind;
 use polycast_net::object::ObjectSource;
 use polycast_testing::HANG;
@@ -161,6 +161,26 @@ impl Engine for Trickles {
     }
 }
 
+/// Reads events until all is there. What they name is named once, and is right when it is.
+async fn named_once(all: &mut Watching, bytes: &[u8]) -> polycast_types::RangeSet {
+    let mut named = polycast_types::RangeSet::new();
+    let mut open: Option<File> = None;
+    loop {
+        let event = all.next().await.unwrap().unwrap();
+        let file = open.get_or_insert_with(|| File::open(&event.path).unwrap());
+        for range in &event.verified {
+            let span = range.offset..range.offset + range.length;
+            assert_eq!(named.insert(span.clone()), range.length, "named twice");
+            let mut seen = vec![0; range.length as usize];
+            file.read_exact_at(&mut seen, range.offset).unwrap();
+            assert!(seen == bytes[span.start as usize..span.end as usize], "other bytes at {span:?}");
+        }
+        if event.complete {
+            return named;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_can_be_used_before_the_last_byte_is_there() {
     const LEN: usize = 24_000_000;
@@ -216,23 +236,7 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
     engine.is_open.store(true, Ordering::Relaxed);
     let error = outside.next().await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
-    // All of it is named once, and what is named is right when it is.
-    let mut named = polycast_types::RangeSet::new();
-    let mut open: Option<File> = None;
-    loop {
-        let event = all.next().await.unwrap().unwrap();
-        let file = open.get_or_insert_with(|| File::open(&event.path).unwrap());
-        for range in &event.verified {
-            let span = range.offset..range.offset + range.length;
-            assert_eq!(named.insert(span.clone()), range.length, "named twice");
-            let mut seen = vec![0; range.length as usize];
-            file.read_exact_at(&mut seen, range.offset).unwrap();
-            assert!(seen == bytes[span.start as usize..span.end as usize], "other bytes at {span:?}");
-        }
-        if event.complete {
-            break;
-        }
-    }
+    let named = named_once(&mut all, &bytes).await;
     assert!(named.covers(0..LEN as u64));
     let (told, error) = sent.await.unwrap();
     let Some(Event::Finished(report)) = told.last() else { panic!("{told:?} {error:?}") };
