@@ -156,6 +156,7 @@ def scala_job(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(made)
 
 
+@pytest.mark.long
 def test_a_job_in_scala_has_torrents_results(cluster: Cluster, scala_job: str, tmp_path: Path) -> None:
     torrent = Application(tmp_path / "torrent", scala_job).result()
     assert set(torrent) == {"values", "join", "word2vec", "lda"}
@@ -185,6 +186,7 @@ def executor_process(job: Application) -> int:
     raise AssertionError("no executor runs")
 
 
+@pytest.mark.long
 def test_what_dies_in_mid_broadcast_does_not_end_the_job(tmp_path: Path) -> None:
     """Agents, the manager and executors die while values are on their way; all values are read rightly."""
     names = ["nothing", "executor", "agent-of-executor", "manager", "manager-back", "agent-of-driver", "agents-back"]
@@ -224,6 +226,7 @@ def test_what_dies_in_mid_broadcast_does_not_end_the_job(tmp_path: Path) -> None
         cluster.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -49,7 +49,8 @@ Tasks:
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
-  spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named
+  spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named; --short leaves
+                out those that take long
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows, for code and documents;
                 links between documents, and that docs/README.md names every page";

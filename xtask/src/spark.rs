@@ -11,13 +11,21 @@ const VERSIONS: [&str; 2] = ["4", "3.5"];
 /// What the jobs need beside Spark.
 const TOOLS: [&str; 3] = ["numpy", "pytest", "setuptools"];
 
+/// Leaves out the jobs that take long.
+pub(crate) const SHORT: &str = "--short";
+
 /// Runs the task, for the versions of Spark that are named.
-pub(crate) fn run(versions: &[String]) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let (short, versions): (Vec<String>, Vec<String>) =
+        arguments.iter().cloned().partition(|argument| argument == SHORT);
     if let Some(unknown) = versions.iter().find(|named| !VERSIONS.contains(&named.as_str())) {
-        eprintln!("error: there is no test for Spark '{unknown}': choose from {}", VERSIONS.join(", "));
+        eprintln!(
+            "error: there is no test for Spark '{unknown}': choose from {}, or say {SHORT}",
+            VERSIONS.join(", ")
+        );
         return ExitCode::FAILURE;
     }
-    match test(versions) {
+    match test(&versions, !short.is_empty()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -26,7 +34,7 @@ pub(crate) fn run(versions: &[String]) -> ExitCode {
     }
 }
 
-fn test(versions: &[String]) -> Result<(), String> {
+fn test(versions: &[String], short: bool) -> Result<(), String> {
     let program = suite::program();
     // As for the Python package: what the tests have just built is not built again.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
@@ -41,7 +49,16 @@ fn test(versions: &[String]) -> Result<(), String> {
         must(
             Command::new(environment(version)?.join("bin/python"))
                 .current_dir(folder().join("tests"))
-                .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"])
+                .args([
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "-rs",
+                    "-p",
+                    "no:cacheprovider",
+                    "-m",
+                    if short { "not long" } else { "" },
+                ])
                 .env("PYTHONDONTWRITEBYTECODE", "1")
                 .env("POLYCAST_PROGRAM", &program),
         )?;

@@ -106,8 +106,9 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
 
 #[test]
 fn a_killed_agent_is_named_and_the_others_finish() {
-    let mut cluster = Cluster::start(&["a", "b", "c"]);
-    let file = cluster.big(1_500_000_000);
+    // It takes three seconds.
+    let mut cluster = Cluster::with("[ip-multicast]\nrate = '160mbit'\n", &["a", "b", "c"]);
+    let file = cluster.place.file("f", &noise(60_000_000));
     let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "1"]);
     cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
     cluster.agents[1].kill();
@@ -121,9 +122,10 @@ fn a_killed_agent_is_named_and_the_others_finish() {
 
 #[test]
 fn a_cancelled_send_leaves_its_id_free() {
-    let cluster = Cluster::start(&["a", "b"]);
-    let big = cluster.big(4_000_000_000);
-    let sending = cluster.begin("a", &["send", &big, "--to", "b", "--id", "1"]);
+    // It would take 40 s.
+    let cluster = Cluster::with("[ip-multicast]\nrate = '8mbit'\n", &["a", "b"]);
+    let long = cluster.place.file("long", &noise(40_000_000));
+    let sending = cluster.begin("a", &["send", &long, "--to", "b", "--id", "1", "--slow", "wait"]);
     for (agent, direction) in [("a", "sending"), ("b", "receiving")] {
         let status =
             cluster.await_status(agent, |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));

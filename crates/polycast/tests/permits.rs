@@ -193,7 +193,7 @@ fn who_is_banned_in_mid_transfer_gets_no_new_keys() {
     let (cluster, _) = cluster(&settings, &["a", "b", "c"]);
     // It would take 30 s. Under new keys what a receiver can make by itself, such as a hole, is there at once.
     let file = cluster.place.file("big", &noise(60_000_000));
-    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5"]);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5", "--slow", "wait"]);
     cluster.await_status("c", |status| {
         status["transfers"]
             .as_array()

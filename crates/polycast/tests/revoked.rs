@@ -52,10 +52,10 @@ fn receiver(report: &Value, name: &str) -> Value {
 fn certificates_change_and_are_revoked_in_mid_transfer() {
     let authority = Authority::new();
     let mut cluster = cluster(&authority);
-    let file = cluster.big(10_000_000);
+    let file = cluster.place.file("first", &common::noise(10_000_000));
 
     // All get new ones: what runs goes on, and so does what comes.
-    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5"]);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5", "--slow", "wait"]);
     await_bytes(&cluster, "c");
     for (name, number) in [("manager", 19), ("a", 11), ("b", 12), ("c", 13)] {
         authority.issue_numbered(&cluster.place, name, name, number);
@@ -65,7 +65,7 @@ fn certificates_change_and_are_revoked_in_mid_transfer() {
 
     // One is revoked: it gets no new keys, its connections end, and the others go on.
     let file = cluster.place.file("other", &common::noise(60_000_000));
-    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "6"]);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "6", "--slow", "wait"]);
     await_bytes(&cluster, "c");
     // The session of c has begun with the first.
     authority.revoke(&cluster.place, &[3, 13]);

@@ -76,8 +76,11 @@ pub(crate) const STEPS: &[Step] = &[
     builds("examples", &["test", "--locked", "--workspace", "--doc"], 20),
     // The Python package, with the program that the tests have built.
     Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("python", &["python"], 30) },
-    // The jar for Spark, with jobs of one version of it; most of the first run is to download that.
-    Step { kind: Kind::Waits { fetch: PREPARES, build: None }, ..builds("spark", &["spark"], 30) },
+    // The jar for Spark, with short jobs of one version of it; most of the first run is to download that.
+    Step {
+        kind: Kind::Waits { fetch: PREPARES, build: None },
+        ..builds("spark", &["spark", crate::spark::SHORT], 30)
+    },
     // With a build of its own, which takes longest of all. The tests run every target on its corpus and on damaged copies; this finds
     // what coverage leads to, with the same seed each time.
     Step {
