@@ -11,6 +11,10 @@ use std::time::Duration;
 
 /// A build from nothing takes 5 minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// The package and the program that is given away.
+const POLYCAST: &str = "polycast";
+/// The package of other programs that tests run.
+const EXAMPLES: &str = "polycast-examples";
 /// Builds give way to the tests that run beside them: this is how nice they are.
 const NICE: &str = "10";
 
@@ -65,6 +69,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Whether its tests run a program of their package that may not be built yet.
+    fn waits(&self, polycast_is_there: bool) -> bool {
+        self.package == EXAMPLES || self.package == POLYCAST && !polycast_is_there
+    }
+
     /// Whether its tests build networks out of namespaces, switches and kernel programs, each of which takes all cores.
     pub(super) fn builds_networks(&self) -> bool {
         NETWORKS.contains(&self.name.as_str())
@@ -94,14 +103,24 @@ pub(crate) fn build(
         let messages = running.child.stdout.take();
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                // Tests of a program may be built before it is, and run it.
+                let (mut waiting, mut is_there) = (Vec::new(), false);
+                // Nothing is lost where the tests were ended: the other end has gone with them.
+                let run = |program| drop(to_run.send(program));
                 let lines = messages.map(BufReader::new).into_iter().flat_map(BufRead::lines);
                 for built in lines.map_while(Result::ok).filter_map(|line| built(&line)) {
                     match built {
-                        // Nothing is lost where the tests were ended: the other end has gone with them.
-                        Built::Test(program) => drop(to_run.send(program)),
-                        Built::Polycast => is_here(),
+                        Built::Test(program) if program.waits(is_there) => waiting.push(program),
+                        Built::Test(program) => run(program),
+                        Built::Polycast => {
+                            is_there = true;
+                            is_here();
+                            waiting.extract_if(.., |program| !program.waits(true)).for_each(run);
+                        }
                     }
                 }
+                // What has not come by now fails them, and they say so.
+                waiting.into_iter().for_each(run);
             });
             running.end(LIMIT.mul_f64(limit::patience()))
         })
@@ -133,7 +152,7 @@ fn built(line: &str) -> Option<Built> {
     let package = package(message["package_id"].as_str()?)?;
     let (kind, target) = (message["target"]["kind"][0].as_str()?, message["target"]["name"].as_str()?);
     if message["profile"]["test"] != true {
-        return (kind == "bin" && target == "polycast").then_some(Built::Polycast);
+        return (kind == "bin" && target == POLYCAST).then_some(Built::Polycast);
     }
     let name = if kind == "lib" { package.clone() } else { format!("{package}::{target}") };
     Some(Built::Test(Program { name, package, path, folder }))
