@@ -72,7 +72,8 @@ fn certificates_change_and_are_revoked_in_mid_transfer() {
     // It would take 30 s in all. The rest goes over TCP, which is quick, once it is under the new keys.
     cluster.await_status("c", |status| status["transfers"].as_array().is_some_and(Vec::is_empty));
     let extended = cluster.at("a", &["extend", "6", "--time", "300ms"]);
-    assert_eq!(extended.status, 0, "{}", extended.stderr);
+    // The transfer to the other one may have ended by now.
+    assert!(extended.status == 0 || extended.stderr.contains("there is no request"), "{}", extended.stderr);
     let sent = end(sending);
     let report = sent.json();
     assert_eq!(receiver(&report, "b")["verified"], true, "{report}");
