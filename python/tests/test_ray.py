@@ -40,6 +40,8 @@ def nodes(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Two nodes of Ray; gives the driver's environment."""
     pytest.importorskip("ray")
     home = {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    # Ray itself gives up a tensor after a minute.
+    home |= {"RAY_rdt_fetch_fail_timeout_milliseconds": "400000"}
     base = {**os.environ, **home}
     ray = str(Path(sys.executable).parent / "ray")
 
@@ -95,7 +97,7 @@ source = Actor.options(resources={"source": 1}).remote()
 others = [Actor.options(resources={"other": 1}).remote() for _ in range(4)]
 for value in (1.0, 2.0):
     made = source.make.remote(value)
-    got = ray.get([actor.use.remote(made) for actor in others], timeout=100)
+    got = ray.get([actor.use.remote(made) for actor in others], timeout=500)
     assert {one[:4] for one in got} == {(int(value), value, value, 10 * value)}, got
     assert len({one[4] for one in got}) == 1
     # In the driver, and in the actor itself, where nothing has to be moved.

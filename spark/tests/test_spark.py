@@ -137,6 +137,7 @@ def test_jobs_have_torrents_results_and_every_executor_its_bytes_from_agents(
     until("the driver keeps nothing", lambda: cluster.count("driver", 'polycast_objects{state="added"}') == 0)
 
 
+@pytest.mark.long
 def test_executors_of_one_host_share_a_copy(cluster: Cluster, torrent: dict[str, object], tmp_path: Path) -> None:
     sent = cluster.count("driver", "polycast_sent_bytes_total")
     conf = with_polycast(cluster) | {"spark.polycast.socket": str(cluster.folder / "agent-driver.sock")}

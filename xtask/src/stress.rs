@@ -283,7 +283,7 @@ pub(crate) fn pauses() -> ExitCode {
 fn schedule() -> impl Iterator<Item = (Duration, Duration)> {
     let within = |range: std::ops::Range<u64>, at: u64| {
         let part = at.wrapping_mul(GOLDEN) >> 32;
-        Duration::from_millis(range.start + ((range.end - range.start) * part >> 32))
+        Duration::from_millis(range.start + (((range.end - range.start) * part) >> 32))
     };
     (1..).map(move |at| (within(BETWEEN_MS, 2 * at), within(PAUSE_MS, 2 * at + 1)))
 }
