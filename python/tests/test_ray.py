@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polycast
 import pytest
+from conftest import free_port
 
 numpy = pytest.importorskip("numpy")
 Cluster = list[polycast.Agent]
@@ -52,8 +53,10 @@ def nodes(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
         return environment
 
     try:
-        driver = start(cluster[1], "--head", "--port=26379", "--include-dashboard=false", '--resources={"source": 9}')
-        start(cluster[2], "--address=127.0.0.1:26379", '--resources={"other": 9}')
+        # Another port each time: what was stopped may have its own for a while.
+        port = free_port()
+        driver = start(cluster[1], "--head", f"--port={port}", "--include-dashboard=false", '--resources={"source": 9}')
+        start(cluster[2], f"--address=127.0.0.1:{port}", '--resources={"other": 9}')
         yield driver
     finally:
         subprocess.run([ray, "stop", "--force"], env=base, capture_output=True, timeout=60)
