@@ -81,7 +81,7 @@ pub(crate) const STEPS: &[Step] = &[
         kind: Kind::Waits { fetch: PREPARES, build: None },
         ..builds("spark", &["spark", crate::spark::SHORT], 30)
     },
-    // With a build of its own, which takes longest of all. The tests run every target on its corpus and on damaged copies; this finds
+    // With a build of its own. The tests run every target on its corpus and on damaged copies; this finds
     // what coverage leads to, with the same seed each time.
     Step {
         kind: Kind::Waits { fetch: None, build: PREPARES },

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long one test program may run: the slowest takes 90 s beside five others on two cores.
+/// How long one test program may run: the slowest took 174 s beside builds on two cores.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 /// Tests that run at a time in a program. Most wait.
 const THREADS: &str = "4";
