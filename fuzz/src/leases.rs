@@ -11,12 +11,13 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
-    Record, RequestKey, STREAMS_FROM, known_hosts,
+    Record, RequestKey, STREAMS_FROM, SessionsConfig, known_hosts,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{Duration, Rate, Time};
 use serde_json::Value;
+use std::net::Ipv4Addr;
 
 const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
 const AGENTS_MAX: usize = 4;
@@ -39,9 +40,11 @@ fn manager(on_device_failure: OnDeviceFailure) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(60),
+        sessions: SessionsConfig::default(),
         pending_max: PENDING_MAX,
         leases_max: LEASES_MAX,
         agent_leases_max: LEASES_MAX,
+        receiver_leases_max: 1_000,
         grant_bytes_max: 500,
         agents_max: AGENTS_MAX,
         on_device_failure,
@@ -187,7 +190,7 @@ fn input(words: &mut Words<'_>) -> Input {
         0..=3 => {
             let (agent, address) = (key(words), ([10, 0, 0, words.below(2) as u8], words.below(2) as u16));
             let leases = (0..words.below(3)).map(|_| held(words)).collect();
-            Input::Join(Join { agent, address, leases })
+            Input::Join(Join { agent, address, from: Ipv4Addr::LOCALHOST.into(), leases })
         }
         4 => {
             let leases = (0..words.below(6)).map(|_| PlanId(words.number(4))).collect();
@@ -210,7 +213,7 @@ fn input(words: &mut Words<'_>) -> Input {
         },
         14 => Input::Release { request: asked(words), plan: PlanId(words.number(4)) },
         _ => match words.below(3) {
-            0 => Input::Died { agent: key(words) },
+            0 => Input::Parted { agent: key(words), session: words.number(4) },
             _ => Input::Withdraw { request: asked(words) },
         },
     }
@@ -323,7 +326,8 @@ pub(crate) fn recorded() -> Vec<Record> {
     };
     for number in 0..4 {
         let address = ([10, 0, 0, number as u8], 7401);
-        say(Input::Join(Join { agent: agent(number), address, leases: Vec::new() }));
+        let from = Ipv4Addr::LOCALHOST.into();
+        say(Input::Join(Join { agent: agent(number), address, from, leases: Vec::new() }));
     }
     say(Input::Found { commands: Vec::new() });
     for (source, receiver) in [(0, 1), (2, 3)] {

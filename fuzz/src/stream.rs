@@ -112,6 +112,7 @@ fn grant(words: &mut Words<'_>) -> Result<Grant, Denial> {
         accepted_bytes: words.number(9),
         receivers: words.names().into_iter().map(|name| (name, (words.array(), 1))).collect(),
         absent: words.names(),
+        missed: words.names(),
         passed_over: Vec::new(),
         estimate: None,
         plan: polycast_planning::Plan { channel: channel(words), ..plan(words) },

@@ -11,6 +11,7 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::{Fabric, Fabrics, Fcfs, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
+    SessionsConfig,
 };
 use polycast_protocol::push::{AttemptInterval, FullRate};
 use polycast_simulator::packet::tcp::TcpConfig;
@@ -93,9 +94,11 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(1 << 30),
+        sessions: SessionsConfig::default(),
         pending_max: 1_000,
         leases_max: 1_000,
         agent_leases_max: 1_000,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: agents as usize,
         on_device_failure: OnDeviceFailure::Fallback,
@@ -110,7 +113,8 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
     let key = |number: u32| AgentKey { name: names[number as usize].clone(), incarnation: 1 };
     for number in 0..agents {
         let [.., high, low] = number.to_be_bytes();
-        let join = Join { agent: key(number), address: ([10, 0, high, low], 7401), leases: Vec::new() };
+        let address = ([10, 0, high, low], 7401);
+        let join = Join { agent: key(number), address, from: address.0.into(), leases: Vec::new() };
         leases.handle(Time::ZERO, Input::Join(join));
         while leases.poll(Time::ZERO).is_some() {}
     }

@@ -13,6 +13,7 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
+    SessionsConfig,
 };
 use polycast_topology::Clos;
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
@@ -111,9 +112,11 @@ impl World {
         let config = LeasesConfig {
             lease: day,
             silence: day,
+            sessions: SessionsConfig::default(),
             pending_max: 1_024,
             leases_max: usize::MAX,
             agent_leases_max: usize::MAX,
+            receiver_leases_max: 1_000,
             grant_bytes_max: u64::MAX,
             agents_max: 100_000,
             on_device_failure: OnDeviceFailure::Fallback,
@@ -133,7 +136,8 @@ impl World {
             World { manager, random, hosts, receivers, held: Vec::with_capacity(sessions as usize) };
         for host in 0..hosts {
             let address = ([10, 0, (host >> 8) as u8, host as u8], 7401);
-            world.say(Input::Join(Join { agent: agent(host), address, leases: Vec::new() }));
+            let from = std::net::Ipv4Addr::LOCALHOST.into();
+            world.say(Input::Join(Join { agent: agent(host), address, from, leases: Vec::new() }));
         }
         world
     }

@@ -95,6 +95,8 @@ pub struct ManagerConfig {
     pub leases_max: usize,
     /// How many of them one agent may hold at the same time.
     pub agent_leases_max: usize,
+    /// How many of them may lead to one agent at the same time; other transfers to it wait.
+    pub receiver_leases_max: usize,
     /// How many agents may join from one address.
     pub address_agents_max: usize,
     /// Objects that are asked for, and topics.
@@ -277,6 +279,8 @@ impl Default for ManagerConfig {
             pending_max: 1_024,
             leases_max: 10_000,
             agent_leases_max: 64,
+            // An agent receives 16 objects of one source at a time, and a source gives its path back a moment before it has.
+            receiver_leases_max: 12,
             address_agents_max: 256,
             objects: ObjectsConfig::default(),
             ip_multicast: Default::default(),
@@ -383,6 +387,7 @@ impl ManagerConfig {
             ("pending-max", self.pending_max as u64),
             ("leases-max", self.leases_max as u64),
             ("agent-leases-max", self.agent_leases_max as u64),
+            ("receiver-leases-max", self.receiver_leases_max as u64),
             ("address-agents-max", self.address_agents_max as u64),
         ];
         for (setting, value) in positive {

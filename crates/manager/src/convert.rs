@@ -15,7 +15,7 @@ use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
 use polycast_types::{Duration, Handle, Printable, Rate};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 /// Leases that one agent may name.
 const LEASES_MAX: usize = 4_096;
@@ -33,12 +33,13 @@ pub(crate) fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
     Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
 }
 
-pub(crate) fn join(request: api::Join) -> Result<Join, Refusal> {
+pub(crate) fn join(request: api::Join, from: IpAddr) -> Result<Join, Refusal> {
     let agent = agent(request.agent)?;
     let leases = bounded(request.leases, LEASES_MAX, "leases")?;
     Ok(Join {
         agent,
         address: (ipv4(&request.address)?, port(request.control_port)?),
+        from,
         leases: leases.into_iter().map(held_lease).collect::<Result<_, _>>()?,
     })
 }
@@ -224,6 +225,7 @@ pub(crate) fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result
         lease_ms: grant.lease.map(Duration::as_millis),
         plan: kept_plan(&grant.plan),
         absent: grant.absent,
+        missed: grant.missed,
         passed_over: passed_over(grant.passed_over),
         estimate_us: grant.estimate.map(|estimate| estimate.0 / 1_000),
     })
@@ -427,7 +429,7 @@ pub(crate) fn join_refusal(refusal: &JoinRefusal) -> Refusal {
     let kind = match refusal {
         JoinRefusal::NameTaken { .. } => Kind::NameTaken,
         JoinRefusal::BadName(_) => Kind::Invalid,
-        JoinRefusal::Full(_) => Kind::Full,
+        JoinRefusal::Full(_) | JoinRefusal::AddressFull { .. } => Kind::Full,
     };
     Refusal::new(kind, refusal.to_string())
 }
@@ -443,7 +445,7 @@ pub(crate) fn not_member(error: &NotMember) -> Refusal {
 pub(crate) fn denial(denial: &Denial) -> Refusal {
     let kind = match denial {
         Denial::NotMember(error) => return not_member(error),
-        Denial::UnknownReceiver(_) => Kind::ReceiverUnknown,
+        Denial::UnknownReceiver(_) | Denial::Lost(_) => Kind::ReceiverUnknown,
         Denial::NamedTwice(_) | Denial::SourceItself(_) => Kind::ReceiverTwice,
         Denial::NoReceivers | Denial::NobodyElse => Kind::NoReceivers,
         Denial::Sizes { .. } | Denial::RequestTaken(_) => Kind::Invalid,

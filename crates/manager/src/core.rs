@@ -3,7 +3,7 @@
 //! A session's own task hands its messages in; what the machine says goes into the sessions' bounded queues at
 //! once. A task of its own looks after deadlines and after agents whose sessions have ended.
 //!
-//! `seats` has the agents' sessions and what they say, `obey` carries out the machine's orders, one function for each of
+//! `seats` has the queues of the agents' sessions and what they say, `obey` carries out the machine's orders, one function for each of
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
 mod around;
@@ -35,7 +35,7 @@ use permits::Permitted;
 use polycast_api::settings::SettingsError;
 use polycast_planning::{PartName, PlanId};
 use polycast_protocol::directory::Directory;
-use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
+use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record, SessionsConfig};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use readiness::Readiness;
@@ -143,7 +143,7 @@ impl Core {
             directory: Directory::new(directory::config(config), Time(base), around.wall_ns() / 1_000),
             networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
             stream_secrets: streams::Secrets::default(),
-            seats: Seats::new(config),
+            seats: Seats::default(),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
@@ -165,7 +165,6 @@ impl Core {
         loop {
             let wait = self.with(|inner| {
                 inner.drain();
-                inner.bury();
                 inner.look_at_health();
                 inner.next_look()
             });
@@ -258,9 +257,16 @@ fn leases_config(config: &ManagerConfig, asks: bool, first_plan: PlanId) -> Leas
     LeasesConfig {
         lease: millis(config.lease_ms),
         silence: millis(config.silence_ms),
+        sessions: SessionsConfig {
+            reconnect: millis(config.reconnect_ms),
+            // Two heartbeats, and half of one for the way.
+            alive: millis(config.heartbeat_ms.saturating_mul(5) / 2),
+            of_address_max: config.address_agents_max,
+        },
         pending_max: config.pending_max,
         leases_max: config.leases_max,
         agent_leases_max: config.agent_leases_max,
+        receiver_leases_max: config.receiver_leases_max,
         grant_bytes_max: config.grant_max.unwrap_or(u64::MAX),
         agents_max: config.agents_max,
         on_device_failure: config.on_device_failure.into(),
@@ -281,13 +287,11 @@ impl Inner {
     /// for dead because of that.
     fn notice_pause(&mut self) {
         let now = self.now();
-        let deadline = self.machine.deadline().into_iter().chain(self.seats.deadline()).min();
-        if let Some(late) = deadline.map(|at| now.since(at)).filter(|late| *late >= PAUSE)
+        if let Some(late) = self.machine.deadline().map(|at| now.since(at)).filter(|late| *late >= PAUSE)
             && !self.stopped
         {
             tracing::warn!(late_ms = late.as_millis(), "this manager was stopped for a while");
             self.machine.excuse(now);
-            self.seats.excuse(now);
         }
     }
 
@@ -297,8 +301,7 @@ impl Inner {
         machines.chain(self.directory.deadline()).min()
     }
 
-    /// Whether that has come nearer since the timer has begun to rest. Seats say so themselves: to look through all that are missing
-    /// would take time.
+    /// Whether that has come nearer since the timer has begun to rest.
     fn is_due_sooner(&self) -> bool {
         self.due_at().is_some_and(|at| self.looks_at.is_none_or(|looks_at| at < looks_at))
     }
@@ -306,8 +309,7 @@ impl Inner {
     /// How long nothing has to be done if nothing happens.
     fn next_look(&mut self) -> std::time::Duration {
         self.looks_at = self.due_at();
-        let deadline = self.looks_at.into_iter().chain(self.seats.deadline()).min();
-        let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
+        let wait = self.looks_at.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
         self.networks
             .next_look()
             .map_or(wait, |at| wait.min(at.saturating_duration_since(std::time::Instant::now())))

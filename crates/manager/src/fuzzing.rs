@@ -73,5 +73,5 @@ fn join(core: &Arc<Core>, message: agent_message::Message) -> Result<Session, Re
     let joined = manager_message::Message::Joined(api::Joined::default());
     // From where it says that it is: what the manager asks of the connection is not fuzzed here.
     let from = join.address.parse().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    Ok((core.join(convert::join(join)?, from, outbox, joined)?, inbox))
+    Ok((core.join(convert::join(join, from)?, outbox, joined)?, inbox))
 }

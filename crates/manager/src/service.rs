@@ -96,7 +96,7 @@ impl Manager for Service {
             return Err(Refusal::new(Kind::Invalid, "a session begins with a Join").into());
         };
         check_version(join.protocol_version)?;
-        let join = convert::join(join)?;
+        let join = convert::join(join, from)?;
         if let Some(guest) = &guest {
             known(guest)?;
             let named = guest.names().check(&join.agent.name);
@@ -120,7 +120,7 @@ impl Manager for Service {
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
         let joined = api::manager_message::Message::Joined(self.joined());
         let ours = outbox.downgrade();
-        let seat = member.core.join(join, from, outbox, joined)?;
+        let seat = member.core.join(join, outbox, joined)?;
         tokio::spawn(listen(seat, member, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
     }

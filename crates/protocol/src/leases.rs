@@ -23,12 +23,12 @@ mod set_up;
 mod state;
 mod words;
 
-pub use members::Member;
+pub use members::{Member, Presence, SessionsConfig};
 pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
-    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
-    PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
+    AgentKey, Denial, Going, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output,
+    PathRequest, PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,12 +50,16 @@ pub struct LeasesConfig {
     pub lease: Duration,
     /// An agent that has been silent for this long is gone.
     pub silence: Duration,
+    /// Times and limits of agents' sessions.
+    pub sessions: SessionsConfig,
     /// How many requests may wait.
     pub pending_max: usize,
     /// How many leases there may be at the same time.
     pub leases_max: usize,
     /// How many of them one agent may hold.
     pub agent_leases_max: usize,
+    /// How many of them may lead to one agent: more share its link, and it has to turn them away in the end.
+    pub receiver_leases_max: usize,
     /// The most bytes of one grant, where a request is divisible.
     pub grant_bytes_max: u64,
     /// How many agents may join.
@@ -109,6 +113,8 @@ struct Waiting {
     all: bool,
     /// How long the path is wanted.
     lease: Option<Duration>,
+    /// Receivers that are lost or silent: they hold no other.
+    missed: Vec<String>,
     /// What it was told last about how it stands.
     told: Option<Wait>,
 }
@@ -216,7 +222,7 @@ impl Leases {
         let mut network = NetworkState::new(config.first_plan.0);
         network.set_circuits_known(config.claims.is_none());
         Leases {
-            members: Members::new(config.agents_max, config.silence),
+            members: Members::new(config.agents_max, config.silence, config.sessions),
             network,
             next_plan: config.first_plan.0,
             fabrics,
@@ -266,8 +272,8 @@ impl Leases {
         match input {
             Input::Join(join) => self.join(now, join),
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
-            // What one that has died was the source of is lost: no agent is left to use another path.
-            Input::Leave { agent } | Input::Died { agent } => self.leave(&agent),
+            Input::Leave { agent } => self.leave(&agent),
+            Input::Parted { agent, session } => drop(self.members.part(now, &agent, session)),
             Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
             Input::Repaired { failures } => self.repair(&failures),
@@ -316,6 +322,29 @@ impl Leases {
     /// The agents, in the order of their names.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Member)> {
         self.members.iter()
+    }
+
+    /// Agents that have not come back, and when they were heard of last.
+    pub fn lost(&self) -> impl Iterator<Item = (&str, Time)> {
+        self.members.lost()
+    }
+
+    /// The number of an agent's session, if it has one.
+    #[must_use]
+    pub fn session_of(&self, agent: &AgentKey) -> Option<u64> {
+        self.members.session_of(agent)
+    }
+
+    /// Takes note that an agent was heard of in this session.
+    ///
+    /// # Errors
+    /// It has no session of this number.
+    pub fn hear(&mut self, now: Time, agent: &AgentKey, session: u64) -> Result<(), NotMember> {
+        self.members.check(agent)?;
+        if self.members.session_of(agent) != Some(session) {
+            return Err(NotMember::Unknown(agent.name.clone()));
+        }
+        self.members.heard(now, agent)
     }
 
     /// The name of the agent that has this number in plans.
@@ -385,20 +414,22 @@ impl Leases {
     }
 
     fn join(&mut self, now: Time, join: Join) {
-        let Join { agent, address, leases } = join;
-        let result = match self.members.join(now, &agent, address) {
+        let Join { agent, address, from, leases } = join;
+        let result = match self.members.join(now, &agent, address, from) {
             Err(refusal) => Err(refusal),
-            Ok(arrival) => {
+            Ok(Arrival { session, before }) => {
                 self.touch(RecordKey::Member(agent.name.clone()));
-                if let Arrival::Restarted { before } = arrival {
+                if let Some(incarnation) = before {
                     // The run before is dead, whatever it held or wanted is not needed any more.
-                    self.forget(&AgentKey { name: agent.name.clone(), incarnation: before });
+                    let before = AgentKey { name: agent.name.clone(), incarnation };
+                    self.forget(&before);
+                    self.outputs.push_back(Output::Gone { agent: before, how: Going::Restarted });
                 }
                 for held in leases {
                     self.take_over(now, &agent, held);
                 }
                 self.reconsider(now);
-                Ok(())
+                Ok(session)
             }
         };
         self.outputs.push_back(Output::Join { agent, result });
@@ -417,14 +448,17 @@ impl Leases {
 
     fn leave(&mut self, agent: &AgentKey) {
         if self.members.check(agent).is_ok() {
-            self.remove(&agent.name.clone());
+            self.remove(&agent.name.clone(), Going::Left);
             self.forget(agent);
         }
     }
 
     /// Takes a member out; requests that wait for it as a receiver are told or go on without it.
-    fn remove(&mut self, name: &str) {
+    fn remove(&mut self, name: &str, how: Going) {
         let Some(member) = self.members.remove(name) else { return };
+        if matches!(how, Going::Died | Going::Silent) {
+            self.members.lose(name, member.heard_at);
+        }
         self.touch(RecordKey::Member(String::from(name)));
         let host = member.host;
         let concerned: Vec<RequestId> = self
@@ -439,21 +473,22 @@ impl Leases {
             let Some((pending, waiting)) = self.pending.get_mut(&id) else { continue };
             let denial = if pending.group.source == host {
                 Denial::NotMember(NotMember::Unknown(String::from(name)))
-            } else if waiting.all {
+            } else {
                 pending.group.receivers.remove(&host);
-                let some_are_left = !pending.group.receivers.is_empty();
+                if !waiting.all || how != Going::Left {
+                    waiting.missed.push(String::from(name));
+                }
+                let (some_are_left, all) = (!pending.group.receivers.is_empty(), waiting.all);
                 self.touch(RecordKey::Pending(id));
                 if some_are_left {
                     continue;
                 }
-                Denial::NobodyElse
-            } else {
-                Denial::UnknownReceiver(String::from(name))
+                if all { Denial::NobodyElse } else { Denial::Lost(String::from(name)) }
             };
             self.deny(id, denial);
         }
         self.undecided = true;
-        self.outputs.push_back(Output::Gone { agent: member.key(name) });
+        self.outputs.push_back(Output::Gone { agent: member.key(name), how });
     }
 
     /// Ends everything that a run of an agent holds or waits for.
@@ -507,19 +542,20 @@ impl Leases {
             return;
         }
         match self.admit(now, &request) {
-            Ok(pending) if key.is_stream() => {
+            Ok((pending, _)) if key.is_stream() => {
                 let response = self.lend_at_once(now, &request, key.clone(), pending.group);
                 if let Err(denial) = response {
                     self.outputs.push_back(Output::Response { request: key, response: Err(denial) });
                 }
             }
-            Ok(pending) => {
+            Ok((pending, missed)) => {
                 let all = matches!(request.receivers, Receivers::All);
                 let waiting = Waiting {
                     key: key.clone(),
                     object: request.object,
                     all,
                     lease: request.lease,
+                    missed,
                     told: None,
                 };
                 self.next_request += 1;
@@ -556,12 +592,18 @@ impl Leases {
         if !self.network.hold(plan_id, group.clone(), plan.clone()) {
             return Err(Denial::Rejected("a fabric has planned with what is not free".into()));
         }
-        let receivers = self.in_order(&group, &plan.channel);
-        let accepted_bytes = request.remaining_bytes;
-        let (absent, service, lease) = (Vec::new(), None, request.lease);
-        let (passed_over, estimate) = (Vec::new(), None);
-        let grant =
-            Grant { plan_id, accepted_bytes, receivers, absent, passed_over, estimate, plan, service, lease };
+        let grant = Grant {
+            plan_id,
+            accepted_bytes: request.remaining_bytes,
+            receivers: self.in_order(&group, &plan.channel),
+            absent: Vec::new(),
+            missed: Vec::new(),
+            passed_over: Vec::new(),
+            estimate: None,
+            plan,
+            service: None,
+            lease: request.lease,
+        };
         self.lend(now, key, request.object, grant);
         Ok(())
     }
@@ -580,14 +622,14 @@ impl Leases {
         (self.config.pending_max / 4).max(AGENT_PENDING_MIN)
     }
 
-    /// Checks a request and resolves its names.
-    fn admit(&self, now: Time, request: &PathRequest) -> Result<Pending, Denial> {
+    /// Checks a request and resolves its names; gives those beside it that it does not reach.
+    fn admit(&self, now: Time, request: &PathRequest) -> Result<(Pending, Vec<String>), Denial> {
         self.members.check(&request.agent)?;
         if request.remaining_bytes > request.object_bytes {
             return Err(Denial::Sizes { object: request.object_bytes, remaining: request.remaining_bytes });
         }
         let source = &request.agent.name;
-        let group = match &request.receivers {
+        let (group, missed) = match &request.receivers {
             Receivers::All => self.members.all_but(now, source)?,
             Receivers::Named(names) => self.members.group(source, names)?,
         };
@@ -601,7 +643,7 @@ impl Leases {
         if held_by(&self.pending_by_key, &request.agent) >= most {
             return Err(Denial::AgentQueueFull(most));
         }
-        Ok(Pending {
+        let pending = Pending {
             id: RequestId(self.next_request),
             group,
             object_bytes: request.object_bytes,
@@ -609,7 +651,8 @@ impl Leases {
             divisible: request.divisible,
             since: now,
             wish: request.wish,
-        })
+        };
+        Ok((pending, missed))
     }
 
     fn withdraw(&mut self, request: &RequestKey) {
@@ -649,9 +692,15 @@ impl Leases {
             self.claims = Claims::Known;
             self.undecided = true;
         }
+        // What one that has died was the source of is lost: no agent is left to use another path.
+        while let Some(name) = self.members.dead(now) {
+            let agent = self.members.get(&name).map(|member| member.key(&name));
+            self.remove(&name, Going::Died);
+            agent.iter().for_each(|agent| self.forget(agent));
+        }
         // Leases of a silent agent stay until they expire: its transfers may well be running.
         while let Some(name) = self.members.overdue(now) {
-            self.remove(&name);
+            self.remove(&name, Going::Silent);
         }
     }
 
@@ -661,16 +710,9 @@ impl Leases {
         if self.pending.is_empty() {
             return;
         }
-        // An agent that has all the paths that one may have waits beside the others, and holds nothing that they could have.
-        let mut held: BTreeMap<&AgentKey, usize> = BTreeMap::new();
-        let mut has_place = |agent| {
-            let held = held.entry(agent).or_insert_with(|| held_by(&self.by_request, agent));
-            let has_place = *held < self.config.agent_leases_max;
-            *held += usize::from(has_place);
-            has_place
-        };
-        let pending = self.pending.values().filter(|(_, waiting)| has_place(&waiting.key.agent));
-        let pending: Vec<&Pending> = pending.map(|(pending, _)| pending).collect();
+        let with_place = self.with_place();
+        let pending = self.pending.values().map(|(pending, _)| pending);
+        let pending: Vec<&Pending> = pending.filter(|pending| with_place.contains(&pending.id)).collect();
         let draft = Draft::new(&mut self.network).at(now);
         let mut awaited: BTreeMap<RequestId, Time> = BTreeMap::new();
         for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {
@@ -688,6 +730,42 @@ impl Leases {
         // A path that should be back by then and is not has no known end: others may be faster.
         self.look_again = awaited.values().copied().filter(|at| *at > now).min();
         self.tell_waiting(now, &awaited);
+    }
+
+    /// The requests that wait and whose ends have a place for one more path.
+    fn with_place(&self) -> BTreeSet<RequestId> {
+        let mut held: BTreeMap<AgentKey, usize> = BTreeMap::new();
+        let mut led_to: BTreeMap<HostId, usize> = BTreeMap::new();
+        let lent = self
+            .network
+            .running()
+            .filter(|(id, _)| self.leases.get(id).is_some_and(|lease| !lease.key.is_stream()));
+        for host in lent.flat_map(|(_, running)| &running.group.receivers) {
+            *led_to.entry(*host).or_default() += 1;
+        }
+        let mut has_place = |pending: &Pending, waiting: &Waiting| {
+            // An agent that has all the paths that one may have waits beside the others, and holds nothing that they could have.
+            let held = match held.get_mut(&waiting.key.agent) {
+                Some(held) => held,
+                None => held
+                    .entry(waiting.key.agent.clone())
+                    .or_insert(held_by(&self.by_request, &waiting.key.agent)),
+            };
+            if *held >= self.config.agent_leases_max {
+                return false;
+            }
+            *held += 1;
+            // One that waits for one of its receivers keeps its places at the others: those that came later do not pass it for good.
+            let mut has_room = true;
+            for host in &pending.group.receivers {
+                let count = led_to.entry(*host).or_default();
+                has_room &= *count < self.config.receiver_leases_max;
+                *count += 1;
+            }
+            has_room
+        };
+        let pending = self.pending.values().filter(|(pending, waiting)| has_place(pending, waiting));
+        pending.map(|(pending, _)| pending.id).collect()
     }
 
     /// Tells those that wait their places, if these have changed.
@@ -728,12 +806,19 @@ impl Leases {
         }
         let passed_over = passed.into_iter().map(|passed| self.passed_over(passed)).collect();
         let Some((pending, waiting)) = self.take_pending(id) else { return };
-        let receivers = self.in_order(&pending.group, &plan.channel);
-        let service = service_time(&plan, accepted_bytes);
-        let (absent, lease) = (Vec::new(), waiting.lease);
         let (assumed, estimate) = estimate.unzip();
-        let grant =
-            Grant { plan_id, accepted_bytes, receivers, absent, passed_over, estimate, plan, service, lease };
+        let grant = Grant {
+            plan_id,
+            accepted_bytes,
+            receivers: self.in_order(&pending.group, &plan.channel),
+            absent: Vec::new(),
+            missed: waiting.missed,
+            passed_over,
+            estimate,
+            service: service_time(&plan, accepted_bytes),
+            plan,
+            lease: waiting.lease,
+        };
         self.lend(now, waiting.key, waiting.object, grant);
         if let Some(lease) = self.leases.get_mut(&plan_id) {
             lease.only = only;

@@ -8,7 +8,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
-    Record, RecordKey, Suspect,
+    Record, RecordKey, SessionsConfig, Suspect,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -16,15 +16,20 @@ use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const SESSIONS: SessionsConfig =
+    SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const RACKS: u32 = 5;
 
 fn empty_manager() -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(1 << 30),
         silence: Duration::from_secs(1 << 30),
+        sessions: SESSIONS,
         pending_max: 10,
         leases_max: 10,
         agent_leases_max: 10,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: 10,
         on_device_failure: OnDeviceFailure::Fallback,
@@ -53,7 +58,12 @@ fn empty_manager() -> Leases {
 fn manager() -> Leases {
     let mut manager = empty_manager();
     for host in 0..RACKS {
-        let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: Vec::new() };
+        let join = Join {
+            agent: agent(host),
+            address: ([10, 0, 0, host as u8], 7401),
+            from: HOME,
+            leases: Vec::new(),
+        };
         apply(&mut manager, Time(0), Input::Join(join));
     }
     manager

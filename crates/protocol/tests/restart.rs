@@ -10,10 +10,13 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabric, Fabrics, Failure, GreedyMatching, PlanId, Resource};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
-    Receivers, STREAMS_FROM, known_hosts,
+    Receivers, STREAMS_FROM, SessionsConfig, known_hosts,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
+const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const SESSIONS: SessionsConfig =
+    SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const NAMES: [&str; 4] = ["host-0", "host-1", "host-2", "host-3"];
 const CLAIMS: Duration = Duration::from_secs(4);
 
@@ -30,9 +33,11 @@ fn manager_with(first_plan: u64, more: Vec<Box<dyn Fabric>>) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(3_600),
+        sessions: SESSIONS,
         pending_max: 8,
         leases_max: 100,
         agent_leases_max: 100,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: 8,
         on_device_failure: OnDeviceFailure::Fallback,
@@ -62,7 +67,7 @@ fn agent(host: usize) -> AgentKey {
 
 fn join(manager: &mut Leases, now: Time, host: usize, leases: Vec<HeldLease>) -> Vec<Output> {
     let address = ([10, 0, 0, host as u8], 7401);
-    apply(manager, now, Input::Join(Join { agent: agent(host), address, leases }))
+    apply(manager, now, Input::Join(Join { agent: agent(host), address, from: HOME, leases }))
 }
 
 fn object(data: u64) -> ObjectId {
@@ -153,7 +158,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
     let receivers = Receivers::Named(vec![NAMES[1].into(), NAMES[2].into()]);
     let wanted = PathRequest { receivers, ..request(1, 0, NAMES[1]) };
     let first = granted(&apply(&mut before, Time(0), Input::Request(wanted))).unwrap();
-    apply(&mut before, Time(1), Input::Died { agent: agent(1) });
+    apply(&mut before, Time(1), Input::Leave { agent: agent(1) });
     let request = agent(0).request(1);
     let smaller = Input::Extend { request, time: None, add: vec![], remove: vec![NAMES[2].into()] };
     let outputs = apply(&mut before, Time(2), smaller);
@@ -263,7 +268,7 @@ fn who_is_nowhere_in_the_network_is_named() {
     join(&mut manager, Time(0), 0, vec![]);
     let stranger = AgentKey { name: "stranger".into(), incarnation: 1 };
     let address = ([10, 0, 0, 9], 7401);
-    apply(&mut manager, Time(0), Input::Join(Join { agent: stranger, address, leases: vec![] }));
+    apply(&mut manager, Time(0), Input::Join(Join { agent: stranger, address, from: HOME, leases: vec![] }));
     let outputs = apply(&mut manager, Time(1), Input::Request(request(1, 0, "stranger")));
     let [Output::Response { response: Err(denial), .. }] = &outputs[..] else { panic!("{outputs:?}") };
     let words = denial.to_string();

@@ -6,18 +6,27 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId, Wish};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
-    PathState, Receivers, Record, RecordKey,
+    PathState, Receivers, Record, RecordKey, SessionsConfig,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
+const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const SESSIONS: SessionsConfig =
+    SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
+
 /// Six racks of one host on circuits with three splitters of two outputs.
 fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     let mut manager = empty_manager(on_device_failure, kept_max);
     for host in 0..6 {
-        let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: Vec::new() };
+        let join = Join {
+            agent: agent(host),
+            address: ([10, 0, 0, host as u8], 7401),
+            from: HOME,
+            leases: Vec::new(),
+        };
         apply(&mut manager, Time(0), Input::Join(join));
     }
     manager
@@ -28,9 +37,11 @@ fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases 
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(1_000),
+        sessions: SESSIONS,
         pending_max: 10,
         leases_max: 10,
         agent_leases_max: 10,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: 10,
         on_device_failure,
@@ -236,7 +247,8 @@ fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Gr
         left: None,
         kept: Some(grant.plan.clone()),
     };
-    let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: vec![held] };
+    let join =
+        Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), from: HOME, leases: vec![held] };
     apply(manager, now, Input::Join(join))
 }
 

@@ -9,7 +9,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, LeaseView, Leases, LeasesConfig, OnDeviceFailure,
-    Output, Record, STREAMS_FROM, known_hosts,
+    Output, Record, STREAMS_FROM, SessionsConfig, known_hosts,
 };
 use polycast_protocol::stream::{
     Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
@@ -20,6 +20,9 @@ use polycast_types::{Duration, Handle, Time};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const SESSIONS: SessionsConfig =
+    SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const HOSTS: u32 = 16;
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -31,9 +34,11 @@ fn config() -> LeasesConfig {
     LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(300),
+        sessions: SESSIONS,
         pending_max: 8,
         leases_max: 100,
         agent_leases_max: 100,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: 64,
         on_device_failure: OnDeviceFailure::Fallback,
@@ -121,7 +126,7 @@ impl World {
     fn arrive(&mut self, host: u32, leases: Vec<HeldLease>) {
         let agent = self.agent(host);
         let address = ([10, 0, 0, host as u8], 7401);
-        self.leases.handle(self.now, Input::Join(Join { agent: agent.clone(), address, leases }));
+        self.leases.handle(self.now, Input::Join(Join { agent: agent.clone(), address, from: HOME, leases }));
         self.streams.handle(self.now, StreamsInput::Arrived { agent });
         self.drain();
     }
@@ -219,7 +224,7 @@ impl World {
                 self.lent.remove(&(request.agent.name.clone(), request.request));
                 StreamsInput::Ended { request }
             }
-            Output::Gone { agent } => StreamsInput::Gone { agent },
+            Output::Gone { agent, .. } => StreamsInput::Gone { agent },
             _ => return,
         };
         self.streams.handle(self.now, input);
@@ -603,7 +608,7 @@ fn who_is_gone_waits_for_no_stream() {
     world.join(3, "ticks");
     world.join(5, "ticks");
     let agent = world.agent(3);
-    world.leases.handle(world.now, Input::Died { agent });
+    world.leases.handle(world.now, Input::Leave { agent });
     world.drain();
     world.create(0, "ticks");
     world.pass(SETTLE);
@@ -619,7 +624,7 @@ fn two_that_die_together_are_both_taken_out() {
     [3, 7, 12].into_iter().for_each(|host| world.join(host, "ticks"));
     for host in [7, 12] {
         let agent = world.agent(host);
-        world.leases.handle(world.now, Input::Died { agent });
+        world.leases.handle(world.now, Input::Leave { agent });
     }
     world.drain();
     assert_eq!(world.group(0), BTreeSet::from([3]));
@@ -732,7 +737,7 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
         }
         Deed::Die(host) => {
             let agent = world.agent(host);
-            world.leases.handle(world.now, Input::Died { agent });
+            world.leases.handle(world.now, Input::Leave { agent });
             world.drain();
             gone(model, hears, host);
             *world.incarnations.get_mut(&host).unwrap() += 1;
@@ -838,6 +843,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             passed_over: Vec::new(),
             estimate: None,
             absent: vec![],
+            missed: vec![],
             plan,
             service: None,
             lease: None,

@@ -12,7 +12,7 @@ mod removals;
 mod streams;
 mod table;
 
-pub(super) use directory::{HeldObject, Wish as ObjectWish, object_ref, refusal};
+pub(super) use directory::{HeldObject, Unpublished, Wish as ObjectWish, object_ref, refusal};
 pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub(super) use streams::{Audience, Listening, Published, Whereabouts};
 
@@ -87,6 +87,25 @@ struct Inner {
     state: watch::Sender<LinkState>,
 }
 
+/// When it was said last that the manager is away: at once, and then once a minute. More would hide what else is said.
+#[derive(Default)]
+struct Remarks {
+    said_at: Option<Instant>,
+}
+
+impl Remarks {
+    const EVERY: Duration = Duration::from_secs(60);
+
+    /// Whether it is to be said now.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.said_at.is_none_or(|at| at.elapsed() >= Self::EVERY);
+        if is_due {
+            self.said_at = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
 impl ManagerLink {
     /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`; nothing is sent yet.
     pub(crate) fn new(managers: &str, me: Identity, security: Option<Security>) -> Result<Self, AgentError> {
@@ -148,10 +167,12 @@ impl ManagerLink {
     async fn stay_joined(&self) -> AgentError {
         let mut pause = PAUSES.0;
         let (begun, mut was_joined) = (Instant::now(), false);
+        let mut remarks = Remarks::default();
         loop {
             let fault = match self.join().await {
                 Ok((session, heartbeat)) => {
                     was_joined = true;
+                    remarks = Remarks::default();
                     pause = PAUSES.0;
                     self.talk(session, heartbeat).await
                 }
@@ -177,7 +198,9 @@ impl ManagerLink {
                     return AgentError::TurnedDown { manager: self.manager(), refusal };
                 }
                 Fault::Refused(refusal) if refusal.kind == Kind::NameTaken => {
-                    tracing::warn!(manager = %self.manager(), %refusal, "not let in: tries again");
+                    if remarks.is_due() {
+                        tracing::warn!(manager = %self.manager(), %refusal, "not let in: tries again");
+                    }
                     self.away(&refusal.message);
                 }
                 // The manager has forgotten us: it is there, and only has to be told.
@@ -188,7 +211,9 @@ impl ManagerLink {
                 }
                 other => {
                     let reason = other.to_string();
-                    tracing::warn!(manager = %self.manager(), %reason, "the manager is away");
+                    if remarks.is_due() {
+                        tracing::warn!(manager = %self.manager(), %reason, "the manager is away");
+                    }
                     self.away(&reason);
                     self.table().manager += 1;
                 }

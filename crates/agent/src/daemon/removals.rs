@@ -9,10 +9,14 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::{self as manager, ObjectChoice, RemovedObject};
 use polycast_types::{AppId, DataId, ObjectId};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Objects that one call may name.
 const CHOICES_MAX: usize = 1_024;
+
+/// How often one that waits for a removal hears that it is under way.
+const SAID_EVERY: Duration = Duration::from_millis(500);
 
 /// Does what other agents wish, until told to end.
 pub(super) async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
@@ -24,14 +28,26 @@ pub(super) async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>
         };
         let Some(wish) = wish else { return };
         let here = Arc::clone(&shared);
+        let manager::Remove { request_id, wished_by, objects, .. } = wish;
+        let begun = manager::Removed {
+            request_id,
+            wished_by: wished_by.clone(),
+            under_way: true,
+            ..Default::default()
+        };
         // Removing files may take a while.
-        let answered = tokio::task::spawn_blocking(move || {
-            let manager::Remove { request_id, wished_by, objects, .. } = wish;
+        let mut answered = tokio::task::spawn_blocking(move || {
             let objects = objects.iter().flat_map(|choice| remove(&here, choice)).collect::<Vec<_>>();
             tracing::info!(%wished_by, objects = objects.len(), "removed for another agent");
             here.link.removed(manager::Removed { request_id, wished_by, objects, ..Default::default() });
         });
-        if let Err(error) = answered.await {
+        let answered = loop {
+            tokio::select! {
+                answered = &mut answered => break answered,
+                () = tokio::time::sleep(SAID_EVERY) => shared.link.removed(begun.clone()),
+            }
+        };
+        if let Err(error) = answered {
             tracing::warn!(%error, "a wish to remove objects is not done");
         }
     }

@@ -21,8 +21,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
+/// Transfers that may wait until fewer run.
+const WAITING_MAX: usize = 1_024;
 /// Other paths that are tried for receivers whom the first one could not reach.
 const PATHS_MAX: usize = 3;
 
@@ -128,10 +130,13 @@ impl Cancel {
     }
 }
 
-/// The table of transfers that run.
+/// The table of transfers that run, and of those that wait until fewer do.
 pub(super) struct Sends {
     shared: Arc<Shared>,
     table: Mutex<Table>,
+    /// A place for each transfer that may run at the same time; those that wait have theirs in the order in which they came.
+    places: Semaphore,
+    /// How many run or wait at most.
     most: usize,
     ended: watch::Sender<u64>,
 }
@@ -154,7 +159,13 @@ pub(super) struct Watcher {
 
 impl Sends {
     pub(super) fn new(shared: Arc<Shared>, most: usize) -> Self {
-        Sends { shared, table: Mutex::new(Table::default()), most, ended: watch::Sender::new(0) }
+        Sends {
+            shared,
+            table: Mutex::new(Table::default()),
+            places: Semaphore::new(most),
+            most: most + WAITING_MAX,
+            ended: watch::Sender::new(0),
+        }
     }
 
     /// Begins to send an object, or joins those who watch it being sent.
@@ -168,7 +179,10 @@ impl Sends {
             return Ok(self.watcher(key.clone(), sending));
         }
         if table.running >= self.most {
-            let message = format!("this agent is sending {} objects, which is its limit", table.running);
+            let message = format!(
+                "{} transfers run or wait at this agent, which is its limit: send again when some have ended",
+                table.running
+            );
             return Err(Refusal::new(Kind::Full, message));
         }
         let own = table.sendings.values().filter(|sending| sending.user == user).count();
@@ -189,8 +203,12 @@ impl Sends {
         let sends = Arc::clone(self);
         tokio::spawn(async move {
             let outcome = sends.perform(send, &wish, &cancel, &sender).await;
-            if let Err(refusal) = &outcome {
-                tracing::warn!(%object, %refusal, "not sent");
+            match &outcome {
+                Err(refusal) if refusal.kind == Kind::Cancelled => {
+                    tracing::info!(%object, %refusal, "not sent")
+                }
+                Err(refusal) => tracing::warn!(%object, %refusal, "not sent"),
+                Ok(_) => {}
             }
             // Out of the table first: a caller that sends again from now on gets a transfer of its own.
             sends.remove(&key, number);
@@ -218,6 +236,8 @@ impl Sends {
         let began = Instant::now();
         let mut cancelled = cancel.early.subscribe();
         let early = async {
+            let place = self.places.acquire();
+            let place = place.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
             let path = self.path_of(&send);
             let source = tokio::task::spawn_blocking({
                 let object = send.object.clone();
@@ -236,15 +256,18 @@ impl Sends {
                 fabric: &wish.fabric,
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
-            let lease = match options.deadline {
-                Some(deadline) => tokio::time::timeout(deadline.into(), lease)
+            Ok::<_, Refusal>((place, source, lease.await?))
+        };
+        let early = async {
+            match options.deadline {
+                Some(deadline) => tokio::time::timeout(deadline.into(), early)
                     .await
                     .map_err(|_| Refusal::new(Kind::TimedOut, "no path was free before the deadline"))?,
-                None => lease.await,
-            };
-            Ok::<_, Refusal>((source, lease?))
+                None => early.await,
+            }
         };
-        let (source, lease) = tokio::select! {
+        // It is kept until the transfer has ended.
+        let (_place, source, lease) = tokio::select! {
             early = early => early?,
             _ = cancelled.wait_for(|cancelled| *cancelled) => {
                 return Err(cancel.refusal());
@@ -327,6 +350,7 @@ impl Sends {
     ) -> Result<Arc<Report>, Refusal> {
         let (steering, length) = (Arc::clone(&lease.steering), source.len());
         let (fabric, mut passed) = (lease.wish.clone(), lease.passed_over.clone());
+        let missed = lease.missed.clone();
         let (granted_at, estimate) = (lease.granted_at, lease.estimate);
         let estimated = lease.bytes.is_none().then(|| lease.fabric.clone());
         let told = Arc::clone(&lease.steering);
@@ -408,7 +432,8 @@ impl Sends {
                 passed.extend(steering.passed_over());
                 let (estimate_s, took_s) =
                     (estimate.map(|span| span.as_secs_f64()), Some(took.as_secs_f64()));
-                Report { passed_over: passed, estimate_s, took_s, ..report }
+                let receivers = report.receivers.into_iter().chain(missed.into_iter().map(lost)).collect();
+                Report { receivers, passed_over: passed, estimate_s, took_s, ..report }
             }
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
@@ -588,6 +613,12 @@ fn tells_of(report: &Report, fabric: &str) -> bool {
         && report.path_lost.is_none()
         && report.spared_bytes == 0
         && report.left.is_empty()
+}
+
+/// What is said of a receiver that was named, and that the manager has lost.
+fn lost(name: String) -> ReceiverReport {
+    let error = "its agent is lost: it has ended or is cut off, and has not come back".to_string();
+    ReceiverReport { name, error: Some(error), ..ReceiverReport::default() }
 }
 
 /// Tells those who watch that the request waits.

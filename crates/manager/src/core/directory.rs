@@ -172,8 +172,8 @@ fn news(output: DirectoryOutput) -> (AgentKey, News) {
         }
         DirectoryOutput::TopicRefused { agent, topic, number, why } => {
             let Refusal { kind, message: reason, .. } = topic_refusal(&why);
-            let kind = kind.name().to_string();
-            (agent, News::Refused(api::TopicRefused { topic, number, kind, reason }))
+            let (kind, next_number) = (kind.name().to_string(), why.next_number());
+            (agent, News::Refused(api::TopicRefused { topic, number, kind, reason, next_number }))
         }
     }
 }
@@ -231,9 +231,9 @@ mod tests {
 
     fn join(core: &Arc<Core>, name: &str) -> (super::super::Seat, Messages) {
         let (outbox, messages) = mpsc::channel(64);
-        let join = Join { agent: agent(name), address: ([10, 0, 0, 1], 1), leases: Vec::new() };
-        let (from, joined) = (std::net::Ipv4Addr::LOCALHOST.into(), Message::Joined(api::Joined::default()));
-        (core.join(join, from, outbox, joined).unwrap(), messages)
+        let from = std::net::Ipv4Addr::LOCALHOST.into();
+        let join = Join { agent: agent(name), address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        (core.join(join, outbox, Message::Joined(api::Joined::default())).unwrap(), messages)
     }
 
     fn path(source: &str, request: u64, data: u64, receiver: &str) -> Input {

@@ -127,12 +127,6 @@ impl Inner {
             self.machine.await_holders(now);
         }
         self.name_dropped(config);
-        // Agents that do not come to this manager have died with the one before.
-        let patience = super::millis(config.patience().as_millis() as u64);
-        for (name, member) in self.machine.members() {
-            let agent = AgentKey { name: name.to_string(), incarnation: member.incarnation };
-            self.seats.await_until(agent, now + patience);
-        }
         // Devices hold most of this already. What one of them has lost is noticed as with a new path.
         for lease in self.machine.leases() {
             let plan = &lease.grant.plan;
@@ -208,16 +202,16 @@ mod tests {
     use super::*;
     use polycast_api::error::{Kind, Refusal};
     use polycast_api::manager::Joined;
-    use polycast_protocol::leases::Join;
+    use polycast_protocol::leases::{Join, Presence};
     use std::sync::Arc;
     use std::time::Duration;
 
     fn join(core: &Arc<Core>, name: &str) -> Result<(super::super::Seat, Messages), Refusal> {
         let (outbox, messages) = mpsc::channel(8);
         let agent = AgentKey { name: name.into(), incarnation: 1 };
-        let join = Join { agent, address: ([10, 0, 0, 1], 1), leases: Vec::new() };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
-        Ok((core.join(join, from, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
+        let join = Join { agent, address: ([10, 0, 0, 1], 1), from, leases: Vec::new() };
+        Ok((core.join(join, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
     }
 
     type Messages = mpsc::Receiver<Result<ManagerMessage, tonic::Status>>;
@@ -243,16 +237,20 @@ mod tests {
     async fn an_agent_whose_session_is_lost_can_come_back() {
         let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
         let core = Arc::new(core);
+        let is_here = || {
+            let agents = core.snapshot().agents;
+            agents.iter().any(|(_, member)| matches!(member.presence, Presence::Here { .. }))
+        };
         let (seat, _messages) = join(&core, "a").unwrap();
-        assert!(core.with(|inner| inner.seats.deadline().is_none()));
+        assert!(is_here());
         drop(seat);
-        assert!(core.with(|inner| inner.seats.deadline().is_some()), "it is missed");
+        assert!(!is_here() && core.snapshot().agents.len() == 1, "it may come back");
         let (first, _messages) = join(&core, "a").unwrap();
-        assert!(core.with(|inner| inner.seats.deadline().is_none()), "it is back");
+        assert!(is_here());
         // A seat that another session has taken leaves nothing behind.
         let (_second, _messages) = join(&core, "a").unwrap();
         drop(first);
-        assert!(core.with(|inner| inner.seats.deadline().is_none()), "the second session is there");
+        assert!(is_here(), "the second session is there");
     }
 
     /// An agent that was a member of the manager before and does not come to this one is dead.
@@ -263,7 +261,12 @@ mod tests {
         let member =
             Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
         let restored = Core::restored(&config, &Around::default(), vec![member], false).unwrap();
-        assert!(restored.core.with(|inner| inner.seats.deadline().is_some()));
+        assert_eq!(restored.core.snapshot().agents.len(), 1);
+        let patience = config.patience() + Duration::from_millis(1);
+        tokio::time::advance(patience).await;
+        restored.core.with(super::super::Inner::drain);
+        let snapshot = restored.core.snapshot();
+        assert!(snapshot.agents.is_empty() && snapshot.lost.len() == 1, "{snapshot:?}");
     }
 
     /// A process that was stopped has heard no agent, and takes none for dead because of that.

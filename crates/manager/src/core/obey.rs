@@ -17,7 +17,8 @@ use std::time::Instant;
 /// What the machine answers at once, to the call that has asked.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Join(Result<(), JoinRefusal>),
+    /// The number of the session.
+    Join(Result<u64, JoinRefusal>),
     /// The leases that are lost.
     Heartbeat(Result<Vec<PlanId>, NotMember>),
     /// What has become of a part.
@@ -133,11 +134,7 @@ impl Inner {
                 self.permits.forget(plan_id);
                 self.released(plan_id, &request, reason);
             }
-            Output::Gone { agent } => {
-                tracing::info!(agent = %agent.name, "gone");
-                self.guard.note("gone", || json!({ "agent": agent.name }));
-                self.forget_objects_of(agent);
-            }
+            Output::Gone { agent, how } => self.bury(agent, how),
         }
     }
 

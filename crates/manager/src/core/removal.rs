@@ -32,7 +32,11 @@ impl Inner {
         }
         let asked: Vec<String> = present.iter().map(|key| key.name.clone()).collect();
         let is_here = |name: &String| asked.binary_search(name).is_ok();
-        let absent = named.into_iter().filter(|name| !is_here(name)).cloned().collect();
+        // Those that are away, or have not come back, may have them still.
+        let members = self.machine.members().map(|(name, _)| name);
+        let known = members.chain(self.machine.lost().map(|(name, _)| name)).filter(|_| all);
+        let meant: BTreeSet<String> = named.into_iter().cloned().chain(known.map(str::to_string)).collect();
+        let absent = meant.into_iter().filter(|name| !is_here(name)).collect();
         tracing::info!(agent = %agent.name, objects = objects.len(), agents = asked.len(), "removal passed on");
         self.guard.note("removal", || {
             let named = objects.iter().take(16).map(|object| match object.data_id {
@@ -74,11 +78,11 @@ impl Inner {
 
     /// Passes an answer back, if the agent that it is for is still here.
     pub(super) fn pass_back_removal(&mut self, agent: &AgentKey, answer: api::Removed) {
-        let api::Removed { request_id, wished_by, mut objects, .. } = answer;
+        let api::Removed { request_id, wished_by, mut objects, under_way, .. } = answer;
         objects.truncate(OBJECTS_MAX);
         let Some(wisher) = self.seats.present().find(|key| key.name == wished_by).cloned() else { return };
         let agent = agent.name.clone();
-        let answer = api::Removed { request_id, wished_by, agent, objects, ..Default::default() };
+        let answer = api::Removed { request_id, wished_by, agent, objects, under_way, ..Default::default() };
         self.tell(&wisher, Message::Removed(answer));
     }
 }

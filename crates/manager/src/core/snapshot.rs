@@ -94,7 +94,7 @@ impl Inner {
         let now = self.now();
         Snapshot {
             agents: self.machine.members().map(|(name, member)| (name.to_string(), member.clone())).collect(),
-            lost: self.seats.lost().map(|(name, heard_at)| (name.clone(), heard_at)).collect(),
+            lost: self.machine.lost().map(|(name, heard_at)| (name.to_string(), heard_at)).collect(),
             leases: self
                 .machine
                 .leases()

@@ -123,7 +123,7 @@ pub(super) fn heard(output: &Output) -> Option<StreamsInput> {
         Output::Released { request, .. } if request.is_stream() => {
             Some(StreamsInput::Ended { request: request.clone() })
         }
-        Output::Gone { agent } => Some(StreamsInput::Gone { agent: agent.clone() }),
+        Output::Gone { agent, .. } => Some(StreamsInput::Gone { agent: agent.clone() }),
         _ => None,
     }
 }

@@ -467,8 +467,8 @@ impl World {
         };
         let (outbox, messages) = mpsc::channel(4_096);
         let joined = Told::Joined(api::Joined::default());
-        let from = [10, 0, 0, at as u8].into();
-        let Ok(seat) = core.join(convert::join(join).unwrap(), from, outbox, joined) else { return };
+        let join = convert::join(join, std::net::Ipv4Addr::from([10, 0, 0, at as u8]).into()).unwrap();
+        let Ok(seat) = core.join(join, outbox, joined) else { return };
         agent.tries = node_at;
         agent.owed.values_mut().for_each(|(_, said)| *said = None);
         agent.asked.iter_mut().for_each(|asked| asked.said = false);

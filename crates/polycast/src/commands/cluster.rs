@@ -1,6 +1,7 @@
 //! The commands of a cluster: the daemons, and what the local agent is asked to do.
 
 mod audit;
+mod away;
 mod bytes;
 mod fetch;
 mod forwarder;

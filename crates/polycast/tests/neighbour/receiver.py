@@ -55,21 +55,32 @@ class Receiver:
         content = None
         while not self.ended:
             ready, _, _ = select.select([self.data, self.frames.sock], [], [], 0.01)
-            if self.data in ready:
-                self._packet(self.data.recv(1 << 16))
-            if self.frames.sock in ready or self.frames.buffer:
+            try:
+                if self.data in ready:
+                    self._packet(self.data.recv(1 << 16))
+                if self.frames.sock in ready or self.frames.buffer:
+                    self._frames()
+                content = self._go_on(content)
+            except (BrokenPipeError, ConnectionResetError):
+                # The source has gone: all is well if it has said that it is finished.
                 self._frames()
-            self._decode()
-            self._ask()
-            self._report(False)
-            if not self.started and time.monotonic() > self.said_at + 0.5:
-                self.said_at = time.monotonic()
-                self.frames.say(wire.frame(wire.ALIVE))
-            if content is None and len(self.fragments) == self.count and self.root and self._all_hashes():
-                content = self._check()
-                self.frames.say(wire.frame(wire.ALIVE))
-                salt = self.welcome.salt
-                self.frames.say(wire.data_rcvd(self.patched, wire.proof(salt, self.welcome.group_len, content)))
+        return content
+
+    def _go_on(self, content):
+        """What there is to say; gives the object once it is there."""
+        if self.ended:
+            return content
+        self._decode()
+        self._ask()
+        self._report(False)
+        if not self.started and time.monotonic() > self.said_at + 0.5:
+            self.said_at = time.monotonic()
+            self.frames.say(wire.frame(wire.ALIVE))
+        if content is None and len(self.fragments) == self.count and self.root and self._all_hashes():
+            content = self._check()
+            self.frames.say(wire.frame(wire.ALIVE))
+            salt = self.welcome.salt
+            self.frames.say(wire.data_rcvd(self.patched, wire.proof(salt, self.welcome.group_len, content)))
         return content
 
     def _packet(self, datagram):

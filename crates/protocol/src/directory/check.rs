@@ -16,6 +16,8 @@ impl Directory {
         assert_eq!(wants + subscribers, self.wishes, "wishes are counted");
         assert!(self.holds <= self.config.holds_max && self.wishes <= self.config.wishes_max);
         assert!(self.topics.len() <= self.config.topics_max);
+        assert!(self.numbers.len() <= self.config.topics_max);
+        assert!(self.numbers.keys().all(|topic| !self.topics.contains_key(topic)), "a number is noted once");
         for (object, entry) in &self.entries {
             assert!(!entry.holders.is_empty() || !entry.wants.is_empty(), "an empty entry has gone");
             for agent in entry.holders.keys() {
@@ -45,6 +47,7 @@ impl Directory {
             for version in topic.committed.iter().chain(staged) {
                 assert!(self.versions[&version.object].contains(name));
             }
+            assert!(topic.committed.as_ref().is_none_or(|known| known.number <= topic.last));
             if let Some(staging) = &topic.staging {
                 assert!(staging.awaited.is_subset(&topic.subscribers));
                 assert!(topic.committed.as_ref().is_none_or(|known| known.number < staging.version.number));

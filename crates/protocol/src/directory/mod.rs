@@ -62,6 +62,8 @@ pub struct Directory {
     entries: BTreeMap<ObjectId, Entry>,
     members: BTreeMap<AgentKey, Member>,
     topics: BTreeMap<String, Topic>,
+    /// Numbers of the last versions of topics that take no place.
+    numbers: BTreeMap<String, u64>,
     /// Topics by the objects of their versions.
     versions: BTreeMap<ObjectId, BTreeSet<String>>,
     serves: BTreeMap<u64, Serve>,
@@ -88,6 +90,7 @@ impl Directory {
             entries: BTreeMap::new(),
             members: BTreeMap::new(),
             topics: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             versions: BTreeMap::new(),
             serves: BTreeMap::new(),
             untold: BTreeMap::new(),

@@ -22,6 +22,8 @@ pub(super) struct Topic {
     pub entered_by: String,
     pub subscribers: BTreeSet<AgentKey>,
     pub committed: Option<Version>,
+    /// The number of the last version, also where no agent has that any more.
+    pub last: u64,
     pub staging: Option<Staging>,
 }
 
@@ -56,7 +58,8 @@ impl Directory {
                 return Err(TopicRefusal::Full(self.config.topics_max));
             }
             let (entered_by, subscribers) = (agent.name.clone(), BTreeSet::new());
-            let new = Topic { app, entered_by, subscribers, committed: None, staging: None };
+            let last = self.numbers.remove(topic).unwrap_or(0);
+            let new = Topic { app, entered_by, subscribers, committed: None, last, staging: None };
             self.topics.insert(topic.to_string(), new);
         }
         match self.topics.get_mut(topic) {
@@ -203,14 +206,20 @@ impl Directory {
             return;
         }
         let before = found.committed.replace(version.clone());
+        found.last = found.last.max(version.number);
+        let last = found.last;
+        let staged = found.staging.as_ref().map(|staging| staging.version.clone());
         let subscribers: Vec<AgentKey> = found.subscribers.iter().cloned().collect();
         self.versions.entry(version.object).or_default().insert(topic.clone());
         self.forget_version(&topic, before);
-        let overtaken = |found: &Topic| {
-            found.staging.as_ref().is_some_and(|staging| staging.version.number <= version.number)
-        };
-        if self.topics.get(&topic).is_some_and(overtaken) {
-            self.commit(now, &topic);
+        match staged {
+            Some(staged) if staged == version => self.commit(now, &topic),
+            // Its publisher did not know of this one, and takes another number.
+            Some(Version { number, .. }) if number <= version.number => {
+                let why = TopicRefusal::NotAbove { topic: topic.clone(), number, last };
+                self.give_up(now, &topic, why);
+            }
+            _ => {}
         }
         subscribers.iter().for_each(|agent| self.stage_at(now, agent, &topic));
         if self.topics.contains_key(&topic) {
@@ -315,7 +324,8 @@ impl Directory {
         let Some(staging) = self.topics.get(topic).and_then(|found| found.staging.as_ref()) else { return };
         let is_held = self.holders(staging.version.object).next().is_some();
         if !is_held {
-            return self.give_up(now, topic);
+            let (topic_name, number) = (topic.to_string(), staging.version.number);
+            return self.give_up(now, topic, TopicRefusal::Vanished { topic: topic_name, number });
         }
         let in_time = staging.until.is_none_or(|until| now < until);
         if now < self.settles_at || (in_time && !staging.awaited.is_empty()) {
@@ -333,6 +343,7 @@ impl Directory {
         let Some(found) = self.topics.get_mut(topic) else { return };
         let newer = found.committed.as_ref().is_none_or(|known| known.number < version.number);
         let before = if newer { found.committed.replace(version.clone()) } else { None };
+        found.last = found.last.max(version.number);
         let subscribers: Vec<AgentKey> = found.subscribers.iter().cloned().collect();
         for agent in awaited {
             missing.entry(agent.name).or_insert_with(|| "it did not have it in time".to_string());
@@ -351,6 +362,8 @@ impl Directory {
             }
         }
         let (topic, number) = (topic.to_string(), version.number);
+        // A run of an agent that has ended does not have it, and the next one may.
+        missing.retain(|name, _| !have.contains(name));
         let missing: Vec<(String, String)> = missing.into_iter().collect();
         for agent in publishers {
             let (topic, have, missing) = (topic.clone(), have.clone(), missing.clone());
@@ -358,12 +371,11 @@ impl Directory {
         }
     }
 
-    /// No agent has what was to be committed.
-    fn give_up(&mut self, now: Time, topic: &str) {
+    /// What was to be committed cannot be: no agent has it, or it is not above the last one.
+    fn give_up(&mut self, now: Time, topic: &str, why: TopicRefusal) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         let Some(Staging { version, publishers, until, .. }) = found.staging.take() else { return };
         self.forget_patience(topic, until);
-        let why = TopicRefusal::Vanished { topic: topic.to_string(), number: version.number };
         let number = Some(version.number);
         for agent in publishers {
             let (topic, why) = (topic.to_string(), why.clone());
@@ -419,6 +431,17 @@ impl Directory {
         }
     }
 
+    /// Versions only rise, also those of a topic that takes no place for a while.
+    fn remember_number(&mut self, topic: &str, last: u64) {
+        if last == 0 {
+            return;
+        }
+        self.numbers.insert(topic.to_string(), last);
+        while self.numbers.len() > self.config.topics_max {
+            self.numbers.pop_first();
+        }
+    }
+
     /// A topic without subscribers, of which no agent has anything, takes no place.
     fn tidy_topic(&mut self, topic: &str) {
         let Some(found) = self.topics.get(topic) else { return };
@@ -429,6 +452,7 @@ impl Directory {
             && !found.committed.as_ref().is_some_and(is_held);
         if is_empty && let Some(gone) = self.topics.remove(topic) {
             self.forget_version(topic, gone.committed);
+            self.remember_number(topic, gone.last);
         }
     }
 }
@@ -459,8 +483,8 @@ fn admit(
     if found.committed.as_ref() == Some(version) {
         return Ok(Admitted::Committed);
     }
-    if let Some(committed) = found.committed.as_ref().filter(|known| known.number >= version.number) {
-        let (topic, number, last) = (topic.to_string(), version.number, committed.number);
+    if found.last >= version.number {
+        let (topic, number, last) = (topic.to_string(), version.number, found.last);
         return Err(TopicRefusal::NotAbove { topic, number, last });
     }
     if let Some(staging) = &mut found.staging {

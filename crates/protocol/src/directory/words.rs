@@ -291,6 +291,20 @@ pub enum WishRefusal {
     Full(usize),
 }
 
+impl TopicRefusal {
+    /// The number that a version may have in place of the one that was refused, for a publisher that has named none; at once, or
+    /// when the one that is on its way is committed.
+    #[must_use]
+    pub fn next_number(&self) -> Option<u64> {
+        match self {
+            TopicRefusal::NotAbove { last, .. } | TopicRefusal::Staging { staging: last, .. } => {
+                last.checked_add(1)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Why a topic cannot be published or subscribed to.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TopicRefusal {

@@ -164,7 +164,7 @@ impl Leases {
             let group = &self.network.get(id).expect("held just now").group;
             let mut receivers: Vec<_> = group.receivers.iter().filter_map(names).collect();
             receivers.sort();
-            let absent = self.members.away(&group.receivers);
+            let absent = self.members.absent(&group.receivers);
             let lease = self.leases.get_mut(&id).expect("looked up above");
             lease.moved |= lease.grant.plan != plan;
             // What was assumed is of another group.

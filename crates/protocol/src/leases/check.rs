@@ -1,6 +1,6 @@
 //! What always holds of a manager's core, whatever has happened: counts agree, bounds hold, and nothing is in two states.
 
-use super::members::Members;
+use super::members::{Members, Presence};
 use super::{Lease, Leases, PLANS_END, RecordKey};
 use alloc::collections::BTreeSet;
 use polycast_planning::Resource;
@@ -96,8 +96,13 @@ impl Members {
         assert!(self.by_name.len() <= most, "{} agents are here, {most} may be", self.by_name.len());
         assert_eq!(self.by_name.len(), self.names.len(), "each agent has a number of its own");
         assert_eq!(self.by_name.len(), self.heard.len(), "each agent was heard of last at one time");
+        let away = self.by_name.values().filter(|member| matches!(member.presence, Presence::Away { .. }));
+        assert_eq!(self.away.len(), away.count(), "each agent that is away is waited for once");
         for (name, member) in &self.by_name {
             let host = member.host;
+            if let Presence::Away { until, .. } = member.presence {
+                assert!(self.away.contains(&(until, host)), "'{name}' is waited for until another time");
+            }
             assert_eq!(self.names.get(&host), Some(name), "number {} is another one's", host.0);
             assert!(self.heard.contains(&(member.heard_at, host)), "'{name}' was heard of at another time");
             let known = self.known.get(name);

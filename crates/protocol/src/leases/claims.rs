@@ -149,13 +149,14 @@ impl Leases {
         let Some(plan) = plan else { return };
         let receivers =
             receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
-        let absent = self.members.away(&group.receivers);
+        let absent = self.members.absent(&group.receivers);
         let service = service_time(&plan, held.bytes);
         let grant = Grant {
             plan_id: held.plan,
             accepted_bytes: held.bytes,
             receivers,
             absent,
+            missed: Vec::new(),
             passed_over: Vec::new(),
             estimate: None,
             plan,

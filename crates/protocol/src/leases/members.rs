@@ -1,15 +1,64 @@
-//! The agents that a manager knows.
+//! The one table of the agents that there are: which run of each, whether it has a session, and which have not come back.
+//!
+//! An agent is here with a session, away since its session ended without a farewell, or lost. Whatever depends on a run of an
+//! agent ends with it: leases and requests here, and everything else by [`Output::Gone`](super::Output::Gone), which comes
+//! once for every run that ends, for whatever reason.
 
 use super::words::{AgentKey, Denial, JoinRefusal, NotMember};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_planning::{Group, HostId};
 use polycast_types::{Duration, Time};
 
 /// Longest name of an agent, in bytes.
 const NAME_LEN_MAX: usize = 255;
+
+/// Agents that have not come back and are remembered.
+const LOST_MAX: usize = 1_024;
+
+/// Times and limits of agents' sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionsConfig {
+    /// How long an agent may take to come back when its session has ended without a farewell.
+    pub reconnect: Duration,
+    /// A session that was heard of so lately is alive: no other run of its agent takes its place.
+    pub alive: Duration,
+    /// How many agents may come from one address.
+    pub of_address_max: usize,
+}
+
+impl Default for SessionsConfig {
+    fn default() -> Self {
+        // Two heartbeats of a second, and half of one for the way.
+        SessionsConfig {
+            reconnect: Duration::from_millis(2_000),
+            alive: Duration::from_millis(2_500),
+            of_address_max: 1_024,
+        }
+    }
+}
+
+/// Where an agent is, as far as its manager knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It has a session.
+    Here {
+        /// The session's number; the manager gives each only once.
+        session: u64,
+        /// The address that its connection comes from, whatever the agent says of itself.
+        from: IpAddr,
+    },
+    /// It has none, and may come back.
+    Away {
+        /// Until then.
+        until: Time,
+        /// Where its last session came from; not known where that was another manager's.
+        from: Option<IpAddr>,
+    },
+}
 
 /// An agent that has joined.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,20 +71,34 @@ pub struct Member {
     pub address: ([u8; 4], u16),
     /// When it was heard of last.
     pub heard_at: Time,
+    /// Whether it has a session.
+    pub presence: Presence,
 }
 
 impl Member {
     pub(super) fn key(&self, name: &str) -> AgentKey {
         AgentKey { name: name.to_string(), incarnation: self.incarnation }
     }
+
+    /// Where its sessions come from.
+    fn home(&self) -> IpAddr {
+        match self.presence {
+            Presence::Here { from, .. } | Presence::Away { from: Some(from), .. } => from,
+            Presence::Away { from: None, .. } => self.address.0.into(),
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        matches!(self.presence, Presence::Here { .. })
+    }
 }
 
-/// How an agent came.
-pub(super) enum Arrival {
-    /// It is new, or was here in the same run.
-    Here,
-    /// Another run of it was here before.
-    Restarted { before: u64 },
+/// How an agent came, and the number of its session.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) session: u64,
+    /// Another run of it that was here before.
+    pub(super) before: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -46,21 +109,31 @@ pub(super) struct Members {
     pub(super) known: BTreeMap<String, HostId>,
     /// When each was heard of last, longest ago first.
     pub(super) heard: BTreeSet<(Time, HostId)>,
+    /// Until when those may come back that are away.
+    pub(super) away: BTreeSet<(Time, HostId)>,
+    /// Agents that have not come back, and when they were heard of last.
+    lost: BTreeMap<String, Time>,
     pub(super) next_host: u32,
+    last_session: u64,
     pub(super) most: usize,
     silence: Duration,
+    sessions: SessionsConfig,
 }
 
 impl Members {
-    pub(super) fn new(most: usize, silence: Duration) -> Self {
+    pub(super) fn new(most: usize, silence: Duration, sessions: SessionsConfig) -> Self {
         Members {
             by_name: BTreeMap::new(),
             names: BTreeMap::new(),
             known: BTreeMap::new(),
             heard: BTreeSet::new(),
+            away: BTreeSet::new(),
+            lost: BTreeMap::new(),
             next_host: 0,
+            last_session: 0,
             most,
             silence,
+            sessions,
         }
     }
 
@@ -117,10 +190,18 @@ impl Members {
         }
         self.check_number(&name, member.host)?;
         self.note_number(member.host);
+        self.enter(name, member);
+        Ok(())
+    }
+
+    fn enter(&mut self, name: String, member: Member) {
         self.heard.insert((member.heard_at, member.host));
+        if let Presence::Away { until, .. } = member.presence {
+            self.away.insert((until, member.host));
+        }
+        self.lost.remove(&name);
         self.names.insert(member.host, name.clone());
         self.by_name.insert(name, member);
-        Ok(())
     }
 
     fn next_number(&mut self) -> HostId {
@@ -136,44 +217,101 @@ impl Members {
         }
     }
 
-    /// All were heard of now.
+    /// No agent could be heard until now.
     pub(super) fn excuse(&mut self, now: Time) {
+        let again = now + self.sessions.reconnect;
+        for member in self.by_name.values_mut() {
+            member.heard_at = now;
+            if let Presence::Away { until, .. } = &mut member.presence {
+                *until = again.max(*until);
+            }
+        }
         self.heard = self.by_name.values().map(|member| (now, member.host)).collect();
-        self.by_name.values_mut().for_each(|member| member.heard_at = now);
+        let until = |member: &Member| match member.presence {
+            Presence::Away { until, .. } => Some((until, member.host)),
+            Presence::Here { .. } => None,
+        };
+        self.away = self.by_name.values().filter_map(until).collect();
     }
 
+    /// Lets an agent in whose connection comes from there, and gives it a session.
     pub(super) fn join(
         &mut self,
         now: Time,
         agent: &AgentKey,
         address: ([u8; 4], u16),
+        from: IpAddr,
     ) -> Result<Arrival, JoinRefusal> {
         let name = &agent.name;
         if !is_name(name) {
             return Err(JoinRefusal::BadName(name.chars().take(NAME_LEN_MAX).collect()));
         }
-        let Some(member) = self.by_name.get_mut(name) else {
-            if self.by_name.len() >= self.most {
-                return Err(JoinRefusal::Full(self.most));
-            }
-            let host = match self.known.get(name) {
-                Some(host) => *host,
-                None => self.next_number(),
-            };
-            self.heard.insert((now, host));
-            self.names.insert(host, name.clone());
-            let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };
-            self.by_name.insert(name.clone(), member);
-            return Ok(Arrival::Here);
-        };
-        let before = member.incarnation;
-        // A restart on the same host takes its place at once; another host has to wait until it is gone.
-        if before != agent.incarnation && member.address.0 != address.0 {
-            return Err(JoinRefusal::NameTaken { name: name.clone(), address: member.address.0 });
+        let before = self.by_name.get(name);
+        if let Some(member) = before.filter(|member| member.incarnation != agent.incarnation) {
+            self.may_replace(now, name, member, address, from)?;
         }
-        (member.incarnation, member.address) = (agent.incarnation, address);
-        self.touch(now, name);
-        Ok(if before == agent.incarnation { Arrival::Here } else { Arrival::Restarted { before } })
+        let of_address =
+            self.by_name.iter().filter(|(other, member)| *other != name && member.home() == from);
+        let count = of_address.count();
+        if count >= self.sessions.of_address_max {
+            return Err(JoinRefusal::AddressFull { from, count });
+        }
+        if before.is_none() && self.by_name.len() >= self.most {
+            return Err(JoinRefusal::Full(self.most));
+        }
+        let before = self.remove(name);
+        let host = match (&before, self.known.get(name)) {
+            (Some(member), _) => member.host,
+            (None, Some(host)) => *host,
+            (None, None) => self.next_number(),
+        };
+        self.last_session += 1;
+        let session = self.last_session;
+        let presence = Presence::Here { session, from };
+        let member = Member { host, incarnation: agent.incarnation, address, heard_at: now, presence };
+        self.enter(name.clone(), member);
+        let before = before.map(|member| member.incarnation).filter(|before| *before != agent.incarnation);
+        Ok(Arrival { session, before })
+    }
+
+    /// Whether another run of an agent may take its place: not that of one that lives, and a restart on the same host at once;
+    /// another host has to wait until it is gone.
+    fn may_replace(
+        &self,
+        now: Time,
+        name: &str,
+        member: &Member,
+        address: ([u8; 4], u16),
+        from: IpAddr,
+    ) -> Result<(), JoinRefusal> {
+        let is_alive = member.is_here() && now.since(member.heard_at) < self.sessions.alive;
+        if is_alive || member.home() != from || member.address.0 != address.0 {
+            return Err(JoinRefusal::NameTaken { name: name.to_string(), address: member.home() });
+        }
+        Ok(())
+    }
+
+    /// Ends a session without a farewell: the agent may come back. Gives whether there was one of this number.
+    pub(super) fn part(&mut self, now: Time, agent: &AgentKey, number: u64) -> bool {
+        let Some(member) = self.by_name.get_mut(&agent.name) else { return false };
+        let Presence::Here { session, from } = member.presence else { return false };
+        if session != number || member.incarnation != agent.incarnation {
+            return false;
+        }
+        let until = now + self.sessions.reconnect;
+        member.presence = Presence::Away { until, from: Some(from) };
+        self.away.insert((until, member.host));
+        true
+    }
+
+    /// The number of an agent's session, if it has one.
+    pub(super) fn session_of(&self, agent: &AgentKey) -> Option<u64> {
+        let member =
+            self.by_name.get(&agent.name).filter(|member| member.incarnation == agent.incarnation)?;
+        match member.presence {
+            Presence::Here { session, .. } => Some(session),
+            Presence::Away { .. } => None,
+        }
     }
 
     /// Whether this run of the agent has joined.
@@ -203,8 +341,27 @@ impl Members {
     pub(super) fn remove(&mut self, name: &str) -> Option<Member> {
         let member = self.by_name.remove(name)?;
         self.heard.remove(&(member.heard_at, member.host));
+        if let Presence::Away { until, .. } = member.presence {
+            self.away.remove(&(until, member.host));
+        }
         self.names.remove(&member.host);
         Some(member)
+    }
+
+    /// Remembers one that has not come back; of too many the one that was heard of first goes.
+    pub(super) fn lose(&mut self, name: &str, heard_at: Time) {
+        self.lost.insert(name.to_string(), heard_at);
+        if self.lost.len() > LOST_MAX
+            && let Some(oldest) = self.lost.iter().min_by_key(|(_, heard_at)| **heard_at)
+        {
+            let oldest = oldest.0.clone();
+            self.lost.remove(&oldest);
+        }
+    }
+
+    /// Agents that have not come back, and when they were heard of last.
+    pub(super) fn lost(&self) -> impl Iterator<Item = (&str, Time)> {
+        self.lost.iter().map(|(name, heard_at)| (name.as_str(), *heard_at))
     }
 
     /// Name of an agent that has been silent for too long.
@@ -216,8 +373,19 @@ impl Members {
         self.names.get(host).cloned()
     }
 
+    /// Name of an agent that has not come back in time.
+    pub(super) fn dead(&self, now: Time) -> Option<String> {
+        let (until, host) = self.away.first()?;
+        if *until > now {
+            return None;
+        }
+        self.names.get(host).cloned()
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.heard.first().map(|(heard_at, _)| *heard_at + self.silence)
+        let silent = self.heard.first().map(|(heard_at, _)| *heard_at + self.silence);
+        let dead = self.away.first().map(|(until, _)| *until);
+        silent.into_iter().chain(dead).min()
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Member> {
@@ -244,7 +412,7 @@ impl Members {
     }
 
     /// The names that are known for good of those among these hosts that are not here.
-    pub(super) fn away(&self, hosts: &BTreeSet<HostId>) -> Vec<String> {
+    pub(super) fn absent(&self, hosts: &BTreeSet<HostId>) -> Vec<String> {
         let known = self.known.iter().filter(|(_, host)| hosts.contains(host));
         known.filter(|(_, host)| !self.names.contains_key(host)).map(|(name, _)| name.clone()).collect()
     }
@@ -253,29 +421,48 @@ impl Members {
         self.by_name.iter().map(|(name, member)| (name.as_str(), member))
     }
 
-    /// The group of `source` and all others that were heard of lately: one that no request has named is not waited for.
-    pub(super) fn all_but(&self, now: Time, source: &str) -> Result<Group, Denial> {
+    /// The group of `source` and all others that were heard of lately, and the names of those that were not, of those that have no
+    /// session and of the lost: one that no request has named is not waited for.
+    pub(super) fn all_but(&self, now: Time, source: &str) -> Result<(Group, Vec<String>), Denial> {
         let source = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
-        let lately = self.heard.iter().rev().take_while(|(at, _)| now.since(*at) <= self.silence / 2);
-        let receivers: BTreeSet<HostId> =
-            lately.map(|(_, host)| *host).filter(|host| *host != source).collect();
-        if receivers.is_empty() { Err(Denial::NobodyElse) } else { Ok(Group { source, receivers }) }
+        let mut receivers = BTreeSet::new();
+        let mut missed: Vec<String> = self.lost.keys().cloned().collect();
+        for (name, member) in self.by_name.iter().filter(|(_, member)| member.host != source) {
+            if self.is_quiet(now, member) {
+                missed.push(name.clone());
+            } else {
+                receivers.insert(member.host);
+            }
+        }
+        missed.sort();
+        if receivers.is_empty() { Err(Denial::NobodyElse) } else { Ok((Group { source, receivers }, missed)) }
     }
 
-    /// The group of `source` and the agents of these names.
-    pub(super) fn group(&self, source: &str, names: &[String]) -> Result<Group, Denial> {
+    /// Whether nothing was heard of a member for a while: it may be frozen, or cut off.
+    fn is_quiet(&self, now: Time, member: &Member) -> bool {
+        now.since(member.heard_at) > self.silence / 2
+    }
+
+    /// The group of `source` and the agents of these names, and the names among them of those that are lost: they hold no other.
+    pub(super) fn group(&self, source: &str, names: &[String]) -> Result<(Group, Vec<String>), Denial> {
         let host = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
-        let mut receivers = BTreeSet::new();
+        let (mut receivers, mut missed) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
-            let member = self.get(name).ok_or_else(|| Denial::UnknownReceiver(name.clone()))?;
-            if member.host == host {
-                return Err(Denial::SourceItself(name.clone()));
-            }
-            if !receivers.insert(member.host) {
+            let is_new = match self.get(name) {
+                Some(member) if member.host == host => return Err(Denial::SourceItself(name.clone())),
+                Some(member) => receivers.insert(member.host),
+                None if self.lost.contains_key(name) => missed.insert(name.clone()),
+                None => return Err(Denial::UnknownReceiver(name.clone())),
+            };
+            if !is_new {
                 return Err(Denial::NamedTwice(name.clone()));
             }
         }
-        if receivers.is_empty() { Err(Denial::NoReceivers) } else { Ok(Group { source: host, receivers }) }
+        match missed.first() {
+            Some(name) if receivers.is_empty() => Err(Denial::Lost(name.clone())),
+            None if receivers.is_empty() => Err(Denial::NoReceivers),
+            _ => Ok((Group { source: host, receivers }, missed.into_iter().collect())),
+        }
     }
 }
 
@@ -292,8 +479,11 @@ mod tests {
 
     const SILENCE: Duration = Duration::from_secs(10);
 
+    const HOME: IpAddr = IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
+
     fn members(most: usize) -> Members {
-        Members::new(most, SILENCE)
+        let sessions = SessionsConfig { alive: Duration::ZERO, ..SessionsConfig::default() };
+        Members::new(most, SILENCE, sessions)
     }
 
     fn agent(name: &str, incarnation: u64) -> AgentKey {
@@ -305,8 +495,8 @@ mod tests {
     }
 
     fn join(members: &mut Members, now: Time, name: &str) -> HostId {
-        let came = members.join(now, &agent(name, 1), ([10, 0, 0, 1], 7));
-        assert!(matches!(came, Ok(Arrival::Here)));
+        let came = members.join(now, &agent(name, 1), ([10, 0, 0, 1], 7), HOME);
+        assert!(matches!(came, Ok(Arrival { before: None, .. })));
         members.get(name).unwrap().host
     }
 
@@ -340,12 +530,14 @@ mod tests {
         let mut members = members(2);
         let host = join(&mut members, at(0), "a");
         let come = |members: &mut Members, incarnation, ip: [u8; 4]| {
-            members.join(at(1), &agent("a", incarnation), (ip, 8))
+            members.join(at(1), &agent("a", incarnation), (ip, 8), HOME)
         };
-        assert!(matches!(come(&mut members, 1, [10, 0, 0, 2]), Ok(Arrival::Here)), "the same run has moved");
+        let moved = come(&mut members, 1, [10, 0, 0, 2]);
+        assert!(matches!(moved, Ok(Arrival { before: None, session: 2 })), "the same run has moved");
         let taken = come(&mut members, 2, [10, 0, 0, 3]).err();
-        assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: [10, 0, 0, 2] }));
-        assert!(matches!(come(&mut members, 2, [10, 0, 0, 2]), Ok(Arrival::Restarted { before: 1 })));
+        assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: HOME }));
+        let again = come(&mut members, 2, [10, 0, 0, 2]);
+        assert!(matches!(again, Ok(Arrival { before: Some(1), session: 3 })));
         let member = members.get("a").unwrap();
         assert_eq!((member.host, member.incarnation, member.address), (host, 2, ([10, 0, 0, 2], 8)));
         assert_eq!(members.entry("a").map(|(name, member)| member.key(name)), Some(agent("a", 2)));
@@ -355,7 +547,8 @@ mod tests {
             (Some("a"), None, None)
         );
         join(&mut members, at(1), "b");
-        assert_eq!(members.join(at(1), &agent("c", 1), ([1; 4], 1)).err(), Some(JoinRefusal::Full(2)));
+        let full = members.join(at(1), &agent("c", 1), ([1; 4], 1), HOME).err();
+        assert_eq!(full, Some(JoinRefusal::Full(2)));
         assert_eq!(members.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b"]);
     }
 
@@ -392,14 +585,20 @@ mod tests {
             "after the last it begins anew with those that are free"
         );
         let all = [0, 1, 2, 7, 8].map(HostId).into();
-        assert_eq!(members.away(&all), vec!["x".to_string(), "z".to_string()], "known, and not here");
+        assert_eq!(members.absent(&all), vec!["x".to_string(), "z".to_string()], "known, and not here");
     }
 
     #[test]
     fn what_an_earlier_manager_knew_is_taken_over() {
         let mut members = members(9);
-        let member =
-            |host| Member { host: HostId(host), incarnation: 3, address: ([1; 4], 1), heard_at: at(5) };
+        let presence = Presence::Away { until: at(99), from: None };
+        let member = |host| Member {
+            host: HostId(host),
+            incarnation: 3,
+            address: ([1; 4], 1),
+            heard_at: at(5),
+            presence,
+        };
         assert_eq!(members.restore("a".into(), member(4)), Ok(()));
         assert_eq!(members.check(&agent("a", 3)), Ok(()));
         assert_eq!(members.deadline(), Some(at(15)));
@@ -423,12 +622,58 @@ mod tests {
         let group = |members: &Members, seconds| {
             members
                 .all_but(at(seconds), "a")
-                .map(|group| group.receivers.into_iter().collect::<Vec<HostId>>())
+                .map(|(group, missed)| (group.receivers.into_iter().collect::<Vec<HostId>>(), missed))
         };
-        assert_eq!(group(&members, 6), Ok(vec![hosts[1], hosts[2]]));
-        assert_eq!(group(&members, 7), Ok(vec![hosts[2]]));
+        assert_eq!(group(&members, 6), Ok((vec![hosts[1], hosts[2]], vec![])));
+        assert_eq!(group(&members, 7), Ok((vec![hosts[2]], vec!["b".to_string()])));
         assert_eq!(group(&members, 8), Err(Denial::NobodyElse));
         let unknown = members.all_but(at(0), "d").err();
         assert_eq!(unknown, Some(Denial::NotMember(NotMember::Unknown("d".into()))));
+    }
+
+    /// One whose session ends may come back for a while, to its own address; then it is dead, and remembered.
+    #[test]
+    fn one_without_a_session_is_away_and_then_dead() {
+        let sessions = SessionsConfig { of_address_max: 2, ..SessionsConfig::default() };
+        let mut members = Members::new(9, SILENCE, sessions);
+        let elsewhere = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 9));
+        let come = |members: &mut Members, now, name: &str, run, from| {
+            members.join(now, &agent(name, run), ([10, 0, 0, 1], 7), from).map(|arrival| arrival.session)
+        };
+        let taken = |address| Err(JoinRefusal::NameTaken { name: "a".into(), address });
+        assert_eq!(come(&mut members, at(0), "a", 1, HOME), Ok(1));
+        assert_eq!(come(&mut members, at(1), "a", 2, HOME), taken(HOME), "it was heard of a second ago");
+        assert_eq!(come(&mut members, at(3), "a", 2, elsewhere), taken(HOME), "from another address");
+        assert!(!members.part(at(3), &agent("a", 1), 9) && !members.part(at(3), &agent("a", 2), 1));
+        assert!(members.part(at(3), &agent("a", 1), 1));
+        assert!(!members.part(at(3), &agent("a", 1), 1), "once");
+        assert_eq!((members.session_of(&agent("a", 1)), members.deadline()), (None, Some(at(5))));
+        assert_eq!(come(&mut members, at(4), "a", 2, elsewhere), taken(HOME));
+        assert_eq!((members.dead(at(4)), members.dead(at(5))), (None, Some("a".into())));
+        assert_eq!(come(&mut members, at(4), "a", 2, HOME), Ok(2), "at once");
+        assert_eq!((members.session_of(&agent("a", 2)), members.dead(at(9))), (Some(2), None));
+        assert_eq!(come(&mut members, at(4), "b", 1, HOME), Ok(3));
+        let full = JoinRefusal::AddressFull { from: HOME, count: 2 };
+        assert_eq!(come(&mut members, at(4), "c", 1, HOME), Err(full));
+        members.part(at(5), &agent("b", 1), 3);
+        members.excuse(at(6));
+        assert_eq!((members.dead(at(7)), members.dead(at(8))), (None, Some("b".into())));
+        let heard_at = members.remove("b").map(|member| member.heard_at).unwrap();
+        members.lose("b", heard_at);
+        assert_eq!(members.lost().collect::<Vec<_>>(), [("b", at(6))]);
+        let named = |members: &Members, names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            members.group("a", &names).map(|(group, missed)| (group.receivers.len(), missed))
+        };
+        assert_eq!(named(&members, &["b"]), Err(Denial::Lost("b".into())));
+        assert_eq!(named(&members, &["b", "c"]), Err(Denial::UnknownReceiver("c".into())));
+        assert_eq!(come(&mut members, at(8), "c", 1, HOME), Ok(4));
+        assert_eq!(named(&members, &["b", "c"]), Ok((1, vec!["b".into()])), "it holds no other");
+        assert_eq!(named(&members, &["b", "b", "c"]), Err(Denial::NamedTwice("b".into())));
+        let all = members.all_but(at(8), "a").map(|(group, missed)| (group.receivers.len(), missed));
+        assert_eq!(all, Ok((1, vec!["b".into()])));
+        members.remove("c");
+        assert_eq!(come(&mut members, at(9), "b", 2, HOME), Ok(5));
+        assert_eq!(members.lost().count(), 0);
     }
 }

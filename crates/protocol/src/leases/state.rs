@@ -5,7 +5,7 @@
 //! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it. So is how far
 //! off the estimates of fabrics are, which it takes many transfers to learn.
 
-use super::members::Member;
+use super::members::{Member, Presence};
 use super::parts::Suspect;
 use super::words::{AgentKey, Grant, RequestKey};
 use super::{Lease, Leases, PLANS_END, Waiting};
@@ -114,6 +114,9 @@ pub enum Record {
         all: bool,
         /// How long the path is wanted.
         lease: Option<Duration>,
+        /// Receivers that are lost or silent.
+        #[serde(default)]
+        missed: Vec<String>,
     },
     /// Paths that were given back and that devices hold ready, oldest first.
     Kept {
@@ -289,13 +292,14 @@ impl Leases {
                 }
             }
             RecordKey::Pending(id) => {
-                let (pending, Waiting { key, object, all, lease, .. }) = self.pending.get(id)?;
+                let (pending, Waiting { key, object, all, lease, missed, .. }) = self.pending.get(id)?;
                 Record::Pending {
                     key: key.clone(),
                     object: *object,
                     pending: pending.clone(),
                     all: *all,
                     lease: *lease,
+                    missed: missed.clone(),
                 }
             }
             RecordKey::Kept => {
@@ -352,7 +356,11 @@ impl Leases {
         match record {
             Record::Host { name, host } => self.members.know_as(&name, host),
             Record::Member { agent, host, address } => {
-                let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };
+                // One that does not come to this manager has died with the one before.
+                let patience = self.config.patience.max(self.config.sessions.reconnect);
+                let presence = Presence::Away { until: now + patience, from: None };
+                let member =
+                    Member { host, incarnation: agent.incarnation, address, heard_at: now, presence };
                 self.members.restore(agent.name, member)
             }
             Record::Lease { key, object, group, grant, granted_at, ends_at } => {
@@ -387,7 +395,7 @@ impl Leases {
                 self.enter(id, lease);
                 Ok(())
             }
-            Record::Pending { key, object, pending, all, lease } => {
+            Record::Pending { key, object, pending, all, lease, missed } => {
                 let after = pending.id.0.checked_add(1).ok_or("no request has this number")?;
                 if self.pending.contains_key(&pending.id) || self.pending_by_key.contains_key(&key) {
                     return Err(String::from("it is there twice"));
@@ -398,7 +406,7 @@ impl Leases {
                 self.check_group(&key.agent.name, &pending.group)?;
                 self.next_request = self.next_request.max(after);
                 self.pending_by_key.insert(key.clone(), pending.id);
-                let waiting = Waiting { key, object, all, lease, told: None };
+                let waiting = Waiting { key, object, all, lease, missed, told: None };
                 self.pending.insert(pending.id, (pending, waiting));
                 Ok(())
             }

@@ -4,6 +4,7 @@ use super::parts::{Drained, Suspect};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use polycast_planning::{Channel, DeviceCommand, Failure, HostId, PartName, PassedOver, Plan, PlanId, Wish};
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
@@ -69,11 +70,13 @@ pub enum Input {
         /// Which.
         agent: AgentKey,
     },
-    /// An agent has ended without a word: its connection is lost and it has not come back. What it held or
+    /// An agent's session has ended without a farewell. It may come back for a while; then it is dead, and what it held or
     /// waited for is not needed any more.
-    Died {
+    Parted {
         /// Which.
         agent: AgentKey,
+        /// The number of the session.
+        session: u64,
     },
     /// The devices of a path have all answered.
     SetUp {
@@ -160,6 +163,8 @@ pub struct Join {
     pub agent: AgentKey,
     /// Where other agents reach it: IPv4 address and TCP port.
     pub address: ([u8; 4], u16),
+    /// The address that its connection comes from, whatever it says of itself.
+    pub from: IpAddr,
     /// Leases that it uses already.
     pub leases: Vec<HeldLease>,
 }
@@ -232,6 +237,9 @@ pub struct Grant {
     /// they have not come back, or they have gone since.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// Those that it was asked for and does not lead to, as they are lost or have been silent.
+    #[serde(default)]
+    pub missed: Vec<String>,
     /// The fabrics that come before it in the settings or would have been faster, and why none of them carries it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
@@ -266,13 +274,25 @@ pub struct Wait {
 /// Why an agent cannot join.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JoinRefusal {
-    /// Another host has the name.
-    #[error("the name '{name}' is taken by the agent at {}.{}.{}.{}", .address[0], .address[1], .address[2], .address[3])]
+    /// Another agent has the name, which lives, or may come back to its own address.
+    #[error(
+        "the name '{name}' is taken by the agent at {address}: stop that one first, or take another name"
+    )]
     NameTaken {
         /// The name.
         name: String,
-        /// The agent that has it.
-        address: [u8; 4],
+        /// Where the agent is that has it.
+        address: IpAddr,
+    },
+    /// No address has all the places.
+    #[error(
+        "{count} agents have joined from {from}, as many as may: the manager's setting 'address-agents-max' says so"
+    )]
+    AddressFull {
+        /// The address.
+        from: IpAddr,
+        /// How many have joined from there.
+        count: usize,
     },
     /// The name cannot be one.
     #[error("'{0}' cannot be an agent's name: take 1 to 255 letters without spaces or commas, and not 'all'")]
@@ -302,6 +322,9 @@ pub enum Denial {
     /// No such agent.
     #[error("there is no agent '{0}'")]
     UnknownReceiver(String),
+    /// The only receivers, of which this is one, have not come back.
+    #[error("the agent '{0}' is lost: it has ended or is cut off, and has not come back")]
+    Lost(String),
     /// A receiver is named twice.
     #[error("the receiver '{0}' is named twice")]
     NamedTwice(String),
@@ -388,6 +411,19 @@ pub enum PathState {
     },
 }
 
+/// How a run of an agent has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Going {
+    /// In good order.
+    Left,
+    /// Its session ended, and it has not come back.
+    Died,
+    /// Nothing was heard of it for too long.
+    Silent,
+    /// Another run of it has come.
+    Restarted,
+}
+
 /// What the driver is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
@@ -395,8 +431,8 @@ pub enum Output {
     Join {
         /// Which.
         agent: AgentKey,
-        /// Whether, or why not.
-        result: Result<(), JoinRefusal>,
+        /// The number of its session, or why it has none.
+        result: Result<u64, JoinRefusal>,
     },
     /// Tell an agent which of the leases in its heartbeat are lost.
     Heartbeat {
@@ -501,10 +537,12 @@ pub enum Output {
         /// What has become of it, or why it cannot be, in a sentence.
         result: Result<Drained, String>,
     },
-    /// An agent has left or has been silent for too long.
+    /// A run of an agent has ended: all that depends on it ends. Comes once for each that has joined.
     Gone {
         /// Which.
         agent: AgentKey,
+        /// How.
+        how: Going,
     },
 }
 

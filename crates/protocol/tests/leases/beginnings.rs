@@ -2,7 +2,7 @@
 
 use super::circuits::circuits;
 use super::{
-    LEASE, SILENCE, agent, apply, ask, config, drain, held_lease, join, manager, request, response,
+    HOME, LEASE, SILENCE, agent, apply, ask, config, drain, held_lease, join, manager, request, response,
     with_config, with_three_agents,
 };
 use polycast_planning::datacast::{Datacast, DatacastConfig};
@@ -86,7 +86,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
     (0..3).for_each(|number| drop(apply(&mut first, Time(0), join(number, 1))));
     let grant = ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-2"])).unwrap();
     // Its agent is away.
-    apply(&mut first, Time(2), Input::Died { agent: agent(2, 1) });
+    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1) });
     let mut store = BTreeMap::new();
     write(&mut store, &mut first);
     let mut next = of_racks(&["host-0", "host-1", "host-9"], &records(&store));
@@ -112,7 +112,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
 fn a_number_that_is_in_use_is_given_to_no_other() {
     let mut first = with_three_agents(manager(1, false));
     ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
-    apply(&mut first, Time(2), Input::Died { agent: agent(2, 1) });
+    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1) });
     let mut next = manager(1, false);
     assert_eq!(next.restore(Time(3), first.records()), []);
     apply(&mut next, Time(4), join(4, 1));
@@ -138,7 +138,7 @@ fn a_path_whose_record_is_lost_is_not_lent_again() {
         if comes_back {
             let leases = vec![held_lease(1, &grant, grant.plan_id)];
             let address = ([10, 0, 0, 0], 7401);
-            apply(&mut next, Time(4), Input::Join(Join { agent: agent(0, 1), address, leases }));
+            apply(&mut next, Time(4), Input::Join(Join { agent: agent(0, 1), address, from: HOME, leases }));
             let beat = Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id] };
             let outputs = apply(&mut next, Time(5), beat);
             assert_eq!(outputs, [Output::Heartbeat { agent: agent(0, 1), result: Ok(vec![]) }]);
@@ -251,7 +251,7 @@ fn one_join_does_not_take_all_addresses() {
     };
     let claims: Vec<HeldLease> = (0..8).map(claim).collect();
     let stranger = |leases: Vec<HeldLease>| {
-        Input::Join(Join { agent: agent(5, 1), address: ([10, 0, 0, 5], 7401), leases })
+        Input::Join(Join { agent: agent(5, 1), address: ([10, 0, 0, 5], 7401), from: HOME, leases })
     };
     // Just begun and without records it has to believe some of it.
     let mut young = begin();
@@ -310,7 +310,7 @@ fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     let late = Time(0) + LEASE + LEASE;
     (0..3).for_each(|number| drop(apply(&mut manager, late, join(number, 1))));
     let grant = ask(&mut manager, late, request(agent(0, 1), 1, &["host-1"])).unwrap();
-    let outputs = apply(&mut manager, late, Input::Died { agent: agent(0, 1) });
+    let outputs = apply(&mut manager, late, Input::Leave { agent: agent(0, 1) });
     assert!(
         outputs
             .iter()
@@ -318,7 +318,7 @@ fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     );
     let claim = |agent: AgentKey, number: u8| {
         let leases = vec![held_lease(1, &grant, grant.plan_id)];
-        Input::Join(Join { agent, address: ([10, 0, 0, number], 7401), leases })
+        Input::Join(Join { agent, address: ([10, 0, 0, number], 7401), from: HOME, leases })
     };
     apply(&mut manager, late, claim(agent(2, 1), 2));
     assert_eq!(manager.leases().count(), 0, "it was another one's");
@@ -404,7 +404,7 @@ fn who_comes_back_with_trees_hears_where_they_go_now() {
     apply(&mut next, Time(2), Input::Failed { failures });
     (1..3).for_each(|number| drop(apply(&mut next, Time(2), join(number, 1))));
     let held = HeldLease { kept: None, ..held_lease(1, &grant, grant.plan_id) };
-    let back = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases: vec![held] };
+    let back = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases: vec![held] };
     let outputs = apply(&mut next, Time(3), Input::Join(back));
     let told = outputs.iter().find_map(|output| match output {
         Output::Replanned { plan_id, before, plan, .. } if *plan_id == grant.plan_id => Some((before, plan)),

@@ -144,7 +144,12 @@ impl World {
                 let plan = PlanId(grant.plan_id.0 + plan * 500);
                 let lease = held_lease(key.request + other, grant, plan);
                 let address = ([10, 0, 0, *number], 7401);
-                Input::Join(Join { agent: self.key(*number), address, leases: vec![lease] })
+                Input::Join(Join {
+                    agent: self.key(*number),
+                    address,
+                    from: address.0.into(),
+                    leases: vec![lease],
+                })
             }
             Step::Fail(number) => {
                 self.failed.insert(*number);
@@ -255,7 +260,7 @@ impl World {
                     assert!(is_due(now, input, *reason, &held), "{reason:?} of {:?} by {input:?}", held.key);
                 }
                 Output::Heartbeat { agent, result: Ok(lost) } => self.see_heartbeat(now, agent, input, lost),
-                Output::Join { agent, result: Ok(()) } => self.see_join(now, agent, input),
+                Output::Join { agent, result: Ok(_) } => self.see_join(now, agent, input),
                 _ => {}
             }
         }

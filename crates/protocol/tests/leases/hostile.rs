@@ -1,7 +1,7 @@
 //! Whatever agents and devices say, in whatever order: the manager's core does not panic, and keeps to its bounds.
 
 use super::circuits::circuits;
-use super::config;
+use super::{HOME, config};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
@@ -181,13 +181,13 @@ fn input() -> impl Strategy<Value = Input> {
     let asked = || (key(), request_number()).prop_map(|(agent, request)| agent.request(request));
     prop_oneof![
         8 => (key(), address, vec(held(), 0..3)).prop_map(|(agent, address, leases)| {
-            Input::Join(Join { agent, address, leases })
+            Input::Join(Join { agent, address, from: HOME, leases })
         }),
         3 => (key(), vec(number().prop_map(PlanId), 0..6)).prop_map(|(agent, leases)| {
             Input::Heartbeat { agent, leases }
         }),
         1 => key().prop_map(|agent| Input::Leave { agent }),
-        1 => key().prop_map(|agent| Input::Died { agent }),
+        2 => (key(), number()).prop_map(|(agent, session)| Input::Parted { agent, session }),
         2 => (number(), any::<bool>()).prop_map(|(plan, works)| {
             Input::SetUp { plan: PlanId(plan), result: if works { Ok(()) } else { Err("no".into()) } }
         }),

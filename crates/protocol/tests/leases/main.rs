@@ -3,6 +3,7 @@
 mod beginnings;
 mod choosing;
 mod circuits;
+mod crowds;
 mod histories;
 mod hostile;
 
@@ -15,11 +16,15 @@ use polycast_planning::{
     Scheduler,
 };
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
-    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, Wait, known_hosts,
+    AgentKey, Denial, Going, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
+    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, SessionsConfig, Wait,
+    known_hosts,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
+const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const SESSIONS: SessionsConfig =
+    SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const LEASE: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -27,9 +32,11 @@ fn config() -> LeasesConfig {
     LeasesConfig {
         lease: LEASE,
         silence: SILENCE,
+        sessions: SESSIONS,
         pending_max: 8,
         leases_max: 100,
         agent_leases_max: 100,
+        receiver_leases_max: 1_000,
         grant_bytes_max: u64::MAX,
         agents_max: 6,
         on_device_failure: OnDeviceFailure::Fallback,
@@ -67,6 +74,7 @@ fn join(number: u8, incarnation: u64) -> Input {
     Input::Join(Join {
         agent: agent(number, incarnation),
         address: ([10, 0, 0, number], 7401),
+        from: [10, 0, 0, number].into(),
         leases: Vec::new(),
     })
 }
@@ -264,7 +272,7 @@ fn the_deadline_is_when_something_ends() {
     apply(&mut manager, Time(5), join(0, 1));
     assert_eq!(manager.deadline(), Some(Time(5) + SILENCE));
     let gone = drain(&mut manager, Time(5) + SILENCE);
-    assert_eq!(gone, [Output::Gone { agent: agent(0, 1) }]);
+    assert_eq!(gone, [Output::Gone { agent: agent(0, 1), how: Going::Silent }]);
     assert_eq!(manager.deadline(), None);
 }
 
@@ -292,6 +300,8 @@ fn a_restart_gives_back_what_the_run_before_held() {
     let outputs = apply(&mut manager, Time(2), join(0, 2));
     assert!(matches!(outputs[0], Output::Released { plan_id, reason: ReleaseReason::HolderGone, .. }
         if plan_id == grant.plan_id));
+    let gone = Output::Gone { agent: agent(0, 1), how: Going::Restarted };
+    assert!(outputs.contains(&gone), "all that depends on the run before hears of it: {outputs:?}");
     assert_eq!((manager.leases().count(), manager.pending().len()), (0, 0));
     let beat = Input::Heartbeat { agent: agent(0, 1), leases: Vec::new() };
     let superseded = NotMember::Superseded("host-0".into());
@@ -305,14 +315,18 @@ fn a_restart_gives_back_what_the_run_before_held() {
 fn a_name_belongs_to_one_host_at_a_time() {
     let mut manager = manager(1, false);
     apply(&mut manager, Time(0), join(0, 1));
-    let elsewhere = Join { agent: agent(0, 2), address: ([10, 0, 0, 99], 7401), leases: Vec::new() };
+    let elsewhere =
+        Join { agent: agent(0, 2), address: ([10, 0, 0, 99], 7401), from: HOME, leases: Vec::new() };
     let outputs = apply(&mut manager, Time(1), Input::Join(elsewhere.clone()));
     let [Output::Join { result: Err(refusal), .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    assert_eq!(refusal.to_string(), "the name 'host-0' is taken by the agent at 10.0.0.0");
+    assert_eq!(
+        refusal.to_string(),
+        "the name 'host-0' is taken by the agent at 10.0.0.0: stop that one first, or take another name"
+    );
     // When the first is gone, the other may have it.
     let later = Time(1) + SILENCE;
     let outputs = apply(&mut manager, later, Input::Join(elsewhere));
-    assert!(outputs.iter().any(|o| matches!(o, Output::Join { result: Ok(()), .. })), "{outputs:?}");
+    assert!(outputs.iter().any(|o| matches!(o, Output::Join { result: Ok(_), .. })), "{outputs:?}");
 }
 
 #[test]
@@ -320,14 +334,15 @@ fn names_and_numbers_of_agents_have_bounds() {
     let mut manager = manager(1, false);
     for name in ["", "all", "a b", "a,b", "a\n", &"x".repeat(256)] {
         let agent = AgentKey { name: name.to_string(), incarnation: 1 };
-        let join = Join { agent, address: ([10, 0, 0, 1], 1), leases: Vec::new() };
+        let join = Join { agent, address: ([10, 0, 0, 1], 1), from: HOME, leases: Vec::new() };
         let outputs = apply(&mut manager, Time(0), Input::Join(join));
         assert!(matches!(outputs[..], [Output::Join { result: Err(JoinRefusal::BadName(_)), .. }]), "{name}");
     }
     for number in 0..7 {
         let outputs = apply(&mut manager, Time(0), join(number, 1));
         let [Output::Join { result, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-        assert_eq!(*result, if number < 6 { Ok(()) } else { Err(JoinRefusal::Full(6)) });
+        let result = result.clone().map(drop);
+        assert_eq!(result, if number < 6 { Ok(()) } else { Err(JoinRefusal::Full(6)) });
     }
 }
 
@@ -355,7 +370,7 @@ fn requests_learn_that_a_receiver_has_left() {
     apply(&mut manager, Time(1), Input::Request(to_all));
     apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), 2, &["host-2"])));
     let outputs = apply(&mut manager, Time(2), Input::Leave { agent: agent(2, 1) });
-    assert_eq!(response(&outputs), Err(Denial::UnknownReceiver("host-2".into())));
+    assert_eq!(response(&outputs), Err(Denial::Lost("host-2".into())));
     // The one for all goes on without it.
     assert_eq!(manager.pending().len(), 1);
     let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(1, 1) });
@@ -379,7 +394,8 @@ fn a_new_manager_takes_running_leases_over() {
     };
     let mut after = manager(4, false);
     apply(&mut after, Time(0), join(1, 1));
-    let mut again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases: vec![held] };
+    let mut again =
+        Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases: vec![held] };
     apply(&mut after, Time(0), Input::Join(again.clone()));
     assert_eq!(after.leases().next().unwrap().grant.plan_id, grant.plan_id);
     for number in 2..5 {
@@ -593,11 +609,11 @@ fn what_a_dead_agent_held_comes_back_at_once() {
     let mut manager = with_three_agents(manager(1, false));
     ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
     apply(&mut manager, Time(0), Input::Request(request(agent(1, 1), 1, &["host-2"])));
-    let outputs = apply(&mut manager, Time(1), Input::Died { agent: agent(0, 1) });
+    let outputs = apply(&mut manager, Time(1), Input::Leave { agent: agent(0, 1) });
     assert!(response(&outputs).is_ok(), "{outputs:?}");
     // Another run of it is not meant.
     apply(&mut manager, Time(2), join(0, 2));
-    assert_eq!(apply(&mut manager, Time(3), Input::Died { agent: agent(0, 1) }), []);
+    assert_eq!(apply(&mut manager, Time(3), Input::Leave { agent: agent(0, 1) }), []);
     assert_eq!(manager.members().count(), 3);
 }
 
@@ -612,7 +628,7 @@ fn who_has_a_path_does_not_wait_for_another_one() {
     apply(&mut after, Time(1), Input::Request(request(agent(0, 1), 1, &["host-1"])));
     assert_eq!(after.pending().len(), 1);
     let address = ([10, 0, 0, 0], 7401);
-    let again = |held| Input::Join(Join { agent: agent(0, 1), address, leases: vec![held] });
+    let again = |held| Input::Join(Join { agent: agent(0, 1), address, from: HOME, leases: vec![held] });
     apply(&mut after, Time(2), again(held.clone()));
     assert_eq!(after.pending().len(), 1, "its address is lent to another one by now");
     let mut elsewhere = held;
@@ -645,7 +661,7 @@ fn a_join_renews_what_is_its_own_and_nothing_else() {
     let ends = |manager: &Leases| manager.leases().map(|lease| lease.expires_at).collect::<Vec<_>>();
     let again = |number: u8| {
         let leases = vec![held_lease(1, &grant, grant.plan_id)];
-        Input::Join(Join { agent: agent(number, 1), address: ([10, 0, 0, number], 7401), leases })
+        Input::Join(Join { agent: agent(number, 1), address: ([10, 0, 0, number], 7401), from: HOME, leases })
     };
     let later = Time(1_000_000_000);
     apply(&mut manager, later, again(1));
@@ -671,7 +687,7 @@ fn who_was_away_goes_on_with_all_its_paths() {
     apply(
         &mut manager,
         later,
-        Input::Join(Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases }),
+        Input::Join(Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases }),
     );
     let there: Vec<PlanId> = manager.leases().map(|lease| lease.grant.plan_id).collect();
     assert_eq!(there, grants.map(|grant| grant.plan_id));
@@ -686,7 +702,7 @@ fn no_more_leases_are_taken_over_than_there_may_be() {
     assert_eq!(second.plan.fabric, "tcp-chain");
     apply(&mut manager, Time(1), Input::Release { request: agent(0, 1).request(1), plan: first.plan_id });
     let leases = (3..6).map(|number| held_lease(number, &second, PlanId(5_000 + number))).collect();
-    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases };
+    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), from: HOME, leases };
     apply(&mut manager, Time(2), Input::Join(again));
     let there: Vec<_> = manager.leases().map(|lease| lease.grant.plan_id).collect();
     assert_eq!(there, [second.plan_id, PlanId(5_003)]);

@@ -117,6 +117,8 @@ pub enum Plant {
     ForgetHave,
     /// A manager that has just begun does not wait until agents have said what they have.
     NoSettling,
+    /// What a run of an agent had stays when another run of it comes.
+    KeepGhosts,
     /// Receivers say that they have an object when it begins to come.
     EarlyHave,
 }

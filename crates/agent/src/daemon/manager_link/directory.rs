@@ -35,7 +35,15 @@ pub(crate) struct Wish {
 }
 
 /// What has become of a version that was published.
-pub(super) type Publication = Result<api::Published, Refusal>;
+pub(super) type Publication = Result<api::Published, Unpublished>;
+
+/// Why a version cannot be published.
+#[derive(Debug)]
+pub(crate) struct Unpublished {
+    pub refusal: Refusal,
+    /// The number that it may have in place of its own: at once, or when the one that is on its way is committed.
+    pub next_number: Option<u64>,
+}
 
 struct Publishing {
     word: api::PublishTopic,
@@ -138,7 +146,9 @@ impl Directory {
             News::Refused(refused) => match refused.number {
                 Some(number) => {
                     if let Some(publishing) = self.take_publishing(&refused.topic, number) {
-                        let _ = publishing.answer.send(Err(refusal(&refused.kind, refused.reason)));
+                        let (refusal, next_number) =
+                            (refusal(&refused.kind, refused.reason), refused.next_number);
+                        let _ = publishing.answer.send(Err(Unpublished { refusal, next_number }));
                     } else {
                         self.take_abandoned(&refused.topic, number);
                     }
@@ -339,11 +349,15 @@ impl ManagerLink {
     }
 
     /// Publishes a version; the answer comes when it is committed.
-    pub(crate) fn publish(&self, word: api::PublishTopic) -> Result<oneshot::Receiver<Publication>, Refusal> {
+    pub(crate) fn publish(
+        &self,
+        word: api::PublishTopic,
+    ) -> Result<oneshot::Receiver<Publication>, Unpublished> {
         let mut table = self.table();
         let busy = |number: u64| {
             let message = format!("version {number} of '{}' is on its way from here already", word.topic);
-            Err(Refusal::new(Kind::ObjectBusy, message))
+            let refusal = Refusal::new(Kind::ObjectBusy, message);
+            Err(Unpublished { refusal, next_number: number.checked_add(1) })
         };
         if let Some(other) = table.directory.publishing.get(&word.topic) {
             return busy(number_of(&other.word));
@@ -418,7 +432,11 @@ mod tests {
 
     fn refused(link: &ManagerLink, number: u64) {
         let (topic, kind, reason) = ("t".into(), "object-busy".into(), "no".into());
-        hear(link, News::Refused(api::TopicRefused { topic, number: Some(number), kind, reason }));
+        let next_number = None;
+        hear(
+            link,
+            News::Refused(api::TopicRefused { topic, number: Some(number), kind, reason, next_number }),
+        );
     }
 
     /// A session of a link, with what it says.
@@ -456,7 +474,11 @@ mod tests {
             );
             assert_eq!(link.abandoned_version("t", &of(1)), None);
             let why = link.publish(word(number, 1)).unwrap_err();
-            assert_eq!(why.kind, Kind::ObjectBusy, "which of the two an answer is for could not be told");
+            assert_eq!(
+                why.refusal.kind,
+                Kind::ObjectBusy,
+                "which of the two an answer is for could not be told"
+            );
             let mut next = link.publish(word(number + 1, 2)).unwrap();
             if is_committed {
                 published(&link, number);
@@ -465,7 +487,7 @@ mod tests {
             }
             assert!(next.try_recv().is_err(), "that was the answer to the first");
             refused(&link, number + 1);
-            assert_eq!(next.await.unwrap().unwrap_err().kind, Kind::ObjectBusy);
+            assert_eq!(next.await.unwrap().unwrap_err().refusal.kind, Kind::ObjectBusy);
             assert_eq!(link.last_version("t"), Some(5), "what was refused does not count");
             let known = link.table().directory.known["t"].1.clone();
             assert_eq!(known, version(5, 5), "the committed one is that of the first");
@@ -496,7 +518,7 @@ mod tests {
         let _said = connect(&link);
         let other = link.publish(word(7, 2)).unwrap();
         refused(&link, 7);
-        assert_eq!(other.await.unwrap().unwrap_err().kind, Kind::ObjectBusy);
+        assert_eq!(other.await.unwrap().unwrap_err().refusal.kind, Kind::ObjectBusy);
         assert_eq!(
             link.abandoned_version(
                 "t",

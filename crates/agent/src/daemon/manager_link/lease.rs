@@ -52,6 +52,8 @@ pub(crate) struct Lease {
     pub response_id: u64,
     pub fabric: String,
     pub receivers: Vec<(String, SocketAddr)>,
+    /// Receivers that were named and that it does not lead to, as the manager has lost them.
+    pub missed: Vec<String>,
     pub path: Path,
     /// Bytes that may be sent over it; `None` for all that remain.
     pub bytes: Option<u64>,
@@ -182,6 +184,7 @@ impl ManagerLink {
             response_id: granted.response_id,
             fabric: granted.fabric,
             receivers: Vec::new(),
+            missed: if request.all { Vec::new() } else { granted.missed },
             path: Path::Chain,
             steering: steering.unwrap_or_default(),
             // The path goes back even if the answer makes no sense.

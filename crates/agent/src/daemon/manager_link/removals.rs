@@ -97,7 +97,7 @@ impl ManagerLink {
             return Err(unreachable());
         }
         let _ours = Ours { link: self, request_id };
-        let until = Instant::now() + ANSWER_TIMEOUT;
+        let mut until = Instant::now() + ANSWER_TIMEOUT;
         let Ok(Some(first)) = timeout_at(until, answers.recv()).await else { return Err(unreachable()) };
         if !first.refused.is_empty() {
             return Err(Refusal::new(Kind::NotAllowed, first.refused));
@@ -107,7 +107,10 @@ impl ManagerLink {
         while !left.is_empty()
             && let Ok(Some(answer)) = timeout_at(until, answers.recv()).await
         {
-            if left.remove(&answer.agent) {
+            if answer.under_way {
+                // To remove thousands of files takes a while: it is waited for as long as it says so.
+                until = Instant::now() + ANSWER_TIMEOUT;
+            } else if left.remove(&answer.agent) {
                 removal.answers.push(answer);
             }
         }

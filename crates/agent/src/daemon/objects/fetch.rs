@@ -2,7 +2,7 @@
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
-use super::super::manager_link::ObjectWish;
+use super::super::manager_link::{LinkState, ObjectWish};
 use super::super::users::User;
 use super::Objects;
 use polycast_api::agent::fetch_event::Event;
@@ -166,9 +166,14 @@ impl Objects {
     }
 
     fn too_late(&self, object: ObjectId) -> Refusal {
-        let how = match self.shared.catalog.get(object) {
-            Some(Snapshot::Receiving { bytes, total, .. }) => format!("{bytes} of {total} bytes are here"),
-            _ => "no agent has begun to send it".into(),
+        let how = match (self.shared.catalog.get(object), self.shared.link.state()) {
+            (Some(Snapshot::Receiving { bytes, total, .. }), _) => {
+                format!("{bytes} of {total} bytes are here")
+            }
+            (_, LinkState::Away { reason, .. }) => {
+                format!("the manager at {} cannot be reached: {reason}", self.shared.link.manager())
+            }
+            (_, LinkState::Joined) => "no agent has begun to send it".into(),
         };
         Refusal::new(Kind::TimedOut, format!("object {object} did not come in time: {how}"))
     }

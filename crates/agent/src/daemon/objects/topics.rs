@@ -2,7 +2,7 @@
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
-use super::super::manager_link::{LinkState, object_ref, refusal};
+use super::super::manager_link::{LinkState, Unpublished, object_ref, refusal};
 use super::super::users::User;
 use super::fetch::UNSERVED;
 use super::{Objects, announce, object_of};
@@ -20,6 +20,8 @@ use tonic::Status;
 const TOPICS_MAX: usize = 1_024;
 /// How long a publisher waits for a manager.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a publisher waits that has named no number before it looks again whether the version before its own is committed.
+const BUSY_FOR: Duration = Duration::from_millis(100);
 /// Reports of a version's transfers come within this, or are not waited for.
 const REPORTS_WITHIN: Duration = Duration::from_millis(500);
 
@@ -113,22 +115,53 @@ impl Objects {
             return Err(Refusal::new(Kind::Invalid, why));
         }
         announce(&shared.catalog, &shared.link);
-        let number = version.map_or_else(|| self.next_version(&topic, object), Ok)?;
+        let mut number = version.map_or_else(|| self.next_version(&topic, object), Ok)?;
+        let begun = tokio::time::Instant::now();
+        loop {
+            let patience = deadline_ms.map(|millis| Duration::from_millis(millis));
+            let patience = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
+            let why = match self.publish_as(&topic, number, object, patience).await {
+                Ok(published) => return Ok(published),
+                Err(why) => why,
+            };
+            // One that names no number has the next one, whichever other publishers there are.
+            let next = why.next_number.filter(|_| version.is_none());
+            let Some(next) = next.filter(|_| patience.is_none_or(|patience| !patience.is_zero())) else {
+                return Err(why.refusal);
+            };
+            if next <= number || why.refusal.kind == Kind::ObjectBusy {
+                tokio::time::sleep(BUSY_FOR).await;
+            }
+            number = next;
+        }
+    }
+
+    /// Publishes an object as the version of this number, and waits until it is committed.
+    async fn publish_as(
+        &self,
+        topic: &str,
+        number: u64,
+        object: ObjectId,
+        patience: Option<Duration>,
+    ) -> Result<PublishResponse, Unpublished> {
+        let shared = &self.shared;
         let word = manager::PublishTopic {
-            app_id: app.0.to_vec(),
-            topic: topic.clone(),
+            app_id: object.app.0.to_vec(),
+            topic: topic.to_string(),
             version: Some(manager::TopicVersion { number, object: object_ref(object) }),
-            patience_ms: deadline_ms,
+            patience_ms: patience.map(|patience| patience.as_millis() as u64),
         };
         let answer = shared.link.publish(word)?;
         self.published().insert(object, BTreeMap::new());
-        let publication = Publication { objects: self, topic: &topic, object };
+        let publication = Publication { objects: self, topic, object };
         // It goes before the publication does, where the caller goes: the topic is free again by that.
         let mut answer = answer;
+        let unpublished =
+            |kind, why: String| Unpublished { refusal: Refusal::new(kind, why), next_number: None };
         let published = loop {
             tokio::select! {
                 published = &mut answer => {
-                    break published.map_err(|_| Refusal::new(Kind::Internal, "no answer"))??;
+                    break published.map_err(|_| unpublished(Kind::Internal, "no answer".into()))??;
                 }
                 () = tokio::time::sleep(PATIENCE / 4) => {
                     if let LinkState::Away { since, reason } = shared.link.state()
@@ -136,7 +169,7 @@ impl Objects {
                     {
                         let why = format!("the manager at {} cannot be reached: {reason}", shared.link.manager());
                         drop(answer);
-                        return Err(Refusal::new(Kind::ManagerUnreachable, why));
+                        return Err(unpublished(Kind::ManagerUnreachable, why));
                     }
                 }
             }

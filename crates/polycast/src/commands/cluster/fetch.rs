@@ -1,5 +1,6 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
+use super::away::Away;
 use super::bytes;
 use super::{Ending, in_session, place_at, runtime};
 use crate::args::cluster::objects::{FetchArgs, FetchWhat};
@@ -96,7 +97,16 @@ async fn follow(
     let named = |error: ClientError| in_the_users_words(error.into(), &args.what);
     let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await.map_err(named)?;
     let (mut filled, mut shown) = (false, false);
-    while let Some(event) = fetching.next().await.map_err(named)? {
+    let mut away = Away::watch(&args.local).await?;
+    loop {
+        let event = tokio::select! {
+            event = fetching.next() => event.map_err(named)?,
+            news = away.news() => {
+                progress.note(&news);
+                continue;
+            }
+        };
+        let Some(event) = event else { break };
         match event {
             Event::Waiting(_) => {}
             Event::Progress(at) => {

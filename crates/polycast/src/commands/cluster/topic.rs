@@ -1,5 +1,6 @@
 //! `polycast publish` and `polycast subscribe`: versions of something, to all that subscribe.
 
+use super::away::Away;
 use super::bytes::{self, Bytes};
 use super::names;
 use super::{Ending, in_session, place_at, runtime};
@@ -134,7 +135,16 @@ async fn follow(
     let mut events = session.subscribe(&args.topic).await?;
     // Where this run has put versions. What else is there is the user's: the publisher chooses the name.
     let mut ours = BTreeSet::new();
-    while let Some(event) = events.next().await? {
+    let mut away = Away::watch(&args.local).await?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            news = away.news() => {
+                output::say(&news);
+                continue;
+            }
+        };
+        let Some(event) = event else { break };
         let TopicEvent { version, committed: true, object: Some(object) } = event else { continue };
         let present = match destination.path_of(&object.name)? {
             // A new version takes the place of the one before.

@@ -97,7 +97,7 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Join(_) => "leases: Join",
     leases::Input::Heartbeat { .. } => "leases: Heartbeat",
     leases::Input::Leave { .. } => "leases: Leave",
-    leases::Input::Died { .. } => "leases: Died",
+    leases::Input::Parted { .. } => "leases: Parted",
     leases::Input::SetUp { .. } => "leases: SetUp",
     leases::Input::Failed { .. } => "leases: Failed",
     leases::Input::Repaired { .. } => "leases: Repaired",

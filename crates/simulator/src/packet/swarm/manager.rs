@@ -366,7 +366,8 @@ impl World {
         let forgets = self.plant == Some(Plant::ForgetLease);
         let held = self.agents[at].held.values();
         let leases = if forgets { Vec::new() } else { held.map(|held| held.named(now)).collect() };
-        let mut join = Join { agent: self.key(at), address: ([10, 0, 0, at as u8], 7401), leases };
+        let address = ([10, 0, 0, at as u8], 7401);
+        let mut join = Join { agent: self.key(at), address, from: address.0.into(), leases };
         if self.plant == Some(Plant::MissReplan) {
             self.name_as_lent(now, &mut join);
         }
@@ -799,7 +800,7 @@ impl World {
         let grant = match response {
             Ok(grant) => grant,
             // An agent that is not known asks again when it has joined, and so does one whose receivers are away.
-            Err(Denial::NotMember(_) | Denial::UnknownReceiver(_) | Denial::NobodyElse) => {
+            Err(Denial::NotMember(_) | Denial::UnknownReceiver(_) | Denial::Lost(_) | Denial::NobodyElse) => {
                 if let Some(ask) = &mut self.agents[at].ask {
                     (ask.said, ask.not_before) = (None, now + Duration::from_secs(2));
                 }

@@ -22,7 +22,7 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, PlanId, Resource};
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, Record, RecordKey,
-    STREAMS_FROM,
+    STREAMS_FROM, SessionsConfig,
 };
 use polycast_protocol::stream::{
     Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
@@ -78,7 +78,6 @@ struct Host {
 struct Manager {
     leases: Leases,
     streams: Streams,
-    missing: BTreeMap<AgentKey, Time>,
 }
 
 /// A piece on its way: to whom, of which source's run, and which of which message.
@@ -263,10 +262,11 @@ impl World<'_> {
     /// A session ends, and the manager sees it.
     fn hang_up(&mut self, at: usize) {
         let agent = self.agent(at);
+        let leases = self.manager.as_ref().map(|manager| &manager.leases);
         if core::mem::take(&mut self.hosts[at].session)
-            && let Some(manager) = &mut self.manager
+            && let Some(session) = leases.and_then(|leases| leases.session_of(&agent))
         {
-            manager.missing.insert(agent, self.now + Duration::from_secs(2));
+            self.lease(Input::Parted { agent, session });
         }
     }
 
@@ -373,16 +373,6 @@ impl World<'_> {
             self.send(at);
         }
         self.play();
-        let dead: Vec<AgentKey> = (self.manager.iter().flat_map(|manager| &manager.missing))
-            .filter(|(_, until)| **until <= self.now)
-            .map(|(agent, _)| agent.clone())
-            .collect();
-        for agent in dead {
-            if let Some(manager) = &mut self.manager {
-                manager.missing.remove(&agent);
-            }
-            self.lease(Input::Died { agent });
-        }
         self.drain();
         self.arrive()
     }
@@ -395,14 +385,16 @@ impl World<'_> {
         let config = LeasesConfig {
             lease: Duration::from_secs(30),
             silence: Duration::from_secs(4),
+            sessions: SessionsConfig::default(),
             pending_max: 8,
             leases_max: 100,
             agent_leases_max: 100,
+            receiver_leases_max: 1_000,
             grant_bytes_max: u64::MAX,
             agents_max: 64,
             on_device_failure: OnDeviceFailure::Fallback,
             kept_max: 0,
-            patience: Duration::ZERO,
+            patience: Duration::from_secs(4),
             claims: None,
             recorded: self.records.is_some(),
             first_plan: PlanId(self.runs * 1_000_000),
@@ -411,19 +403,14 @@ impl World<'_> {
         for host in 0..self.hosts.len() {
             leases.know_host(&name(host));
         }
-        let mut missing = BTreeMap::new();
         if let Some(records) = &self.records {
             let aside = leases.restore(self.now, records.values().cloned());
             if !aside.is_empty() {
                 return Err(format!("no manager can go on from all that is written: {aside:?}"));
             }
-            let until = self.now + Duration::from_secs(4);
-            missing.extend(leases.members().map(|(name, member)| {
-                (AgentKey { name: name.into(), incarnation: member.incarnation }, until)
-            }));
         }
         let streams = Streams::new(StreamsConfig::default(), self.now);
-        self.manager = Some(Manager { leases, streams, missing });
+        self.manager = Some(Manager { leases, streams });
         let failures = Vec::from_iter(self.failed);
         if !failures.is_empty() {
             self.lease(Input::Failed { failures });
@@ -435,12 +422,10 @@ impl World<'_> {
     fn join(&mut self, at: usize) {
         let agent = self.agent(at);
         let leases = self.hosts[at].sends.iter().filter_map(|sends| sends.lease.clone()).collect();
-        if let Some(manager) = &mut self.manager {
-            manager.missing.retain(|key, _| key.name != agent.name);
-        }
         self.hosts[at].session = true;
         let address = ([10, 0, 0, at as u8], 7401);
-        self.lease(Input::Join(Join { agent: agent.clone(), address, leases }));
+        let from = address.0.into();
+        self.lease(Input::Join(Join { agent: agent.clone(), address, from, leases }));
         self.table(StreamsInput::Arrived { agent: agent.clone() });
         self.create(at);
         let hears = self.hosts[at].hears.iter();
@@ -662,7 +647,13 @@ impl World<'_> {
             Output::Released { request, .. } if request.is_stream() => {
                 Some(StreamsInput::Ended { request: request.clone() })
             }
-            Output::Gone { agent } => Some(StreamsInput::Gone { agent: agent.clone() }),
+            Output::Gone { agent, .. } => {
+                // Its session ends with it.
+                let host = self.hosts.get_mut(index(&agent.name));
+                let is_its = |host: &&mut Host| host.incarnation == agent.incarnation;
+                host.filter(is_its).into_iter().for_each(|host| host.session = false);
+                Some(StreamsInput::Gone { agent: agent.clone() })
+            }
             _ => None,
         };
         if let Some(input) = heard {

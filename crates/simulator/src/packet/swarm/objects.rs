@@ -1,20 +1,28 @@
-//! Cases of objects that are asked for, and of topics: the manager's directory, agents that come and go, sessions that break
-//! with what was on its way, a manager that begins anew, origins that fail, and transfers that some do not get.
+//! Cases of objects that are asked for, and of topics: the manager's directory and its table of agents, agents that crash and are
+//! back before, at and after the time that they have for it, that freeze and go on, sessions that break with what was on its
+//! way, a manager that begins anew, origins that fail, and transfers that some do not get.
 //!
-//! No origin is read while a living host has the object or reads it already; a version is committed when every subscriber
+//! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living host has the object or reads it already; a version is committed when every subscriber
 //! has it or is named; in the end every wish has its answer, and every subscriber the last version.
 
 use super::coverage::Coverage;
 use super::draw::Random;
 use super::{Plant, Verdict};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{Fabrics, Fcfs, PlanId};
 use polycast_protocol::directory::{
     Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Version, Wish,
 };
-use polycast_protocol::leases::AgentKey;
+use polycast_protocol::leases::{
+    AgentKey, Going, Input as Happens, Join, Leases, LeasesConfig, OnDeviceFailure, Output as Said,
+    SessionsConfig,
+};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
 const TICK: Duration = Duration::from_millis(10);
@@ -22,6 +30,8 @@ const TICK: Duration = Duration::from_millis(10);
 const DELAY: Duration = Duration::from_millis(60);
 /// An agent without a session is dead after this.
 const RECONNECT: Duration = Duration::from_millis(2_000);
+/// An agent that was not heard of for so long is gone.
+const SILENCE: Duration = Duration::from_millis(4_000);
 /// A session that breaks comes back within this.
 const BACK_WITHIN: Duration = Duration::from_millis(1_200);
 const SETTLE: Duration = Duration::from_millis(3_000);
@@ -44,6 +54,8 @@ struct Sending {
 struct Host {
     incarnation: u64,
     up: bool,
+    /// It does and hears nothing until then.
+    frozen_until: Time,
     session: bool,
     /// When it comes back, or its session does.
     back_at: Time,
@@ -63,15 +75,19 @@ struct Host {
     down_words: VecDeque<(Time, Output)>,
 }
 
+/// What a manager knows, as `manager::core` has it: who is there, and what they have.
+struct Manager {
+    members: Leases,
+    directory: Directory,
+}
+
 struct World<'r> {
     random: &'r mut Random,
     plant: Option<Plant>,
     now: Time,
     hosts: Vec<Host>,
-    manager: Option<Directory>,
+    manager: Option<Manager>,
     manager_back_at: Time,
-    /// Agents whose sessions have ended, and when they are dead.
-    missing: BTreeMap<AgentKey, Time>,
     versions: u64,
     healed: bool,
     hash: u64,
@@ -84,6 +100,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let host = |_| Host {
         incarnation: 1,
         up: true,
+        frozen_until: Time::ZERO,
         session: false,
         back_at: Time::ZERO,
         has: BTreeSet::new(),
@@ -105,7 +122,6 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         hosts: (0..count).map(host).collect(),
         manager: None,
         manager_back_at: Time::ZERO,
-        missing: BTreeMap::new(),
         versions: 0,
         healed: false,
         hash: seed | 1,
@@ -130,6 +146,7 @@ impl World<'_> {
         self.manager_back_at = self.manager_back_at.min(self.now);
         for host in &mut self.hosts {
             host.back_at = host.back_at.min(self.now);
+            host.frozen_until = host.frozen_until.min(self.now);
         }
         let end = self.now + LIVENESS;
         while self.now < end {
@@ -145,13 +162,49 @@ impl World<'_> {
     fn tick(&mut self) -> Result<(), String> {
         self.now += TICK;
         self.come_back();
-        for host in 0..self.hosts.len() {
+        for host in (0..self.hosts.len()).filter(|host| !self.is_frozen(*host)).collect::<Vec<_>>() {
+            self.beat(host);
             self.work(host);
             self.hear(host);
         }
-        self.bury();
+        self.drain_members();
         self.speak()?;
-        (0..self.hosts.len()).try_for_each(|host| self.obey(host))
+        for host in (0..self.hosts.len()).filter(|host| !self.is_frozen(*host)).collect::<Vec<_>>() {
+            self.obey(host)?;
+        }
+        Ok(())
+    }
+
+    fn is_frozen(&self, host: usize) -> bool {
+        self.now < self.hosts[host].frozen_until
+    }
+
+    /// The manager hears that an agent lives.
+    fn beat(&mut self, host: usize) {
+        let (agent, now) = (self.key(host), self.now);
+        let Some(manager) = self.manager.as_mut().filter(|_| self.hosts[host].session) else { return };
+        let session = manager.members.session_of(&agent).expect("a session that ends does so at both ends");
+        manager.members.hear(now, &agent, session).expect("it has a session");
+    }
+
+    /// What the table of agents says is done: all that depends on a run that has ended ends with it.
+    fn drain_members(&mut self) {
+        let now = self.now;
+        while let Some(output) = self.manager.as_mut().and_then(|manager| manager.members.poll(now)) {
+            let Said::Gone { agent, how } = output else { continue };
+            let host = index(&agent.name);
+            if self.hosts[host].incarnation == agent.incarnation && self.hosts[host].session {
+                // One that only was silent finds its session ended.
+                let back_at = self.hosts[host].frozen_until.max(now);
+                self.forget_session(host);
+                let one = &mut self.hosts[host];
+                (one.unsaid, one.back_at) = (true, back_at);
+            }
+            let is_forgotten = self.plant == Some(Plant::KeepGhosts) && how == Going::Restarted;
+            if let Some(manager) = self.manager.as_mut().filter(|_| !is_forgotten) {
+                manager.directory.handle(now, Input::Gone { agent });
+            }
+        }
     }
 
     fn fail_something(&mut self) {
@@ -159,14 +212,13 @@ impl World<'_> {
             return;
         }
         let host = self.random.below(self.hosts.len() as u64) as usize;
-        match self.random.below(6) {
-            0 => {
+        match self.random.below(9) {
+            0..=2 => {
                 self.manager = None;
-                self.missing.clear();
                 self.manager_back_at = self.now + Duration(self.random.below(2_000_000_000));
                 (0..self.hosts.len()).for_each(|host| self.break_session(host));
             }
-            1 | 2 => {
+            3 | 4 => {
                 // Its store stays, and what it was about to do does not.
                 self.break_session(host);
                 let back_at = self.now + Duration(self.random.below(5_000_000_000));
@@ -177,6 +229,14 @@ impl World<'_> {
                 one.sending.clear();
                 (one.publishing, one.subscribed, one.last) = (None, false, None);
                 one.incarnation += 1;
+                // A supervisor restarts most of them at once.
+                if self.random.one_in(2) {
+                    self.hosts[host].back_at = self.now + Duration(self.random.below(300_000_000));
+                }
+            }
+            5 => {
+                let until = self.now + Duration(self.random.below(9_000_000_000));
+                self.hosts[host].frozen_until = until;
             }
             _ => self.break_session(host),
         }
@@ -186,16 +246,26 @@ impl World<'_> {
     fn break_session(&mut self, host: usize) {
         let key = self.key(host);
         let back_at = self.now + Duration(self.random.below(BACK_WITHIN.0));
+        // One that is on its way back comes as soon as before: what is away for longer counts as dead, and its origins are read again.
+        if self.forget_session(host) {
+            self.hosts[host].back_at = back_at;
+            let now = self.now;
+            if let Some(Manager { members, .. }) = &mut self.manager
+                && let Some(session) = members.session_of(&key)
+            {
+                members.handle(now, Happens::Parted { agent: key, session });
+            }
+        }
+    }
+
+    /// What was on its way is lost; gives whether there was a session.
+    fn forget_session(&mut self, host: usize) -> bool {
         let one = &mut self.hosts[host];
         one.unsaid |= !one.up_words.is_empty();
         one.up_words.clear();
         one.down_words.clear();
         one.subscription_heard = None;
-        // One that is on its way back comes as soon as before: what is away for longer counts as dead, and its origins are read again.
-        if core::mem::replace(&mut one.session, false) {
-            self.missing.insert(key, self.now + RECONNECT);
-            one.back_at = back_at;
-        }
+        core::mem::replace(&mut one.session, false)
     }
 
     fn come_back(&mut self) {
@@ -206,24 +276,36 @@ impl World<'_> {
                 settle: if self.plant == Some(Plant::NoSettling) { Duration(1) } else { SETTLE },
                 ..DirectoryConfig::default()
             };
-            self.manager = Some(Directory::new(config, self.now, self.runs << 32));
+            let directory = Directory::new(config, self.now, self.runs << 32);
+            self.manager = Some(Manager { members: members(), directory });
         }
         for host in 0..self.hosts.len() {
             let one = &mut self.hosts[host];
-            if one.session || self.now < one.back_at || self.manager.is_none() {
+            if one.session || self.now < one.back_at || self.now < one.frozen_until || self.manager.is_none()
+            {
                 continue;
             }
-            (one.up, one.session) = (true, true);
-            let key = self.key(host);
-            let Some(manager) = &mut self.manager else { continue };
-            let arrived = Input::Arrived { agent: key.clone() };
-            manager.handle(self.now, arrived);
-            let earlier = |other: &AgentKey| other.name == key.name && *other != key;
-            let dead: Vec<AgentKey> = self.missing.keys().filter(|other| earlier(other)).cloned().collect();
-            self.missing.retain(|other, _| other.name != key.name);
-            dead.into_iter().for_each(|agent| manager.handle(self.now, Input::Gone { agent }));
-            self.say_all(host);
+            one.up = true;
+            if self.join(host) {
+                self.say_all(host);
+            }
         }
+    }
+
+    /// An agent's session begins; what the run before had is forgotten only then: this one may be about to say it again.
+    fn join(&mut self, host: usize) -> bool {
+        let (agent, now) = (self.key(host), self.now);
+        let address = ([10, 0, 0, host as u8], 7401);
+        let join = Join { agent: agent.clone(), address, from: address.0.into(), leases: Vec::new() };
+        let Some(manager) = &mut self.manager else { return false };
+        manager.members.handle(now, Happens::Join(join));
+        if manager.members.session_of(&agent).is_none() {
+            return false;
+        }
+        manager.directory.handle(now, Input::Arrived { agent });
+        self.hosts[host].session = true;
+        self.drain_members();
+        true
     }
 
     fn say(&mut self, host: usize, input: Input) {
@@ -383,22 +465,14 @@ impl World<'_> {
                 self.hosts[host].subscription_heard.get_or_insert(now);
             }
             self.events += 1;
-            manager.handle(now, word);
-        }
-    }
-
-    fn bury(&mut self) {
-        let Some(manager) = &mut self.manager else { return };
-        let now = self.now;
-        for (agent, _) in self.missing.extract_if(.., |_, until| *until <= now) {
-            manager.handle(now, Input::Gone { agent });
+            manager.directory.handle(now, word);
         }
     }
 
     /// What the manager says goes on its way.
     fn speak(&mut self) -> Result<(), String> {
         let now = self.now;
-        while let Some(output) = self.manager.as_mut().and_then(|manager| manager.poll(now)) {
+        while let Some(output) = self.manager.as_mut().and_then(|manager| manager.directory.poll(now)) {
             self.events += 1;
             self.hash = (self.hash ^ now.0 ^ self.events).wrapping_mul(0x0100_0000_01b3);
             if let Output::Fill { agent, object } = &output {
@@ -406,6 +480,9 @@ impl World<'_> {
             }
             if let Output::Published { have, missing, number, .. } = &output {
                 self.check_commit(*number, have, missing)?;
+            }
+            if let Output::Serve { receivers, .. } = &output {
+                check_names(receivers)?;
             }
             let (Output::Serve { holder: agent, .. }
             | Output::Fill { agent, .. }
@@ -442,6 +519,9 @@ impl World<'_> {
     /// Every host that is said to have a version has it, and every subscriber is in one of the lists.
     fn check_commit(&self, number: u64, have: &[String], missing: &[(String, String)]) -> Result<(), String> {
         let version = object(1_000 + number);
+        if let Some(name) = have.iter().find(|name| missing.iter().any(|(other, _)| other == *name)) {
+            return Err(format!("version {number} is at {name}, and is not"));
+        }
         for name in have {
             if !self.hosts[index(name)].has.contains(&version) {
                 return Err(format!("version {number} is committed before {name} has it"));
@@ -517,7 +597,7 @@ impl World<'_> {
     }
 
     fn check_answers(&self) -> Result<(), String> {
-        let last = self.manager.as_ref().and_then(|manager| manager.committed(TOPIC)).cloned();
+        let last = self.manager.as_ref().and_then(|manager| manager.directory.committed(TOPIC)).cloned();
         for (at, host) in self.hosts.iter().enumerate() {
             let waits_on = |wish: &Wish| !wish.waits;
             if let Some((object, _)) = host.wants.iter().find(|(_, wish)| waits_on(wish)) {
@@ -539,6 +619,37 @@ impl World<'_> {
         }
         Ok(())
     }
+}
+
+/// A table of agents that knows none yet.
+fn members() -> Leases {
+    let config = LeasesConfig {
+        lease: Duration::from_secs(30),
+        silence: SILENCE,
+        sessions: SessionsConfig { reconnect: RECONNECT, ..SessionsConfig::default() },
+        pending_max: 8,
+        leases_max: 8,
+        agent_leases_max: 8,
+        receiver_leases_max: 1_000,
+        grant_bytes_max: u64::MAX,
+        agents_max: 64,
+        on_device_failure: OnDeviceFailure::Fallback,
+        kept_max: 0,
+        patience: SILENCE,
+        claims: None,
+        recorded: false,
+        first_plan: PlanId(1),
+    };
+    Leases::new(config, Fabrics::new(vec![Box::new(TcpChain)]), Box::new(Fcfs))
+}
+
+/// No receiver is named twice: the path that is asked for would be denied.
+fn check_names(receivers: &[String]) -> Result<(), String> {
+    let names: BTreeSet<&String> = receivers.iter().collect();
+    if names.len() < receivers.len() {
+        return Err(format!("an object is to go to {receivers:?}, some of whom are named twice"));
+    }
+    Ok(())
 }
 
 fn index(name: &str) -> usize {

@@ -133,12 +133,13 @@ fn bugs_of_the_directory_are_found() {
         assert_eq!(verdict.failure, None, "seed {seed}");
     });
     for (plant, words) in [
-        (Plant::ForgetHave, "is read twice"),
-        (Plant::NoSettling, "is read twice"),
-        (Plant::EarlyHave, "is committed before"),
+        (Plant::ForgetHave, &["is read twice"][..]),
+        (Plant::NoSettling, &["is read twice"]),
+        (Plant::KeepGhosts, &["are named twice", "was not answered", "is read twice", "and is not"]),
+        (Plant::EarlyHave, &["is committed before"]),
     ] {
         let found = found_among(OBJECTS..OBJECTS + 1, plant);
-        assert!(found.contains(words), "{plant:?}: {found}");
+        assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
     }
 }
 

@@ -21,7 +21,7 @@ use polycast_planning::{
 };
 use polycast_protocol::leases::{
     AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
-    RequestKey, host_numbers,
+    RequestKey, SessionsConfig, host_numbers,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -74,9 +74,11 @@ impl Settings {
         let config = LeasesConfig {
             lease: super::LEASE,
             silence: super::SILENCE,
+            sessions: SessionsConfig { reconnect: super::RECONNECT, ..SessionsConfig::default() },
             pending_max: 64,
             leases_max: 64,
             agent_leases_max: 64,
+            receiver_leases_max: 1_000,
             grant_bytes_max: self.grant_bytes_max,
             agents_max: 8,
             on_device_failure: self.on_device_failure,
@@ -158,10 +160,6 @@ pub(super) struct Core {
     kept_at: Time,
     /// When it takes paths that it cannot read for free.
     sure_at: Option<Time>,
-    next_session: u64,
-    sessions: BTreeMap<AgentKey, u64>,
-    /// Agents that have to come back until then.
-    missing: BTreeMap<AgentKey, Time>,
     commits: VecDeque<(Changes, Vec<Act>)>,
     writing: Option<Writing>,
     /// When devices answer about which path.
@@ -392,7 +390,6 @@ impl Office {
         self.runs += 1;
         let written = records.as_ref().map_or(&[][..], |(load, _)| load);
         let mut leases = self.settings.core(self.runs, self.plant, written);
-        let mut missing = BTreeMap::new();
         if let Some((mut load, records)) = records {
             self.forget(&mut load);
             let forgets = self.plant == Some(Plant::ForgetLent);
@@ -407,11 +404,6 @@ impl Office {
                 self.coverage.hit(coverage::RECORD_LOST);
                 leases.await_holders(now);
             }
-            let key = |(name, member): (&str, &polycast_protocol::leases::Member)| AgentKey {
-                name: name.into(),
-                incarnation: member.incarnation,
-            };
-            missing = leases.members().map(key).map(|agent| (agent, now + super::PATIENCE)).collect();
         }
         self.managers[at].core = Some(Core {
             leases,
@@ -419,9 +411,6 @@ impl Office {
             term,
             kept_at: now,
             sure_at: Some(now + super::PATIENCE),
-            next_session: 0,
-            sessions: BTreeMap::new(),
-            missing,
             commits: VecDeque::new(),
             writing: None,
             set_ups: Vec::new(),
@@ -504,7 +493,7 @@ impl Office {
         }
     }
 
-    /// What a leader does: buries the missing, hears of devices, writes.
+    /// What a leader does: hears of devices, writes.
     fn serve(&mut self, random: &mut Random, now: Time, at: usize) {
         self.see(now, at);
         self.take_back(now, at);
@@ -516,15 +505,7 @@ impl Office {
         {
             store.forget_spoilt(now, core.term);
         }
-        let dead: Vec<AgentKey> =
-            core.missing.iter().filter(|(_, until)| **until <= now).map(|(agent, _)| agent.clone()).collect();
         let answered: Vec<(Time, PlanId)> = core.set_ups.extract_if(.., |(due, _)| *due <= now).collect();
-        for agent in dead {
-            if let Some(core) = &mut self.managers[at].core {
-                core.missing.remove(&agent);
-            }
-            self.handle(now, at, Input::Died { agent });
-        }
         for (_, plan) in answered {
             let fails = !self.is_healed && random.one_in(4);
             if fails {
@@ -552,7 +533,7 @@ impl Office {
     fn drain_after(&mut self, now: Time, at: usize, mut acts: Vec<Act>) {
         let Some(core) = &mut self.managers[at].core else { return };
         while let Some(output) = core.leases.poll(now) {
-            let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
+            let session = listener(&output).and_then(|agent| core.leases.session_of(agent));
             acts.push(Act { by: (at, core.run), session, output });
         }
         for act in &acts {
@@ -653,7 +634,6 @@ impl Office {
             return None;
         }
         let core = self.managers[at].core.as_mut()?;
-        let agent = join.agent.clone();
         let input = Input::Join(join);
         self.coverage.hit(coverage::of_leases(&input));
         core.leases.handle(now, input);
@@ -664,18 +644,10 @@ impl Office {
         });
         let run = core.run;
         // Its session is there before the rest is done, among which are words for it.
-        let joined = result.map(|result| {
-            result.map(|()| {
-                core.missing.retain(|key, _| key.name != agent.name);
-                core.sessions.retain(|key, _| key.name != agent.name);
-                core.next_session += 1;
-                core.sessions.insert(agent, core.next_session);
-                Session { manager: at, run, number: core.next_session }
-            })
-        });
+        let joined = result.map(|result| result.map(|number| Session { manager: at, run, number }));
         let mut acts = Vec::new();
         for output in outputs.into_iter().filter(|output| !matches!(output, Output::Join { .. })) {
-            let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
+            let session = listener(&output).and_then(|agent| core.leases.session_of(agent));
             acts.push(Act { by: (at, core.run), session, output });
         }
         self.drain_after(now, at, acts);
@@ -685,7 +657,8 @@ impl Office {
     /// Whether a session is still one, as far as an agent can see.
     pub(super) fn is_there(&self, agent: &AgentKey, session: Session) -> bool {
         let core = self.managers[session.manager].core.as_ref();
-        core.is_some_and(|core| core.run == session.run && core.sessions.get(agent) == Some(&session.number))
+        let is_its = |core: &Core| core.leases.session_of(agent) == Some(session.number);
+        core.is_some_and(|core| core.run == session.run && is_its(core))
     }
 
     /// A manager sees that a session has ended.
@@ -693,8 +666,7 @@ impl Office {
         if self.is_there(agent, session)
             && let Some(core) = &mut self.managers[session.manager].core
         {
-            core.sessions.remove(agent);
-            core.missing.insert(agent.clone(), now + super::RECONNECT);
+            core.leases.handle(now, Input::Parted { agent: agent.clone(), session: session.number });
         }
     }
 
@@ -713,14 +685,14 @@ impl Office {
             return;
         }
         let at = call.session.manager;
-        let leaves = matches!(call.input, Input::Leave { .. });
+        if let Some(core) = &mut self.managers[at].core {
+            let heard = core.leases.hear(now, &call.agent, call.session.number);
+            heard.expect("its session was there just now");
+        }
         if let Input::Request(request) = &call.input {
             self.asked.insert(request.agent.request(request.request), request.object_bytes);
         }
         self.handle(now, at, call.input);
-        if let Some(core) = self.managers[at].core.as_mut().filter(|_| leaves) {
-            core.sessions.remove(&call.agent);
-        }
     }
 }
 
