@@ -121,3 +121,61 @@ fn publishers_of_a_version_have_a_limit() {
 fn is_refused(told: &DirectoryOutput) -> bool {
     matches!(told, DirectoryOutput::TopicRefused { .. })
 }
+
+/// The numbers of a topic rise, also where no agent has its last version any more, and none asks for it.
+#[test]
+fn numbers_outlive_their_topic() {
+    let mut directory = settled(3);
+    directory.handle(ms(20_000), have(0, 1));
+    let told = said(&mut directory, publish(0, "t", 7, 1));
+    assert_eq!(told, [published(0, 7, &[], &[])]);
+    directory.handle(ms(20_000), DirectoryInput::Gone { agent: super::agent(0) });
+    assert!(directory.topics.is_empty(), "it takes no place");
+    directory.handle(ms(20_000), have(1, 2));
+    let why = TopicRefusal::NotAbove { topic: "t".into(), number: 1, last: 7 };
+    assert_eq!(why.next_number(), Some(8));
+    assert_eq!(said(&mut directory, publish(1, "t", 1, 2)), [refused(1, Some(1), why)]);
+    assert_eq!(said(&mut directory, publish(1, "t", 8, 2)), [published(1, 8, &[], &[])]);
+}
+
+/// A publisher that did not know of the last version hears of it, and its own is not taken for committed.
+#[test]
+fn a_version_that_is_overtaken_is_refused() {
+    let mut directory = settled(3);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), subscribe(2, "t"));
+    assert!(!said(&mut directory, publish(0, "t", 1, 1)).iter().any(is_refused), "it is on its way");
+    let version = Version { number: 5, object: object(9) };
+    let word = DirectoryInput::Committed {
+        agent: super::agent(1),
+        app: AppId::default(),
+        topic: "t".into(),
+        version,
+    };
+    let why = TopicRefusal::NotAbove { topic: "t".into(), number: 1, last: 5 };
+    assert!(said(&mut directory, word).contains(&refused(0, Some(1), why)));
+    assert_eq!(directory.committed("t").map(|version| version.number), Some(5));
+}
+
+/// One that has said a version and died, and whose next run has it, is not said to lack it.
+#[test]
+fn a_run_that_has_ended_is_not_said_to_lack_what_the_next_one_has() {
+    let mut directory = settled(3);
+    directory.handle(ms(20_000), have(0, 1));
+    directory.handle(ms(20_000), subscribe(1, "t"));
+    directory.handle(ms(20_000), subscribe(2, "t"));
+    said(&mut directory, publish(0, "t", 1, 1));
+    let next = AgentKey { incarnation: 2, ..super::agent(1) };
+    directory.handle(ms(20_000), DirectoryInput::Arrived { agent: next.clone() });
+    directory.handle(ms(20_000), DirectoryInput::Gone { agent: super::agent(1) });
+    let (app, topic) = (AppId::default(), "t".to_string());
+    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: next.clone(), app, topic });
+    let have_it = |agent| {
+        let DirectoryInput::Have { object, length, root, .. } = have(0, 1) else { unreachable!() };
+        DirectoryInput::Have { agent, object, length, root }
+    };
+    directory.handle(ms(20_000), have_it(next.clone()));
+    directory.handle(ms(20_000), DirectoryInput::Told { agent: next });
+    let told = said(&mut directory, have_it(super::agent(2)));
+    assert!(told.contains(&published(0, 1, &[1, 2], &[])), "{told:?}");
+}
