@@ -272,7 +272,7 @@ impl Leases {
         match input {
             Input::Join(join) => self.join(now, join),
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
-            Input::Leave { agent } => self.leave(&agent),
+            Input::Leave { agent } => self.leave(now, &agent),
             Input::Parted { agent, session } => drop(self.members.part(now, &agent, session)),
             Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
@@ -327,6 +327,11 @@ impl Leases {
     /// Agents that have not come back, and when they were heard of last.
     pub fn lost(&self) -> impl Iterator<Item = (&str, Time)> {
         self.members.lost()
+    }
+
+    /// Agents that have left in good order and have not come again.
+    pub fn left(&self) -> impl Iterator<Item = &str> {
+        self.members.left()
     }
 
     /// The number of an agent's session, if it has one.
@@ -446,9 +451,10 @@ impl Leases {
         self.outputs.push_back(Output::Heartbeat { agent, result });
     }
 
-    fn leave(&mut self, agent: &AgentKey) {
+    fn leave(&mut self, now: Time, agent: &AgentKey) {
         if self.members.check(agent).is_ok() {
             self.remove(&agent.name.clone(), Going::Left);
+            self.members.let_go(now, &agent.name);
             self.forget(agent);
         }
     }

@@ -34,7 +34,8 @@ impl Inner {
         let is_here = |name: &String| asked.binary_search(name).is_ok();
         // Those that are away, or have not come back, may have them still.
         let members = self.machine.members().map(|(name, _)| name);
-        let known = members.chain(self.machine.lost().map(|(name, _)| name)).filter(|_| all);
+        let known = members.chain(self.machine.lost().map(|(name, _)| name)).chain(self.machine.left());
+        let known = known.filter(|_| all);
         let meant: BTreeSet<String> = named.into_iter().cloned().chain(known.map(str::to_string)).collect();
         let absent = meant.into_iter().filter(|name| !is_here(name)).collect();
         tracing::info!(agent = %agent.name, objects = objects.len(), agents = asked.len(), "removal passed on");
@@ -49,9 +50,16 @@ impl Inner {
             })
         });
         let wished_by = agent.name.clone();
+        let settles_ms = self.directory.settles_at().since(self.now()).as_millis();
         // Before the agents' own answers.
-        let answer =
-            api::Removed { request_id, wished_by: wished_by.clone(), asked, absent, ..Default::default() };
+        let answer = api::Removed {
+            request_id,
+            wished_by: wished_by.clone(),
+            asked,
+            absent,
+            settles_ms,
+            ..Default::default()
+        };
         self.tell(agent, Message::Removed(answer));
         for key in present {
             let (wished_by, objects) = (wished_by.clone(), objects.clone());

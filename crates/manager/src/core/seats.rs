@@ -150,12 +150,11 @@ impl Inner {
             unreachable!("every join is answered at once")
         };
         // It has its session before anything else is done: among the rest are words for it, of paths that it has named.
-        let seat = answer.map(|number| {
+        let seat = answer.inspect(|number| {
             // It is empty: there is room.
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
             // An earlier session of the same run ends with its queue.
-            self.seats.0.insert(agent.clone(), (number, outbox));
-            number
+            self.seats.0.insert(agent.clone(), (*number, outbox));
         });
         if seat.is_ok() {
             // Before the end of an earlier run of it is known: what that had, this one may be about to say.

@@ -170,6 +170,12 @@ impl Directory {
         self.looks.first().map(|(at, _)| *at)
     }
 
+    /// When agents have had the time to come, and to say what they have, to a manager that has just begun.
+    #[must_use]
+    pub fn settles_at(&self) -> Time {
+        self.settles_at
+    }
+
     /// The agents that have an object.
     pub fn holders(&self, object: ObjectId) -> impl Iterator<Item = &AgentKey> {
         self.entries.get(&object).into_iter().flat_map(|entry| entry.holders.keys())

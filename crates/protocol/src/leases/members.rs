@@ -16,7 +16,7 @@ use polycast_types::{Duration, Time};
 /// Longest name of an agent, in bytes.
 const NAME_LEN_MAX: usize = 255;
 
-/// Agents that have not come back and are remembered.
+/// Agents that have not come back, or have left, and are remembered.
 const LOST_MAX: usize = 1_024;
 
 /// Times and limits of agents' sessions.
@@ -113,6 +113,8 @@ pub(super) struct Members {
     pub(super) away: BTreeSet<(Time, HostId)>,
     /// Agents that have not come back, and when they were heard of last.
     lost: BTreeMap<String, Time>,
+    /// Agents that have left in good order, and when.
+    left: BTreeMap<String, Time>,
     pub(super) next_host: u32,
     last_session: u64,
     pub(super) most: usize,
@@ -129,6 +131,7 @@ impl Members {
             heard: BTreeSet::new(),
             away: BTreeSet::new(),
             lost: BTreeMap::new(),
+            left: BTreeMap::new(),
             next_host: 0,
             last_session: 0,
             most,
@@ -200,6 +203,7 @@ impl Members {
             self.away.insert((until, member.host));
         }
         self.lost.remove(&name);
+        self.left.remove(&name);
         self.names.insert(member.host, name.clone());
         self.by_name.insert(name, member);
     }
@@ -348,15 +352,19 @@ impl Members {
         Some(member)
     }
 
-    /// Remembers one that has not come back; of too many the one that was heard of first goes.
+    /// Remembers one that has not come back.
     pub(super) fn lose(&mut self, name: &str, heard_at: Time) {
-        self.lost.insert(name.to_string(), heard_at);
-        if self.lost.len() > LOST_MAX
-            && let Some(oldest) = self.lost.iter().min_by_key(|(_, heard_at)| **heard_at)
-        {
-            let oldest = oldest.0.clone();
-            self.lost.remove(&oldest);
-        }
+        remember(&mut self.lost, name, heard_at);
+    }
+
+    /// Remembers one that has left in good order: what is in its store may come back with it.
+    pub(super) fn let_go(&mut self, now: Time, name: &str) {
+        remember(&mut self.left, name, now);
+    }
+
+    /// Agents that have left in good order.
+    pub(super) fn left(&self) -> impl Iterator<Item = &str> {
+        self.left.keys().map(String::as_str)
     }
 
     /// Agents that have not come back, and when they were heard of last.
@@ -463,6 +471,17 @@ impl Members {
             None if receivers.is_empty() => Err(Denial::NoReceivers),
             _ => Ok((Group { source: host, receivers }, missed.into_iter().collect())),
         }
+    }
+}
+
+/// Enters one more; of too many the one goes that was heard of first.
+fn remember(names: &mut BTreeMap<String, Time>, name: &str, at: Time) {
+    names.insert(name.to_string(), at);
+    if names.len() > LOST_MAX
+        && let Some(oldest) = names.iter().min_by_key(|(_, at)| **at)
+    {
+        let oldest = oldest.0.clone();
+        names.remove(&oldest);
     }
 }
 

@@ -5,6 +5,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_api::manager::agent_message::Message as Said;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -49,6 +50,8 @@ pub(crate) struct Removal {
     pub absent: Vec<String>,
     /// Agents that did not answer in time.
     pub silent: Vec<String>,
+    /// So long others may still be on their way to the manager.
+    settles: Option<Duration>,
 }
 
 impl ManagerLink {
@@ -64,11 +67,29 @@ impl ManagerLink {
         self.table().say(Said::Removed(answer));
     }
 
-    /// Has objects removed at agents: those of these names, or all.
+    /// Has objects removed at agents: those of these names, or all. A manager that has just begun does not know all of them yet: it is
+    /// asked again when they have had the time to come.
     ///
     /// # Errors
     /// The manager cannot be reached.
     pub(crate) async fn remove(
+        &self,
+        agents: Vec<String>,
+        all: bool,
+        objects: Vec<api::ObjectChoice>,
+    ) -> Result<Removal, Refusal> {
+        let mut removal = self.remove_now(agents.clone(), all, objects.clone()).await?;
+        if let Some(settles) = removal.settles.take().filter(|_| all) {
+            tokio::time::sleep(settles).await;
+            let mut answers = std::mem::take(&mut removal.answers);
+            removal = self.remove_now(agents, all, objects).await?;
+            answers.append(&mut removal.answers);
+            removal.answers = answers;
+        }
+        Ok(removal)
+    }
+
+    async fn remove_now(
         &self,
         agents: Vec<String>,
         all: bool,
@@ -102,7 +123,8 @@ impl ManagerLink {
         if !first.refused.is_empty() {
             return Err(Refusal::new(Kind::NotAllowed, first.refused));
         }
-        let mut removal = Removal { absent: first.absent, ..Removal::default() };
+        let settles = Some(Duration::from_millis(first.settles_ms)).filter(|settles| !settles.is_zero());
+        let mut removal = Removal { absent: first.absent, settles, ..Removal::default() };
         let mut left: BTreeSet<String> = first.asked.into_iter().collect();
         while !left.is_empty()
             && let Ok(Some(answer)) = timeout_at(until, answers.recv()).await

@@ -118,7 +118,7 @@ impl Objects {
         let mut number = version.map_or_else(|| self.next_version(&topic, object), Ok)?;
         let begun = tokio::time::Instant::now();
         loop {
-            let patience = deadline_ms.map(|millis| Duration::from_millis(millis));
+            let patience = deadline_ms.map(Duration::from_millis);
             let patience = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
             let why = match self.publish_as(&topic, number, object, patience).await {
                 Ok(published) => return Ok(published),
