@@ -3,7 +3,7 @@
 use super::{LEASE, agent, apply, ask, config, drain, held_lease, join, object, request, with_config};
 use polycast_planning::{Channel, Failure, Fcfs, PlanId, Resource};
 use polycast_protocol::leases::{
-    AgentKey, Grant, Input, Join, Leases, LeasesConfig, Output, Record, ReleaseReason, RequestKey,
+    AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, Output, Record, ReleaseReason, RequestKey,
     host_numbers,
 };
 use polycast_types::{Duration, Time};
@@ -323,6 +323,12 @@ fn is_due(now: Time, input: Option<&Input>, reason: ReleaseReason, held: &Held) 
             held.key.agent.name == join.agent.name && !held.key.is_of(&join.agent)
         }
         (ReleaseReason::Failed, Some(Input::Failed { .. })) => true,
+        // Its holder has missed where the path goes now.
+        (ReleaseReason::Failed, Some(Input::Join(join))) => {
+            let plan = &held.grant.plan;
+            let is_it = |lease: &HeldLease| lease.plan == held.grant.plan_id && lease.channel != plan.channel;
+            held.key.is_of(&join.agent) && join.leases.iter().any(is_it)
+        }
         _ => false,
     }
 }
