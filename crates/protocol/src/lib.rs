@@ -13,6 +13,8 @@ extern crate alloc;
 #[cfg(feature = "cluster")]
 pub mod directory;
 #[cfg(feature = "cluster")]
+pub mod keeping;
+#[cfg(feature = "cluster")]
 pub mod leases;
 #[cfg(feature = "cluster")]
 pub mod pull;
