@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -78,8 +79,6 @@ pub enum StoreError {
 pub struct Placing {
     /// What has the final name already is replaced.
     pub replace: bool,
-    /// The bytes are on the disk before they have their name, also if the machine loses its power then.
-    pub durable: bool,
     /// The object is a directory, which is unpacked beside the part file: it needs its room twice.
     pub unpacked: bool,
 }
@@ -214,10 +213,6 @@ impl PartFile {
     pub fn commit(mut self, mode: u16) -> Result<PathBuf, StoreError> {
         let wrong = |source: io::Error| StoreError::Io { path: self.target.clone(), source };
         rustix::fs::fchmod(&self.file, allowed(mode)).map_err(|errno| wrong(errno.into()))?;
-        let synced = self.placing.durable && !is_in_memory(&self.file);
-        if synced {
-            self.file.sync_data().map_err(wrong)?;
-        }
         let placed = place(&self.path, &self.target, self.placing.replace);
         // All of it is here: where only the name is taken, another try needs no byte.
         self.keep = matches!(placed, Ok(()) | Err(Errno::EXIST));
@@ -225,9 +220,6 @@ impl PartFile {
             Errno::EXIST => StoreError::Exists(self.target.clone()),
             _ => wrong(errno.into()),
         })?;
-        if synced {
-            sync_folder(&folder_of(&self.target)).map_err(wrong)?;
-        }
         Ok(self.target.clone())
     }
 }
@@ -350,7 +342,7 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
             .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
         let written = file.metadata().map_err(io)?.blocks().saturating_mul(512);
         let _room = Room::claim(&own, &folder_of(target), written)?;
-        copy_data(file, &own).map_err(io)?;
+        copy_sparse(file, &own).map_err(io)?;
         std::fs::rename(&aside, path).map_err(io)
     };
     if let Err(error) = copy() {
@@ -360,26 +352,44 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
     Arc::try_unwrap(own).map_err(|_| io(io::Error::other("it is still in use")))
 }
 
-/// Copies what a file has, and leaves its holes.
-fn copy_data(from: &File, to: &File) -> io::Result<()> {
+/// Copies what a file has to an empty one, and leaves its holes; within the kernel, where the file systems can.
+///
+/// # Errors
+/// One of them fails, or has become shorter.
+pub fn copy_sparse(from: &File, to: &File) -> io::Result<()> {
     let len = from.metadata()?.len();
     to.set_len(len)?;
-    let (mut at, mut buffer) = (0, vec![0; COPY_LEN]);
+    let mut at = 0;
     while at < len {
         let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
             Ok(begin) => begin,
-            // There is nothing more, or the file system does not tell holes from zeros.
+            // There is nothing more.
             Err(Errno::NXIO) => break,
+            // The file system does not tell holes from zeros.
             Err(_) => at,
         };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(begin)).unwrap_or(len).max(begin + 1).min(len);
-        at = begin;
-        while at < end {
-            let piece = &mut buffer[..COPY_LEN.min((end - at) as usize)];
-            from.read_exact_at(piece, at)?;
-            to.write_all_at(piece, at)?;
-            at += piece.len() as u64;
+        at = rustix::fs::seek(from, SeekFrom::Hole(begin)).unwrap_or(len).max(begin + 1).min(len);
+        copy_range(from, to, begin..at)?;
+    }
+    Ok(())
+}
+
+fn copy_range(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
+    let (mut begin, mut into) = (range.start, range.start);
+    while begin < range.end {
+        let left = usize::try_from(range.end - begin).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut begin), to, Some(&mut into), left) {
+            Ok(copied) if copied > 0 => {}
+            // These two file systems cannot.
+            _ => break,
         }
+    }
+    let mut buffer = Vec::new();
+    while begin < range.end {
+        buffer.resize(COPY_LEN.min(usize::try_from(range.end - begin).unwrap_or(COPY_LEN)), 0);
+        from.read_exact_at(&mut buffer, begin)?;
+        to.write_all_at(&buffer, begin)?;
+        begin += buffer.len() as u64;
     }
     Ok(())
 }
@@ -501,6 +511,29 @@ pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
         std::fs::remove_file(&part)?;
     }
     Ok(recycled)
+}
+
+/// Makes what has this name a part file again: it may be whole, and nothing vouches for it. Another try checks what of it is right, and may
+/// begin as late as after any other. Where a part file is there already the newer one of both stays.
+///
+/// # Errors
+/// It is no file of this user, or the file system fails.
+pub fn set_back(target: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(target, flags, Mode::empty())?);
+    let there = file.metadata()?;
+    // Bytes that have another name too are a user's, and are not written over.
+    if there.is_file() && (there.len() == 0 || there.nlink() != 1) {
+        return std::fs::remove_file(target);
+    }
+    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    check_own(&file).map_err(|why| io::Error::other(format!("it {why}")))?;
+    let part = part_path(target);
+    if std::fs::symlink_metadata(&part).is_ok_and(|part| part.modified().ok() > there.modified().ok()) {
+        return std::fs::remove_file(target);
+    }
+    file.set_modified(std::time::SystemTime::now())?;
+    std::fs::rename(target, part)
 }
 
 /// Removes the part file that a try of this user has left, unless one is at work with it or it is younger than that.

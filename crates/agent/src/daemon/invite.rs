@@ -3,14 +3,14 @@
 use super::Shared;
 use super::catalog::{Coming, Confirm, Receive, Send};
 use super::sets;
-use super::store::Description;
+use super::store::{Arrived, Description};
 use super::users::User;
 use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    Held, Invitation, OlderVersions, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink,
-    TransferError, answer, kind_of, permit_of,
+    Held, Invitation, Keeper, OlderVersions, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink,
+    TransferError, Verified, answer, kind_of, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
@@ -277,8 +277,7 @@ fn allowed(
     Ok(Some(permit.name.to_string()))
 }
 
-/// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
-/// before the first byte comes.
+/// Whether there is a place for the object, and room. What others than this store put there meanwhile is seen before the first byte comes.
 fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
@@ -327,11 +326,10 @@ fn begin(shared: &Shared, id: ObjectId) -> Result<Receive, Refusal> {
 /// Makes room in the store for what comes.
 fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<(Receive, bool), Refusal> {
     let (id, bytes) = (receive.id(), invitation.object_len);
+    // Before room is made for others that come at the same time.
+    receive.progress().total.store(bytes, Ordering::Relaxed);
     match shared.limits.make_room_or_recycle(&shared.catalog, &shared.store, id, bytes) {
-        Ok(recycled) => {
-            receive.progress().total.store(bytes, Ordering::Relaxed);
-            Ok((receive, recycled))
-        }
+        Ok(recycled) => Ok((receive, recycled)),
         Err(refusal) => {
             receive.fail(refusal.clone());
             Err(refusal)
@@ -370,7 +368,7 @@ fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
 
 /// Tells a source that the object is here.
 fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Option<Confirm>, held: &Held) {
-    let spec = receiver(shared, invitation, Arc::default());
+    let spec = receiver(shared, invitation, (Arc::default(), None));
     match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
         Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),
@@ -409,7 +407,13 @@ impl ObjectSource for Guarded {
     }
 }
 
-fn receiver(shared: &Arc<Shared>, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
+/// What receives an object; `name` is the one that it has to have.
+fn receiver(
+    shared: &Arc<Shared>,
+    invitation: &Invitation,
+    (cancel, name): (Arc<AtomicBool>, Option<&str>),
+) -> ReceiverSpec {
+    let path = shared.store.path(invitation.object);
     ReceiverSpec {
         name: shared.name.clone(),
         rendezvous: if invitation.pulled {
@@ -418,9 +422,53 @@ fn receiver(shared: &Arc<Shared>, invitation: &Invitation, cancel: Arc<AtomicBoo
             Rendezvous::At(invitation.source, invitation.handle)
         },
         interface: shared.interface,
-        sink: Sink::Raw(shared.store.path(invitation.object)),
+        sink: Sink::Kept { path, keeper: keeper(shared, invitation.object, name) },
         options: shared.default_options(),
         cancel,
+    }
+}
+
+/// Keeps an object that was announced under this id, and has to have this name.
+fn keeper(shared: &Arc<Shared>, id: ObjectId, name: Option<&str>) -> Keeper {
+    let (shared, name) = (Arc::clone(shared), name.map(str::to_string));
+    Keeper::by(move |mut part, object| {
+        if let Err(error) = check(id, name.as_deref(), object) {
+            part.discard();
+            return Err(error);
+        }
+        // All of it is right: whatever fails now, another try needs no byte.
+        part.keep_for_later();
+        let arrived = Arrived { part: part.path(), file: &part.file() };
+        shared.store.keep(id, &arrived, &description(object)).map_err(TransferError::System)
+    })
+}
+
+/// Whether what has come is what was announced.
+fn check(id: ObjectId, name: Option<&str>, object: &Verified) -> Result<(), TransferError> {
+    if object.object != id {
+        let why = format!("it called for {id} and sent object {}", object.object);
+        return Err(TransferError::Contradiction(why));
+    }
+    match name {
+        Some(name) if name != object.name => Err(misnamed(&object.name)),
+        _ => Ok(()),
+    }
+}
+
+fn misnamed(name: &str) -> TransferError {
+    let name = Printable(name);
+    TransferError::Contradiction(format!("its permit is for another name than '{name}'"))
+}
+
+fn description(object: &Verified) -> Description {
+    Description {
+        name: object.name.clone(),
+        kind: object.kind,
+        length: object.len_bytes,
+        mode: object.mode,
+        root: object.root.clone(),
+        holder: None,
+        pinned: false,
     }
 }
 
@@ -445,7 +493,7 @@ fn run(
     (receive, recycled): (Receive, bool),
 ) {
     let id = receive.id();
-    let mut spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
+    let mut spec = receiver(shared, invitation, (Arc::clone(&receive.progress().cancel), name));
     spec.options.older = older_versions(shared).in_recycled_part(recycled);
     spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
     shared.limits.sweep(&shared.store);
@@ -465,9 +513,8 @@ fn run(
         // In a chain the transfer goes on for those behind this one; readers need not wait for them.
         if let Some(received) = &progress.received
             && received.kind != ObjectKind::Set
-            && let Ok(description) = enter(shared, id, received)
         {
-            receive.publish(description);
+            receive.publish(entered(shared, id, received));
         }
     };
     let outcome = shared.engine.receive(spec, &mut on_event);
@@ -476,14 +523,11 @@ fn run(
         return;
     }
     let outcome = match (renamed, outcome) {
-        (None, Ok(received)) if is_permitted(&received.name) => enter(shared, id, &received),
-        (None, Err(error)) => Err(error),
-        (renamed, outcome) => {
+        (None, outcome) => outcome.map(|received| entered(shared, id, &received)),
+        (Some(name), _) => {
             // Whatever has come of it, and however it has ended, nothing of it stays.
             remove(shared, id);
-            let name = renamed.or(outcome.ok().map(|received| received.name)).unwrap_or_default();
-            let name = Printable(&name);
-            Err(TransferError::Contradiction(format!("its permit is for another name than '{name}'")))
+            Err(misnamed(&name))
         }
     };
     match outcome {
@@ -506,36 +550,12 @@ fn run(
     }
 }
 
-/// Enters into the store what was received.
-fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Description, TransferError> {
-    if received.object != id {
-        // The source has sent something else than it has announced.
-        remove(shared, id);
-        return Err(TransferError::Contradiction(format!(
-            "it called for {id} and sent object {}",
-            received.object
-        )));
-    }
-    let description = Description {
-        name: received.name.clone(),
-        kind: received.kind,
-        length: received.bytes,
-        mode: received.mode,
-        root: received.root.clone(),
-        holder: None,
-        pinned: false,
-    };
-    match shared.store.describe(id, &description) {
-        Ok(()) => {
-            tracing::info!(object = %id, bytes = description.length, "received");
-            shared.counters.received(description.length);
-            Ok(description)
-        }
-        Err(error) => {
-            remove(shared, id);
-            Err(TransferError::System(error))
-        }
-    }
+/// What was received, and is kept by now.
+fn entered(shared: &Shared, id: ObjectId, received: &Received) -> Description {
+    let Received { name, kind, bytes, mode, root, .. } = received.clone();
+    tracing::info!(object = %id, bytes, "received");
+    shared.counters.received(bytes);
+    description(&Verified { object: id, name, kind, len_bytes: bytes, mode, root })
 }
 
 fn remove(shared: &Shared, id: ObjectId) {

@@ -153,7 +153,8 @@ fn name_of(part: &Part) -> String {
     if check_name(&name).is_ok() { name } else { "file".into() }
 }
 
-/// The sets among what an earlier run has left, with what they are made of; those that are not whole any more are removed.
+/// The sets among what an earlier run has left, with what they are made of. The list of one that is not whole is checked again when the set comes
+/// once more.
 pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
     let mut sets = BTreeMap::new();
     let files: BTreeMap<ObjectId, (u64, String)> = found
@@ -182,8 +183,10 @@ pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<O
                 false
             }
             _ => {
-                tracing::warn!(set = %found.id, "removed from the store: not all of its files are here");
-                let _ = store.remove(found.id);
+                tracing::warn!(set = %found.id, "not all of its files are here: they stay, and it comes once more");
+                if let Err(error) = store.set_back(found.id) {
+                    tracing::warn!(set = %found.id, %error, "its list stays in the store unused");
+                }
                 false
             }
         }

@@ -1,13 +1,20 @@
 //! The folder of received objects: one file with the bytes, and one that says what they are.
 //!
-//! The bytes appear under their name only when all of them are verified, and the description after that:
-//! what a restarted agent finds with a description is whole.
+//! Both get their names when all bytes are verified, in the order of [`keeping`]: what a restarted agent finds with a description is whole,
+//! also after a loss of power where the store is on a disk, and what was said to be received is found. On a disk that costs an object two
+//! calls that wait for it, for the bytes and for the description, and a third for the folder, which objects that end at one moment share.
+
+mod names;
 
 use super::error::AgentError;
 use super::users::Holder;
+use names::Names;
 use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
-use polycast_net::store::{is_in_memory, is_part_name, part_path, recycle, remove_stale_part, sync_folder};
+use polycast_net::store::{
+    is_in_memory, is_part_name, part_path, recycle, remove_stale_part, set_back, sync_folder,
+};
+use polycast_protocol::keeping::{self, Described, Place, Step, Verdict};
 use polycast_types::{AppId, DataId, ObjectId};
 use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
@@ -19,6 +26,8 @@ use std::time::{Duration, SystemTime};
 
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
+/// Of a description that has not got its name yet.
+const PASSING: &str = "new";
 
 /// What a try to receive has left is removed when no other try has gone on with it for so long.
 const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
@@ -81,6 +90,13 @@ fn usual_mode() -> u16 {
 pub(crate) struct Store {
     folder: PathBuf,
     lock: File,
+    names: Names,
+}
+
+/// The bytes of an object that is about to get its place: all of them are in its part file, and are verified.
+pub(crate) struct Arrived<'a> {
+    pub part: &'a Path,
+    pub file: &'a File,
 }
 
 impl Store {
@@ -96,8 +112,13 @@ impl Store {
         let lock = File::create(folder.join(".lock")).map_err(|error| wrong(error.to_string()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| wrong("another agent uses it".into()))?;
-        let store = Store { folder: folder.clone(), lock };
+        let store = Store { folder: folder.clone(), lock, names: Names::new() };
         let found = store.survey().map_err(|error| wrong(error.to_string()))?;
+        if !found.is_empty() && !store.is_in_memory() {
+            // An agent that was killed just before it would have said that an object is here says so now.
+            let synced = store.names.sync(|| sync_folder(&folder));
+            synced.map_err(|error| wrong(error.to_string()))?;
+        }
         Ok((store, found))
     }
 
@@ -120,8 +141,77 @@ impl Store {
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
-    /// Writes down what the bytes of an object are, which are on the disk by now: so is the description after this.
-    pub(crate) fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
+    /// Bytes that the store's file system has in all.
+    pub(crate) fn size_bytes(&self) -> io::Result<u64> {
+        let space = statvfs(&self.folder)?;
+        Ok(space.f_blocks.saturating_mul(space.f_frsize))
+    }
+
+    /// Gives an object its place. When this has returned the object is found by any later run, and only then may a source or the manager
+    /// hear that it is here. Where it fails the bytes are a part file as before.
+    pub(crate) fn keep(
+        &self,
+        object: ObjectId,
+        arrived: &Arrived<'_>,
+        description: &Description,
+    ) -> io::Result<()> {
+        let has = |extension| fs::symlink_metadata(self.file(object, extension)).is_ok();
+        let place = Place {
+            lasts: !self.is_in_memory(),
+            is_free: !has(BYTES) && !has(DESCRIPTION),
+            is_settled: self.names.are_settled(),
+        };
+        let mut done = Vec::new();
+        for step in keeping::steps(place) {
+            if let Err(error) = self.step(step, object, arrived, description) {
+                self.undo(&done, object, arrived);
+                return Err(error);
+            }
+            done.push(step);
+        }
+        Ok(())
+    }
+
+    fn step(
+        &self,
+        step: Step,
+        object: ObjectId,
+        arrived: &Arrived<'_>,
+        description: &Description,
+    ) -> io::Result<()> {
+        match step {
+            Step::Vacate => {
+                self.take_away(&self.path(object))?;
+                self.take_away(&self.file(object, DESCRIPTION)).map(drop)
+            }
+            Step::SyncRemovals | Step::SyncNames => self.names.sync(|| sync_folder(&self.folder)),
+            Step::SyncBytes => arrived.file.sync_data(),
+            Step::Describe => self.write(object, description).map(drop),
+            Step::SyncDescription => File::open(self.file(object, PASSING))?.sync_data(),
+            Step::NameBytes => self.name(arrived.part, &self.path(object)),
+            Step::NameDescription => self.name(&self.file(object, PASSING), &self.file(object, DESCRIPTION)),
+            // The caller does, when this has ended.
+            Step::Report => Ok(()),
+        }
+    }
+
+    /// Takes an object's names back that it has got, as far as that is possible: what is left even so is judged at the next start.
+    fn undo(&self, done: &[Step], object: ObjectId, arrived: &Arrived<'_>) {
+        let mut undone = remove_file(&self.file(object, PASSING)).map(drop);
+        if done.contains(&Step::NameDescription) {
+            undone = undone.and(self.take_away(&self.file(object, DESCRIPTION)).map(drop));
+        }
+        if done.contains(&Step::NameBytes) {
+            self.names.taken_away();
+            undone = undone.and(fs::rename(self.path(object), arrived.part));
+        }
+        if let Err(error) = undone {
+            tracing::warn!(%object, %error, "what was stored of it is not taken back");
+        }
+    }
+
+    /// Writes down what the bytes of an object are, under a passing name.
+    fn write(&self, object: ObjectId, description: &Description) -> io::Result<File> {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
@@ -134,16 +224,54 @@ impl Store {
             pinned: description.pinned,
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
-        let passing = self.file(object, "new");
+        let passing = self.file(object, PASSING);
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&passing)?;
         file.write_all(text.as_bytes())?;
-        if is_in_memory(&file) {
-            return fs::rename(passing, self.file(object, DESCRIPTION));
+        Ok(file)
+    }
+
+    /// Writes down anew what the bytes of an object are that is here: it is pinned, or is not any more.
+    pub(crate) fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
+        let file = self.write(object, description)?;
+        let lasts = !self.is_in_memory();
+        if lasts {
+            file.sync_data()?;
         }
-        file.sync_data()?;
-        fs::rename(passing, self.file(object, DESCRIPTION))?;
-        sync_folder(&self.folder)
+        self.name(&self.file(object, PASSING), &self.file(object, DESCRIPTION))?;
+        if lasts { self.names.sync(|| sync_folder(&self.folder)) } else { Ok(()) }
+    }
+
+    fn name(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)?;
+        self.names.given();
+        Ok(())
+    }
+
+    /// Removes a file; gives whether there was one. It may come back with a loss of power, until the names are synced.
+    fn take_away(&self, path: &Path) -> io::Result<bool> {
+        let removed = remove_file(path)?;
+        if removed {
+            self.names.taken_away();
+        }
+        Ok(removed)
+    }
+
+    /// What of an object's bytes takes room by now, whether all of them are here or not.
+    pub(crate) fn written_bytes(&self, object: ObjectId) -> u64 {
+        let path = self.path(object);
+        let of = |path: &Path| fs::symlink_metadata(path).map_or(0, |file| file.blocks() * 512);
+        of(&path).max(of(&part_path(&path)))
+    }
+
+    /// The room that would be free if an object went, or what a try to receive it has left: bytes that have another name keep theirs.
+    pub(crate) fn freed_bytes(&self, object: ObjectId) -> u64 {
+        let path = self.path(object);
+        let of = |path: &Path| match fs::symlink_metadata(path) {
+            Ok(file) if file.nlink() == 1 => file.blocks() * 512,
+            _ => 0,
+        };
+        of(&path).saturating_add(of(&part_path(&path)))
     }
 
     /// Notes when an object was asked for, for a later run. It is no more than a note.
@@ -171,7 +299,7 @@ impl Store {
     /// gone in any case.
     pub(crate) fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
-        remove_file(&self.file(old, DESCRIPTION))?;
+        self.take_away(&self.file(old, DESCRIPTION))?;
         let recycled = recycle(&self.path(old), alone, &self.path(coming)).unwrap_or_else(|error| {
             tracing::warn!(object = %old, %error, "its pages are not used again");
             false
@@ -180,7 +308,8 @@ impl Store {
             self.remove(old)?;
         } else if !self.is_in_memory() {
             // After a loss of power no description must stand beside bytes that are written over.
-            sync_folder(&self.folder)?;
+            self.names.taken_away();
+            self.names.sync(|| sync_folder(&self.folder))?;
         }
         Ok(recycled)
     }
@@ -188,14 +317,20 @@ impl Store {
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
     pub(crate) fn remove(&self, object: ObjectId) -> io::Result<bool> {
         let bytes = self.path(object);
-        // The description first: bytes without one are not taken for an object.
-        let files = [self.file(object, DESCRIPTION), part_path(&bytes), bytes];
+        // The description last: bytes without one would be taken for what a try to receive has left.
+        let files = [part_path(&bytes), bytes, self.file(object, DESCRIPTION)];
         let mut any = false;
         for file in files {
-            any |= fs::symlink_metadata(&file).is_ok();
-            remove_file(&file)?;
+            any |= self.take_away(&file)?;
         }
         Ok(any)
+    }
+
+    /// Makes an object that an earlier run has received what a try to receive it has left: not all is here that belongs to it.
+    pub(crate) fn set_back(&self, object: ObjectId) -> io::Result<()> {
+        self.take_away(&self.file(object, DESCRIPTION))?;
+        self.names.taken_away();
+        set_back(&self.path(object))
     }
 
     /// What tries to receive have left: whose it is, how long, and since when it waits; the oldest first.
@@ -230,36 +365,21 @@ impl Store {
         Ok(())
     }
 
-    /// The objects that are whole; what is not is removed, except parts that another try can go on with.
+    /// The objects that are whole; bytes that no description vouches for become parts again that another try can go on with.
     fn survey(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         self.sweep()?;
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
+        let paths: io::Result<Vec<PathBuf>> =
+            fs::read_dir(&self.folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
+        for path in paths? {
             let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
             let Some(object) = path.file_stem().and_then(|stem| object_of(stem.to_str()?)) else { continue };
             match extension {
-                BYTES => match self.description(object) {
-                    Ok(Some(description)) => {
-                        let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
-                        let since = metadata.modified()?;
-                        let used = metadata.accessed().map_or(since, |used| used.max(since));
-                        found.push(Found { id: object, description, since, used });
-                    }
-                    Ok(None) => {
-                        tracing::warn!(%object, "removed from the store: it is not whole");
-                        self.remove(object)?;
-                    }
-                    Err(reason) => {
-                        // Another version may have written it, and a disk may read again.
-                        let path = self.file(object, DESCRIPTION);
-                        tracing::warn!(path = %path.display(), reason, "stays in the store unused: what it is cannot be read");
-                    }
-                },
-                "new" => remove_file(&path)?,
-                DESCRIPTION if self.path(object).try_exists().is_ok_and(|there| !there) => {
-                    remove_file(&path)?
+                BYTES => found.extend(self.look_at(object)?),
+                DESCRIPTION if fs::symlink_metadata(self.path(object)).is_err() => {
+                    self.take_away(&path)?;
                 }
+                PASSING => drop(remove_file(&path)?),
                 _ => {}
             }
         }
@@ -267,15 +387,49 @@ impl Store {
         Ok(found)
     }
 
-    /// What is written of an object; nothing where it is not whole: descriptions are written last, each at once.
+    /// What the bytes of an object are, at a start.
+    fn look_at(&self, object: ObjectId) -> io::Result<Option<Found>> {
+        let described = self.description(object);
+        let standing = match &described {
+            Ok(None) => Described::Nothing,
+            Ok(Some(description)) => Described::Of { length_bytes: description.length },
+            Err(_) => Described::Unreadable,
+        };
+        let bytes = fs::symlink_metadata(self.path(object)).ok().filter(fs::Metadata::is_file);
+        match (keeping::verdict(bytes.map(|bytes| bytes.len()), standing), described) {
+            (Verdict::Whole, Ok(Some(description))) => {
+                let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
+                let since = metadata.modified()?;
+                let used = metadata.accessed().map_or(since, |used| used.max(since));
+                return Ok(Some(Found { id: object, description, since, used }));
+            }
+            (Verdict::Rest, _) => match self.set_back(object) {
+                Ok(()) => {
+                    tracing::warn!(%object, "what is in the store of it is checked by its next transfer: no description says that it is whole")
+                }
+                Err(error) => {
+                    tracing::warn!(%object, %error, "stays in the store unused: no description says that it is whole")
+                }
+            },
+            (Verdict::Stray, _) => drop(self.take_away(&self.file(object, DESCRIPTION))?),
+            (_, Err(reason)) => {
+                // Another version may have written it, and a disk may read again.
+                let path = self.file(object, DESCRIPTION);
+                tracing::warn!(path = %path.display(), reason, "stays in the store unused: what it is cannot be read");
+            }
+            (_, Ok(_)) => {}
+        }
+        Ok(None)
+    }
+
+    /// What is written of an object; nothing where there is no description.
     fn description(&self, object: ObjectId) -> Result<Option<Description>, String> {
         let text = match fs::read_to_string(self.file(object, DESCRIPTION)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| error.to_string())?,
         };
         let written: Written = toml::from_str(&text).map_err(|error| error.message().to_string())?;
-        let there = fs::symlink_metadata(self.path(object)).map_err(|error| error.to_string())?;
-        Ok((there.is_file() && there.len() == written.length).then_some(Description {
+        Ok(Some(Description {
             name: written.name,
             kind: match (written.directory, written.set) {
                 (true, _) => ObjectKind::Directory,
@@ -291,11 +445,11 @@ impl Store {
     }
 }
 
-/// Removes a file; one that is gone already is as good.
-fn remove_file(path: &Path) -> io::Result<()> {
+/// Removes a file; gives whether there was one.
+fn remove_file(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        outcome => outcome,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        outcome => outcome.map(|()| true),
     }
 }
 
@@ -337,100 +491,4 @@ pub(super) fn trusted_folder(folder: &Path) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn object(data: u64) -> ObjectId {
-        ObjectId { app: AppId([7; 16]), data: DataId(data) }
-    }
-
-    fn description(length: u64) -> Description {
-        Description {
-            name: "a \"b\".bin".into(),
-            kind: ObjectKind::Directory,
-            length,
-            mode: 0o750,
-            root: "00ff".into(),
-            holder: Some(Holder { uid: 1_000, private: true }),
-            pinned: true,
-        }
-    }
-
-    #[test]
-    fn what_is_whole_survives_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, found) = Store::open(folder.path()).unwrap();
-        assert!(found.is_empty());
-        for data in 1..=4 {
-            fs::write(store.path(object(data)), b"abc").unwrap();
-        }
-        store.describe(object(1), &description(3)).unwrap();
-        store.describe(object(2), &description(4)).unwrap();
-        store.describe(object(3), &description(3)).unwrap();
-        store.describe(object(5), &description(3)).unwrap();
-        fs::remove_file(store.path(object(3))).unwrap();
-        let part = part_path(&store.path(object(6)));
-        fs::write(&part, b"ab").unwrap();
-        // A week without another try is enough.
-        let old = part_path(&store.path(object(7)));
-        fs::write(&old, b"ab").unwrap();
-        let week = PART_AGE_MAX + Duration::from_secs(60);
-        File::open(&old).unwrap().set_modified(SystemTime::now() - week).unwrap();
-        drop(store);
-        let (store, found) = Store::open(folder.path()).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].id, &found[0].description), (object(1), &description(3)));
-        assert_eq!(store.parts().unwrap()[0].0, object(6));
-        // The lock, the one object's two files, and the part.
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
-        assert!(store.remove(object(6)).unwrap());
-        assert!(store.remove(object(1)).unwrap());
-        assert!(!store.remove(object(1)).unwrap());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn what_cannot_be_read_now_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, _) = Store::open(folder.path()).unwrap();
-        for data in 1..=2 {
-            fs::write(store.path(object(data)), b"abc").unwrap();
-            store.describe(object(data), &description(3)).unwrap();
-        }
-        let (newer, odd) = (store.file(object(1), DESCRIPTION), store.file(object(2), DESCRIPTION));
-        let text = fs::read_to_string(&newer).unwrap();
-        fs::write(&newer, format!("{text}colour = \"blue\"\n")).unwrap();
-        fs::remove_file(&odd).unwrap();
-        fs::create_dir(&odd).unwrap();
-        drop(store);
-        let (store, found) = Store::open(folder.path()).unwrap();
-        assert!(found.is_empty());
-        assert_eq!(fs::read(store.path(object(1))).unwrap(), b"abc");
-        assert_eq!(fs::read(store.path(object(2))).unwrap(), b"abc");
-        fs::write(&newer, text).unwrap();
-        drop(store);
-        let (_, found) = Store::open(folder.path()).unwrap();
-        assert_eq!(found.iter().map(|one| one.id).collect::<Vec<_>>(), [object(1)], "it is of use again");
-    }
-
-    #[test]
-    fn a_store_belongs_to_one_agent() {
-        let folder = tempfile::tempdir().unwrap();
-        let (first, _) = Store::open(folder.path()).unwrap();
-        let error = Store::open(folder.path()).err().unwrap().to_string();
-        assert!(error.ends_with("another agent uses it"), "{error}");
-        drop(first);
-        assert!(Store::open(folder.path()).is_ok());
-    }
-
-    #[test]
-    fn a_folder_that_others_can_change_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = folder.path().join("open");
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        let error = Store::open(&open).err().unwrap().to_string();
-        assert!(error.contains("other users can change"), "{error}");
-    }
-}
+mod tests;

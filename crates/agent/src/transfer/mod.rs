@@ -60,12 +60,14 @@ pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, R
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::priority::Dscp;
+use polycast_net::store::PartFile;
 use polycast_net::tls::Security;
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
 use polycast_types::{Duration, Handle, ObjectId, PullTuning, Rate};
 use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -265,8 +267,62 @@ pub enum Sink {
         /// What has that name already is replaced; otherwise it stays, and nothing is received.
         replace: bool,
     },
-    /// To this file as the raw object bytes, also for directories (the agent's store).
+    /// To this file as the raw object bytes, also for directories.
     Raw(PathBuf),
+    /// The same in an agent's store, which keeps the object before the source hears that it is here.
+    Kept {
+        /// The file.
+        path: PathBuf,
+        /// The store.
+        keeper: Keeper,
+    },
+}
+
+/// What a receiver has verified, when it is about to get its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verified {
+    /// The object.
+    pub object: ObjectId,
+    /// The name it has at the source.
+    pub name: String,
+    /// File, directory or set.
+    pub kind: ObjectKind,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Permissions that the file has at the source.
+    pub mode: u16,
+    /// BLAKE3 root hash in hex.
+    pub root: String,
+}
+
+/// Gives a verified object its place in a store, where it would survive whatever happens next, or says why it has none there. The source
+/// hears only then that it is here.
+#[derive(Clone)]
+pub struct Keeper(Arc<Keeping>);
+
+type Keeping = dyn Fn(PartFile, &Verified) -> Result<(), TransferError> + Send + Sync;
+
+impl Keeper {
+    /// One that does this.
+    pub fn by(
+        keep: impl Fn(PartFile, &Verified) -> Result<(), TransferError> + Send + Sync + 'static,
+    ) -> Self {
+        Keeper(Arc::new(keep))
+    }
+
+    /// Keeps an object whose bytes are all in its part file.
+    ///
+    /// # Errors
+    /// The store does not take it, or fails.
+    pub fn keep(&self, part: PartFile, object: &Verified) -> Result<(), TransferError> {
+        (self.0)(part, object)
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keeper")
+    }
 }
 
 /// Everything a receiver of a transfer needs.

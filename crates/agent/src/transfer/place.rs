@@ -1,9 +1,9 @@
 //! Where a received object goes, and how it gets there.
 
-use super::Sink;
 use super::error::TransferError;
 use super::link::Link;
 use super::receiver::kind_of;
+use super::{Sink, Verified};
 use polycast_net::archive::{self, ArchiveError, TreeSource};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::{PartFile, Placing, check_name, set_permissions};
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Permissions of what lies in an agent's store: the store is the agent's own.
-const STORED_MODE: u16 = 0o600;
+/// Permissions of raw bytes: they are the receiver's own.
+const RAW_MODE: u16 = 0o600;
 /// A source hears this often that this end lives while bytes go to the disk.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -31,9 +31,9 @@ pub(super) fn make_room(
             check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;
             (folder.join(&offer.name), *replace)
         }
-        Sink::Raw(path) => (path.clone(), true),
+        Sink::Raw(path) | Sink::Kept { path, .. } => (path.clone(), true),
     };
-    let raw = matches!(sink, Sink::Raw(_));
+    let raw = matches!(sink, Sink::Raw(_) | Sink::Kept { .. });
     let replace = replace || update;
     if offer.form == Form::Set && !raw {
         let what = "it offers a list of files, which only an agent can take: send the directory itself";
@@ -43,7 +43,7 @@ pub(super) fn make_room(
     if unpacked {
         archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
     }
-    let placing = Placing { replace, durable: raw, unpacked };
+    let placing = Placing { replace, unpacked };
     let part = PartFile::open(&target, offer.geometry.object_len, placing)?;
     Ok((target, part))
 }
@@ -75,18 +75,30 @@ pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<
     Ok(())
 }
 
+/// What an offer has come to, once all of it is verified.
+pub(super) fn verified(offer: &Offer, root: String) -> Verified {
+    Verified {
+        object: offer.object,
+        name: offer.name.clone(),
+        kind: kind_of(offer),
+        len_bytes: offer.geometry.object_len,
+        mode: offer.mode,
+        root,
+    }
+}
+
 /// Gives a verified object its place; a directory is unpacked where the sink asks for one. This takes as long as the disk
 /// does: the source hears meanwhile that this end lives.
 pub(super) fn put_in_place(
     part: PartFile,
     target: &Path,
     (sink, update): (&Sink, bool),
-    offer: &Offer,
+    object: &Verified,
     link: &mut Link,
 ) -> Result<PathBuf, TransferError> {
     let (done, outcome) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || done.send(settle(part, target, sink, update, offer)));
+        scope.spawn(move || done.send(settle(part, target, sink, update, object)));
         loop {
             match outcome.recv_timeout(ALIVE_INTERVAL) {
                 Ok(outcome) => return outcome,
@@ -102,14 +114,15 @@ fn settle(
     target: &Path,
     sink: &Sink,
     update: bool,
-    offer: &Offer,
+    object: &Verified,
 ) -> Result<PathBuf, TransferError> {
     let replace = match sink {
-        Sink::Raw(_) => return Ok(part.commit(STORED_MODE)?),
+        Sink::Raw(_) => return Ok(part.commit(RAW_MODE)?),
+        Sink::Kept { keeper, .. } => return keeper.keep(part, object).map(|()| target.to_path_buf()),
         Sink::At { replace, .. } | Sink::Into { replace, .. } => *replace,
     };
     let replace = replace || update;
-    match kind_of(offer) {
+    match object.kind {
         ObjectKind::Directory => {
             let file = std::fs::File::open(part.path())?;
             let reader = std::io::BufReader::with_capacity(1 << 20, file);
@@ -123,6 +136,6 @@ fn settle(
             part.discard();
             Ok(target.to_path_buf())
         }
-        ObjectKind::File | ObjectKind::Set => Ok(part.commit(offer.mode)?),
+        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode)?),
     }
 }

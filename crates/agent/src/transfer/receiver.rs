@@ -10,7 +10,7 @@ use super::door::Side;
 use super::error::TransferError;
 use super::link::{Link, error_of};
 use super::older::{InPart, Looking};
-use super::place::{leave, make_room, present, put_in_place};
+use super::place::{leave, make_room, present, put_in_place, verified};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
@@ -663,7 +663,7 @@ impl Run {
         Ok(())
     }
 
-    /// Puts the object where it belongs.
+    /// Puts the object where it belongs. DATA_RCVD follows only when it would survive what may happen there.
     fn commit(&mut self) -> Result<(), TransferError> {
         let root = root_hash(self.assembler.as_ref().expect("committed once").hashes());
         if self.root.is_some_and(|announced| announced != root) {
@@ -676,7 +676,7 @@ impl Run {
             leave(part, &self.target, &self.offer)?;
         } else {
             let how = (&self.spec.sink, self.spec.options.update);
-            put_in_place(part, &self.target, how, &self.offer, &mut self.link)?;
+            put_in_place(part, &self.target, how, &verified(&self.offer, hex(&root)), &mut self.link)?;
         }
         let now = self.clock.now();
         self.committed_at = Some(now);

@@ -3,14 +3,14 @@
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError, Engine, Transports};
 use polycast_agent::transfer::{
     Options, Received, ReceiverProgress, ReceiverReport, ReceiverSpec, Receivers, Rendezvous, Report, Sink,
-    SlowPolicy, SourceSpec, TransferError,
+    SlowPolicy, SourceSpec, TransferError, Verified,
 };
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{AgentClient, ClientError, Sending, Session, Wait};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
-use polycast_net::store::StoreError;
+use polycast_net::store::{PartFile, Placing, StoreError};
 use polycast_testing::HANG;
 use polycast_types::{AppId, Duration as Span, Handle};
 use polycast_wire::control::Control;
@@ -148,7 +148,7 @@ impl Engine for FakeEngine {
         on_event: &mut dyn FnMut(&ReceiverProgress),
     ) -> Result<Received, TransferError> {
         let Rendezvous::At(_, handle) = spec.rendezvous else { panic!("{:?}", spec.rendezvous) };
-        let Sink::Raw(path) = spec.sink else { panic!("{:?}", spec.sink) };
+        let Sink::Kept { path, keeper } = spec.sink else { panic!("{:?}", spec.sink) };
         let (name, kind, bytes, done) = self.parcels.lock().unwrap().get(&handle.0).unwrap().clone();
         let length = bytes.len() as u64;
         let half = ReceiverProgress { name: name.clone(), bytes: length / 2, total: length, received: None };
@@ -162,13 +162,19 @@ impl Engine for FakeEngine {
         if self.break_down.load(Ordering::SeqCst) {
             return Err(StoreError::Full { place: "/store".into(), needed: 2, free: 1 }.into());
         }
-        std::fs::write(&path, &bytes).unwrap();
-        done.fetch_add(1, Ordering::SeqCst);
+        let part = PartFile::open(&path, length, Placing { replace: true, ..Placing::default() })?;
+        part.write(&bytes, 0)?;
         // The id is in the file's name: APP-NUMBER.object.
         let stem = path.file_stem().unwrap().to_str().unwrap();
         let (app, data) = stem.rsplit_once('-').unwrap();
         let object = format!("{app}/{data}").parse().unwrap();
         let root = format!("{length:08x}");
+        let len_bytes = length;
+        keeper.keep(
+            part,
+            &Verified { object, name: name.clone(), kind, len_bytes, mode: 0o644, root: root.clone() },
+        )?;
+        done.fetch_add(1, Ordering::SeqCst);
         Ok(Received {
             object,
             name,

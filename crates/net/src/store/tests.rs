@@ -1,10 +1,9 @@
 use super::*;
-use polycast_testing::{Need, needs, skip};
+use polycast_testing::{Need, needs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::Command;
 
-const PLAIN: Placing = Placing { replace: false, durable: false, unpacked: false };
+const PLAIN: Placing = Placing { replace: false, unpacked: false };
 const REPLACING: Placing = Placing { replace: true, ..PLAIN };
 
 fn permissions(path: &Path) -> u32 {
@@ -252,36 +251,68 @@ fn names_of_other_machines_lead_nowhere_else() {
     }
 }
 
-/// Where the test below commits an object when it runs once more, watched.
-const WATCHED: &str = "POLYCAST_TEST_WATCHED";
+#[test]
+fn what_nothing_vouches_for_becomes_a_part_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let part = part_path(&target);
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(1_000_000);
+    let age = |path: &Path| File::open(path).unwrap().set_modified(old).unwrap();
+    fs::write(&target, b"whole").unwrap();
+    set_permissions(&target, 0o666);
+    age(&target);
+    set_back(&target).unwrap();
+    assert!(!target.exists());
+    assert!(
+        !remove_stale_part(&part, std::time::Duration::from_secs(500_000)).unwrap(),
+        "it waits from now on"
+    );
+    let resumed = PartFile::open(&target, 5, PLAIN).unwrap();
+    let mut bytes = [0; 5];
+    resumed.read(&mut bytes, 0).unwrap();
+    assert!(resumed.is_resumed() && bytes == *b"whole");
+    resumed.commit(0o600).unwrap();
+    // Of two the newer one stays.
+    for (older, stays) in [(&target, b"part."), (&part, b"whole")] {
+        fs::write(&target, b"whole").unwrap();
+        fs::write(&part, b"part.").unwrap();
+        age(older);
+        set_back(&target).unwrap();
+        assert!(!target.exists() && fs::read(&part).unwrap() == stays);
+    }
+    // Another name of it is a user's: no transfer may write there.
+    fs::remove_file(&part).unwrap();
+    fs::write(&target, b"whole").unwrap();
+    fs::hard_link(&target, dir.path().join("kept")).unwrap();
+    set_back(&target).unwrap();
+    assert!(!target.exists() && !part.exists() && dir.path().join("kept").exists());
+    fs::write(&target, b"").unwrap();
+    set_back(&target).unwrap();
+    assert!(!target.exists() && !part.exists(), "nothing is left of nothing");
+    assert!(set_back(&target).is_err());
+}
 
 #[test]
-fn bytes_are_on_the_disk_before_they_have_their_name() {
-    let durable = Placing { durable: true, ..PLAIN };
-    if let Some(folder) = std::env::var_os(WATCHED) {
-        let part = PartFile::open(&Path::new(&folder).join("object"), 3, durable).unwrap();
-        part.write(b"abc", 0).unwrap();
-        part.commit(0o600).unwrap();
-        return;
-    }
-    if !needs(&[Need::Tool("strace")]) {
-        return;
-    }
+fn a_copy_leaves_holes() {
     let dir = tempfile::tempdir().unwrap();
-    if is_in_memory(&File::open(dir.path()).unwrap()) {
-        return skip("temporary files lie in memory here");
-    }
-    let log = dir.path().join("log");
-    let status = Command::new("strace")
-        .args(["-f", "-y", "-qq", "-e", "trace=fdatasync,fsync,rename,renameat,renameat2", "-o"])
-        .arg(&log)
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "store::tests::bytes_are_on_the_disk_before_they_have_their_name"])
-        .env(WATCHED, dir.path())
-        .output()
-        .unwrap();
-    let log = fs::read_to_string(&log).unwrap();
-    assert!(status.status.success() && dir.path().join("object").exists(), "{log}");
-    let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("no {what} in {log}"));
-    assert!(at("fdatasync(") < at("rename") && at("rename") < at("fsync("), "{log}");
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let file = File::create_new(&from).unwrap();
+    file.set_len(40 << 20).unwrap();
+    file.write_all_at(&[7; 5_000], 10 << 20).unwrap();
+    file.write_all_at(&[8; 3], (40 << 20) - 3).unwrap();
+    let copy = File::create_new(&to).unwrap();
+    copy_sparse(&File::open(&from).unwrap(), &copy).unwrap();
+    assert!(fs::read(&to).unwrap() == fs::read(&from).unwrap());
+    assert!(
+        copy.metadata().unwrap().blocks() * 512 < 4 << 20,
+        "it has {} blocks",
+        copy.metadata().unwrap().blocks()
+    );
+    // One that is shorter meanwhile is an error, and no shorter copy.
+    let grown = File::create_new(dir.path().join("grown")).unwrap();
+    let source = File::open("/proc/self/status").unwrap();
+    assert!(
+        copy_sparse(&source, &grown).is_ok() && grown.metadata().unwrap().len() == 0,
+        "as long as it says it is"
+    );
 }

@@ -82,6 +82,11 @@ impl Daemon {
         self.ready["listening"].as_str().unwrap()
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

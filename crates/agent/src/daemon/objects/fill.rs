@@ -3,7 +3,7 @@
 use super::super::catalog::Receive;
 use super::super::convert;
 use super::super::sets;
-use super::super::store::Description;
+use super::super::store::{Arrived, Description};
 use super::super::users::User;
 use super::super::{Shared, catalog::Snapshot};
 use super::fetch::{FILL_PATIENCE, Process};
@@ -12,13 +12,13 @@ use super::{Key, Objects};
 use polycast_api::agent::{FillRequest, Object, PutRequest};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind};
-use polycast_net::store::{check_name, is_in_memory, part_path};
+use polycast_net::store::{check_name, part_path};
 use polycast_types::{ObjectId, Printable, format_bytes};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -77,10 +77,12 @@ pub(crate) struct Expected {
     pub user: User,
 }
 
-/// What the file came to.
+/// What the part file came to.
 pub(super) struct Written {
     length: u64,
     root: String,
+    part: PathBuf,
+    file: File,
 }
 
 /// A fill that has begun; if it is dropped without an end it has failed.
@@ -251,7 +253,7 @@ async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pi
     }
 }
 
-/// Writes the part file, and gives what it came to if it is what it has to be.
+/// Writes the part file, and gives what it came to if that is what it has to be.
 fn write(
     shared: &Shared,
     receive: &Receive,
@@ -269,8 +271,7 @@ fn write(
     };
     let mut room = length.unwrap_or(0);
     make_room(room)?;
-    let target = shared.store.path(id);
-    let path = part_path(&target);
+    let path = part_path(&shared.store.path(id));
     let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
     // A process that has mapped what an earlier try has left keeps that.
     match std::fs::remove_file(&path) {
@@ -314,12 +315,8 @@ fn write(
         return Err(Refusal::new(Kind::OriginFailed, why));
     }
     check(digest, sha256, &path, at)?;
-    if !is_in_memory(&file) {
-        file.sync_data().map_err(failed)?;
-    }
     receive.progress().total.store(at, Ordering::Relaxed);
-    std::fs::rename(&path, &target).map_err(failed)?;
-    Ok(Written { length: at, root: hasher.finalize().to_hex().to_string() })
+    Ok(Written { length: at, root: hasher.finalize().to_hex().to_string(), part: path, file })
 }
 
 /// Whether a user has room for so many bytes in its part of the store.
@@ -385,14 +382,14 @@ fn enter(
     written: Result<Written, Refusal>,
 ) -> Result<(), Refusal> {
     let id = receive.id();
-    let described = written.and_then(|Written { length, root }| {
+    let kept = written.and_then(|Written { length, root, part, file }| {
         let holder = receive.progress().holder;
         let description = Description { name, kind, length, mode, root, holder, pinned: false };
-        let described = shared.store.describe(id, &description);
-        described.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
+        let kept = shared.store.keep(id, &Arrived { part: &part, file: &file }, &description);
+        kept.map_err(|error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}")))?;
         Ok(description)
     });
-    match described {
+    match kept {
         Ok(description) => {
             tracing::info!(object = %id, bytes = description.length, "brought");
             receive.complete(description);

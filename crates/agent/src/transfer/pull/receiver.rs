@@ -6,7 +6,7 @@ use super::super::clock::{Clock, wait};
 use super::super::error::TransferError;
 use super::super::link::{Link, error_of};
 use super::super::older::{InPart, Looking};
-use super::super::place::{make_room, put_in_place};
+use super::super::place::{make_room, put_in_place, verified};
 use super::super::receiver::kind_of;
 use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use crate::forwarder::{NodeHandle, ReceiverEnd, ReceiverEvent};
@@ -410,7 +410,8 @@ impl Run<'_> {
 
     fn finish(&mut self, part: PartFile, target: PathBuf, root: String) -> Result<Received, TransferError> {
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
-        let path = put_in_place(part, &target, (&self.spec.sink, false), &self.offer, &mut self.link)?;
+        let object = verified(&self.offer, root);
+        let path = put_in_place(part, &target, (&self.spec.sink, false), &object, &mut self.link)?;
         let seconds = self.clock.seconds();
         self.link.handle(GuestInput::Committed);
         self.link.say(&Control::DataRcvd { patched_bytes: 0, proof });
@@ -425,7 +426,7 @@ impl Run<'_> {
             kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
             mode: self.offer.mode,
-            root,
+            root: object.root,
             path,
             seconds,
             patched_bytes: 0,
