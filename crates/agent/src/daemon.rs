@@ -236,6 +236,9 @@ impl Agent {
             counters: page::Counters::default(),
             started: Instant::now(),
         });
+        if let Some(warning) = shared.limits.warning(&shared.store) {
+            tracing::warn!(store = %shared.store.folder().display(), "{warning}");
+        }
         let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         Ok(Agent {
             objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),

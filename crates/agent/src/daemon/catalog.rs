@@ -458,7 +458,12 @@ impl Catalog {
         self.lock().objects.stored_bytes(except)
     }
 
-    /// The same, of those that this user has brought.
+    /// Objects that are on their way, and how many bytes each will have.
+    pub(crate) fn under_way(&self) -> Vec<(ObjectId, u64)> {
+        self.lock().objects.under_way().map(|(id, state)| (id, state.stored_bytes())).collect()
+    }
+
+    /// Bytes in the store of those objects that this user has brought; `except` does not count.
     pub(crate) fn brought_bytes(&self, user: User, except: ObjectId) -> u64 {
         let inner = self.lock();
         let own = inner.objects.iter().filter(|(id, state)| **id != except && state.is_of(user));

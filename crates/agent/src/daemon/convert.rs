@@ -1,6 +1,7 @@
 //! Between the messages of `polycast.agent.v1` and the agent's words.
 
 use super::catalog::{Available, Snapshot};
+use super::limits::Rest;
 use super::sends::{Granted, Waiting};
 use super::users::{Holder, User};
 use crate::transfer::{Options, SlowPolicy};
@@ -112,6 +113,17 @@ pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: Us
         brought_by: object.holder.map(|holder| holder.uid),
         private: object.holder.is_some_and(|holder| holder.private),
         pinned: object.pinned,
+    }
+}
+
+/// What a transfer that was cut off has left.
+pub(super) fn rest(rest: Rest) -> api::Rest {
+    api::Rest {
+        app_id: rest.id.app.0.to_vec(),
+        data_id: rest.id.data.0,
+        length: rest.len_bytes,
+        stored_bytes: rest.stored_bytes,
+        since_unix_ms: unix_ms(rest.since),
     }
 }
 

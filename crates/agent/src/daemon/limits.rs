@@ -1,12 +1,18 @@
 //! How much the store may hold, and for how long: objects that have not been asked for for the longest time make room for new ones, and
-//! none that is pinned or in use.
+//! none that is pinned or in use. What there is room for is what settings say, what the store's file system has left, and for a store in
+//! memory what its control group has left; how much has to go follows from these ([`room`]).
+
+mod memory;
+mod room;
 
 use super::catalog::{Catalog, Idle};
 use super::store::Store;
 use super::users::User;
+use memory::Memory;
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::lease::Alone;
 use polycast_types::{ObjectId, format_bytes};
+use room::{Lack, Room};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,10 +20,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A store in memory gets this part of the machine's memory, unless settings say otherwise.
 const PART_OF_MEMORY: u64 = 2;
+/// A store on a file system in memory that has less than this in all is spoken of: containers have 64 MiB unless they are told otherwise.
+const SMALL_BYTES: u64 = 256 << 20;
 /// A version is not written over so soon after a user was told where it is.
 const RESTS: Duration = Duration::from_millis(500);
 /// Part files that are known to be of older versions; others are taken for rests of an earlier try.
 const ASIDE_MAX: usize = 4_096;
+/// Rests that are told at a time.
+const RESTS_MAX: usize = 256;
 /// What tries to receive have left is looked for this often at most.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Objects that are too old are looked for at least this often.
@@ -37,6 +47,21 @@ pub(crate) struct Limits {
     /// The part files of the store, as of the last look.
     parts: Mutex<Option<Parts>>,
     swept: Mutex<Option<Instant>>,
+    /// What a store in memory lies in; `None` on a disk.
+    memory: Option<Memory>,
+    /// What its file system has left.
+    free: fn(&Store) -> io::Result<u64>,
+}
+
+/// What a transfer that was cut off has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rest {
+    pub id: ObjectId,
+    /// Length of the object.
+    pub len_bytes: u64,
+    /// What lies there of it.
+    pub stored_bytes: u64,
+    pub since: SystemTime,
 }
 
 /// The part files that a store has.
@@ -50,10 +75,12 @@ struct Parts {
 impl Limits {
     /// Those of the settings, or what suits a store of this kind.
     pub(crate) fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
-        let most = most
-            .or_else(|| store.is_in_memory().then(|| memory_bytes()?.checked_div(PART_OF_MEMORY)).flatten());
+        let memory = store.is_in_memory().then(Memory::default);
+        let part = || Some(memory.as_ref()?.all_bytes()? / PART_OF_MEMORY);
         Limits {
-            most,
+            most: most.or_else(part),
+            free: Store::free_bytes,
+            memory,
             ttl,
             making: Mutex::default(),
             aside: Mutex::default(),
@@ -64,6 +91,17 @@ impl Limits {
 
     pub(crate) fn most(&self) -> Option<u64> {
         self.most
+    }
+
+    /// What is to be said of a store that is too small for most objects.
+    pub(crate) fn warning(&self, store: &Store) -> Option<String> {
+        let size_bytes = store.size_bytes().ok()?;
+        (self.memory.is_some() && size_bytes < SMALL_BYTES).then(|| {
+            format!(
+                "the store has {} in all, and takes no object that is larger: give the container more shared memory (--shm-size), or the agent another folder (--store)",
+                format_bytes(size_bytes)
+            )
+        })
     }
 
     /// How often to look for what is too old; `None` where nothing ever is.
@@ -149,56 +187,80 @@ impl Limits {
     }
 
     /// What interrupted transfers have left, and other objects do not need; the folder is read when there may be more of it.
-    fn left(&self, catalog: &Catalog, store: &Store, coming: ObjectId) -> Vec<(ObjectId, u64, SystemTime)> {
+    fn left(
+        &self,
+        catalog: &Catalog,
+        store: &Store,
+        coming: Option<ObjectId>,
+    ) -> Vec<(ObjectId, u64, SystemTime)> {
         let gone = catalog.gone();
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.as_ref().is_none_or(|parts| parts.gone != gone) {
             *parts = Some(Parts { gone, found: store.parts().unwrap_or_default() });
         }
-        let is_left = |id: &ObjectId| *id != coming && !catalog.is_known(*id);
+        let is_left = |id: &ObjectId| Some(*id) != coming && !catalog.is_known(*id);
         let found = parts.iter().flat_map(|parts| &parts.found);
         found.filter(|(id, ..)| is_left(id)).copied().collect()
+    }
+
+    /// What transfers that were cut off have left, the oldest first; not of more than [`RESTS_MAX`].
+    pub(crate) fn rests(&self, catalog: &Catalog, store: &Store) -> Vec<Rest> {
+        let left = self.left(catalog, store, None).into_iter().take(RESTS_MAX);
+        let rest = |(id, len, since): (ObjectId, u64, SystemTime)| {
+            // A part of an older version is as long as that one was, and as full.
+            Rest { id, len_bytes: len, stored_bytes: store.written_bytes(id).min(len), since }
+        };
+        left.map(rest).collect()
     }
 
     fn aside(&self) -> MutexGuard<'_, BTreeSet<ObjectId>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The room that there is for an object of so many bytes.
+    fn room(
+        &self,
+        (catalog, store): (&Catalog, &Store),
+        (coming, bytes): (ObjectId, u64),
+        parts: &[(ObjectId, u64, SystemTime)],
+    ) -> Room {
+        let left: u64 = parts.iter().map(|(_, len, _)| len).sum();
+        let to_write = |(id, total): (ObjectId, u64)| total.saturating_sub(store.written_bytes(id));
+        let others = catalog.under_way().into_iter().filter(|(id, _)| *id != coming);
+        Room {
+            coming_bytes: bytes,
+            written_bytes: store.written_bytes(coming),
+            used_bytes: catalog.stored_bytes(Some(coming)).saturating_add(left),
+            promised_bytes: others.map(to_write).fold(0, u64::saturating_add),
+            most_bytes: self.most,
+            free_bytes: (self.free)(store).ok(),
+            memory_bytes: self.memory.as_ref().and_then(Memory::left_bytes),
+        }
+    }
+
     fn make_pages(&self, mut recycling: Recycling<'_>) -> Result<bool, Refusal> {
         let Recycling { catalog, store, coming, bytes, .. } = recycling;
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(most) = self.most else {
-            recycling.take_superseded();
-            return Ok(recycling.done);
-        };
-        let full = |why: String| Err(Refusal::new(Kind::StoreFull, why));
-        if bytes > most {
-            return full(format!(
+        if let Some(most) = self.most.filter(|most| bytes > *most) {
+            let why = format!(
                 "the object has {}, and the store holds {} at most (store-max)",
                 format_bytes(bytes),
                 format_bytes(most)
-            ));
+            );
+            return Err(Refusal::new(Kind::StoreFull, why));
         }
-        let used = |parts: &[(ObjectId, u64, SystemTime)]| {
-            let left: u64 = parts.iter().map(|(_, len, _)| len).sum();
-            catalog.stored_bytes(Some(coming)).saturating_add(left)
-        };
-        let mut parts = self.left(catalog, store, coming);
-        if used(&parts).saturating_add(bytes) > most {
+        let mut parts = self.left(catalog, store, Some(coming));
+        let mut room = self.room((catalog, store), (coming, bytes), &parts);
+        if !room.lack().is_met() {
             // What is too old goes before what is only the least used.
             self.expire(catalog, store);
-            parts = self.left(catalog, store, coming);
+            parts = self.left(catalog, store, Some(coming));
+            room = self.room((catalog, store), (coming, bytes), &parts);
         }
-        let used = used(&parts);
-        let over = used.saturating_add(bytes).saturating_sub(most);
-        let (victims, freed) = victims(catalog, store, parts, over);
-        if freed < over {
-            return full(format!(
-                "the object has {}, and {} of the {} that the store may hold (store-max) are pinned or in use",
-                format_bytes(bytes),
-                format_bytes(used - freed),
-                format_bytes(most)
-            ));
+        let lack = room.lack();
+        let (victims, lacks) = victims(catalog, store, parts, lack);
+        if !lacks.is_met() {
+            return Err(Refusal::new(Kind::StoreFull, full(store, &room, lack, lacks)));
         }
         for Victim { id, len, is_set } in victims {
             // One that came into use just now stays: the file system has the last word.
@@ -215,6 +277,29 @@ impl Limits {
         recycling.take_superseded();
         Ok(recycling.done)
     }
+}
+
+/// Why an object has no place even if all goes that may.
+fn full(store: &Store, room: &Room, lack: Lack, lacks: Lack) -> String {
+    let object = format_bytes(room.coming_bytes);
+    if let Some(most) = room.most_bytes.filter(|_| lacks.length_bytes > 0) {
+        let stays = room.used_bytes.saturating_sub(lack.length_bytes - lacks.length_bytes);
+        return format!(
+            "the object has {object}, and {} of the {} that the store may hold (store-max) are pinned or in use",
+            format_bytes(stays),
+            format_bytes(most)
+        );
+    }
+    let free = room.left_bytes().unwrap_or(0).saturating_add(lack.written_bytes - lacks.written_bytes);
+    let what = if room.is_short_of_memory() {
+        "the memory that the agent's control group may take".to_string()
+    } else {
+        store.folder().display().to_string()
+    };
+    format!(
+        "{what} is full: the object has {object}, {} can be had, and what else is there is pinned, in use, on its way or not the store's",
+        format_bytes(free)
+    )
 }
 
 /// Something that is to go.
@@ -260,37 +345,43 @@ fn is_exhausted(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
-/// What may go so that so many bytes are free, and how many are then. All may go that no process has open: a file that a process has
-/// mapped takes its memory whether it has a name or not.
+/// What may go so that nothing lacks, and what lacks then. All may go that no process has open: a file that a process has mapped takes its
+/// memory whether it has a name or not. What would help nothing stays.
 fn victims(
     catalog: &Catalog,
     store: &Store,
     parts: Vec<(ObjectId, u64, SystemTime)>,
-    over: u64,
-) -> (Vec<Victim>, u64) {
-    let (mut victims, mut freed) = (Vec::new(), 0u64);
-    if over == 0 {
-        return (victims, freed);
+    mut lack: Lack,
+) -> (Vec<Victim>, Lack) {
+    let mut victims = Vec::new();
+    if lack.is_met() {
+        return (victims, lack);
     }
+    let gives = |lack: Lack, id: ObjectId, len: u64| Lack {
+        length_bytes: len,
+        written_bytes: if lack.written_bytes > 0 { store.freed_bytes(id) } else { 0 },
+    };
     for idle in catalog.idle() {
-        if freed >= over {
-            return (victims, freed);
+        if lack.is_met() {
+            return (victims, lack);
         }
+        let given = gives(lack, idle.id, idle.length);
         // Looked at again when it goes: there may be more than this process can have open. Of a set only the list is looked at
         // here, which no process needs to have open: its files come after it.
-        if !idle.is_set && matches!(Use::of(store, idle.id), Use::Known) {
+        if !idle.is_set && (!lack.is_helped_by(given) || matches!(Use::of(store, idle.id), Use::Known)) {
             continue;
         }
         victims.push(Victim { id: idle.id, len: idle.length, is_set: idle.is_set });
-        freed = freed.saturating_add(idle.length);
+        lack = lack.less(given);
     }
     for (id, len, _) in parts {
-        if freed < over {
+        let given = gives(lack, id, len);
+        if lack.is_helped_by(given) {
             victims.push(Victim { id, len, is_set: false });
-            freed = freed.saturating_add(len);
+            lack = lack.less(given);
         }
     }
-    (victims, freed)
+    (victims, lack)
 }
 
 /// Lets an object that comes take the pages of one that goes.
@@ -369,14 +460,6 @@ fn evict_alone(catalog: &Catalog, store: &Store, id: ObjectId, alone: Option<Alo
     }
 }
 
-/// The machine's memory.
-fn memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::store::Description;
@@ -414,13 +497,18 @@ pub(super) mod tests {
 
     /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.
     fn filled(objects: u64) -> (Folder, Store, Arc<Catalog>) {
+        filled_with(objects, 100)
+    }
+
+    /// The same with objects of another length.
+    fn filled_with(objects: u64, len: usize) -> (Folder, Store, Arc<Catalog>) {
         let alone = MAKING.read().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(folder.path()).unwrap();
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
         for data in 1..=objects {
-            fs::write(store.path(id(data)), [7; 100]).unwrap();
-            catalog.begin_receive(id(data)).unwrap().complete(description(100));
+            fs::write(store.path(id(data)), vec![7; len]).unwrap();
+            catalog.begin_receive(id(data)).unwrap().complete(description(len as u64));
             std::thread::sleep(Duration::from_millis(2));
         }
         ((folder, alone), store, catalog)
@@ -605,6 +693,98 @@ pub(super) mod tests {
         limits.make_room(&catalog, &store, id(3), 150).unwrap_err();
         limits.make_room(&catalog, &store, id(3), 100).unwrap();
         assert_eq!(here(&catalog), [2], "the older one went, not the one that comes");
+    }
+
+    /// What is left of a disk of 1 MiB.
+    fn of_small_disk(store: &Store) -> io::Result<u64> {
+        let files = fs::read_dir(store.folder())?.map(|file| {
+            let file = file?.metadata()?;
+            Ok(file.blocks() * 512 / file.nlink())
+        });
+        let taken: io::Result<u64> = files.sum();
+        Ok((1u64 << 20).saturating_sub(taken?))
+    }
+
+    #[test]
+    fn what_the_file_system_has_left_counts_as_what_settings_say() {
+        let (_folder, store, catalog) = filled_with(5, 150_000);
+        let limits = Limits { free: of_small_disk, ..Limits::new(None, None, &store) };
+        limits.make_room(&catalog, &store, id(6), 200_000).unwrap();
+        assert_eq!(here(&catalog), [1, 2, 3, 4, 5], "there is room for all");
+        limits.make_room(&catalog, &store, id(6), 300_000).unwrap();
+        assert_eq!(here(&catalog), [2, 3, 4, 5]);
+        // Another one is on its way, and has written nothing yet.
+        let receive = catalog.begin_receive(id(7)).unwrap();
+        receive.progress().total.store(300_000, std::sync::atomic::Ordering::Relaxed);
+        limits.make_room(&catalog, &store, id(6), 150_000).unwrap();
+        assert_eq!(here(&catalog), [3, 4, 5, 7]);
+        // What it has written is not promised any more.
+        fs::write(polycast_net::store::part_path(&store.path(id(7))), vec![7; 300_000]).unwrap();
+        limits.make_room(&catalog, &store, id(6), 200_000).unwrap();
+        assert_eq!(here(&catalog), [3, 4, 5, 7]);
+        receive.fail(Refusal::new(Kind::TransferFailed, "its source has gone"));
+        // Other programs fill the disk: what is here is not enough, and nothing goes.
+        let other = store.folder().join("other");
+        fs::write(&other, vec![1; 200_000]).unwrap();
+        let refused = limits.make_room(&catalog, &store, id(6), 900_000).unwrap_err();
+        assert_eq!(refused.kind, Kind::StoreFull);
+        assert!(
+            refused.message.contains("is full") && refused.message.contains("not the store's"),
+            "{refused}"
+        );
+        assert_eq!(here(&catalog), [3, 4, 5]);
+        // The rest of what did not come goes last.
+        limits.make_room(&catalog, &store, id(6), 400_000).unwrap();
+        assert_eq!(here(&catalog), Vec::<u64>::new());
+        assert_eq!(limits.rests(&catalog, &store).len(), 1);
+        limits.make_room(&catalog, &store, id(6), 700_000).unwrap();
+        assert!(limits.rests(&catalog, &store).is_empty());
+    }
+
+    #[test]
+    fn what_gives_no_room_stays() {
+        let (_folder, store, catalog) = filled_with(3, 300_000);
+        let limits = Limits { free: of_small_disk, ..Limits::new(None, None, &store) };
+        // The first one is a hole, the second one has another name, which keeps its bytes.
+        let hole = fs::File::create(store.path(id(1))).unwrap();
+        hole.set_len(300_000).unwrap();
+        drop(hole);
+        fs::hard_link(store.path(id(2)), store.folder().join("kept")).unwrap();
+        limits.make_room(&catalog, &store, id(4), 600_000).unwrap();
+        assert_eq!(here(&catalog), [1, 2]);
+        // For what settings say its length counts.
+        let limits = Limits::new(Some(700_000), None, &store);
+        limits.make_room(&catalog, &store, id(4), 300_000).unwrap();
+        assert_eq!(here(&catalog), [2]);
+    }
+
+    #[test]
+    fn what_a_transfer_has_left_is_told() {
+        let (_folder, store, catalog) = filled(1);
+        let limits = Limits::new(None, None, &store);
+        let part = polycast_net::store::part_path(&store.path(id(7)));
+        let file = fs::File::create(&part).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8_192], 0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let rests = limits.rests(&catalog, &store);
+        let told: Vec<_> = rests.iter().map(|rest| (rest.id, rest.len_bytes, rest.stored_bytes)).collect();
+        assert_eq!(told, [(id(7), 1 << 20, 8_192)]);
+        // Its next transfer goes on with it.
+        let receive = catalog.begin_receive(id(7)).unwrap();
+        assert!(limits.rests(&catalog, &store).is_empty());
+        receive.fail(Refusal::new(Kind::TransferFailed, "its source has gone"));
+        assert_eq!(limits.rests(&catalog, &store).len(), 1);
+    }
+
+    #[test]
+    fn a_small_store_in_memory_is_named() {
+        let (_folder, store, _) = filled(0);
+        let limits = Limits::new(None, None, &store);
+        let in_memory = Limits { memory: Some(Memory::default()), ..limits };
+        let is_small = store.size_bytes().unwrap() < SMALL_BYTES;
+        assert_eq!(in_memory.warning(&store).is_some_and(|said| said.contains("--shm-size")), is_small);
+        let on_disk = Limits { memory: None, ..in_memory };
+        assert_eq!(on_disk.warning(&store), None);
     }
 
     #[test]

@@ -386,7 +386,15 @@ impl Agent for Service {
         let user = User::of(&request)?;
         check_version(request.into_inner().protocol_version)?;
         let shared = &self.shared;
-        let store_free_bytes = self.aside(|shared| shared.store.free_bytes().unwrap_or(0)).await?;
+        let asked = move |shared: &Shared| {
+            let rests = if user.is_other() {
+                Vec::new()
+            } else {
+                shared.limits.rests(&shared.catalog, &shared.store)
+            };
+            (shared.store.free_bytes().unwrap_or(0), rests)
+        };
+        let (store_free_bytes, rests) = self.aside(asked).await?;
         let state = shared.link.state();
         let (peers, lost) = match state {
             LinkState::Joined => shared.link.peers().await,
@@ -417,6 +425,7 @@ impl Agent for Service {
             lost: lost.into_iter().map(peer).collect(),
             store_max_bytes: shared.limits.most(),
             store_used_bytes: shared.catalog.stored_bytes(None),
+            rests: rests.into_iter().map(convert::rest).collect(),
         }))
     }
 

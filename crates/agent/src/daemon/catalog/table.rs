@@ -104,6 +104,11 @@ impl Table {
         u64::try_from(self.whole_bytes + coming - u128::from(except)).unwrap_or(u64::MAX)
     }
 
+    /// The objects that are being received.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (ObjectId, &State)> + '_ {
+        self.receiving.iter().filter_map(|id| Some((*id, self.states.get(id)?)))
+    }
+
     /// How many changes there were.
     pub(super) fn changes(&self) -> u64 {
         self.changes
