@@ -9,6 +9,7 @@ mod labels;
 mod manager_status;
 pub(crate) mod names;
 mod pin;
+mod place;
 mod removal;
 pub(crate) mod stream;
 mod token;
@@ -34,7 +35,7 @@ use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
-    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, Waiting,
+    Granted, Object, ObjectKind, ObjectState, PathForm, Rest, StatusResponse, TransferReport, Waiting,
 };
 use polycast_api::client::{
     AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Slow, Wait, default_socket,
@@ -45,8 +46,7 @@ use polycast_manager::{Manager, ManagerConfig, ManagerError, check};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
 use polycast_net::interface;
-use polycast_net::object::{FileSource, MODE_USUAL, ObjectSource};
-use polycast_net::store::{PartFile, Placing};
+use polycast_net::object::{FileSource, ObjectSource};
 use polycast_net::tls::IdentityFiles;
 use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
 use sd_notify::NotifyState;
@@ -620,7 +620,7 @@ fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(),
             let file = File::open(from).map_err(|error| Failure::path("read", from, &error))?;
             unpack(file, target, replace)
         }
-        (false, _) => copy(from, target, replace, object.mode),
+        (false, _) => place::copy(from, target, place::How { replace, mode: object.mode }),
     }
 }
 
@@ -630,7 +630,7 @@ fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Res
     if matches!(object.kind(), ObjectKind::Directory | ObjectKind::Set) {
         return unpack(taken, target, replace);
     }
-    place_file(taken, object.length, target, replace, object.mode)
+    place::taken(taken, object.length, target, place::How { replace, mode: object.mode })
 }
 
 /// Gives an object's bytes to the program that reads standard output: those of a directory are a tar stream.
@@ -671,26 +671,6 @@ impl Read for Stream<'_> {
 
 fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<(), Failure> {
     archive::unpack(io::BufReader::with_capacity(COPY_LEN, reader), target, replace)?;
-    Ok(())
-}
-
-/// Copies a file; nothing is at `target` before all of it is there.
-fn copy(from: &Path, target: &Path, replace: bool, mode: u32) -> Result<(), Failure> {
-    let wrong = |error: io::Error| Failure::path("read", from, &error);
-    let file = File::open(from).map_err(wrong)?;
-    let len = file.metadata().map_err(wrong)?.len();
-    place_file(file, len, target, replace, mode)
-}
-
-fn place_file(mut from: impl Read, len: u64, target: &Path, replace: bool, mode: u32) -> Result<(), Failure> {
-    let store = |error: polycast_net::store::StoreError| Failure::input(error.to_string());
-    let placing = Placing { replace, ..Placing::default() };
-    let part = PartFile::open(target, len, placing).map_err(store)?;
-    // Within the kernel, where the file systems can.
-    io::copy(&mut from, &mut part.file().as_ref()).map_err(|error| Failure::path("write", target, &error))?;
-    // An agent of an earlier version says nothing.
-    let mode = u16::try_from(mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
-    part.commit(mode).map_err(store)?;
     Ok(())
 }
 
@@ -773,6 +753,7 @@ fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
             })
         })
         .collect();
+    let rests: Vec<Value> = status.rests.iter().map(describe_rest).collect();
     let document = json!({
         "name": status.agent_name, "interface": status.interface_address,
         "control_address": status.control_address, "manager": status.manager_address,
@@ -780,10 +761,17 @@ fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         "store": status.store, "store_free_bytes": status.store_free_bytes,
         "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
         "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
-        "transfers": transfers, "peers": peers, "lost": lost,
+        "transfers": transfers, "rests": rests, "peers": peers, "lost": lost,
     });
     output::result(format, &document, &status_text(&status, &manager_error))?;
     Ok(Exit::Done)
+}
+
+/// What a transfer that was cut off has left, as JSON.
+fn describe_rest(rest: &Rest) -> Value {
+    let object = polycast_api::convert::object_id(&rest.app_id, rest.data_id);
+    let object = object.map_or_else(|_| rest.data_id.to_string(), |id| id.to_string());
+    json!({ "object": object, "bytes": rest.length, "stored_bytes": rest.stored_bytes, "since_unix_ms": rest.since_unix_ms })
 }
 
 fn status_text(status: &StatusResponse, manager_error: &str) -> String {
@@ -806,6 +794,14 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
         let (transfer, waiting) = waiting;
         let how = waiting_text(waiting).unwrap_or_else(|| "the manager has not answered yet".into());
         let _ = writeln!(text, "pending    object {}: {how}", transfer.data_id);
+    }
+    for rest in &status.rests {
+        let (stored, all) = (format_bytes(rest.stored_bytes), format_bytes(rest.length));
+        let _ = writeln!(
+            text,
+            "rest       object {}: {stored} of {all} are kept for its next transfer",
+            rest.data_id
+        );
     }
     for peer in &status.peers {
         let _ = writeln!(

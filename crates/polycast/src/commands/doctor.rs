@@ -17,6 +17,7 @@ use polycast_types::Printable;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// How one thing is.
@@ -133,7 +134,7 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
         checks.push(Check::skipped("multicast", "there is no interface for it"));
     }
     checks::buffers(&mut checks);
-    checks::memory(&mut checks);
+    checks::store(Path::new(checks::MEMORY), &mut checks);
     #[cfg(feature = "cluster")]
     cluster::look(&args.local, &mut checks);
     let ok = checks.iter().all(|check| check.verdict != Verdict::Failed);

@@ -97,29 +97,66 @@ pub(super) fn buffers(checks: &mut Vec<Check>) {
 }
 
 /// Where agents keep objects unless they are told otherwise.
-pub(super) fn memory(checks: &mut Vec<Check>) {
-    const NAME: &str = "store";
-    let place = Path::new("/dev/shm");
-    checks.push(match rustix::fs::statvfs(place) {
-        Ok(stat) if stat.f_blocks > 0 => {
-            let (free, all) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
-            let found = format!("{}: {} free of {}", place.display(), format_bytes(free), format_bytes(all));
-            if free < all / 10 {
-                Check::warning(
-                    NAME,
-                    found,
-                    "objects that do not fit are refused",
-                    "remove objects (polycast ls, polycast rm ID), or give the agent a folder with --store",
-                )
-            } else {
-                Check::ok(NAME, found)
-            }
-        }
-        _ => Check::warning(
-            NAME,
+pub(super) const MEMORY: &str = "/dev/shm";
+/// A folder of objects on a file system with less than this is small: containers have 64 MiB of shared memory unless they are told otherwise.
+const SMALL_BYTES: u64 = 256 << 20;
+
+/// A folder in which agents keep objects.
+pub(super) fn store(place: &Path, checks: &mut Vec<Check>) {
+    let room = rustix::fs::statvfs(place).ok().filter(|stat| stat.f_blocks > 0);
+    checks.push(match room {
+        Some(stat) => room_of(place, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
+        None => Check::warning(
+            STORE,
             format!("{} is not there", place.display()),
             "agents cannot start without a folder for objects",
             "give the agent one with --store DIR",
         ),
     });
+}
+
+const STORE: &str = "store";
+
+fn room_of(place: &Path, free_bytes: u64, all_bytes: u64) -> Check {
+    let (free, all) = (format_bytes(free_bytes), format_bytes(all_bytes));
+    let found = format!("{}: {free} free of {all}", place.display());
+    if all_bytes < SMALL_BYTES {
+        return Check::warning(
+            STORE,
+            found,
+            "objects that are larger are refused, and others make room for each other",
+            "start the container with more shared memory (--shm-size=8g), or give the agent a folder with --store",
+        );
+    }
+    if free_bytes < all_bytes / 10 {
+        return Check::warning(
+            STORE,
+            found,
+            "received objects make room for others, and what does not fit even so is refused",
+            "remove what is not needed (polycast ls, polycast rm ID), or give the agent a folder with --store",
+        );
+    }
+    Check::ok(STORE, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    #[test]
+    fn a_small_store_and_a_full_one_are_named() {
+        let verdict = |free: u64, all: u64| {
+            let check = room_of(Path::new(MEMORY), free << 20, all << 20);
+            (check.verdict, check.mend.contains("--shm-size"))
+        };
+        assert_eq!(verdict(64, 64), (Verdict::Warning, true), "what a container has");
+        assert_eq!(verdict(255, 255), (Verdict::Warning, true));
+        assert_eq!(verdict(256, 256), (Verdict::Ok, false));
+        assert_eq!(verdict(99, 1_000), (Verdict::Warning, false));
+        assert_eq!(verdict(100, 1_000), (Verdict::Ok, false));
+        let mut checks = Vec::new();
+        store(Path::new("/no/such/place"), &mut checks);
+        assert!(checks[0].found.ends_with("is not there"), "{checks:?}");
+    }
 }

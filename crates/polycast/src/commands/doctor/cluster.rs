@@ -1,21 +1,22 @@
 //! What a machine of a cluster needs besides.
 
-use super::Check;
+use super::{Check, checks};
 use crate::args::cluster::LocalArgs;
 use crate::commands::cluster;
 use polycast_types::Printable;
+use std::path::Path;
 
 /// Looks at the kernel, and at the agent and its manager.
-pub(super) fn look(local: &LocalArgs, checks: &mut Vec<Check>) {
-    kernel(checks);
-    service(local, checks);
+pub(super) fn look(local: &LocalArgs, found: &mut Vec<Check>) {
+    kernel(found);
+    service(local, found);
 }
 
 /// What this build and the kernel can do.
-fn kernel(checks: &mut Vec<Check>) {
+fn kernel(found: &mut Vec<Check>) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let missing = polycast_net::bpf::missing();
-    checks.push(match missing.first() {
+    found.push(match missing.first() {
         None => {
             Check::ok("kernel", format!("Linux {release}; this build has the programs of label switches"))
         }
@@ -29,20 +30,22 @@ fn kernel(checks: &mut Vec<Check>) {
 }
 
 /// The agent and its manager, if there are any.
-fn service(local: &LocalArgs, checks: &mut Vec<Check>) {
+fn service(local: &LocalArgs, found: &mut Vec<Check>) {
     let asked = cluster::runtime()
         .and_then(|runtime| runtime.block_on(async { Ok(cluster::connect(local).await?.status().await?) }));
     let status = match asked {
         Ok(status) => status,
         Err(failure) => {
-            checks.push(Check::skipped("agent", format!("{} (offer and accept need none)", failure.message)));
+            found.push(Check::skipped("agent", format!("{} (offer and accept need none)", failure.message)));
             return;
         }
     };
     let name = &status.agent_name;
-    checks
-        .push(Check::ok("agent", format!("{name} on {}, store {}", status.interface_address, status.store)));
-    checks.push(if status.manager_connected {
+    found.push(Check::ok("agent", format!("{name} on {}, store {}", status.interface_address, status.store)));
+    if !status.store.starts_with(checks::MEMORY) {
+        checks::store(Path::new(&status.store), found);
+    }
+    found.push(if status.manager_connected {
         let peers = status.peers.len();
         Check::ok("manager", format!("{}, {peers} other agents", status.manager_address))
     } else {
