@@ -12,6 +12,7 @@ use room::Room;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, flock};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -83,6 +84,23 @@ pub struct Placing {
     pub unpacked: bool,
 }
 
+/// Makes room where a part file's file system is full, because other programs have filled it meanwhile.
+#[derive(Clone)]
+pub struct MoreRoom(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl MoreRoom {
+    /// What this makes, which gives whether there may be more room then.
+    pub fn by(make: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        MoreRoom(Arc::new(make))
+    }
+}
+
+impl fmt::Debug for MoreRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MoreRoom")
+    }
+}
+
 /// A file that is being received.
 #[derive(Debug)]
 pub struct PartFile {
@@ -92,6 +110,7 @@ pub struct PartFile {
     placing: Placing,
     resumed: bool,
     keep: bool,
+    more: Option<MoreRoom>,
     _room: Room,
 }
 
@@ -102,6 +121,19 @@ impl PartFile {
     /// Something has the final name and is to stay, there is no room or no permission, another receiver writes there, or
     /// the part file is not one that this user has left.
     pub fn open(target: &Path, len: u64, placing: Placing) -> Result<Self, StoreError> {
+        Self::open_with(target, len, placing, None)
+    }
+
+    /// The same, where more room can be made if the file system is full, also while the file is being written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        target: &Path,
+        len: u64,
+        placing: Placing,
+        more: Option<MoreRoom>,
+    ) -> Result<Self, StoreError> {
         let path = part_path(target);
         let folder = folder_of(target);
         std::fs::create_dir_all(&folder).map_err(|source| StoreError::Io { path: folder.clone(), source })?;
@@ -115,7 +147,13 @@ impl PartFile {
         let resumed = found && there > 0 && len > 0;
         let file = Arc::new(file);
         let total = if placing.unpacked { len.saturating_mul(2) } else { len };
-        let room = Room::claim(&file, &folder, total).inspect_err(|_| {
+        let room = match Room::claim(&file, &folder, total) {
+            Err(StoreError::Full { .. }) if more.as_ref().is_some_and(|more| (more.0)()) => {
+                Room::claim(&file, &folder, total)
+            }
+            room => room,
+        };
+        let room = room.inspect_err(|_| {
             if !found {
                 // Another try finds the place as this one did.
                 let _ = std::fs::remove_file(&path);
@@ -129,6 +167,7 @@ impl PartFile {
             path: path.clone(),
             target: target.to_path_buf(),
             placing,
+            more,
             _room: room,
         };
         if !part.resumed {
@@ -162,7 +201,7 @@ impl PartFile {
             let mut pieces = bytes[at..].chunks(HOLE_LEN).take_while(|piece| !is_hole(piece));
             let len: usize = pieces.by_ref().map(<[u8]>::len).sum();
             if len > 0 {
-                self.file.write_all_at(&bytes[at..at + len], offset + at as u64).map_err(wrong)?;
+                self.write_bytes(&bytes[at..at + len], offset + at as u64).map_err(wrong)?;
             } else {
                 self.write_zeros(&bytes[at..at + HOLE_LEN], offset + at as u64).map_err(wrong)?;
             }
@@ -176,7 +215,20 @@ impl PartFile {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, how, offset, zeros.len() as u64) {
             Ok(()) => Ok(()),
-            Err(_) => self.file.write_all_at(zeros, offset),
+            Err(_) => self.write_bytes(zeros, offset),
+        }
+    }
+
+    /// Writes bytes, a second time where there was no room and more could be made.
+    fn write_bytes(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self.file.write_all_at(bytes, offset) {
+            Err(error)
+                if error.kind() == io::ErrorKind::StorageFull
+                    && self.more.as_ref().is_some_and(|more| (more.0)()) =>
+            {
+                self.file.write_all_at(bytes, offset)
+            }
+            outcome => outcome,
         }
     }
 

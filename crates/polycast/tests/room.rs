@@ -3,9 +3,11 @@
 mod common;
 
 use common::cluster::{Cluster, Daemon, socket};
-use common::{command, noise};
-use polycast_testing::{Need, needs};
+use common::{command, end, noise};
+use polycast_testing::{Need, needs, until};
+use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -19,8 +21,8 @@ struct Small {
 }
 
 impl Small {
-    fn start() -> Self {
-        let cluster = Cluster::start(&["a"]);
+    fn start(settings: &str) -> Self {
+        let cluster = Cluster::with(settings, &["a"]);
         let (store, socket) = (cluster.place.path("small"), socket(&cluster.place, "b"));
         fs::create_dir(&store).unwrap();
         let manager = cluster.managers[0].address();
@@ -44,17 +46,22 @@ impl Small {
     }
 
     /// Sends an object of its own; gives why it has not come, if it has not.
-    fn send(&self, id: u64, len: usize) -> Option<String> {
-        let (bytes, id) = (noise(len + id as usize), id.to_string());
+    fn send(&self, number: u64, len: usize) -> Option<String> {
+        let (bytes, id) = (noise(len + number as usize), number.to_string());
         let file = self.cluster.place.file("object", &bytes);
         let sent = self.cluster.at("a", &["send", &file, "--to", "b", "--id", &id]);
         assert_eq!(self.cluster.at("a", &["rm", &id]).status, 0);
         if sent.status != 0 {
             return Some(sent.stderr);
         }
-        let name = format!("{}-{id}.object", "00000000-0000-0000-0000-000000000000");
-        assert!(fs::read(self.seen(&name)).unwrap() == bytes, "object {id}");
+        assert!(fs::read(self.lies(number, false)).unwrap() == bytes, "object {id}");
         None
+    }
+
+    /// Where bytes of an object lie in its store.
+    fn lies(&self, id: u64, is_part: bool) -> PathBuf {
+        let name = format!("00000000-0000-0000-0000-000000000000-{id}.object");
+        self.seen(&if is_part { format!(".{name}.polycast-part") } else { name })
     }
 
     fn here(&self) -> Vec<u64> {
@@ -69,7 +76,7 @@ fn a_small_file_system_takes_objects_without_end() {
     if !needs(&[Need::Root, Need::Namespaces]) {
         return;
     }
-    let small = Small::start();
+    let small = Small::start("");
     for id in 1..=9 {
         assert_eq!(small.send(id, LEN), None, "object {id}");
     }
@@ -91,4 +98,35 @@ fn a_small_file_system_takes_objects_without_end() {
     fs::remove_file(&other).unwrap();
     assert_eq!(small.send(14, long), None);
     assert_eq!(small.here(), [6, 14]);
+}
+
+/// Another program takes all that is left in the middle of a transfer, which was promised room: the store makes it anew.
+#[test]
+fn room_is_made_while_an_object_comes() {
+    if !needs(&[Need::Root, Need::Namespaces]) {
+        return;
+    }
+    // The object takes a second.
+    let small = Small::start("[ip-multicast]\nrate = '40mbit'\n");
+    for id in 1..=3 {
+        assert_eq!(small.send(id, LEN), None);
+    }
+    let bytes = noise(LEN);
+    let file = small.cluster.place.file("object", &bytes);
+    let mut sending = small.cluster.begin("a", &["send", &file, "--to", "b", "--id", "4", "--slow", "wait"]);
+    until("some of it is there", || {
+        let is_some = fs::metadata(small.lies(4, true)).is_ok_and(|part| part.blocks() * 512 > 1 << 20);
+        is_some || sending.try_wait().unwrap().is_some()
+    });
+    small.daemon.signal(Signal::STOP);
+    let stat = format!("/proc/{}/stat", small.daemon.id());
+    until("it stands", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    let is_coming = fs::metadata(small.lies(4, true)).is_ok_and(|part| part.blocks() * 512 < LEN as u64);
+    fs::write(small.seen("other"), vec![1; 24 << 20]).unwrap_err();
+    small.daemon.signal(Signal::CONT);
+    let sent = end(sending);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    assert!(fs::read(small.lies(4, false)).unwrap() == bytes);
+    // On a machine that does not get to this test for a while it may have come before.
+    assert!(small.here() == [2, 3, 4] || !is_coming, "{:?}", small.here());
 }

@@ -17,7 +17,7 @@ use polycast_net::frames::FrameStream;
 use polycast_net::hash::{hash_of, parse_hex};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::permit::{self, KeptPermit};
-use polycast_net::store::StoreError;
+use polycast_net::store::{MoreRoom, PartFile, StoreError};
 use polycast_net::tls::PeerNames;
 use polycast_protocol::session::Why;
 use polycast_types::{ObjectId, Printable, Time};
@@ -25,6 +25,7 @@ use polycast_wire::control::Control;
 use polycast_wire::permit::Call;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -422,25 +423,38 @@ fn receiver(
             Rendezvous::At(invitation.source, invitation.handle)
         },
         interface: shared.interface,
-        sink: Sink::Kept { path, keeper: keeper(shared, invitation.object, name) },
+        sink: Sink::Kept { path, keeper: keeper(shared, invitation, name) },
         options: shared.default_options(),
         cancel,
     }
 }
 
-/// Keeps an object that was announced under this id, and has to have this name.
-fn keeper(shared: &Arc<Shared>, id: ObjectId, name: Option<&str>) -> Keeper {
-    let (shared, name) = (Arc::clone(shared), name.map(str::to_string));
-    Keeper::by(move |mut part, object| {
+/// Keeps the object of an invitation, which has to have this name.
+fn keeper(shared: &Arc<Shared>, invitation: &Invitation, name: Option<&str>) -> Keeper {
+    let (id, bytes, name) = (invitation.object, invitation.object_len, name.map(str::to_string));
+    let (here, also_here) = (Arc::clone(shared), Arc::clone(shared));
+    let keep = move |mut part: PartFile, object: &Verified| {
         if let Err(error) = check(id, name.as_deref(), object) {
             part.discard();
             return Err(error);
         }
         // All of it is right: whatever fails now, another try needs no byte.
         part.keep_for_later();
-        let arrived = Arrived { part: part.path(), file: &part.file() };
-        shared.store.keep(id, &arrived, &description(object)).map_err(TransferError::System)
-    })
+        let (file, description) = (part.file(), description(object));
+        let keep = || here.store.keep(id, &Arrived { part: part.path(), file: &file }, &description);
+        let kept = match keep() {
+            Err(error) if error.kind() == ErrorKind::StorageFull && more_room(&here, id, bytes) => keep(),
+            kept => kept,
+        };
+        kept.map_err(TransferError::System)
+    };
+    Keeper::by(keep, MoreRoom::by(move || more_room(&also_here, id, bytes)))
+}
+
+/// Makes room anew for an object that comes: other programs have filled the store's file system meanwhile. Gives whether it did.
+fn more_room(shared: &Shared, id: ObjectId, bytes: u64) -> bool {
+    let made = shared.limits.make_room(&shared.catalog, &shared.store, id, bytes);
+    made.inspect_err(|refusal| tracing::warn!(object = %id, %refusal, "no more room can be made")).is_ok()
 }
 
 /// Whether what has come is what was announced.

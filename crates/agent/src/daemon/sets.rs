@@ -771,6 +771,12 @@ mod tests {
             assert_eq!(sets.contains_key(&id), is_whole, "{written:?}");
             assert_eq!(found.iter().any(|one| one.id == id), is_whole);
             assert_eq!(store.path(id).exists(), stays, "{written:?}");
+            let lies = if stays { store.path(id) } else { polycast_net::store::part_path(&store.path(id)) };
+            assert_eq!(
+                fs::read(lies).unwrap(),
+                list,
+                "a list that does not count is checked by its next transfer"
+            );
         }
     }
 }

@@ -60,7 +60,7 @@ pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, R
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::priority::Dscp;
-use polycast_net::store::PartFile;
+use polycast_net::store::{MoreRoom, PartFile};
 use polycast_net::tls::Security;
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
@@ -295,10 +295,13 @@ pub struct Verified {
     pub root: String,
 }
 
-/// Gives a verified object its place in a store, where it would survive whatever happens next, or says why it has none there. The source
-/// hears only then that it is here.
+/// An agent's store, as a transfer sees it: it gives a verified object its place, where it would survive whatever happens next, or says why it
+/// has none there; the source hears only then that it is here. And it makes room where its file system is full.
 #[derive(Clone)]
-pub struct Keeper(Arc<Keeping>);
+pub struct Keeper {
+    keep: Arc<Keeping>,
+    more: MoreRoom,
+}
 
 type Keeping = dyn Fn(PartFile, &Verified) -> Result<(), TransferError> + Send + Sync;
 
@@ -306,8 +309,9 @@ impl Keeper {
     /// One that does this.
     pub fn by(
         keep: impl Fn(PartFile, &Verified) -> Result<(), TransferError> + Send + Sync + 'static,
+        more: MoreRoom,
     ) -> Self {
-        Keeper(Arc::new(keep))
+        Keeper { keep: Arc::new(keep), more }
     }
 
     /// Keeps an object whose bytes are all in its part file.
@@ -315,7 +319,7 @@ impl Keeper {
     /// # Errors
     /// The store does not take it, or fails.
     pub fn keep(&self, part: PartFile, object: &Verified) -> Result<(), TransferError> {
-        (self.0)(part, object)
+        (self.keep)(part, object)
     }
 }
 

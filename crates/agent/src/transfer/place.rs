@@ -44,7 +44,11 @@ pub(super) fn make_room(
         archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
     }
     let placing = Placing { replace, unpacked };
-    let part = PartFile::open(&target, offer.geometry.object_len, placing)?;
+    let more = match sink {
+        Sink::Kept { keeper, .. } => Some(keeper.more.clone()),
+        _ => None,
+    };
+    let part = PartFile::open_with(&target, offer.geometry.object_len, placing, more)?;
     Ok((target, part))
 }
 

@@ -316,3 +316,19 @@ fn a_copy_leaves_holes() {
         "as long as it says it is"
     );
 }
+
+/// Where there is too little room for an object more is made once, and what is made counts.
+#[test]
+fn more_room_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counts = Arc::clone(&asked);
+    let more = MoreRoom::by(move || counts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0);
+    let open = |len| PartFile::open_with(&dir.path().join("object"), len, PLAIN, Some(more.clone()));
+    for times in 1..=2 {
+        assert!(matches!(open(u64::MAX / 2).unwrap_err(), StoreError::Full { .. }));
+        assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), times);
+    }
+    open(10).unwrap().write(b"0123456789", 0).unwrap();
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 2, "there was room");
+}

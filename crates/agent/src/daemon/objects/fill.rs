@@ -16,8 +16,8 @@ use polycast_net::store::{check_name, part_path};
 use polycast_types::{ObjectId, Printable, format_bytes};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -281,7 +281,7 @@ fn write(
     let flags = rustix::fs::OFlags::NOFOLLOW.bits();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600);
-    let mut file = options.custom_flags(flags as i32).open(&path).map_err(failed)?;
+    let file = options.custom_flags(flags as i32).open(&path).map_err(failed)?;
     let (mut hasher, mut sha256, mut at) = (blake3::Hasher::new(), Context::new(&SHA256), 0u64);
     let mut is_whole = false;
     while let Some(piece) = incoming.blocking_recv() {
@@ -299,7 +299,14 @@ fn write(
             room = end + ROOM_STEP;
             make_room(room)?;
         }
-        file.write_all(&piece).map_err(failed)?;
+        match file.write_all_at(&piece, at) {
+            // Other programs have filled the disk meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                make_room(room.max(end))?;
+                file.write_all_at(&piece, at).map_err(failed)?;
+            }
+            outcome => outcome.map_err(failed)?,
+        }
         hasher.update(&piece);
         if matches!(digest, Digest::Sha256(_)) {
             sha256.update(&piece);
