@@ -702,9 +702,10 @@ fn describe(object: &Object) -> Value {
 
 /// `polycast ls`
 fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
-    let objects: Vec<Object> = runtime()?.block_on(async {
-        let listed: Result<_, Failure> = Ok(connect(local).await?.list(None).await?);
-        listed
+    let (objects, rests) = runtime()?.block_on(async {
+        let client = connect(local).await?;
+        let (objects, status) = (client.list(None).await?, client.status().await?);
+        Ok::<_, Failure>((objects, status.rests.len()))
     })?;
     let documents: Vec<Value> = objects.iter().map(describe).collect();
     let mut text = String::new();
@@ -715,7 +716,13 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         let state = names::percent(object).map_or(state, |percent| format!("{percent:>3} %"));
         let _ = writeln!(text, "{id:>20}  {state:9}  {len:>10}  {name}");
     }
-    output::result(format, &documents, if text.is_empty() { "no objects" } else { &text })?;
+    if text.is_empty() {
+        text.push_str("no objects\n");
+    }
+    if rests > 0 {
+        let _ = writeln!(text, "and rests of {rests} that did not come: polycast status");
+    }
+    output::result(format, &documents, text.trim_end())?;
     Ok(Exit::Done)
 }
 
