@@ -273,15 +273,7 @@ fn write(
     make_room(room)?;
     let path = part_path(&shared.store.path(id));
     let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
-    // A process that has mapped what an earlier try has left keeps that.
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let file = options.custom_flags(flags as i32).open(&path).map_err(failed)?;
+    let file = new_part(&path).map_err(failed)?;
     let (mut hasher, mut sha256, mut at) = (blake3::Hasher::new(), Context::new(&SHA256), 0u64);
     let mut is_whole = false;
     while let Some(piece) = incoming.blocking_recv() {
@@ -324,6 +316,18 @@ fn write(
     check(digest, sha256, &path, at)?;
     receive.progress().total.store(at, Ordering::Relaxed);
     Ok(Written { length: at, root: hasher.finalize().to_hex().to_string(), part: path, file })
+}
+
+/// Makes an empty part file. A process that has mapped what an earlier try has left keeps that.
+fn new_part(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    options.custom_flags(flags as i32).open(path)
 }
 
 /// Whether a user has room for so many bytes in its part of the store.
