@@ -422,8 +422,11 @@ impl Leases {
         let Join { agent, address, from, leases } = join;
         let result = match self.members.join(now, &agent, address, from) {
             Err(refusal) => Err(refusal),
-            Ok(Arrival { session, before }) => {
-                self.touch(RecordKey::Member(agent.name.clone()));
+            Ok(Arrival { session, before, is_again }) => {
+                // All agents come again to each new leader, which has their records.
+                if !is_again {
+                    self.touch(RecordKey::Member(agent.name.clone()));
+                }
                 if let Some(incarnation) = before {
                     // The run before is dead, whatever it held or wanted is not needed any more.
                     let before = AgentKey { name: agent.name.clone(), incarnation };

@@ -99,6 +99,8 @@ pub(super) struct Arrival {
     pub(super) session: u64,
     /// Another run of it that was here before.
     pub(super) before: Option<u64>,
+    /// It was here in the same run and place: nothing has changed that is recorded.
+    pub(super) is_again: bool,
 }
 
 #[derive(Debug)]
@@ -274,8 +276,11 @@ impl Members {
         let presence = Presence::Here { session, from };
         let member = Member { host, incarnation: agent.incarnation, address, heard_at: now, presence };
         self.enter(name.clone(), member);
+        let is_again = before
+            .as_ref()
+            .is_some_and(|before| (before.incarnation, before.address) == (agent.incarnation, address));
         let before = before.map(|member| member.incarnation).filter(|before| *before != agent.incarnation);
-        Ok(Arrival { session, before })
+        Ok(Arrival { session, before, is_again })
     }
 
     /// Whether another run of an agent may take its place: not that of one that lives, and a restart on the same host at once;
@@ -552,11 +557,11 @@ mod tests {
             members.join(at(1), &agent("a", incarnation), (ip, 8), HOME)
         };
         let moved = come(&mut members, 1, [10, 0, 0, 2]);
-        assert!(matches!(moved, Ok(Arrival { before: None, session: 2 })), "the same run has moved");
+        assert!(matches!(moved, Ok(Arrival { before: None, session: 2, is_again: false })), "the same run has moved");
         let taken = come(&mut members, 2, [10, 0, 0, 3]).err();
         assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: HOME }));
         let again = come(&mut members, 2, [10, 0, 0, 2]);
-        assert!(matches!(again, Ok(Arrival { before: Some(1), session: 3 })));
+        assert!(matches!(again, Ok(Arrival { before: Some(1), session: 3, .. })));
         let member = members.get("a").unwrap();
         assert_eq!((member.host, member.incarnation, member.address), (host, 2, ([10, 0, 0, 2], 8)));
         assert_eq!(members.entry("a").map(|(name, member)| member.key(name)), Some(agent("a", 2)));

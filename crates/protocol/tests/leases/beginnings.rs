@@ -426,3 +426,26 @@ fn after_the_largest_number_the_free_ones_are_given() {
     assert_eq!(["a", "b", "host-1", "a"].map(|name| manager.know_host(name).0), [1, 3, 2, 1]);
     assert!(manager.know_host_as("c", HostId(u32::MAX)).is_err());
 }
+
+/// All agents come again to each new leader, which has their records: it writes none of them anew, but for those that have moved or are
+/// another run.
+#[test]
+fn agents_that_come_again_write_nothing() {
+    let make = || manager(1, false);
+    let mut store = BTreeMap::new();
+    let mut first = with_three_agents(make());
+    write(&mut store, &mut first);
+    let mut next = make();
+    assert_eq!(next.restore(Time(5), records(&store)), []);
+    assert_eq!(with_three_agents(next).changes(), []);
+    let mut third = make();
+    assert_eq!(third.restore(Time(5), records(&store)), []);
+    let moved = Join { agent: agent(1, 1), address: ([10, 0, 0, 99], 7401), leases: Vec::new() };
+    for input in [join(0, 1), Input::Join(moved), join(2, 2)] {
+        apply(&mut third, Time(6), input);
+    }
+    let changes = third.changes();
+    let keys: Vec<String> = changes.iter().map(|(key, _)| key.to_string()).collect();
+    assert_eq!(keys, ["member/host-1", "member/host-2"]);
+    assert!(changes.iter().all(|(_, record)| record.is_some()));
+}
