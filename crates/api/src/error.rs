@@ -139,6 +139,12 @@ impl Refusal {
         };
         Refusal { kind: Kind::NotLeader, message, leader: leader.map(str::to_string) }
     }
+
+    /// The refusal of a manager that sees that none can lead, and why.
+    #[must_use]
+    pub fn no_leader(why: &str) -> Self {
+        Refusal::new(Kind::NotLeader, format!("no manager leads now: {why}"))
+    }
 }
 
 /// Turns down a peer of another protocol version.

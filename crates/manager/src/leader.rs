@@ -5,6 +5,8 @@
 //! state behind it is written, so that no grant is forgotten and none is given twice.
 
 #[cfg(test)]
+mod ages;
+#[cfg(test)]
 mod tests;
 
 use crate::config::ManagerConfig;
@@ -13,6 +15,7 @@ use crate::store::{Etcd, Loaded, Mandate, Store, StoreError};
 use polycast_protocol::leases::RecordKey;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::mem::Discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -22,6 +25,12 @@ use tokio::time::Instant;
 const LOOK: Duration = Duration::from_millis(200);
 /// The longest pause after a time in which this manager led for less than that.
 const REST_MAX: Duration = Duration::from_secs(5);
+/// How often a manager looks whether there is room in an etcd that is full: the database is asked about and compacted then.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(5);
+/// Managers make room one after the other, each [`LOOK`] after one before it: by their addresses they have so many places.
+const TURNS: u32 = 8;
+/// How often the log says again what is still wrong.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// So many of the records that are set aside are named in the log, one by one.
 const NAMED_MAX: usize = 20;
 
@@ -32,6 +41,33 @@ pub(crate) enum Role {
     Leader(Arc<Core>),
     /// It does not; the leader's address where it is known.
     Follower(Option<String>),
+    /// No manager leads, as far as this one can see, and it cannot either: why.
+    Leaderless(String),
+}
+
+/// What is wrong with etcd, as far as the log has it. It is said when it begins and when it becomes something else, and then once a minute:
+/// managers look five times a second.
+#[derive(Debug, Default)]
+struct Trouble(Option<(Discriminant<StoreError>, Instant)>);
+
+impl Trouble {
+    /// Says what is wrong, if it is time to; gives whether it was.
+    fn say(&mut self, error: &StoreError) -> bool {
+        let (kind, now) = (std::mem::discriminant(error), Instant::now());
+        if self.0.is_some_and(|(before, said_at)| before == kind && now - said_at < SAY_AGAIN) {
+            return false;
+        }
+        self.0 = Some((kind, now));
+        tracing::warn!(%error, "no manager can lead, as far as this one sees");
+        true
+    }
+
+    /// Nothing is wrong any more.
+    fn is_over(&mut self) {
+        if self.0.take().is_some() {
+            tracing::warn!("managers can lead again");
+        }
+    }
 }
 
 /// Competes and leads, and does not end.
@@ -43,39 +79,78 @@ pub(crate) async fn compete<E: Etcd>(
     around: &Around,
 ) {
     let mut rest = LOOK;
+    let mut trouble = Trouble::default();
+    // Where etcd is full: when it is looked at again.
+    let mut try_at = Instant::now();
     loop {
         match store.leader().await {
             Ok(Some(leader)) => {
+                trouble.is_over();
                 role.send_replace(Role::Follower(Some(leader)));
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            Ok(None) if Instant::now() < try_at => {
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot see which manager leads");
-                role.send_replace(Role::Follower(None));
+                trouble.say(&error);
+                role.send_replace(Role::Leaderless(error.to_string()));
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
         }
         match store.campaign(address, config.etcd.ttl_s).await {
             Ok(Some(mandate)) => {
+                trouble.is_over();
+                role.send_replace(Role::Follower(None));
                 let begun = Instant::now();
                 let error = lead(config, store, mandate, role, around).await;
                 tracing::warn!(%error, "leads no more");
-                role.send_replace(Role::Follower(None));
+                role.send_replace(match &error {
+                    StoreError::Superseded => Role::Follower(None),
+                    error => Role::Leaderless(error.to_string()),
+                });
                 store.revoke(mandate.lease).await;
                 // What has ended this at once may do so again; another manager may be better off meanwhile.
                 rest = if begun.elapsed() < REST_MAX { (rest * 2).min(REST_MAX) } else { LOOK };
                 tokio::time::sleep(rest).await;
             }
             Ok(None) => tokio::time::sleep(LOOK).await,
+            Err(StoreError::Full) => {
+                if let Err(error) = make_room(store, address, role).await {
+                    trouble.say(&error);
+                    role.send_replace(Role::Leaderless(error.to_string()));
+                    try_at = Instant::now() + LOOK_FOR_ROOM;
+                }
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot become the leader");
+                trouble.say(&error);
+                role.send_replace(Role::Leaderless(error.to_string()));
                 tokio::time::sleep(LOOK).await;
             }
         }
     }
+}
+
+/// Makes room in an etcd that is full, if that can be done.
+async fn make_room<E: Etcd>(
+    store: &Store<E>,
+    address: &str,
+    role: &watch::Sender<Role>,
+) -> Result<(), StoreError> {
+    // What was said before may say more.
+    if !matches!(&*role.borrow(), Role::Leaderless(_)) {
+        role.send_replace(Role::Leaderless(StoreError::Full.to_string()));
+    }
+    // Each manager sees at the same moment that none can lead. The first one makes room, and the others find that there is some.
+    let turn = address.bytes().fold(0, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    tokio::time::sleep(LOOK * (turn % TURNS)).await;
+    store.make_room().await?;
+    tracing::warn!("etcd was full, and has room again");
+    Ok(())
 }
 
 /// Leads until that is over; gives why.
@@ -125,6 +200,7 @@ async fn lead<E: Etcd>(
         error = keep(config, store, mandate) => error,
         error = write(&core, store, mandate, restored.commits) => error,
         error = clear_away(config, store, mandate, loaded, aside) => error,
+        error = store.forget_history() => error,
         () = core.keep_time(restored.news) => unreachable!("it does not end"),
     };
     core.stop();

@@ -19,13 +19,14 @@ impl Watched for Page {
             // One that follows serves too: it says which manager leads, and takes over.
             Role::Leader(_) | Role::Follower(Some(_)) => Ok(()),
             Role::Follower(None) => Err("no manager leads".into()),
+            Role::Leaderless(why) => Err(format!("no manager leads: {why}")),
         }
     }
 
     fn metrics(&self) -> Vec<Metric> {
         let snapshot = match &*self.role.borrow() {
             Role::Leader(core) => Some(core.snapshot()),
-            Role::Follower(_) => None,
+            Role::Follower(_) | Role::Leaderless(_) => None,
         };
         let mut metrics = vec![
             gauge(

@@ -62,7 +62,6 @@ impl Service {
         api::Joined { permit_keys: key.into_iter().collect(), now_unix_s, ..self.joined.clone() }
     }
 
-    /// The core, where this manager leads.
     /// Whether it may ask: connections outlive certificates that are revoked.
     fn known_still(&self, guest: &Guest) -> Result<(), Refusal> {
         known(guest)?;
@@ -71,10 +70,12 @@ impl Service {
         security.check_again(&shown).map_err(revoked)
     }
 
+    /// The core, where this manager leads.
     fn core(&self) -> Result<Arc<Core>, Refusal> {
         match &*self.role.borrow() {
             Role::Leader(core) => Ok(Arc::clone(core)),
             Role::Follower(leader) => Err(Refusal::not_leader(leader.as_deref())),
+            Role::Leaderless(why) => Err(Refusal::no_leader(why)),
         }
     }
 }

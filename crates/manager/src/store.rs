@@ -9,14 +9,24 @@
 //!
 //! A record that is longer than a transaction takes is written in pieces beside the state; under its own key there is then how
 //! many.
+//!
+//! The leader has etcd forget its history ([`history`]), and a manager that would lead makes room in an etcd that is full ([`room`]).
 
 mod etcd;
+mod history;
 #[cfg(test)]
 pub(crate) mod pretended;
+mod room;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use etcd::Servers;
+#[cfg(test)]
+pub(crate) use history::Span;
+pub(crate) use room::Lack;
+
+use history::History;
+use room::Fullness;
 
 use polycast_net::seal::Secret;
 use polycast_protocol::leases::{Record, RecordKey};
@@ -24,6 +34,7 @@ use prost::Message as _;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Mutex;
 use std::time::Duration;
 use tonic::Status;
 use zeroize::Zeroizing;
@@ -58,6 +69,15 @@ pub(crate) enum StoreError {
     /// It cannot be reached, or refuses.
     #[error("etcd: {0}")]
     Etcd(String),
+    /// It takes no change: its database has reached its quota.
+    #[error("etcd's database is full, and it takes no change until there is room")]
+    Full,
+    /// The same, after what a manager can do about it.
+    #[error("etcd's database is full: {0}")]
+    NoRoom(#[from] Lack),
+    /// Its history is forgotten further than it was asked.
+    #[error("etcd has forgotten that already")]
+    Compacted,
     /// The lease has ended, or another manager leads.
     #[error("another manager may lead by now")]
     Superseded,
@@ -81,7 +101,12 @@ pub(crate) enum StoreError {
 
 impl From<Status> for StoreError {
     fn from(status: Status) -> Self {
-        StoreError::Etcd(polycast_api::error::innermost(&status))
+        // Its codes mean other things too; its sentences have been these since etcd 3.0.
+        match status.message() {
+            says if says.ends_with("database space exceeded") => StoreError::Full,
+            says if says.ends_with("required revision has been compacted") => StoreError::Compacted,
+            _ => StoreError::Etcd(polycast_api::error::innermost(&status)),
+        }
     }
 }
 
@@ -99,10 +124,27 @@ pub(crate) trait Etcd: Send + Sync {
     ) -> impl Future<Output = Result<api::TxnResponse, StoreError>> + Send;
     /// Gives a lease; keys that are bound to it go when it ends.
     fn grant(&self, ttl_s: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
-    /// Keeps a lease alive for another while; gives how long, 0 if it has ended.
-    fn keep_alive(&self, lease: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
+    /// Keeps a lease alive for another while; it says how long, 0 if it has ended.
+    fn keep_alive(
+        &self,
+        lease: i64,
+    ) -> impl Future<Output = Result<api::LeaseKeepAliveResponse, StoreError>> + Send;
     /// Ends a lease.
     fn revoke(&self, lease: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Forgets what was before a revision; the answer may come when the room is free, or before.
+    fn compact(&self, revision: i64, until_free: bool)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Lists or changes alarms.
+    fn alarm(
+        &self,
+        request: api::AlarmRequest,
+    ) -> impl Future<Output = Result<api::AlarmResponse, StoreError>> + Send;
+    /// The addresses of the servers that are named; in the next two calls a server is the one at this place.
+    fn servers(&self) -> Vec<String>;
+    /// How one server stands.
+    fn status(&self, at: usize) -> impl Future<Output = Result<api::StatusResponse, StoreError>> + Send;
+    /// Makes the file of one server as short as what is in it; the server answers nothing meanwhile.
+    fn defragment(&self, at: usize) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// What managers have in etcd under their prefix.
@@ -110,6 +152,9 @@ pub(crate) trait Etcd: Send + Sync {
 pub(crate) struct Store<E = Servers> {
     etcd: E,
     prefix: String,
+    history: History,
+    /// Of an etcd that is full.
+    fullness: Mutex<Fullness>,
 }
 
 /// That we lead.
@@ -155,7 +200,15 @@ impl Loaded {
 impl<E: Etcd> Store<E> {
     /// What is under this prefix.
     pub(crate) fn new(etcd: E, prefix: &str) -> Self {
-        Store { etcd, prefix: prefix.trim_end_matches('/').to_string() }
+        let history = History::new(history::Span::default());
+        let prefix = prefix.trim_end_matches('/').to_string();
+        Store { etcd, prefix, history, fullness: Mutex::default() }
+    }
+
+    /// The same with another span of history.
+    #[cfg(test)]
+    pub(crate) fn keeping(self, span: Span) -> Self {
+        Store { history: History::new(span), ..self }
     }
 
     fn leader_key(&self) -> Vec<u8> {
@@ -195,8 +248,10 @@ impl<E: Etcd> Store<E> {
 
     /// The leader, by the address that it is reached at.
     pub(crate) async fn leader(&self) -> Result<Option<String>, StoreError> {
-        let found = self.get(self.leader_key()).await?;
-        Ok(found.map(|value| String::from_utf8_lossy(&value).into_owned()))
+        let request = api::RangeRequest { key: self.leader_key(), range_end: Vec::new(), limit: 1 };
+        let found = self.etcd.range(request).await?;
+        self.history.see(found.header.as_ref(), 0);
+        Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
     }
 
     /// Tries to become the leader; gives `None` if there is one.
@@ -213,6 +268,7 @@ impl<E: Etcd> Store<E> {
             self.revoke(lease).await;
             return Ok(None);
         }
+        self.is_full_no_more();
         let revision = outcome.header.map_or(0, |header| header.revision);
         Ok(Some(Mandate { lease, revision }))
     }
@@ -229,10 +285,9 @@ impl<E: Etcd> Store<E> {
 
     /// Keeps a lease alive for another while.
     pub(crate) async fn keep_alive(&self, mandate: Mandate) -> Result<(), StoreError> {
-        match self.etcd.keep_alive(mandate.lease).await? {
-            1.. => Ok(()),
-            _ => Err(StoreError::Superseded),
-        }
+        let kept = self.etcd.keep_alive(mandate.lease).await?;
+        self.history.see(kept.header.as_ref(), 0);
+        if kept.ttl > 0 { Ok(()) } else { Err(StoreError::Superseded) }
     }
 
     /// Ends a lease, and with it the leadership. One that cannot be ended ends by itself.
@@ -363,7 +418,10 @@ impl<E: Etcd> Store<E> {
     async fn make(&self, mandate: Mandate, changes: Vec<api::RequestOp>) -> Result<(), StoreError> {
         let compare = vec![self.leader_is(mandate.revision)];
         let txn = api::TxnRequest { compare, success: changes, failure: Vec::new() };
-        if self.etcd.txn(txn).await?.succeeded { Ok(()) } else { Err(StoreError::Superseded) }
+        let bytes = txn.encoded_len() as u64;
+        let made = self.etcd.txn(txn).await?;
+        self.history.see(made.header.as_ref(), bytes);
+        if made.succeeded { Ok(()) } else { Err(StoreError::Superseded) }
     }
 
     /// Writes changes of the state, if we still lead: all of them, or none as far as the next leader sees.
@@ -464,7 +522,9 @@ impl<E: Etcd> Store<E> {
                 success: vec![put(aside, value), delete(key, Vec::new())],
                 failure: Vec::new(),
             };
-            self.etcd.txn(txn).await?;
+            let bytes = txn.encoded_len() as u64;
+            let moved = self.etcd.txn(txn).await?;
+            self.history.see(moved.header.as_ref(), bytes);
         }
         Ok(())
     }

@@ -1,19 +1,19 @@
 //! Managers that compete, with agents, in virtual time over a pretended etcd: they crash, also between two transactions of
 //! one change, are paused, cut off from etcd or hear it badly, begin again with other settings, and find records that
-//! cannot be read or that an earlier version has written.
+//! cannot be read or that an earlier version has written. Etcd is filled by another client for a while, and forgets its history often.
 //!
 //! Checked from outside, by what agents were told: nothing is used by two at a time, nothing is taken from a holder who
 //! lives, nothing is told that was not written, and after healing a manager leads, every agent is answered and everything comes
 //! back.
 
-use super::{Role, compete};
+use super::{LOOK, LOOK_FOR_ROOM, Role, SAY_AGAIN, Trouble, compete};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Around, Seat};
 use crate::devices::{Device, DeviceId, Job, News};
 use crate::fabrics::{self, Hosts};
-use crate::store::Store;
 use crate::store::pretended::{Link, Server};
+use crate::store::{Span, Store, StoreError};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_message::Message as Told;
@@ -37,6 +37,10 @@ const STEP: Duration = Duration::from_millis(50);
 /// As managers and agents have it unless told otherwise.
 const RECONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(3);
+/// What etcd may have in its database; what managers have is a small part of it.
+const QUOTA_BYTES: u64 = 1 << 20;
+/// History is kept for so long here, and no more of it than this.
+const SPAN: Span = Span { age: Duration::from_secs(5), bytes: 16 << 10 };
 
 /// Numbers from a seed.
 struct Random(u64);
@@ -215,6 +219,9 @@ struct World {
     restarts: usize,
     /// The paths whose records have been made unreadable.
     spoilt: BTreeSet<u64>,
+    /// Another client fills etcd until then.
+    full_until: Option<Instant>,
+    fillings: usize,
 }
 
 impl World {
@@ -251,7 +258,10 @@ impl World {
             leaders: 0,
             restarts: 0,
             spoilt: BTreeSet::new(),
+            full_until: None,
+            fillings: 0,
         };
+        world.server.set_quota(QUOTA_BYTES, seed.is_multiple_of(3));
         for at in 0..MANAGERS {
             let node = world.start(at);
             world.nodes.push(node);
@@ -263,7 +273,7 @@ impl World {
         let config = settings(&mut self.random);
         let names = fabrics::host_names(&config).map(str::to_string).collect();
         let (link, gate) = (self.server.link(), Arc::<Gate>::default());
-        let store = Store::new(link.clone(), "/polycast");
+        let store = Store::new(link.clone(), "/polycast").keeping(SPAN);
         let (role, roles) = watch::channel(Role::Follower(None));
         let (around, address) = (self.around.clone(), format!("manager-{at}:1"));
         let run = Box::pin(async move { compete(&config, &store, &address, &role, &around).await });
@@ -290,7 +300,7 @@ impl World {
         let at = self.leader().filter(|_| !self.random.one_in(3));
         let at = at.unwrap_or_else(|| self.random.below(MANAGERS as u64) as usize);
         let until = Some(now + self.random.millis(200, 6_000));
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 | 1 => {
                 // A record that cannot be read, where no manager is left that knows what it was.
                 if self.leader() == Some(at) && self.random.one_in(2) {
@@ -310,6 +320,10 @@ impl World {
             5 => {
                 self.nodes[at].link.crash_after(1 + self.random.below(4));
                 self.nodes[at].dies_until = until;
+            }
+            6 => {
+                self.server.set_foreign(QUOTA_BYTES);
+                (self.full_until, self.fillings) = (until, self.fillings + 1);
             }
             _ => {
                 let agent = &mut self.agents[self.random.below(AGENTS as u64) as usize];
@@ -354,6 +368,9 @@ impl World {
 
     fn heal(&mut self, now: Instant, all: bool) {
         let is_over = |until: &mut Instant| all || *until <= now;
+        if self.full_until.take_if(is_over).is_some() {
+            self.server.set_foreign(0);
+        }
         for at in 0..MANAGERS {
             if self.nodes[at].dies_until.take_if(is_over).is_some() {
                 self.crash(at, Some(now));
@@ -409,6 +426,10 @@ impl World {
             let left = self.server.keys(&format!("/polycast/state/{kind}/"));
             assert!(left.is_empty(), "seed {seed}: {left:?} are left");
         }
+        // Two spans of history, and what there is.
+        let in_use_bytes = self.server.in_use_bytes();
+        assert!(in_use_bytes < 4 * SPAN.bytes, "seed {seed}: {in_use_bytes} bytes are in use in the end");
+        assert!(!self.server.is_full(), "seed {seed}: there is room, and the alarm stands");
     }
 
     /// Nothing is used by two, as far as both can know.
@@ -456,7 +477,7 @@ impl World {
         }
         let core = match &*node.role.borrow() {
             Role::Leader(core) => Arc::clone(core),
-            Role::Follower(_) => return,
+            Role::Follower(_) | Role::Leaderless(_) => return,
         };
         let join = api::Join {
             protocol_version: PROTOCOL_VERSION,
@@ -650,6 +671,7 @@ const OLD: [(&str, &str); 4] = [
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_always_leads_and_nothing_is_lent_twice() {
     let (mut granted, mut leaders, mut restarts, mut spoilt) = (0, 0, 0, 0);
+    let (mut fillings, mut defragmentations) = (0, 0);
     let first = std::env::var("POLYCAST_SEED").map_or(0, |text| text.parse::<u64>().unwrap());
     for seed in first..first + SEEDS {
         let mut world = World::new(seed);
@@ -658,11 +680,15 @@ async fn a_new_leader_always_leads_and_nothing_is_lent_twice() {
         leaders += world.leaders;
         restarts += world.restarts;
         spoilt += world.spoilt.len();
+        fillings += world.fillings;
+        defragmentations += world.server.upkeep().1;
         world.nodes.iter_mut().filter_map(|node| node.task.take()).for_each(|task| task.abort());
     }
     println!("{granted} paths lent by {leaders} leaders, {restarts} restarts, {spoilt} records spoilt");
+    println!("etcd filled {fillings} times, and defragmented {defragmentations} times");
     assert!(granted as u64 > 20 * SEEDS && leaders as u64 > 4 * SEEDS, "too little happens");
     assert!(restarts as u64 > 4 * SEEDS && spoilt > 0, "too little fails");
+    assert!(fillings as u64 > SEEDS && defragmentations > SEEDS / 2, "etcd is seldom full");
 }
 
 /// How many seeds a test runs.
@@ -709,7 +735,75 @@ async fn a_leader_that_is_cut_off_steps_down() {
     let leads = role.wait_for(|role| matches!(role, Role::Leader(_)));
     tokio::time::timeout(Duration::from_secs(5), leads).await.expect("it leads soon").unwrap();
     node.link.set_cut(true);
-    let follows = role.wait_for(|role| matches!(role, Role::Follower(_)));
+    let follows = role.wait_for(|role| !matches!(role, Role::Leader(_)));
     tokio::time::timeout(Duration::from_secs(4), follows).await.expect("it steps down").unwrap();
     node.task.unwrap().abort();
+}
+
+/// A world without agents, of these managers.
+fn alone(count: usize) -> World {
+    let mut world = World::new(3);
+    world.nodes.drain(..).filter_map(|node| node.task).for_each(|task| task.abort());
+    world.server = Server::new();
+    world.server.set_quota(QUOTA_BYTES, false);
+    for at in 0..count {
+        let node = world.start(at);
+        world.nodes.push(node);
+    }
+    world
+}
+
+/// An etcd that another client fills is named to all who ask; it is not defragmented again and again. When there is room
+/// a manager leads by itself, and only one of them has made room.
+#[tokio::test(start_paused = true)]
+async fn a_manager_leads_again_when_a_full_etcd_has_room() {
+    let mut world = alone(3);
+    let mut looked = 0;
+    while world.leader().is_none() {
+        tokio::time::sleep(LOOK).await;
+        looked += 1;
+        assert!(looked < 100, "none leads");
+    }
+    let first = world.leader().unwrap();
+    world.server.set_foreign(QUOTA_BYTES);
+    // It leads as long as it has nothing to write: that takes nothing.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(world.leader(), Some(first));
+    world.join(first, Instant::now());
+    let mut role = world.nodes[first].role.clone();
+    let is_told = |role: &Role, what: &str| matches!(role, Role::Leaderless(why) if why.contains(what));
+    let full = role.wait_for(|role| is_told(role, "etcd's database is full"));
+    tokio::time::timeout(Duration::from_secs(5), full).await.expect("it steps down").unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for node in &world.nodes {
+        assert!(is_told(&node.role.borrow(), "start etcd with a larger"), "{:?}", node.role.borrow());
+    }
+    assert_eq!(world.server.upkeep().1, 3, "each of them has tried once");
+    let asked = world.server.revision();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.server.revision(), asked, "nothing is written meanwhile");
+    world.server.set_foreign(0);
+    tokio::time::sleep(LOOK_FOR_ROOM + Duration::from_secs(2)).await;
+    assert!(world.leader().is_some(), "{:?}", world.nodes[0].role.borrow());
+    assert_eq!((world.server.upkeep().1, world.server.is_full()), (4, false), "one of them has made room");
+    world.nodes.iter_mut().filter_map(|node| node.task.take()).for_each(|task| task.abort());
+}
+
+/// What is wrong is said when it begins, when it becomes something else, and once a minute.
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_etcd_is_not_said_five_times_a_second() {
+    let mut trouble = Trouble::default();
+    let silent = || StoreError::Etcd("it does not answer in time".into());
+    let mut said = 0;
+    for _ in 0..5 * 150 {
+        said += usize::from(trouble.say(&StoreError::Full));
+        tokio::time::sleep(LOOK).await;
+    }
+    assert_eq!(said, 3, "in 150 s");
+    assert!(trouble.say(&silent()), "it is something else");
+    assert!(!trouble.say(&silent()));
+    trouble.is_over();
+    assert!(trouble.say(&silent()), "it begins");
+    tokio::time::sleep(SAY_AGAIN).await;
+    assert!(trouble.say(&silent()));
 }

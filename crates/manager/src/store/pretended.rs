@@ -1,13 +1,19 @@
-//! An etcd in memory and in tokio's time, as far as managers use one: keys, transactions, leases that end. Every manager has a
-//! link to it of its own, which can be slow, cut, or lose answers.
+//! An etcd in memory and in tokio's time, as far as managers use one: keys, transactions, leases that end, a history that takes room
+//! until it is forgotten, and a quota. Every manager has a link to it of its own, which can be slow, cut, or lose answers.
 
 use super::{ANSWER_TIMEOUT, Etcd, StoreError, api};
+use api::alarm_request::AlarmAction;
 use api::compare::TargetUnion;
 use api::request_op::Request as Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The number of the only member.
+const MEMBER: u64 = 7;
+/// What a revision takes beside its key and its value, in bytes.
+const REVISION_LEN: u64 = 100;
 
 #[derive(Clone, Debug)]
 struct Value {
@@ -27,6 +33,22 @@ struct State {
     /// Every key that ever was.
     ever: BTreeSet<Vec<u8>>,
     random: u64,
+    /// What is not there any more: the revision that has ended it, and how many bytes it takes until that is forgotten.
+    past: Vec<(i64, u64)>,
+    /// What is before this revision is forgotten.
+    compacted: i64,
+    compactions: u64,
+    defragmentations: u64,
+    /// How many bytes other clients have in use.
+    foreign_bytes: u64,
+    /// How long the file of the database is.
+    file_bytes: u64,
+    quota_bytes: Option<u64>,
+    /// Whether it says what its quota is.
+    tells_quota: bool,
+    is_full: bool,
+    /// Whether it lets managers defragment it.
+    is_locked: bool,
 }
 
 /// The server.
@@ -83,6 +105,45 @@ impl Server {
         self.lock().apply(&Op::RequestPut(request));
     }
 
+    /// It takes no more than so many bytes.
+    pub(crate) fn set_quota(&self, bytes: u64, tells: bool) {
+        let mut state = self.lock();
+        (state.quota_bytes, state.tells_quota) = (Some(bytes), tells);
+    }
+
+    /// Other clients have so many bytes in use, whatever its quota.
+    pub(crate) fn set_foreign(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.foreign_bytes = bytes;
+        state.revision += 1;
+        state.grow();
+    }
+
+    /// Whether it lets managers defragment it.
+    pub(crate) fn set_locked(&self, is_locked: bool) {
+        self.lock().is_locked = is_locked;
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().is_full
+    }
+
+    /// How much of its file is in use.
+    pub(crate) fn in_use_bytes(&self) -> u64 {
+        self.lock().in_use_bytes()
+    }
+
+    /// How often it was compacted, and defragmented.
+    pub(crate) fn upkeep(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.compactions, state.defragmentations)
+    }
+
+    /// How many revisions it has had.
+    pub(crate) fn revision(&self) -> i64 {
+        self.lock().revision
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap();
         let now = Instant::now();
@@ -103,7 +164,65 @@ impl State {
 
     fn end(&mut self, lease: i64) {
         self.leases.remove(&lease);
-        self.values.retain(|_, value| value.lease == 0 || value.lease != lease);
+        self.remove(|_, value| value.lease != 0 && value.lease == lease);
+    }
+
+    /// Removes what is so; as with etcd that makes a revision if there is any.
+    fn remove(&mut self, is_meant: impl Fn(&[u8], &Value) -> bool) {
+        let gone = self.values.extract_if(.., |key, value| is_meant(key, value));
+        let gone: Vec<u64> = gone.map(|(key, value)| len(&key, &value.value)).collect();
+        if !gone.is_empty() {
+            self.revision += 1;
+            self.past.extend(gone.into_iter().map(|len| (self.revision, len + REVISION_LEN)));
+        }
+    }
+
+    fn in_use_bytes(&self) -> u64 {
+        let now: u64 = self.values.iter().map(|(key, value)| len(key, &value.value)).sum();
+        now + self.past.iter().map(|(_, len)| len).sum::<u64>() + self.foreign_bytes
+    }
+
+    /// A file only grows by itself.
+    fn grow(&mut self) {
+        self.file_bytes = self.file_bytes.max(self.in_use_bytes());
+    }
+
+    /// Whether it takes so many bytes more. As with etcd, one that does not is full until that is taken back.
+    fn takes(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.is_full |= self.quota_bytes.is_some_and(|quota| self.file_bytes + bytes > quota);
+        if self.is_full { Err(StoreError::Full) } else { Ok(()) }
+    }
+
+    fn header(&self) -> Option<api::ResponseHeader> {
+        Some(api::ResponseHeader {
+            revision: self.revision,
+            member_id: MEMBER,
+            ..api::ResponseHeader::default()
+        })
+    }
+
+    fn compact(&mut self, revision: i64) -> Result<(), StoreError> {
+        assert!(revision <= self.revision, "{revision} is no revision yet: there are {}", self.revision);
+        if revision <= self.compacted {
+            return Err(StoreError::Compacted);
+        }
+        self.compacted = revision;
+        self.compactions += 1;
+        self.past.retain(|(ended, _)| *ended > revision);
+        Ok(())
+    }
+
+    fn alarm(&mut self, request: &api::AlarmRequest) -> api::AlarmResponse {
+        if request.action() == AlarmAction::Deactivate {
+            let is_its_own = request.member_id == MEMBER && request.alarm() == api::AlarmType::Nospace;
+            assert!(is_its_own, "managers take back no other alarm: {request:?}");
+            self.is_full = false;
+        }
+        // One of another kind stands too.
+        let alarms = [api::AlarmType::Corrupt, api::AlarmType::Nospace];
+        let stand = alarms.into_iter().filter(|kind| *kind == api::AlarmType::Corrupt || self.is_full);
+        let alarms = stand.map(|kind| api::AlarmMember { member_id: MEMBER, alarm: kind.into() }).collect();
+        api::AlarmResponse { alarms }
     }
 
     fn holds(&self, compare: &api::Compare) -> bool {
@@ -130,13 +249,16 @@ impl State {
                 let mod_revision = self.revision;
                 let value =
                     Value { value: put.value.clone(), create_revision, mod_revision, lease: put.lease };
-                self.values.insert(put.key.clone(), value);
+                if let Some(before) = self.values.insert(put.key.clone(), value) {
+                    self.past.push((mod_revision, len(&put.key, &before.value)));
+                }
+                self.grow();
             }
             Op::RequestDeleteRange(delete) if delete.range_end.is_empty() => {
-                self.values.remove(&delete.key);
+                self.remove(|key, _| key == delete.key);
             }
             Op::RequestDeleteRange(delete) => {
-                self.values.retain(|key, _| *key < delete.key || *key >= delete.range_end);
+                self.remove(|key, _| key >= delete.key.as_slice() && key < delete.range_end.as_slice());
             }
             Op::RequestRange(_) => panic!("managers do not read in transactions"),
         }
@@ -165,8 +287,13 @@ impl State {
             .collect();
         let more = kvs.len() > request.limit as usize;
         kvs.truncate(request.limit as usize);
-        api::RangeResponse { kvs, more }
+        api::RangeResponse { header: self.header(), kvs, more }
     }
+}
+
+/// What a key and its value take.
+fn len(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + REVISION_LEN
 }
 
 impl Link {
@@ -217,16 +344,24 @@ impl Etcd for Link {
     async fn txn(&self, request: api::TxnRequest) -> Result<api::TxnResponse, StoreError> {
         assert!(request.success.len() <= 128, "etcd takes 128 changes");
         assert!(prost::Message::encoded_len(&request) <= 3 << 19, "etcd takes 1.5 MiB");
+        let ops = || request.success.iter().filter_map(|op| op.request.as_ref());
+        let put_bytes = ops().filter_map(|op| match op {
+            Op::RequestPut(put) => Some(len(&put.key, &put.value)),
+            _ => None,
+        });
+        let put_bytes: u64 = put_bytes.sum();
         let answer = self.ask(|state| {
+            // Keys can be removed from one that is full.
+            if put_bytes > 0 {
+                state.takes(put_bytes)?;
+            }
             let succeeded = request.compare.iter().all(|compare| state.holds(compare));
             if succeeded {
-                request.success.iter().filter_map(|op| op.request.as_ref()).for_each(|op| state.apply(op));
+                ops().for_each(|op| state.apply(op));
             }
-            let header =
-                Some(api::ResponseHeader { revision: state.revision, ..api::ResponseHeader::default() });
-            api::TxnResponse { header, succeeded, responses: Vec::new() }
+            Ok(api::TxnResponse { header: state.header(), succeeded, responses: Vec::new() })
         });
-        let answer = answer.await;
+        let answer = answer.await.flatten();
         let dies = {
             let mut faults = self.faults.lock().unwrap();
             faults.crash_after = faults.crash_after.map(|left| left.saturating_sub(1));
@@ -239,28 +374,68 @@ impl Etcd for Link {
     }
 
     async fn grant(&self, ttl_s: i64) -> Result<i64, StoreError> {
-        self.ask(|state| {
+        let granted = self.ask(|state| {
+            state.takes(0)?;
             state.last_lease += 1;
             let ttl = Duration::from_secs(ttl_s.unsigned_abs());
             let lease = state.last_lease;
             state.leases.insert(lease, (Instant::now() + ttl, ttl));
-            lease
-        })
-        .await
+            Ok(lease)
+        });
+        granted.await.flatten()
     }
 
-    async fn keep_alive(&self, lease: i64) -> Result<i64, StoreError> {
-        self.ask(|state| match state.leases.get_mut(&lease) {
-            Some((ends_at, ttl)) => {
-                *ends_at = Instant::now() + *ttl;
-                ttl.as_secs() as i64
-            }
-            None => 0,
+    async fn keep_alive(&self, lease: i64) -> Result<api::LeaseKeepAliveResponse, StoreError> {
+        self.ask(|state| {
+            let ttl = match state.leases.get_mut(&lease) {
+                Some((ends_at, ttl)) => {
+                    *ends_at = Instant::now() + *ttl;
+                    ttl.as_secs() as i64
+                }
+                None => 0,
+            };
+            api::LeaseKeepAliveResponse { header: state.header(), id: lease, ttl }
         })
         .await
     }
 
     async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
         self.ask(|state| state.end(lease)).await
+    }
+
+    async fn compact(&self, revision: i64, _until_free: bool) -> Result<(), StoreError> {
+        self.ask(|state| state.compact(revision)).await.flatten()
+    }
+
+    async fn alarm(&self, request: api::AlarmRequest) -> Result<api::AlarmResponse, StoreError> {
+        self.ask(|state| state.alarm(&request)).await
+    }
+
+    fn servers(&self) -> Vec<String> {
+        vec!["etcd:1".into()]
+    }
+
+    async fn status(&self, _at: usize) -> Result<api::StatusResponse, StoreError> {
+        self.ask(|state| api::StatusResponse {
+            header: state.header(),
+            version: "3.4.0".into(),
+            db_size: state.file_bytes as i64,
+            db_size_in_use: state.in_use_bytes() as i64,
+            db_size_quota: state.quota_bytes.filter(|_| state.tells_quota).unwrap_or(0) as i64,
+        })
+        .await
+    }
+
+    async fn defragment(&self, _at: usize) -> Result<(), StoreError> {
+        self.ask(|state| {
+            if state.is_locked {
+                return Err(StoreError::Etcd("permission denied".into()));
+            }
+            state.defragmentations += 1;
+            state.file_bytes = state.in_use_bytes();
+            Ok(())
+        })
+        .await
+        .flatten()
     }
 }

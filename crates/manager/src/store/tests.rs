@@ -9,6 +9,9 @@ use polycast_testing::{HANG, folder_in_memory};
 #[allow(dead_code, reason = "other tests need all of it")]
 mod real;
 
+/// As little as a real etcd is given here: its file is 24 KiB long when it is empty.
+const QUOTA_BYTES: u64 = 4 << 20;
+
 fn member(name: &str) -> (RecordKey, Option<Record>) {
     let agent = AgentKey { name: name.into(), incarnation: 7 };
     let record = Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
@@ -59,7 +62,9 @@ async fn etcd_is_reached_over_tls_with_certificates() {
     let folder = folder_in_memory();
     issue(folder.path(), "ca", &["etcd", "manager"]);
     issue(folder.path(), "other", &["foreign"]);
-    let Some((_etcd, client)) = real::start_sealed(folder.path().to_str().unwrap()) else { return };
+    let Some((_etcd, client)) = real::start_sealed(folder.path().to_str().unwrap(), QUOTA_BYTES) else {
+        return;
+    };
     let file = |name: &str| folder.path().join(name);
     let own = |name: &str| Some((file(&format!("{name}.pem")), file(&format!("{name}.key"))));
     let store = |ca: &str, own| {
@@ -296,4 +301,180 @@ async fn many_records_are_read_once_each() {
     let names = names(&store.load(mandate).await.unwrap());
     let unique: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!((names.len(), unique.len()), (2_100, 2_100));
+}
+
+/// How etcd's database stands.
+async fn size(store: &Store) -> api::StatusResponse {
+    store.etcd.status(0).await.unwrap()
+}
+
+/// Writes members anew, again and again, as often as that takes to write many times what there may be; meanwhile the history is
+/// forgotten, and the file stays as short as it was early on.
+#[tokio::test]
+async fn history_stays_level_in_a_small_etcd() {
+    const SPAN_BYTES: u64 = 128 << 10;
+    let folder = folder_in_memory();
+    let Some((_etcd, client)) = real::start_small(folder.path().to_str().unwrap(), QUOTA_BYTES) else {
+        return;
+    };
+    let store = patient(&[client], None).keeping(Span { age: Duration::from_secs(3_600), bytes: SPAN_BYTES });
+    answers(&store).await;
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    let members: Vec<_> = (0..50).map(|number| member(&format!("host-{number:03}"))).collect();
+    let mut written = 0;
+    let writes = async {
+        for round in 0..500 {
+            store.write(mandate, &members).await.unwrap();
+            written += members.len();
+            // What etcd has been asked to forget it forgets a little later.
+            let begun = std::time::Instant::now();
+            while round % 10 == 0 && size(&store).await.db_size_in_use as u64 > 8 * SPAN_BYTES {
+                assert!(begun.elapsed() < HANG, "etcd forgets nothing: {:?}", size(&store).await);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = writes => {}
+        _ = store.forget_history() => unreachable!("it does not end"),
+    }
+    let file_bytes = size(&store).await.db_size as u64;
+    println!("{written} changes, a file of {file_bytes} bytes");
+    assert!(written == 25_000 && file_bytes < QUOTA_BYTES, "{file_bytes} bytes");
+    assert!(store.full_members().await.unwrap().is_empty(), "no alarm stands");
+    assert_eq!(store.load(mandate).await.unwrap().records.len(), 50, "what there is now is not forgotten");
+}
+
+/// More records than are read at a time, read while history is forgotten up to the newest revision: managers read what there is now.
+#[tokio::test]
+async fn records_are_read_in_pages_while_history_is_forgotten() {
+    let folder = folder_in_memory();
+    let Some((_etcd, client)) = real::start(folder.path().to_str().unwrap()) else { return };
+    let store = patient(&[client], None);
+    answers(&store).await;
+    let first = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    let many: Vec<_> = (0..2_100).map(|number| member(&format!("host-{number:04}"))).collect();
+    store.write(first, &many).await.unwrap();
+    store.revoke(first.lease).await;
+    let second = store.campaign("two:1", 600).await.unwrap().expect("no manager leads any more");
+    let forgets = async {
+        // One that leads no more does not know it, and another program writes.
+        loop {
+            let foreign =
+                api::TxnRequest { success: vec![put(b"/foreign".to_vec(), vec![1])], ..Default::default() };
+            let revision = store.etcd.txn(foreign).await.unwrap().header.unwrap().revision;
+            store.compact(revision, false).await.unwrap();
+        }
+    };
+    let loaded = tokio::select! {
+        loaded = store.load(second) => loaded.unwrap(),
+        () = forgets => unreachable!("it does not end"),
+    };
+    assert_eq!((loaded.records.len(), loaded.unread.len()), (2_100, 0));
+    let newest = size(&store).await.header.unwrap().revision;
+    store.compact(newest, true).await.unwrap();
+    store.compact(newest, true).await.expect("it is forgotten already");
+    assert_eq!(store.load(second).await.unwrap().records.len(), 2_100);
+}
+
+/// Another program fills etcd, over TLS; then it removes what it has written. Room is made as far as it can be, and no further.
+#[tokio::test]
+async fn room_is_made_in_a_full_etcd() {
+    let folder = folder_in_memory();
+    issue(folder.path(), "ca", &["etcd", "manager"]);
+    let Some((_etcd, client)) = real::start_sealed(folder.path().to_str().unwrap(), QUOTA_BYTES) else {
+        return;
+    };
+    let file = |name: &str| folder.path().join(name);
+    let server = ForeignServer { ca: file("ca.pem"), own: Some((file("manager.pem"), file("manager.key"))) };
+    let store = patient(&[client], Some(server));
+    answers(&store).await;
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    store.make_room().await.expect("there is room");
+    let foreign = |number: u32| put(format!("/foreign/{number}").into_bytes(), vec![1; 32 << 10]);
+    let mut count = 0;
+    let full = loop {
+        let txn = api::TxnRequest { success: vec![foreign(count)], ..Default::default() };
+        match store.etcd.txn(txn).await {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, StoreError::Full), "{full}");
+    let refused = store.write(mandate, &[member("a")]).await;
+    assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
+    store.keep_alive(mandate).await.expect("that is no change");
+    store.revoke(mandate.lease).await;
+    let refused = store.campaign("one:1", 600).await;
+    assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
+    let before = size(&store).await;
+    let lack = store.make_room().await.unwrap_err();
+    assert!(matches!(lack, Lack::InUse { .. }), "{lack}");
+    assert!(lack.to_string().contains("--quota-backend-bytes"), "{lack}");
+    assert_eq!(store.full_members().await.unwrap().len(), 1);
+    let gone = api::TxnRequest {
+        success: vec![delete(b"/foreign/".to_vec(), b"/foreign0".to_vec())],
+        ..Default::default()
+    };
+    store.etcd.txn(gone).await.expect("keys can be removed");
+    // The room is free a moment after the keys are.
+    let begun = std::time::Instant::now();
+    while let Err(lack) = store.make_room().await {
+        assert!(begun.elapsed() < HANG, "{lack}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(size(&store).await.db_size < before.db_size / 4, "{:?}", size(&store).await);
+    assert!(store.full_members().await.unwrap().is_empty(), "no alarm stands");
+    let mandate = store.campaign("two:1", 600).await.unwrap().expect("no manager leads");
+    store.write(mandate, &[member("a")]).await.unwrap();
+    assert_eq!(store.load(mandate).await.unwrap().records.len(), 1);
+}
+
+/// What is done about an etcd that is full, by what it says of itself.
+#[tokio::test(start_paused = true)]
+async fn alarms_are_taken_back_only_where_there_is_room() {
+    const QUOTA_BYTES: u64 = 1 << 20;
+    for tells_quota in [false, true] {
+        let server = pretended::Server::new();
+        server.set_quota(QUOTA_BYTES, tells_quota);
+        let store = Store::new(server.link(), "/test");
+        let refused = |store: &Store<pretended::Link>| {
+            let store = Store::new(store.etcd.clone(), "/test");
+            async move { matches!(store.campaign("one:1", 9).await, Err(StoreError::Full)) }
+        };
+        store.make_room().await.unwrap();
+        server.set_foreign(QUOTA_BYTES + 1);
+        assert!(refused(&store).await, "it is full");
+        for _ in 0..3 {
+            let lack = store.make_room().await.unwrap_err();
+            assert!(matches!(lack, Lack::InUse { .. }), "{lack}");
+        }
+        assert_eq!(server.upkeep().1, 1, "it is defragmented again, though no key was removed");
+        // A little room is none: it would be full again at once.
+        server.set_foreign(QUOTA_BYTES - QUOTA_BYTES / 20);
+        assert!(store.make_room().await.is_err() && server.is_full());
+        server.set_foreign(QUOTA_BYTES / 2);
+        server.set_locked(true);
+        let lack = store.make_room().await.unwrap_err().to_string();
+        assert!(lack.contains("(etcd: permission denied): run `etcdctl defrag`"), "{lack}");
+        assert!(refused(&store).await && server.is_full());
+        // An operator has done it, and has left the alarm; a manager that comes only then can tell if it is told the quota.
+        server.set_locked(false);
+        Etcd::defragment(&server.link(), 0).await.unwrap();
+        let newcomer = Store::new(server.link(), "/test");
+        assert_eq!(newcomer.make_room().await.is_ok(), tells_quota);
+        store.make_room().await.unwrap();
+        // Twice here, once by the operator, and in vain by a newcomer that cannot tell.
+        let defragmented = if tells_quota { 3 } else { 4 };
+        assert_eq!((server.is_full(), server.upkeep().1), (false, defragmented));
+        let mandate = store.campaign("one:1", 60).await.unwrap().expect("no manager leads");
+        store.write(mandate, &[member("a")]).await.unwrap();
+        // The next time is judged by itself: the quota may be another one.
+        server.set_quota(QUOTA_BYTES * 3 / 4, tells_quota);
+        server.set_foreign(QUOTA_BYTES * 3 / 4 + 1);
+        assert!(store.write(mandate, &[member("a")]).await.is_err() && store.make_room().await.is_err());
+        server.set_foreign(QUOTA_BYTES / 2);
+        store.make_room().await.unwrap();
+        assert_eq!((server.is_full(), server.upkeep().1), (false, defragmented + 2));
+    }
 }

@@ -17,16 +17,24 @@ impl Drop for Etcd {
 
 /// Starts one that keeps its data in a folder, which is best in memory: it waits for the disk at each change. Gives its address too;
 /// it may not have come up yet.
+#[allow(dead_code, reason = "not each test needs it")]
 pub(crate) fn start(folder: &str) -> Option<(Etcd, String)> {
     start_with(folder, "http", &[])
 }
 
+/// The same with a database that may have so many bytes.
+#[allow(dead_code, reason = "not each test needs it")]
+pub(crate) fn start_small(folder: &str, quota_bytes: u64) -> Option<(Etcd, String)> {
+    start_with(folder, "http", &["--quota-backend-bytes", &quota_bytes.to_string()])
+}
+
 /// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it asks to see a certificate.
 #[allow(dead_code, reason = "not each test needs it")]
-pub(crate) fn start_sealed(folder: &str) -> Option<(Etcd, String)> {
+pub(crate) fn start_sealed(folder: &str, quota_bytes: u64) -> Option<(Etcd, String)> {
     let [ca, cert, key] = ["ca.pem", "etcd.pem", "etcd.key"].map(|name| format!("{folder}/{name}"));
     let files = ["--cert-file", &cert, "--key-file", &key, "--client-cert-auth", "--trusted-ca-file", &ca];
-    start_with(&format!("{folder}/data"), "https", &files)
+    let quota = ["--quota-backend-bytes", &quota_bytes.to_string()];
+    start_with(&format!("{folder}/data"), "https", &[&files[..], &quota].concat())
 }
 
 fn start_with(folder: &str, scheme: &str, more: &[&str]) -> Option<(Etcd, String)> {
@@ -50,11 +58,41 @@ fn start_with(folder: &str, scheme: &str, more: &[&str]) -> Option<(Etcd, String
 #[allow(dead_code, reason = "not each test needs it")]
 pub(crate) fn forget_leader(client: &str) {
     // The name of `/polycast/leader` as etcd takes it in JSON.
-    let body = r#"{"key":"L3BvbHljYXN0L2xlYWRlcg=="}"#;
-    let head = "POST /v3/kv/deleterange HTTP/1.1\r\nHost: etcd\r\nConnection: close";
+    let answer = call(client, "kv/deleterange", r#"{"key":"L3BvbHljYXN0L2xlYWRlcg=="}"#);
+    assert!(answer.contains(r#""deleted":"1""#), "{answer}");
+}
+
+/// Another program writes keys of its own until there is no room.
+#[allow(dead_code, reason = "not each test needs it")]
+pub(crate) fn fill(client: &str) {
+    // Both are base64: keys of three bytes of which the first is 0, and a value of zeros.
+    let value = "A".repeat(32 << 10);
+    for key in 0..1 << 12 {
+        let [high, low] = [key >> 6, key & 63].map(|six| BASE64[six] as char);
+        let answer = call(client, "kv/put", &format!(r#"{{"key":"AA{high}{low}","value":"{value}"}}"#));
+        if answer.contains("database space exceeded") {
+            return;
+        }
+        assert!(answer.contains("revision"), "{answer}");
+    }
+    panic!("there is always room");
+}
+
+/// The same program removes its keys again.
+#[allow(dead_code, reason = "not each test needs it")]
+pub(crate) fn clear(client: &str) {
+    let answer = call(client, "kv/deleterange", r#"{"key":"AAAA","range_end":"AQ=="}"#);
+    assert!(answer.contains("deleted"), "{answer}");
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Asks etcd something in JSON; gives its answer with what HTTP says before it.
+fn call(client: &str, what: &str, body: &str) -> String {
+    let head = format!("POST /v3/{what} HTTP/1.1\r\nHost: etcd\r\nConnection: close");
     let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let (mut stream, mut answer) = (TcpStream::connect(client).unwrap(), String::new());
     stream.write_all(request.as_bytes()).unwrap();
     stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains(r#""deleted":"1""#), "{answer}");
+    answer
 }
