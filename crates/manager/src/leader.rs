@@ -11,7 +11,7 @@ mod tests;
 
 use crate::config::ManagerConfig;
 use crate::core::{Around, Commit, Core};
-use crate::store::{Etcd, Loaded, Mandate, Store, StoreError};
+use crate::store::{CHANGES_MAX, Etcd, Loaded, Mandate, Store, StoreError};
 use polycast_protocol::leases::RecordKey;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -265,8 +265,19 @@ async fn write<E: Etcd>(
     mandate: Mandate,
     mut commits: mpsc::Receiver<Commit>,
 ) -> StoreError {
-    while let Some(mut commit) = commits.recv().await {
+    let mut next = None;
+    loop {
+        let commit = match next.take() {
+            Some(commit) => Some(commit),
+            None => commits.recv().await,
+        };
+        let Some(mut commit) = commit else { break };
         while let Ok(more) = commits.try_recv() {
+            // What one transaction does not take is written twice, the first time into the journal.
+            if !commit.fits(&more, CHANGES_MAX) {
+                next = Some(more);
+                break;
+            }
             commit.add(more);
         }
         if let Err(error) = store.write(mandate, &commit.changes()).await {

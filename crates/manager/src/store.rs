@@ -18,7 +18,7 @@ mod history;
 pub(crate) mod pretended;
 mod room;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use etcd::Servers;
 #[cfg(test)]
@@ -34,7 +34,7 @@ use prost::Message as _;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::Status;
 use zeroize::Zeroizing;
@@ -51,7 +51,7 @@ use api::request_op::Request as Op;
 /// How long a server of etcd may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// Changes in one transaction; etcd takes 128 unless it is told otherwise.
-const CHANGES_MAX: usize = 100;
+pub(crate) const CHANGES_MAX: usize = 100;
 /// Bytes of the records in one transaction; etcd takes 1.5 MiB unless it is told otherwise.
 const BYTES_MAX: usize = 1 << 20;
 /// A longer record is written in pieces of this length.
@@ -153,8 +153,38 @@ pub(crate) struct Store<E = Servers> {
     etcd: E,
     prefix: String,
     history: History,
+    known: Mutex<Known>,
     /// Of an etcd that is full.
     fullness: Mutex<Fullness>,
+}
+
+/// What is under the keys of the state, as the leader knows that has read and written it: what is not there needs no removal.
+#[derive(Debug, Default)]
+struct Known {
+    /// The revision of the mandate under which it was read; 0: nothing is known.
+    mandate: i64,
+    /// Every key below the state's, and whether its record is in pieces. There are as many as there are records.
+    records: BTreeMap<String, bool>,
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Unknown,
+    Nothing,
+    Whole,
+    Pieces,
+}
+
+impl Known {
+    fn before(&self, mandate: Mandate, name: &str) -> Holds {
+        match self.records.get(name) {
+            _ if self.mandate != mandate.revision => Holds::Unknown,
+            None => Holds::Nothing,
+            Some(false) => Holds::Whole,
+            Some(true) => Holds::Pieces,
+        }
+    }
 }
 
 /// That we lead.
@@ -202,7 +232,7 @@ impl<E: Etcd> Store<E> {
     pub(crate) fn new(etcd: E, prefix: &str) -> Self {
         let history = History::new(history::Span::default());
         let prefix = prefix.trim_end_matches('/').to_string();
-        Store { etcd, prefix, history, fullness: Mutex::default() }
+        Store { etcd, prefix, history, known: Mutex::default(), fullness: Mutex::default() }
     }
 
     /// The same with another span of history.
@@ -353,9 +383,17 @@ impl<E: Etcd> Store<E> {
                     key = last;
                     key.push(0);
                 }
-                _ => return Ok(loaded),
+                _ => break,
             }
         }
+        let records = loaded.raw.iter().map(|(name, (value, _))| (name.clone(), is_in_pieces(value)));
+        *self.known() = Known { mandate: mandate.revision, records: records.collect() };
+        Ok(loaded)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Nothing here panics between two changes that belong together.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A record's value, put together if it is in pieces; or what is wrong with them.
@@ -430,7 +468,29 @@ impl<E: Etcd> Store<E> {
         mandate: Mandate,
         changes: &[(RecordKey, Option<Record>)],
     ) -> Result<(), StoreError> {
-        let parts = self.parts(changes)?;
+        let mut steps = Vec::new();
+        let mut after = Vec::new();
+        for (key, record) in changes {
+            let name = key.to_string();
+            let before = self.known().before(mandate, &name);
+            let (own, then) = self.steps(&name, before, record.as_ref())?;
+            steps.extend(own);
+            after.push((name, then));
+        }
+        self.write_parts(mandate, in_parts(steps)).await?;
+        let mut known = self.known();
+        if known.mandate == mandate.revision {
+            for (name, then) in after {
+                match then {
+                    Holds::Whole | Holds::Pieces => drop(known.records.insert(name, then == Holds::Pieces)),
+                    Holds::Nothing | Holds::Unknown => drop(known.records.remove(&name)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_parts(&self, mandate: Mandate, parts: Vec<Vec<api::RequestOp>>) -> Result<(), StoreError> {
         if parts.len() <= 1 {
             for part in parts {
                 self.make(mandate, part).await?;
@@ -449,31 +509,13 @@ impl<E: Etcd> Store<E> {
         self.forget_journal(mandate).await
     }
 
-    /// The changes in parts that a transaction takes.
-    fn parts(&self, changes: &[(RecordKey, Option<Record>)]) -> Result<Vec<Vec<api::RequestOp>>, StoreError> {
-        let mut parts: Vec<Vec<api::RequestOp>> = Vec::new();
-        let mut bytes = 0;
-        for (key, record) in changes {
-            for change in self.changes(key, record.as_ref())? {
-                let len = change.encoded_len();
-                match parts.last_mut() {
-                    Some(part) if part.len() < CHANGES_MAX && bytes + len <= BYTES_MAX => {
-                        part.push(change);
-                        bytes += len;
-                    }
-                    _ => {
-                        parts.push(vec![change]);
-                        bytes = len;
-                    }
-                }
-            }
-        }
-        Ok(parts)
-    }
-
-    /// What there is to do for the change of one record.
-    fn changes(&self, key: &RecordKey, record: Option<&Record>) -> Result<Vec<api::RequestOp>, StoreError> {
-        let own = key.to_string();
+    /// What there is to do for the change of one record, and what is there then.
+    fn steps(
+        &self,
+        own: &str,
+        before: Holds,
+        record: Option<&Record>,
+    ) -> Result<(Vec<api::RequestOp>, Holds), StoreError> {
         let in_state = format!("{}{own}", self.state_prefix()).into_bytes();
         let value = record.map(serde_json::to_vec).transpose().map_err(|error| {
             let key = String::from_utf8_lossy(&in_state).into_owned();
@@ -483,24 +525,29 @@ impl<E: Etcd> Store<E> {
             Some(value) if value.len() > PIECE_LEN => value.chunks(PIECE_LEN).collect(),
             _ => Vec::new(),
         };
-        let mut changes: Vec<_> = pieces
+        let mut steps: Vec<_> = pieces
             .iter()
             .zip(0..)
-            .map(|(piece, number)| put(self.piece(&own, number), piece.to_vec()))
+            .map(|(piece, number)| put(self.piece(own, number), piece.to_vec()))
             .collect();
-        // These are never in pieces.
-        if !matches!(key, RecordKey::Member(_) | RecordKey::Host(_)) {
-            let end = after(self.pieces_prefix(&own).as_bytes());
-            changes.push(delete(self.piece(&own, pieces.len()), end));
+        if matches!(before, Holds::Pieces | Holds::Unknown) {
+            let end = after(self.pieces_prefix(own).as_bytes());
+            steps.push(delete(self.piece(own, pieces.len()), end));
         }
-        changes.push(match value {
-            None => delete(in_state, Vec::new()),
+        match value {
+            // One that came and went before it was written.
+            None if before == Holds::Nothing => {}
+            None => steps.push(delete(in_state, Vec::new())),
             Some(_) if !pieces.is_empty() => {
-                put(in_state, format!("{IN_PIECES}{}", pieces.len()).into_bytes())
+                steps.push(put(in_state, format!("{IN_PIECES}{}", pieces.len()).into_bytes()));
+                return Ok((steps, Holds::Pieces));
             }
-            Some(value) => put(in_state, value),
-        });
-        Ok(changes)
+            Some(value) => {
+                steps.push(put(in_state, value));
+                return Ok((steps, Holds::Whole));
+            }
+        }
+        Ok((steps, Holds::Nothing))
     }
 
     /// Moves values out of the state, to where people can look at them, unless they have changed since they were read. One
@@ -528,6 +575,30 @@ impl<E: Etcd> Store<E> {
         }
         Ok(())
     }
+}
+
+/// Steps in parts that a transaction takes.
+fn in_parts(steps: Vec<api::RequestOp>) -> Vec<Vec<api::RequestOp>> {
+    let mut parts: Vec<Vec<api::RequestOp>> = Vec::new();
+    let mut bytes = 0;
+    for step in steps {
+        let len = step.encoded_len();
+        match parts.last_mut() {
+            Some(part) if part.len() < CHANGES_MAX && bytes + len <= BYTES_MAX => {
+                part.push(step);
+                bytes += len;
+            }
+            _ => {
+                parts.push(vec![step]);
+                bytes = len;
+            }
+        }
+    }
+    parts
+}
+
+fn is_in_pieces(value: &[u8]) -> bool {
+    value.starts_with(IN_PIECES.as_bytes())
 }
 
 /// Reads one record of the state.

@@ -34,6 +34,11 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
+    /// Whether all changes of both, if they are of different records, are at most so many.
+    pub(crate) fn fits(&self, later: &Commit, most: usize) -> bool {
+        self.changes.len() + later.changes.len() <= most
+    }
+
     /// Adds a later one.
     pub(crate) fn add(&mut self, later: Commit) {
         self.changes.extend(later.changes);

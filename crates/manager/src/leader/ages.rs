@@ -7,6 +7,7 @@ use super::{Role, compete};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Around, Core, Seat};
+use crate::store::tests::real;
 use crate::store::{Etcd as _, Servers, Span, Store};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::manager::agent_message::Message as Said;
@@ -16,10 +17,6 @@ use polycast_testing::{HANG, folder_in_memory};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
-
-#[path = "../../tests/common/etcd.rs"]
-#[allow(dead_code, reason = "other tests need all of it")]
-mod real;
 
 /// What etcd may have in its database: a few thousand transfers would fill it.
 const QUOTA_BYTES: u64 = 8 << 20;

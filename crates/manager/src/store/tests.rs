@@ -7,7 +7,7 @@ use polycast_testing::{HANG, folder_in_memory};
 
 #[path = "../../tests/common/etcd.rs"]
 #[allow(dead_code, reason = "other tests need all of it")]
-mod real;
+pub(crate) mod real;
 
 /// As little as a real etcd is given here: its file is 24 KiB long when it is empty.
 const QUOTA_BYTES: u64 = 4 << 20;
@@ -477,4 +477,40 @@ async fn alarms_are_taken_back_only_where_there_is_room() {
         store.make_room().await.unwrap();
         assert_eq!((server.is_full(), server.upkeep().1), (false, defragmented + 2));
     }
+}
+
+/// What came and went before it was written is not removed, and no pieces of a record that has none: a burst of transfers stays within one
+/// transaction, and is not written twice. A manager that has not read the state removes all that may be there.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_is_not_removed() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    let (key, record) = lease(2);
+    store.write(mandate, &[(key.clone(), Some(record.clone()))]).await.unwrap();
+    server.put("/test/pieces/lease/00000000000000000005/000000", b"left by a manager");
+    store.load(mandate).await.unwrap();
+    let waited = |number| (RecordKey::Pending(polycast_planning::RequestId(number)), None);
+    let before = server.revision();
+    let mut burst: Vec<_> = (0..100).map(waited).collect();
+    store.write(mandate, &burst).await.unwrap();
+    assert_eq!(server.revision(), before, "nothing is to be done");
+    burst.extend((0..99).map(|number| member(&format!("host-{number}"))));
+    burst.push((key.clone(), None));
+    store.write(mandate, &burst).await.unwrap();
+    assert_eq!(server.revision(), before + 100, "each change is written once");
+    assert!(!server.was_written("/test/journal/000000"));
+    assert!(!server.keys("/test/state/").contains(&format!("/test/state/{key}")));
+    // Pieces come and go with their record.
+    let (key, long) = lease(60_000);
+    for round in [Some(long.clone()), Some(record), Some(long), None] {
+        store.write(mandate, &[(key.clone(), round.clone())]).await.unwrap();
+        let loaded = store.load(mandate).await.unwrap();
+        assert_eq!(loaded.records.into_iter().find(|record| record.key() == key), round);
+    }
+    // The next one knows nothing before it has read.
+    store.revoke(mandate.lease).await;
+    let mandate = store.campaign("two:1", 600).await.unwrap().expect("no manager leads any more");
+    store.write(mandate, &[(key, None)]).await.unwrap();
+    assert_eq!(server.keys("/test/pieces/"), Vec::<String>::new());
 }
