@@ -67,6 +67,8 @@ pub enum Plant {
     ForgetLent,
     /// A manager tells agents what is not written yet.
     WordsFirst,
+    /// A manager takes a change for written that the store had no room for.
+    TakeRefused,
     /// A manager that goes on from records forgets the requests that wait.
     ForgetWaiting,
     /// A manager does not see that the holder of a path has missed where it goes now.

@@ -100,6 +100,7 @@ fn bugs_of_managers_are_found() {
         (Plant::ForgetLent, &["is lent twice", "is held already", "though no other"]),
         (Plant::LendInDoubt, &["is lent twice", "though no other"]),
         (Plant::WordsFirst, &["which is not written"]),
+        (Plant::TakeRefused, &["which is not written"]),
         (Plant::ForgetWaiting, &["a manager that goes on from"]),
         (Plant::ReuseNumbers, &["was given twice"]),
         (Plant::MissReplan, &["goes on with", "is lent twice"]),

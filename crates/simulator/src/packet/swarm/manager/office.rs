@@ -6,7 +6,7 @@
 use super::super::coverage::{self, Coverage};
 use super::super::{Plant, draw::Random};
 use super::choice::{self, Choose};
-use super::store::{Changes, Store};
+use super::store::{Changes, Outcome, Store};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -270,12 +270,17 @@ impl Office {
                 self.managers[at].cut_until = short;
                 self.coverage.hit(coverage::MANAGER_CUT_OFF);
             }
-            2 if random.one_in(3) => {
-                if let Some(store) = &mut self.store {
+            2 if random.one_in(3) => match &mut self.store {
+                Some(store) if random.one_in(2) => {
+                    store.full_until = short;
+                    self.coverage.hit(coverage::STORE_FULL);
+                }
+                Some(store) => {
                     store.silent_until = short;
                     self.coverage.hit(coverage::STORE_SILENT);
                 }
-            }
+                None => {}
+            },
             _ => {
                 if let Some(store) = self.store.as_mut().filter(|_| leads) {
                     store.spoil(random);
@@ -305,6 +310,7 @@ impl Office {
         }
         if let Some(store) = &mut self.store {
             store.silent_until = now.min(store.silent_until);
+            store.full_until = now.min(store.full_until);
         }
     }
 
@@ -354,6 +360,10 @@ impl Office {
         let Some(store) = &mut self.store else { return };
         let Some(core) = &mut self.managers[at].core else { return };
         if reaches {
+            // One that leads no more may have said so on its way.
+            if store.forget(now) {
+                self.coverage.hit(coverage::STORE_FORGETS);
+            }
             if store.keep(now, core.term, TTL) {
                 core.kept_at = now;
                 return;
@@ -575,7 +585,11 @@ impl Office {
             if writing.answer_at.is_some_and(|answer_at| answer_at <= now) && reaches {
                 let made = store.outcome(core.term);
                 let Some(writing) = core.writing.take() else { return };
-                if made == Some(true) {
+                if made == Some(Outcome::Refused) {
+                    self.coverage.hit(coverage::WRITE_REFUSED);
+                }
+                let takes_it = self.plant == Some(Plant::TakeRefused) && made == Some(Outcome::Refused);
+                if made == Some(Outcome::Made) || takes_it {
                     self.acts.extend(writing.acts);
                 } else {
                     self.coverage.hit(coverage::LEADER_SUPERSEDED);

@@ -1,5 +1,6 @@
 //! A store in memory, as managers use etcd: a leader's key that lives as long as it is kept alive, and records that
-//! only the leader may write, in the same step in which it is seen to lead.
+//! only the leader may write, in the same step in which it is seen to lead. It has every version that a record ever had until leaders tell
+//! it up to which revision it may forget, and for a while it may be full: then it takes no record, and a record can only be removed.
 
 use super::super::draw::Random;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,17 +29,37 @@ struct Write {
     changes: Changes,
 }
 
+/// What became of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// It was made.
+    Made,
+    /// The one that asked leads no more.
+    Superseded,
+    /// There is no room for it.
+    Refused,
+}
+
+/// How long a leader leaves what was before.
+const HISTORY: Duration = Duration::from_secs(3);
+
 /// What is stored.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    records: BTreeMap<RecordKey, Record>,
+    /// What each record was from which revision on; `None`: it was removed.
+    versions: BTreeMap<RecordKey, Vec<(u64, Option<Record>)>>,
+    revision: u64,
+    /// A revision that leaders have seen, and when; what was before is forgotten after [`HISTORY`].
+    noted: Option<(Time, u64)>,
     leader: Option<Leader>,
     terms: u64,
     in_flight: Vec<Write>,
-    /// Whether the last write of a term was made.
-    outcomes: BTreeMap<u64, bool>,
+    /// What became of the last write of a term.
+    outcomes: BTreeMap<u64, Outcome>,
     /// It answers no manager until then.
     pub(super) silent_until: Time,
+    /// It has no room until then.
+    pub(super) full_until: Time,
     /// Every lease that was ever written.
     written: BTreeSet<PlanId>,
     /// Records that no manager can read.
@@ -54,6 +75,11 @@ impl Store {
         self.leader.as_ref().is_some_and(|leader| leader.term == term && leader.expires_at > now)
     }
 
+    /// Whether it has no room.
+    pub(super) fn is_full(&self, now: Time) -> bool {
+        now < self.full_until
+    }
+
     /// The manager that leads.
     pub(super) fn leader(&self, now: Time) -> Option<usize> {
         self.leader.as_ref().filter(|leader| leader.expires_at > now).map(|leader| leader.manager)
@@ -61,7 +87,7 @@ impl Store {
 
     /// Makes a manager the leader, if there is none; gives its term.
     pub(super) fn campaign(&mut self, now: Time, manager: usize, ttl: Duration) -> Option<u64> {
-        if self.leader(now).is_some() {
+        if self.leader(now).is_some() || self.is_full(now) {
             return None;
         }
         self.terms += 1;
@@ -93,9 +119,14 @@ impl Store {
         let due: Vec<Write> = self.in_flight.extract_if(.., |write| write.apply_at <= now).collect();
         let mut changed = false;
         for Write { apply_at, term, changes } in due {
-            let leads = self.leads(apply_at, term);
-            self.outcomes.insert(term, leads);
-            if leads {
+            let adds = changes.values().any(Option::is_some);
+            let outcome = match self.leads(apply_at, term) {
+                true if adds && self.is_full(apply_at) => Outcome::Refused,
+                true => Outcome::Made,
+                false => Outcome::Superseded,
+            };
+            self.outcomes.insert(term, outcome);
+            if outcome == Outcome::Made {
                 changed |= !changes.is_empty();
                 self.apply(changes);
             }
@@ -105,21 +136,38 @@ impl Store {
 
     fn apply(&mut self, changes: Changes) {
         self.writes += 1;
+        self.revision += 1;
         for (key, record) in changes {
             self.spoilt.remove(&key);
             if let RecordKey::Lease(plan) = key {
                 // One that is gone again before it was written was written, as far as can be seen.
                 self.written.insert(plan);
             }
-            match record {
-                Some(record) => drop(self.records.insert(key, record)),
-                None => drop(self.records.remove(&key)),
-            }
+            self.versions.entry(key).or_default().push((self.revision, record));
         }
     }
 
+    /// A leader, or one that believes that it leads, has the store forget what is old; gives whether there was something.
+    pub(super) fn forget(&mut self, now: Time) -> bool {
+        let (since, old) = *self.noted.get_or_insert((now, self.revision));
+        if now.since(since) < HISTORY {
+            return false;
+        }
+        self.noted = Some((now, self.revision));
+        let mut forgotten = false;
+        self.versions.retain(|_, versions| {
+            // The last one that is old holds still, unless it says that there is nothing.
+            let kept_from = versions.partition_point(|(revision, _)| *revision <= old).saturating_sub(1);
+            forgotten |= versions.drain(..kept_from).count() > 0;
+            let is_gone = matches!(versions[..], [(revision, None)] if revision <= old);
+            forgotten |= is_gone;
+            !is_gone
+        });
+        forgotten
+    }
+
     /// Takes the outcome of a term's last write, if it has one.
-    pub(super) fn outcome(&mut self, term: u64) -> Option<bool> {
+    pub(super) fn outcome(&mut self, term: u64) -> Option<Outcome> {
         self.outcomes.remove(&term)
     }
 
@@ -131,7 +179,7 @@ impl Store {
     /// A record is lost: there is something in its place that no manager can read.
     pub(super) fn spoil(&mut self, random: &mut Random) {
         // An agent that waits or is a member comes again by itself; of a path only its holder knows.
-        let leases = self.records.keys().filter_map(|key| match key {
+        let leases = self.all().filter_map(|(key, _)| match key {
             RecordKey::Lease(plan) => Some(*plan),
             _ => None,
         });
@@ -152,14 +200,21 @@ impl Store {
     /// A leader sets aside what it cannot read.
     pub(super) fn forget_spoilt(&mut self, now: Time, term: u64) {
         if self.leads(now, term) {
+            self.revision += 1;
             for key in core::mem::take(&mut self.spoilt) {
-                self.records.remove(&key);
+                self.versions.entry(key).or_default().push((self.revision, None));
             }
         }
     }
 
+    /// The records as they are now.
+    fn all(&self) -> impl Iterator<Item = (&RecordKey, &Record)> {
+        let newest = self.versions.iter().filter_map(|(key, versions)| Some((key, versions.last()?)));
+        newest.filter_map(|(key, (_, record))| Some((key, record.as_ref()?)))
+    }
+
     fn readable(&self) -> impl Iterator<Item = (&RecordKey, &Record)> {
-        self.records.iter().filter(|(key, _)| !self.spoilt.contains(key))
+        self.all().filter(|(key, _)| !self.spoilt.contains(key))
     }
 
     /// The records in the order in which etcd gives them.
