@@ -1,9 +1,11 @@
-//! `polycast manager --check`: what of the settings and of the devices behind them keeps the manager from lending paths. It
+//! `polycast manager --check`: what of the settings, of etcd and of the devices behind them keeps the manager from lending paths. It
 //! logs in everywhere, lists what is there, and changes nothing. With `--probe` it makes circuits, to see where fibres lead, and
 //! takes them down again.
 
+mod etcd;
 mod probe;
 
+pub use etcd::{EtcdFindings, EtcdServerFindings};
 pub use probe::{ProbeFindings, ProbedOutput, ProbedPort};
 
 use self::probe::{Cabling, Optics, Place, Probe};
@@ -36,6 +38,9 @@ pub struct Findings {
     pub ok: bool,
     /// What is wrong, a sentence each.
     pub faults: Vec<String>,
+    /// Etcd, where the settings have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdFindings>,
     /// The circuit switch, where the settings have one.
     pub circuit_switch: Option<CircuitSwitchFindings>,
     /// The racks' switches.
@@ -228,6 +233,7 @@ impl Optics for Devices {
 async fn look(config: &ManagerConfig) -> Result<(Findings, Reached), SettingsError> {
     config.check()?;
     let mut faults = Vec::new();
+    let etcd = etcd::look(config, &mut faults).await?;
     let named = |fabric: &str| config.fabrics.iter().any(|name| name == fabric);
     let (circuit_switch, circuits) = match named("ocs") {
         true => {
@@ -241,7 +247,7 @@ async fn look(config: &ManagerConfig) -> Result<(Findings, Reached), SettingsErr
         false => (Vec::new(), Vec::new()),
     };
     let plans = plans(config)?;
-    let findings = Findings { ok: faults.is_empty(), faults, circuit_switch, tors, plans, probe: None };
+    let findings = Findings { ok: faults.is_empty(), faults, etcd, circuit_switch, tors, plans, probe: None };
     Ok((findings, Reached { circuits, switches }))
 }
 
@@ -526,6 +532,9 @@ impl Findings {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
+        if let Some(etcd) = &self.etcd {
+            etcd.write(&mut text);
+        }
         // Writing to a string cannot fail.
         if let Some(switch) = &self.circuit_switch {
             let state = if switch.reached { "answers" } else { "does not answer" };

@@ -189,6 +189,12 @@ fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    if !args.etcd.is_empty() {
+        config.etcd.endpoints = args.etcd.clone();
+    }
+    if args.advertise.is_some() {
+        config.etcd.advertise = args.advertise.clone();
+    }
     if args.check {
         let findings = runtime()?.block_on(async {
             let checked = match args.probe {
@@ -205,12 +211,6 @@ fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     config.insecure |= args.identity.insecure;
     let has_identity = config.ca.is_some() || config.identity() != IdentityFiles::default();
     check_door("manager", config.listen.ip(), has_identity, config.insecure)?;
-    if !args.etcd.is_empty() {
-        config.etcd.endpoints = args.etcd.clone();
-    }
-    if args.advertise.is_some() {
-        config.etcd.advertise = args.advertise.clone();
-    }
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
         let manager = Manager::bind(config).await?;
