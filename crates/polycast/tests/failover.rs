@@ -204,3 +204,46 @@ fn a_manager_leads_after_its_settings_have_changed() {
         cluster.await_status("a", led);
     }
 }
+
+/// An etcd that another program has filled is named to users, and not a manager that they should go to. When there is room again, all goes on.
+#[test]
+fn users_are_told_that_etcd_is_full() {
+    let place = Place::new();
+    let Some((_etcd, etcd)) = etcd::start_small(&place.path("etcd"), 2 << 20) else { return };
+    let manager = |_| {
+        let address = format!("127.0.0.1:{}", polycast_testing::free_port());
+        Daemon::manager(&address, &["--etcd", &etcd])
+    };
+    let cluster = Cluster::of(place, (0..2).map(manager).collect(), &["a", "b"]);
+    let file = cluster.big(50_000);
+    let mut objects = 1_u32..;
+    let mut send =
+        || cluster.at("a", &["send", &file, "--to", "b", "--id", &objects.next().unwrap().to_string()]);
+    assert_eq!(send().status, 0);
+    etcd::fill(&etcd);
+    const SAYS: &str = "no manager leads now: etcd's database is full";
+    // On a slow machine what was wrong at the end may be that nothing had answered in time.
+    let said = polycast_testing::wait_for("what users are told", || {
+        let ran = send();
+        assert_ne!(ran.status, 0, "{}", ran.stdout);
+        assert!(!ran.stderr.contains("another manager leads"), "{}", ran.stderr);
+        Some(ran.stderr).filter(|said| said.contains(SAYS))
+    });
+    println!("{said}");
+    let tells = |status: &Value| status["manager_error"].as_str().is_some_and(|error| error.contains(SAYS));
+    println!("{}", cluster.await_status("a", tells)["manager_error"]);
+    let asked = polycast_testing::wait_for("what status --manager says", || {
+        Some(cluster.at("a", &["status", "--manager"]).stderr).filter(|said| said.contains(SAYS))
+    });
+    assert!(!asked.contains("another manager leads"), "{asked}");
+    let named = |doctor: &Value| {
+        let mut checks = doctor["checks"].as_array().into_iter().flatten();
+        checks.any(|check| {
+            check["found"].as_str().is_some_and(|found| found.contains(SAYS))
+                && check["mend"].as_str().is_some_and(|mend| mend.starts_with("make etcd"))
+        })
+    };
+    cluster.await_answer("a", &["doctor", "--interface", "lo"], named);
+    etcd::clear(&etcd);
+    polycast_testing::until("a transfer", || send().status == 0);
+}

@@ -342,7 +342,11 @@ impl ManagerLink {
     fn client(&self) -> Result<ManagerClient<Channel>, Refusal> {
         let client = self.table().client.clone();
         client.ok_or_else(|| {
-            let message = format!("the manager at {} cannot be reached: not joined", self.manager());
+            let reason = match self.state() {
+                LinkState::Away { reason, .. } => reason,
+                LinkState::Joined => "not joined".into(),
+            };
+            let message = format!("the manager at {} cannot be reached: {reason}", self.manager());
             Refusal::new(Kind::ManagerUnreachable, message)
         })
     }
@@ -378,8 +382,7 @@ impl ManagerLink {
             let message = format!("the manager at {} cannot be reached: {why}", self.manager());
             Refusal::new(Kind::ManagerUnreachable, message)
         };
-        let client = self.table().client.clone();
-        let mut client = client.ok_or_else(|| unreachable("not joined".into()))?;
+        let mut client = self.client()?;
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
         let status = in_time(client.status(request)).await.map_err(|fault| unreachable(fault.to_string()))?;
         Ok(status.streams)

@@ -53,7 +53,28 @@ fn service(local: &LocalArgs, found: &mut Vec<Check>) {
             "manager",
             format!("{}: {}", status.manager_address, Printable(&status.manager_error)),
             "nothing can be sent from here",
-            "start it (polycast manager), and let its TCP port through",
+            mend(&status.manager_error),
         )
     });
+}
+
+/// What brings a manager back, by what an agent was told of it.
+fn mend(manager_error: &str) -> &'static str {
+    // A manager that answers, and cannot lead: it says why.
+    if manager_error.contains("etcd") {
+        "make etcd answer and take changes, as it says (polycast manager --check, with the manager's own settings, asks each server)"
+    } else {
+        "start it (polycast manager), and let its TCP port through"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mend;
+
+    #[test]
+    fn a_manager_that_cannot_lead_is_not_to_be_started() {
+        assert!(mend("no manager leads now: etcd's database is full: 9 of 9").starts_with("make etcd"));
+        assert!(mend("Connection refused (os error 111)").starts_with("start it"));
+    }
 }
