@@ -7,6 +7,7 @@ use super::{Role, compete};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Around, Core, Seat};
+use crate::store::api::{PutRequest, RequestOp, TxnRequest, request_op};
 use crate::store::tests::real;
 use crate::store::{Etcd as _, Servers, Span, Store};
 use polycast_api::PROTOCOL_VERSION;
@@ -121,7 +122,8 @@ async fn age(client: &str, transfers: u64) -> Vec<Seen> {
     seen
 }
 
-/// Waits until what etcd was told to forget is forgotten, which takes it a moment, and asks how it stands.
+/// Waits until what etcd was told to forget is forgotten, which takes it a moment, and asks how it stands. It counts what it has forgotten
+/// with the next change.
 async fn look(etcd: &Servers, transfers: u64) -> Seen {
     let begun = Instant::now();
     loop {
@@ -137,6 +139,9 @@ async fn look(etcd: &Servers, transfers: u64) -> Seen {
         }
         assert!(begun.elapsed() < HANG, "nothing is forgotten: {seen:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+        let put = PutRequest { key: b"/another/program".to_vec(), value: Vec::new(), lease: 0 };
+        let put = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
+        etcd.txn(TxnRequest { success: vec![put], ..TxnRequest::default() }).await.unwrap();
     }
 }
 

@@ -24,8 +24,8 @@ const FREE_PART: u64 = 16;
 pub(crate) enum Lack {
     /// What is in use is as much as it takes.
     #[error(
-        "{} of the {} that its database may have are in use, though its history is forgotten: remove keys of other programs there, or \
-         start etcd with a larger --quota-backend-bytes and run `etcdctl alarm disarm`",
+        "{} are in use, though its history is forgotten, and it is full at {}: remove keys of other programs there, or start etcd with \
+         a larger --quota-backend-bytes and run `etcdctl alarm disarm`",
         format_bytes(*in_use_bytes),
         format_bytes(*quota_bytes)
     )]
