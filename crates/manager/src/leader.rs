@@ -125,6 +125,7 @@ pub(crate) async fn compete<E: Etcd>(
                     role.send_replace(Role::Leaderless(error.to_string()));
                     try_at = Instant::now() + LOOK_FOR_ROOM;
                 }
+                tokio::time::sleep(LOOK).await;
             }
             Err(error) => {
                 trouble.say(&error);

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// slow disk needs about a minute.
 pub(super) const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// One part in so many of the quota has to be free for the alarm to be taken back. With less it would stand again soon, and each time all
-/// servers would be defragmented.
-const FREE_PART: u64 = 16;
+/// servers would be defragmented. Where the quota is not known, what is taken for it is too much by what was written in the tenth of a
+/// second between two looks of etcd.
+const FREE_PART: u64 = 8;
 
 /// Why there is no room in etcd, and what makes some.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
