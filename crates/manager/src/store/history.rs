@@ -22,9 +22,9 @@ pub(crate) struct Span {
 
 impl Default for Span {
     fn default() -> Self {
-        // Kubernetes leaves as long to those who read its etcd: other programs are used to it. A cluster in which nothing happens
-        // asks for one compaction in five minutes. 16 MiB are a 128th of the quota that etcd has unless it is told otherwise, and some
-        // 15,000 transfers; a compaction of them takes etcd less than a second.
+        // Kubernetes leaves as long to those who read its etcd: other programs are used to it. A cluster in which little happens asks for
+        // one compaction in five minutes. 16 MiB are a 128th of the quota that etcd has unless it is told otherwise: two spans of it, and
+        // what there is, are far from that.
         Span { age: Duration::from_secs(300), bytes: 16 << 20 }
     }
 }
