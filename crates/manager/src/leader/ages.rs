@@ -42,7 +42,11 @@ impl Agent {
         };
         let (outbox, messages) = mpsc::channel(4_096);
         let joined = Told::Joined(api::Joined::default());
-        let seat = core.join(convert::join(join).unwrap(), [10, 0, 0, number].into(), outbox, joined);
+        let seat = core.join(
+            convert::join(join, std::net::Ipv4Addr::from([10, 0, 0, number]).into()).unwrap(),
+            outbox,
+            joined,
+        );
         Agent { seat: seat.unwrap(), messages }
     }
 

@@ -557,7 +557,10 @@ mod tests {
             members.join(at(1), &agent("a", incarnation), (ip, 8), HOME)
         };
         let moved = come(&mut members, 1, [10, 0, 0, 2]);
-        assert!(matches!(moved, Ok(Arrival { before: None, session: 2, is_again: false })), "the same run has moved");
+        assert!(
+            matches!(moved, Ok(Arrival { before: None, session: 2, is_again: false })),
+            "the same run has moved"
+        );
         let taken = come(&mut members, 2, [10, 0, 0, 3]).err();
         assert_eq!(taken, Some(JoinRefusal::NameTaken { name: "a".into(), address: HOME }));
         let again = come(&mut members, 2, [10, 0, 0, 2]);

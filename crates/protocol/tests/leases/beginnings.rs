@@ -440,7 +440,12 @@ fn agents_that_come_again_write_nothing() {
     assert_eq!(with_three_agents(next).changes(), []);
     let mut third = make();
     assert_eq!(third.restore(Time(5), records(&store)), []);
-    let moved = Join { agent: agent(1, 1), address: ([10, 0, 0, 99], 7401), leases: Vec::new() };
+    let moved = Join {
+        agent: agent(1, 1),
+        address: ([10, 0, 0, 99], 7401),
+        from: [10, 0, 0, 1].into(),
+        leases: Vec::new(),
+    };
     for input in [join(0, 1), Input::Join(moved), join(2, 2)] {
         apply(&mut third, Time(6), input);
     }
