@@ -196,7 +196,7 @@ fn input(words: &mut Words<'_>) -> Input {
             let leases = (0..words.below(6)).map(|_| PlanId(words.number(4))).collect();
             Input::Heartbeat { agent: key(words), leases }
         }
-        5 => Input::Leave { agent: key(words) },
+        5 => Input::Leave { agent: key(words), keeps: false },
         6 => {
             let result = if words.flip() { Ok(()) } else { Err(words.text()) };
             Input::SetUp { plan: PlanId(words.number(4)), result }

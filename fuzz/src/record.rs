@@ -440,7 +440,7 @@ fn sessions() -> Vec<u8> {
         ),
         (1, said(Said::LeaveStream(api::LeaveStream { name: "news".into() }))),
         (0, said(Said::EndStream(api::EndStream { name: "news".into() }))),
-        (1, said(Said::Leave(api::Leave {}))),
+        (1, said(Said::Leave(api::Leave::default()))),
     ];
     let mut pen = Pen::default();
     for (session, message) in words {

@@ -147,6 +147,8 @@ pub struct Agent {
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
     invitations: Invitations,
+    /// Its store goes with it.
+    is_passing: bool,
     shutdown: watch::Sender<bool>,
 }
 
@@ -250,6 +252,7 @@ impl Agent {
             enrolment,
             local,
             http,
+            is_passing: config.is_passing,
             shutdown: watch::Sender::new(false),
         })
     }
@@ -290,8 +293,18 @@ impl Agent {
     /// The service broke down, or the manager refuses this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, objects, enrolment, local, http, invitations, shutdown: ending } =
-            self;
+        let Agent {
+            shared,
+            sends,
+            streams,
+            objects,
+            enrolment,
+            local,
+            http,
+            invitations,
+            is_passing,
+            shutdown: ending,
+        } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
@@ -330,8 +343,9 @@ impl Agent {
             shared.catalog.receives_ended().await;
         };
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        let keeps = !is_passing && !shared.catalog.list(None).is_empty();
         shared.catalog.close();
-        shared.link.leave().await;
+        shared.link.leave(keeps).await;
         let _ = ending.send(true);
         if !matches!(outcome, Err(AgentError::Serve(_))) {
             let _ = tokio::time::timeout(FAREWELL, &mut server).await;

@@ -452,7 +452,7 @@ async fn a_restarted_manager_takes_over_what_runs() {
     // Its address is not lent a second time.
     b.say(request(1, &["a"])).await;
     assert_eq!(b.waiting().await, 0);
-    a.say(Said::Leave(Leave {})).await;
+    a.say(Said::Leave(Leave::default())).await;
     // Its receiver has left too, so it cannot have the address that is free now.
     assert_eq!(b.denied().await.0, "receiver-unknown");
     manager.stop().await;

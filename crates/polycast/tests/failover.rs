@@ -222,10 +222,10 @@ fn users_are_told_that_etcd_is_full() {
     assert_eq!(send().status, 0);
     etcd::fill(&etcd);
     const SAYS: &str = "no manager leads now: etcd's database is full";
-    // On a slow machine what was wrong at the end may be that nothing had answered in time.
+    // What is written just before etcd sees that it is full is written; and on a slow machine what was wrong at the end may be that
+    // nothing had answered in time.
     let said = polycast_testing::wait_for("what users are told", || {
         let ran = send();
-        assert_ne!(ran.status, 0, "{}", ran.stdout);
         assert!(!ran.stderr.contains("another manager leads"), "{}", ran.stderr);
         Some(ran.stderr).filter(|said| said.contains(SAYS))
     });

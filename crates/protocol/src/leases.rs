@@ -272,7 +272,7 @@ impl Leases {
         match input {
             Input::Join(join) => self.join(now, join),
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
-            Input::Leave { agent } => self.leave(now, &agent),
+            Input::Leave { agent, keeps } => self.leave(now, &agent, keeps),
             Input::Parted { agent, session } => drop(self.members.part(now, &agent, session)),
             Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
@@ -329,7 +329,7 @@ impl Leases {
         self.members.lost()
     }
 
-    /// Agents that have left in good order and have not come again.
+    /// Agents that have left in good order with what they have, and have not come again.
     pub fn left(&self) -> impl Iterator<Item = &str> {
         self.members.left()
     }
@@ -454,10 +454,12 @@ impl Leases {
         self.outputs.push_back(Output::Heartbeat { agent, result });
     }
 
-    fn leave(&mut self, now: Time, agent: &AgentKey) {
+    fn leave(&mut self, now: Time, agent: &AgentKey, keeps: bool) {
         if self.members.check(agent).is_ok() {
             self.remove(&agent.name.clone(), Going::Left);
-            self.members.let_go(now, &agent.name);
+            if keeps {
+                self.members.let_go(now, &agent.name);
+            }
             self.forget(agent);
         }
     }

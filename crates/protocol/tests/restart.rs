@@ -158,7 +158,7 @@ fn a_path_is_named_with_receivers_that_are_gone() {
     let receivers = Receivers::Named(vec![NAMES[1].into(), NAMES[2].into()]);
     let wanted = PathRequest { receivers, ..request(1, 0, NAMES[1]) };
     let first = granted(&apply(&mut before, Time(0), Input::Request(wanted))).unwrap();
-    apply(&mut before, Time(1), Input::Leave { agent: agent(1) });
+    apply(&mut before, Time(1), Input::Leave { agent: agent(1), keeps: false });
     let request = agent(0).request(1);
     let smaller = Input::Extend { request, time: None, add: vec![], remove: vec![NAMES[2].into()] };
     let outputs = apply(&mut before, Time(2), smaller);

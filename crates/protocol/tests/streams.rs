@@ -608,7 +608,7 @@ fn who_is_gone_waits_for_no_stream() {
     world.join(3, "ticks");
     world.join(5, "ticks");
     let agent = world.agent(3);
-    world.leases.handle(world.now, Input::Leave { agent });
+    world.leases.handle(world.now, Input::Leave { agent, keeps: false });
     world.drain();
     world.create(0, "ticks");
     world.pass(SETTLE);
@@ -624,7 +624,7 @@ fn two_that_die_together_are_both_taken_out() {
     [3, 7, 12].into_iter().for_each(|host| world.join(host, "ticks"));
     for host in [7, 12] {
         let agent = world.agent(host);
-        world.leases.handle(world.now, Input::Leave { agent });
+        world.leases.handle(world.now, Input::Leave { agent, keeps: false });
     }
     world.drain();
     assert_eq!(world.group(0), BTreeSet::from([3]));
@@ -737,7 +737,7 @@ fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) 
         }
         Deed::Die(host) => {
             let agent = world.agent(host);
-            world.leases.handle(world.now, Input::Leave { agent });
+            world.leases.handle(world.now, Input::Leave { agent, keeps: false });
             world.drain();
             gone(model, hears, host);
             *world.incarnations.get_mut(&host).unwrap() += 1;

@@ -69,6 +69,9 @@ pub struct AgentConfig {
     pub identity: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Whether it ends with the program that has started it, which removes its store then. No setting says so.
+    #[serde(skip)]
+    pub is_passing: bool,
     /// Where the agent has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
     pub http: Option<SocketAddr>,
     /// How many objects the agent knows at most.
@@ -109,6 +112,7 @@ impl Default for AgentConfig {
             token: None,
             identity: None,
             insecure: false,
+            is_passing: false,
             http: None,
             objects_max: 65_536,
             sends_max: 64,

@@ -260,7 +260,7 @@ impl ManagerLink {
         });
         let connecting = tokio::time::timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector));
         match connecting.await {
-            Ok(channel) => channel.map_err(|error| Fault::Unreachable(innermost(&error))),
+            Ok(channel) => channel.map_err(|error| Fault::unreachable(&error)),
             Err(_) => Err(Fault::unanswered()),
         }
     }
@@ -388,14 +388,14 @@ impl ManagerLink {
         Ok(status.streams)
     }
 
-    /// Gives everything back and says goodbye, if the manager can be reached; [`ManagerLink::run`] goes on
-    /// meanwhile.
-    pub(crate) async fn leave(&self) {
+    /// Gives everything back and says goodbye, if the manager can be reached, and whether this agent keeps what it has received;
+    /// [`ManagerLink::run`] goes on meanwhile.
+    pub(crate) async fn leave(&self, keeps: bool) {
         let mut state = self.0.state.subscribe();
         {
             let mut table = self.table();
             table.leaving = true;
-            if !table.say(Said::Leave(api::Leave {})) {
+            if !table.say(Said::Leave(api::Leave { keeps })) {
                 return;
             }
         }
@@ -430,6 +430,14 @@ impl Fault {
     fn unanswered() -> Self {
         Fault::Unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))
     }
+
+    /// Why it cannot be reached, in words that are no library's.
+    fn unreachable(error: &(dyn std::error::Error + 'static)) -> Self {
+        match innermost(error) {
+            why if why == "deadline has elapsed" => Self::unanswered(),
+            why => Fault::Unreachable(why),
+        }
+    }
 }
 
 impl From<Status> for Fault {
@@ -442,7 +450,7 @@ impl From<Status> for Fault {
                     "it is not a manager of this version (protocol {PROTOCOL_VERSION}): install the same on both"
                 ),
             )),
-            None => Fault::Unreachable(innermost(&status)),
+            None => Fault::unreachable(&status),
         }
     }
 }

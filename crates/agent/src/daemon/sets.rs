@@ -678,7 +678,8 @@ impl Sums {
             outcomes.into_iter().flatten().map(|(name, outcome)| (name.as_str(), outcome)).collect();
         for receiver in &mut report.receivers {
             receiver.seconds = report.seconds;
-            receiver.rate_bps = polycast_api::report::goodput_bps(receiver.bytes, receiver.seconds);
+            let came = receiver.bytes.saturating_sub(receiver.spared_bytes);
+            receiver.rate_bps = polycast_api::report::goodput_bps(came, receiver.seconds);
             if outcomes.is_none() {
                 receiver.verified = false;
             } else if let Some(Err(why)) = ended.get(receiver.name.as_str()) {

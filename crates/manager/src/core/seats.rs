@@ -187,7 +187,7 @@ impl Inner {
             Said::Heartbeat(beat) => {
                 self.heartbeat(agent, beat.number, convert::plan_ids(beat.leases)?)?;
             }
-            Said::Leave(_) => self.apply(Input::Leave { agent: key }),
+            Said::Leave(leave) => self.apply(Input::Leave { agent: key, keeps: leave.keeps }),
             Said::Request(request) => self.request(agent, request, came_at),
             Said::Withdraw(withdraw) => {
                 self.apply(Input::Withdraw { request: agent.request(withdraw.request_id) });

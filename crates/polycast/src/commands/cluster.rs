@@ -239,6 +239,7 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.token = args.token.clone().or(config.token);
     config.identity = args.identity_folder.clone().or(config.identity);
     config.insecure |= args.identity.insecure;
+    config.is_passing = args.life.until_input_ends;
     let interface = interface::resolve(config.interface.as_deref());
     let address = interface.map_err(|error| Failure::input(error.to_string()))?.address;
     let name = config.resolved_name();
@@ -434,7 +435,10 @@ async fn forget(session: &Session, data: DataId) {
     let begun = Instant::now();
     while let Err(error) = session.delete(data).await {
         if error.kind() != Some(Kind::ObjectBusy) || begun.elapsed() > FORGET_WITHIN {
-            tracing::warn!(data = data.0, %error, "the object stays known to the agent");
+            // Where the agent has gone the user has heard that already.
+            if error.kind().is_some() {
+                tracing::warn!(data = data.0, %error, "the object stays known to the agent");
+            }
             return;
         }
         tokio::time::sleep(FORGET_AGAIN).await;

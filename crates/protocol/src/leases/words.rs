@@ -69,6 +69,8 @@ pub enum Input {
     Leave {
         /// Which.
         agent: AgentKey,
+        /// What it has received is there when it comes again.
+        keeps: bool,
     },
     /// An agent's session has ended without a farewell. It may come back for a while; then it is dead, and what it held or
     /// waited for is not needed any more.

@@ -491,9 +491,18 @@ impl Roster {
     /// that it cannot receive is not waited for.
     fn vacant(&self) -> u32 {
         let (Expected::Count(count) | Expected::AtLeast(count)) = self.config.expected else { return 0 };
-        let is_lost = |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_));
+        let is_lost =
+            |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_) | Why::Unproven);
         let lost = |entry: &&Entry| entry.failure().is_some_and(is_lost);
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
+    }
+
+    /// Whether one that has only said that it has the object has taken a counted receiver's place, which may come yet: it is waited
+    /// for as long as if that one had not come.
+    fn is_cheated(&self, now: Time) -> bool {
+        let Expected::Count(_) = self.config.expected else { return false };
+        let lied = |entry: &Entry| entry.failure() == Some(&Why::Unproven);
+        now < self.born_at + self.config.join_timeout && self.entries.iter().any(lied)
     }
 
     /// From the start to when a receiver was settled, or to `now`; nothing before the start.
@@ -559,6 +568,9 @@ impl Roster {
         // One that comes again has its own place, and otherwise one that failed makes room.
         let failed = |entry: &Entry| !entry.takes_place();
         let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);
+        if own.is_some_and(|at| self.entries[at].failure() == Some(&Why::Unproven)) {
+            return Err(Why::Unproven);
+        }
         let full = self.entries.len() >= self.places() as usize;
         let (joins, joins_from_bytes) =
             own.map_or((0, 0), |at| (self.entries[at].joins, self.entries[at].joins_from_bytes));
@@ -743,8 +755,8 @@ impl Roster {
         self.give_up_late(now);
         self.keep_alive(now);
         self.begin(now);
-        self.tell_open();
-        self.finish();
+        self.tell_open(now);
+        self.finish(now);
         self.next_check = self.next_due(now);
     }
 
@@ -870,19 +882,20 @@ impl Roster {
         matches!(self.config.expected, Expected::AtLeast(_))
     }
 
-    fn tell_open(&mut self) {
-        let open = self.serves() || self.entries.iter().any(Entry::is_awaited);
+    fn tell_open(&mut self, now: Time) {
+        let open = self.serves() || self.is_cheated(now) || self.entries.iter().any(Entry::is_awaited);
         if self.started_at.is_some() && core::mem::replace(&mut self.open, open) != open {
             self.outputs.push_back(if open { Output::Open } else { Output::Close });
         }
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, now: Time) {
         let settled = self.entries.iter().all(Entry::is_settled);
-        if settled && self.serves() {
+        let waits = self.serves() || (self.started_at.is_some() && self.is_cheated(now));
+        if settled && waits {
             self.let_go();
         }
-        let over = settled && (self.started_at.is_some() || self.vacant() == 0);
+        let over = settled && !waits && (self.started_at.is_some() || self.vacant() == 0);
         let ours = self.judges() || self.started_at.is_none();
         if ours && over && !self.serves() && !core::mem::replace(&mut self.finished, true) {
             self.outputs.push_back(Output::Finished);
@@ -905,7 +918,8 @@ impl Roster {
         let patience = self.entries.iter().filter_map(|entry| self.patience(entry));
         let start = self.starts_without().filter(|at| self.started_at.is_none() && *at > now);
         let all = self.end_of_all();
-        alive.chain(patience).chain(start).chain(all).min()
+        let cheated = self.is_cheated(now).then(|| self.born_at + self.config.join_timeout);
+        alive.chain(patience).chain(start).chain(all).chain(cheated).min()
     }
 
     /// Holds the roster against itself.

@@ -86,7 +86,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
     (0..3).for_each(|number| drop(apply(&mut first, Time(0), join(number, 1))));
     let grant = ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-2"])).unwrap();
     // Its agent is away.
-    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1) });
+    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1), keeps: false });
     let mut store = BTreeMap::new();
     write(&mut store, &mut first);
     let mut next = of_racks(&["host-0", "host-1", "host-9"], &records(&store));
@@ -112,7 +112,7 @@ fn settings_may_drop_a_host_that_is_in_use() {
 fn a_number_that_is_in_use_is_given_to_no_other() {
     let mut first = with_three_agents(manager(1, false));
     ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
-    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1) });
+    apply(&mut first, Time(2), Input::Leave { agent: agent(2, 1), keeps: false });
     let mut next = manager(1, false);
     assert_eq!(next.restore(Time(3), first.records()), []);
     apply(&mut next, Time(4), join(4, 1));
@@ -310,7 +310,7 @@ fn an_agent_that_was_away_goes_on_with_its_path_if_no_other_has_it() {
     let late = Time(0) + LEASE + LEASE;
     (0..3).for_each(|number| drop(apply(&mut manager, late, join(number, 1))));
     let grant = ask(&mut manager, late, request(agent(0, 1), 1, &["host-1"])).unwrap();
-    let outputs = apply(&mut manager, late, Input::Leave { agent: agent(0, 1) });
+    let outputs = apply(&mut manager, late, Input::Leave { agent: agent(0, 1), keeps: false });
     assert!(
         outputs
             .iter()

@@ -116,7 +116,7 @@ impl World {
                 *self.incarnations.entry(*number).or_insert(1) += 1;
                 join(*number, self.key(*number).incarnation)
             }
-            Step::Leave(number) => Input::Leave { agent: self.key(*number) },
+            Step::Leave(number) => Input::Leave { agent: self.key(*number), keeps: false },
             Step::Request(source, a, b) => {
                 self.next_request += 1;
                 let names = [format!("host-{a}"), format!("host-{b}")];
@@ -318,7 +318,7 @@ fn is_due(now: Time, input: Option<&Input>, reason: ReleaseReason, held: &Held) 
         (ReleaseReason::Withdrawn, Some(Input::Withdraw { request })) => *request == held.key,
         (ReleaseReason::Expired, _) => held.expires_at <= now,
         (ReleaseReason::TimeOver, _) => held.grant.lease.is_some(),
-        (ReleaseReason::HolderGone, Some(Input::Leave { agent })) => held.key.is_of(agent),
+        (ReleaseReason::HolderGone, Some(Input::Leave { agent, .. })) => held.key.is_of(agent),
         (ReleaseReason::HolderGone, Some(Input::Join(join))) => {
             held.key.agent.name == join.agent.name && !held.key.is_of(&join.agent)
         }

@@ -186,7 +186,7 @@ fn input() -> impl Strategy<Value = Input> {
         3 => (key(), vec(number().prop_map(PlanId), 0..6)).prop_map(|(agent, leases)| {
             Input::Heartbeat { agent, leases }
         }),
-        1 => key().prop_map(|agent| Input::Leave { agent }),
+        1 => key().prop_map(|agent| Input::Leave { agent, keeps: false }),
         2 => (key(), number()).prop_map(|(agent, session)| Input::Parted { agent, session }),
         2 => (number(), any::<bool>()).prop_map(|(plan, works)| {
             Input::SetUp { plan: PlanId(plan), result: if works { Ok(()) } else { Err("no".into()) } }

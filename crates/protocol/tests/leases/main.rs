@@ -214,7 +214,7 @@ fn all_means_everybody_else() {
     let names: Vec<_> = grant.receivers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["host-0", "host-2"]);
     for number in [0, 2] {
-        apply(&mut manager, Time(2), Input::Leave { agent: agent(number, 1) });
+        apply(&mut manager, Time(2), Input::Leave { agent: agent(number, 1), keeps: false });
     }
     to_all.request = 2;
     assert_eq!(ask(&mut manager, Time(3), to_all), Err(Denial::NobodyElse));
@@ -369,11 +369,11 @@ fn requests_learn_that_a_receiver_has_left() {
     to_all.receivers = Receivers::All;
     apply(&mut manager, Time(1), Input::Request(to_all));
     apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), 2, &["host-2"])));
-    let outputs = apply(&mut manager, Time(2), Input::Leave { agent: agent(2, 1) });
+    let outputs = apply(&mut manager, Time(2), Input::Leave { agent: agent(2, 1), keeps: false });
     assert_eq!(response(&outputs), Err(Denial::Lost("host-2".into())));
     // The one for all goes on without it.
     assert_eq!(manager.pending().len(), 1);
-    let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(1, 1) });
+    let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(1, 1), keeps: false });
     assert_eq!(response(&outputs), Err(Denial::NobodyElse));
 }
 
@@ -609,11 +609,11 @@ fn what_a_dead_agent_held_comes_back_at_once() {
     let mut manager = with_three_agents(manager(1, false));
     ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
     apply(&mut manager, Time(0), Input::Request(request(agent(1, 1), 1, &["host-2"])));
-    let outputs = apply(&mut manager, Time(1), Input::Leave { agent: agent(0, 1) });
+    let outputs = apply(&mut manager, Time(1), Input::Leave { agent: agent(0, 1), keeps: false });
     assert!(response(&outputs).is_ok(), "{outputs:?}");
     // Another run of it is not meant.
     apply(&mut manager, Time(2), join(0, 2));
-    assert_eq!(apply(&mut manager, Time(3), Input::Leave { agent: agent(0, 1) }), []);
+    assert_eq!(apply(&mut manager, Time(3), Input::Leave { agent: agent(0, 1), keeps: false }), []);
     assert_eq!(manager.members().count(), 3);
 }
 

@@ -136,6 +136,7 @@ impl Run {
         };
         let seconds = self.session.roster.time_of(entry, now).as_secs_f64();
         let bytes = status.map_or(0, |status| status.verified_bytes);
+        let spared_bytes = status.map_or(0, |status| status.spared_bytes);
         let slower = status.and_then(|status| status.slow);
         ReceiverReport {
             name: entry.name.clone(),
@@ -143,10 +144,11 @@ impl Run {
             seconds,
             bytes,
             patched_bytes: status.map_or(0, |status| status.patched_bytes),
-            spared_bytes: status.map_or(0, |status| status.spared_bytes),
+            spared_bytes,
             fabric,
             slow: slower.is_some(),
-            rate_bps: goodput_bps(bytes, seconds),
+            // What it had already has not come.
+            rate_bps: goodput_bps(bytes.saturating_sub(spared_bytes), seconds),
             reason: slower.map(|slower| slower.to_string()),
             error: self.session.failure_of(entry),
         }

@@ -80,6 +80,9 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
         text += &format!("\nsent {sent}; subscribers had {spared}");
     }
+    if published.have.is_empty() {
+        text += "\nno other agent has it";
+    }
     for one in &published.missing {
         text += &format!("\n{} does not have it: {}", Printable(&one.name), Printable(&one.reason));
     }

@@ -448,6 +448,36 @@ fn who_cannot_show_the_object_has_failed_for_good() {
     }
 }
 
+/// A counted receiver's place that one has taken who only says that it has the object may yet be taken by another: it is waited for
+/// as long as if that one had not come, and those that are done are let go.
+#[test]
+fn one_that_lies_takes_no_place_for_good() {
+    for comes in [true, false] {
+        let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
+        join(&mut roster, ms(1), 1, "liar");
+        join(&mut roster, ms(1), 2, "b");
+        assert!(outputs(&mut roster, ms(1)).contains(&Output::Start));
+        roster.handle(ms(2), Input::Unproven { guest: GuestId(1) });
+        assert!(outputs(&mut roster, ms(2)).contains(&Output::Open), "another one may come");
+        hello(&mut roster, ms(3), 3, "liar");
+        assert!(refused(&outputs(&mut roster, ms(3))).is_some_and(|why| why.contains("cannot show")));
+        roster.handle(ms(4), Input::Settled { guest: GuestId(2), failure: None, serves: false });
+        let said = outputs(&mut roster, ms(4));
+        assert!(said.contains(&Output::Goodbye(GuestId(2), Goodbye::Finished)), "{said:?}");
+        assert!(!said.contains(&Output::Close), "{said:?}");
+        if comes {
+            join(&mut roster, ms(5), 4, "c");
+            let said = outputs(&mut roster, ms(5));
+            assert!(said.contains(&Output::Welcome(GuestId(4))), "{said:?}");
+            assert!(said.contains(&Output::Close), "all are here: {said:?}");
+        } else {
+            let until = roster.deadline().unwrap();
+            let late = until.max(ms(0) + config(Expected::Count(2), Verdicts::Sender).join_timeout);
+            assert!(outputs(&mut roster, late).contains(&Output::Close));
+        }
+    }
+}
+
 /// An earlier try may have left a receiver everything: there is nothing to send, and the transfer is over all the same.
 #[test]
 fn receivers_that_are_done_before_the_start_end_the_transfer() {

@@ -221,7 +221,7 @@ impl World {
                 if self.agents[at].session.is_some() && now >= self.agents[at].down_until {
                     self.coverage.hit(coverage::AGENT_LEAVES);
                     let agent = self.key(at);
-                    self.call(at, Input::Leave { agent });
+                    self.call(at, Input::Leave { agent, keeps: false });
                     self.deliver(now, at);
                     self.crash(random, now, at, until);
                 }

@@ -2,8 +2,10 @@
 //! back before, at and after the time that they have for it, that freeze and go on, sessions that break with what was on its
 //! way, a manager that begins anew, origins that fail, and transfers that some do not get.
 //!
-//! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living host has the object or reads it already; a version is committed when every subscriber
-//! has it or is named; in the end every wish has its answer, and every subscriber the last version.
+//! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living
+//! host has the object or reads it already. Several hosts publish, and each goes by the numbers that it knows: a version is
+//! committed when every subscriber has it or is named, and no number twice. In the end every wish has its answer, and every
+//! subscriber the last version.
 
 use super::coverage::Coverage;
 use super::draw::Random;
@@ -36,7 +38,9 @@ const SILENCE: Duration = Duration::from_millis(4_000);
 const BACK_WITHIN: Duration = Duration::from_millis(1_200);
 const SETTLE: Duration = Duration::from_millis(3_000);
 /// After healing everything has an answer within this time.
-const LIVENESS: Duration = Duration::from_secs(40);
+const LIVENESS: Duration = Duration::from_secs(80);
+/// A publisher looks again after this whether the version before its own is committed.
+const AGAIN: Duration = Duration::from_millis(100);
 const OBJECTS: u64 = 4;
 const TOPIC: &str = "t";
 const APP: AppId = AppId([0; 16]);
@@ -69,6 +73,8 @@ struct Host {
     subscription_heard: Option<Time>,
     last: Option<Version>,
     publishing: Option<Version>,
+    /// When it is said again under another number.
+    publishes_at: Option<Time>,
     up_words: VecDeque<(Time, Input)>,
     /// Something happened here that no manager was told.
     unsaid: bool,
@@ -89,6 +95,8 @@ struct World<'r> {
     manager: Option<Manager>,
     manager_back_at: Time,
     versions: u64,
+    /// What this manager has committed.
+    committed: BTreeMap<u64, ObjectId>,
     healed: bool,
     hash: u64,
     events: u64,
@@ -111,6 +119,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         subscription_heard: None,
         last: None,
         publishing: None,
+        publishes_at: None,
         up_words: VecDeque::new(),
         unsaid: false,
         down_words: VecDeque::new(),
@@ -123,6 +132,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         manager: None,
         manager_back_at: Time::ZERO,
         versions: 0,
+        committed: BTreeMap::new(),
         healed: false,
         hash: seed | 1,
         events: 0,
@@ -215,6 +225,7 @@ impl World<'_> {
         match self.random.below(9) {
             0..=2 => {
                 self.manager = None;
+                self.committed.clear();
                 self.manager_back_at = self.now + Duration(self.random.below(2_000_000_000));
                 (0..self.hosts.len()).for_each(|host| self.break_session(host));
             }
@@ -227,7 +238,7 @@ impl World<'_> {
                 one.wants.clear();
                 one.filling.clear();
                 one.sending.clear();
-                (one.publishing, one.subscribed, one.last) = (None, false, None);
+                (one.publishing, one.publishes_at, one.subscribed, one.last) = (None, None, false, None);
                 one.incarnation += 1;
                 // A supervisor restarts most of them at once.
                 if self.random.one_in(2) {
@@ -390,8 +401,10 @@ impl World<'_> {
                 }
             }
             _ if self.hosts[host].publishing.is_none() => {
+                // Each goes by what it knows; others may publish at the same moment.
                 self.versions += 1;
-                let version = Version { number: self.versions, object: object(1_000 + self.versions) };
+                let number = self.hosts[host].last.as_ref().map_or(1, |last| last.number + 1);
+                let version = Version { number, object: object(1_000 + self.versions) };
                 let one = &mut self.hosts[host];
                 one.has.insert(version.object);
                 one.publishing = Some(version.clone());
@@ -405,6 +418,11 @@ impl World<'_> {
     /// What a host does by itself: transfers and readings end.
     fn work(&mut self, host: usize) {
         let (agent, now) = (self.key(host), self.now);
+        if self.hosts[host].publishes_at.take_if(|at| *at <= now).is_some()
+            && let Some(version) = self.hosts[host].publishing.clone()
+        {
+            self.say(host, publish(&agent, version));
+        }
         let done: Vec<ObjectId> = self.hosts[host]
             .filling
             .iter()
@@ -478,8 +496,11 @@ impl World<'_> {
             if let Output::Fill { agent, object } = &output {
                 self.check_origin(index(&agent.name), *object)?;
             }
-            if let Output::Published { have, missing, number, .. } = &output {
-                self.check_commit(*number, have, missing)?;
+            if let Output::Published { agent, have, missing, number, .. } = &output {
+                let publisher = self.hosts.get(index(&agent.name)).and_then(|host| host.publishing.clone());
+                if let Some(version) = publisher.filter(|version| version.number == *number) {
+                    self.check_commit(&version, have, missing)?;
+                }
             }
             if let Output::Serve { receivers, .. } = &output {
                 check_names(receivers)?;
@@ -517,8 +538,19 @@ impl World<'_> {
     }
 
     /// Every host that is said to have a version has it, and every subscriber is in one of the lists.
-    fn check_commit(&self, number: u64, have: &[String], missing: &[(String, String)]) -> Result<(), String> {
-        let version = object(1_000 + number);
+    fn check_commit(
+        &mut self,
+        version: &Version,
+        have: &[String],
+        missing: &[(String, String)],
+    ) -> Result<(), String> {
+        let Version { number, object: version } = *version;
+        if self.committed.insert(number, version).is_some_and(|before| before != version) {
+            return Err(format!("version {number} is committed twice, as two objects"));
+        }
+        if self.committed.keys().next_back().is_some_and(|last| *last > number) {
+            return Err(format!("version {number} is committed after a later one"));
+        }
         if let Some(name) = have.iter().find(|name| missing.iter().any(|(other, _)| other == *name)) {
             return Err(format!("version {number} is at {name}, and is not"));
         }
@@ -559,13 +591,29 @@ impl World<'_> {
                     }
                 }
                 Output::News { .. } => {}
-                Output::Published { .. } | Output::TopicRefused { number: Some(_), .. } => {
-                    self.hosts[host].publishing = None;
+                Output::Published { number, .. } => {
+                    self.hosts[host].publishing.take_if(|version| version.number == number);
+                }
+                Output::TopicRefused { number: Some(number), why, .. } => {
+                    self.publish_again(host, number, why.next_number());
                 }
                 Output::TopicRefused { why, .. } => return Err(format!("host {host} is refused: {why}")),
             }
         }
         Ok(())
+    }
+
+    /// A version has a number that it cannot have: it takes the next one, as one that its publisher has not chosen.
+    fn publish_again(&mut self, host: usize, number: u64, next: Option<u64>) {
+        let at = self.now + AGAIN;
+        let one = &mut self.hosts[host];
+        let Some(version) = one.publishing.as_mut().filter(|version| version.number == number) else {
+            return;
+        };
+        match next {
+            Some(next) => (version.number, one.publishes_at) = (next, Some(at)),
+            None => one.publishing = None,
+        }
     }
 
     fn serve(&mut self, host: usize, serve: u64, object: ObjectId, receivers: Vec<String>) {
