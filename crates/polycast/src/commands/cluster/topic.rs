@@ -68,14 +68,10 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
         "bytes": len, "seconds": seconds, "sent_bytes": published.sent_bytes,
         "spared_bytes": published.spared_bytes, "subscribers": subscribers,
     });
-    let mut text = format!(
-        "{} version {}: {} ({}) at {} in {seconds:.3} s",
-        args.topic,
-        published.version,
-        Printable(&object.name),
-        format_bytes(len),
-        output::counted(published.have.len(), "subscriber"),
-    );
+    let name = Printable(&object.name);
+    let subscribers = output::counted(published.have.len(), "subscriber");
+    let (topic, version, bytes) = (&args.topic, published.version, format_bytes(len));
+    let mut text = format!("{topic} version {version}: {name} ({bytes}) at {subscribers} in {seconds:.3} s");
     if published.spared_bytes > 0 {
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
         text += &format!("\nsent {sent}; subscribers had {spared}");

@@ -81,7 +81,7 @@ struct Host {
     down_words: VecDeque<(Time, Output)>,
 }
 
-/// What a manager knows, as `manager::core` has it: who is there, and what they have.
+/// What a manager knows, as `manager::core` has it: which agents are there, and what they have.
 struct Manager {
     members: Leases,
     directory: Directory,
