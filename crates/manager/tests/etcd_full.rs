@@ -70,7 +70,7 @@ async fn managers_lead_again_when_there_is_room() {
     assert!(found.ok && about.full == Some(false) && about.servers[0].reached, "{found:?}");
     assert!(found.text().contains("are in use"), "{}", found.text());
 
-    etcd::fill(&client);
+    let mut filled = etcd::fill(&client, 0);
     let is_told = |said: &Result<(), Refusal>| {
         let is_full = |refusal: &Refusal| {
             refusal.kind == Kind::NotLeader && refusal.message.contains("etcd's database is full")
@@ -89,6 +89,7 @@ async fn managers_lead_again_when_there_is_room() {
             break;
         }
         assert!(begun.elapsed() < HANG, "{said:?}");
+        filled = etcd::fill(&client, filled);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let found = check(&settings(&client)).await.unwrap();

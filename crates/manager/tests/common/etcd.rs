@@ -62,16 +62,17 @@ pub(crate) fn forget_leader(client: &str) {
     assert!(answer.contains(r#""deleted":"1""#), "{answer}");
 }
 
-/// Another program writes keys of its own until there is no room.
+/// Another program writes keys of its own, from this one on, until there is no room; gives the next one. Where managers have made room,
+/// it is called again.
 #[allow(dead_code, reason = "not each test needs it")]
-pub(crate) fn fill(client: &str) {
+pub(crate) fn fill(client: &str, from: usize) -> usize {
     // Both are base64: keys of three bytes of which the first is 0, and a value of zeros.
     let value = "A".repeat(32 << 10);
-    for key in 0..1 << 12 {
+    for key in from..1 << 12 {
         let [high, low] = [key >> 6, key & 63].map(|six| BASE64[six] as char);
         let answer = call(client, "kv/put", &format!(r#"{{"key":"AA{high}{low}","value":"{value}"}}"#));
         if answer.contains("database space exceeded") {
-            return;
+            return key;
         }
         assert!(answer.contains("revision"), "{answer}");
     }
