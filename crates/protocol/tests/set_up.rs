@@ -13,7 +13,7 @@ use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const HOME: core::net::IpAddr = core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
 const SESSIONS: SessionsConfig =
     SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 

@@ -20,7 +20,7 @@ use polycast_types::{Duration, Handle, Time};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const HOME: core::net::IpAddr = core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
 const SESSIONS: SessionsConfig =
     SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const HOSTS: u32 = 16;

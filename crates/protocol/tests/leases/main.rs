@@ -22,7 +22,7 @@ use polycast_protocol::leases::{
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
-const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const HOME: core::net::IpAddr = core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
 const SESSIONS: SessionsConfig =
     SessionsConfig { reconnect: Duration::from_secs(3_600), alive: Duration::ZERO, of_address_max: 1_024 };
 const LEASE: Duration = Duration::from_secs(30);

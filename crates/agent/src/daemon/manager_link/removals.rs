@@ -9,6 +9,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+/// How long agents are waited for that say that they are removing, however often they say so.
+const REMOVING_MOST: Duration = Duration::from_secs(600);
+/// How long a manager that has just begun is waited for at most, whatever it says.
+const SETTLING_MOST: Duration = Duration::from_secs(60);
 /// Our wishes that wait for answers.
 const WISHES_MAX: usize = 64;
 /// Answers to one wish that were not read yet.
@@ -80,7 +84,7 @@ impl ManagerLink {
     ) -> Result<Removal, Refusal> {
         let mut removal = self.remove_now(agents.clone(), all, objects.clone()).await?;
         if let Some(settles) = removal.settles.take().filter(|_| all) {
-            tokio::time::sleep(settles).await;
+            tokio::time::sleep(settles.min(SETTLING_MOST)).await;
             let mut answers = std::mem::take(&mut removal.answers);
             removal = self.remove_now(agents, all, objects).await?;
             answers.append(&mut removal.answers);
@@ -119,6 +123,7 @@ impl ManagerLink {
         }
         let _ours = Ours { link: self, request_id };
         let mut until = Instant::now() + ANSWER_TIMEOUT;
+        let last = Instant::now() + REMOVING_MOST;
         let Ok(Some(first)) = timeout_at(until, answers.recv()).await else { return Err(unreachable()) };
         if !first.refused.is_empty() {
             return Err(Refusal::new(Kind::NotAllowed, first.refused));
@@ -130,8 +135,10 @@ impl ManagerLink {
             && let Ok(Some(answer)) = timeout_at(until, answers.recv()).await
         {
             if answer.under_way {
-                // To remove thousands of files takes a while: it is waited for as long as it says so.
-                until = Instant::now() + ANSWER_TIMEOUT;
+                // To remove thousands of files takes a while. One that was not asked, or has answered, keeps no other waiting.
+                if left.contains(&answer.agent) {
+                    until = (Instant::now() + ANSWER_TIMEOUT).min(last);
+                }
             } else if left.remove(&answer.agent) {
                 removal.answers.push(answer);
             }
