@@ -98,12 +98,13 @@ fn one_for_many_is_not_passed_for_good() {
             Input::Request(request(agent(source, 1), number, to)),
         )));
     };
-    for number in 0..AT_ONCE as u64 {
-        ask(&mut manager, 0, number, &["host-1"]);
+    let one = |number: u64| if number % 2 == 0 { "host-1" } else { "host-2" };
+    for number in 0..2 * AT_ONCE as u64 {
+        ask(&mut manager, 0, number, &[one(number)]);
     }
     ask(&mut manager, 3, 100, &["host-1", "host-2"]);
-    for number in 0..20 {
-        ask(&mut manager, 4, number, &["host-2"]);
+    for number in 0..40 {
+        ask(&mut manager, 4, number, &[one(number)]);
     }
     let order = serve_all(&mut manager, granted);
     let place = order.iter().position(|key| key.request == 100).unwrap();

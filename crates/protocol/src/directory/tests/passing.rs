@@ -168,13 +168,13 @@ fn a_run_that_has_ended_is_not_said_to_lack_what_the_next_one_has() {
     let next = AgentKey { incarnation: 2, ..super::agent(1) };
     directory.handle(ms(20_000), DirectoryInput::Arrived { agent: next.clone() });
     directory.handle(ms(20_000), DirectoryInput::Gone { agent: super::agent(1) });
-    let (app, topic) = (AppId::default(), "t".to_string());
-    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: next.clone(), app, topic });
     let have_it = |agent| {
         let DirectoryInput::Have { object, length, root, .. } = have(0, 1) else { unreachable!() };
         DirectoryInput::Have { agent, object, length, root }
     };
     directory.handle(ms(20_000), have_it(next.clone()));
+    let (app, topic) = (AppId::default(), "t".to_string());
+    directory.handle(ms(20_000), DirectoryInput::Subscribe { agent: next.clone(), app, topic });
     directory.handle(ms(20_000), DirectoryInput::Told { agent: next });
     let told = said(&mut directory, have_it(super::agent(2)));
     assert!(told.contains(&published(0, 1, &[1, 2], &[])), "{told:?}");
