@@ -98,7 +98,7 @@ fn one_for_many_is_not_passed_for_good() {
             Input::Request(request(agent(source, 1), number, to)),
         )));
     };
-    let one = |number: u64| if number % 2 == 0 { "host-1" } else { "host-2" };
+    let one = |number: u64| if number.is_multiple_of(2) { "host-1" } else { "host-2" };
     for number in 0..2 * AT_ONCE as u64 {
         ask(&mut manager, 0, number, &[one(number)]);
     }
