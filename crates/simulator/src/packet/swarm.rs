@@ -123,6 +123,10 @@ pub enum Plant {
     KeepGhosts,
     /// Receivers say that they have an object when it begins to come.
     EarlyHave,
+    /// A manager lets receivers have any number of transfers.
+    NoPlaces,
+    /// A request for a path is said once, also where the session in which it was said has ended.
+    AskOnce,
 }
 
 /// What a seed has shown.

@@ -97,10 +97,17 @@ fn settings(seed: u64, random: &mut Random) -> Settings {
         circuits: random.one_in(3),
         kept_max: random.below(3) as usize,
         grant_bytes_max: if random.one_in(2) { 400 } else { u64::MAX },
+        places: places(seed),
         on_device_failure: if random.one_in(2) { OnDeviceFailure::Wait } else { OnDeviceFailure::Fallback },
         managers: if recorded { random.within(1..=3) as usize } else { 1 },
         recorded,
     }
+}
+
+/// How many transfers a receiver takes at once: few in half of all cases. None of the other draws depends on it.
+fn places(seed: u64) -> usize {
+    let mut random = Random::new(seed.rotate_left(32));
+    if random.one_in(2) { random.within(1..=3) as usize } else { 1_000 }
 }
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {

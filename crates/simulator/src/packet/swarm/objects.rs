@@ -1,6 +1,8 @@
 //! Cases of objects that are asked for, and of topics: the manager's directory and its table of agents, agents that crash and are
 //! back before, at and after the time that they have for it, that freeze and go on, sessions that break with what was on its
-//! way, a manager that begins anew, origins that fail, and transfers that some do not get.
+//! way, a manager that begins anew, origins that fail, and transfers that some do not get. Crowds ask for many objects at one
+//! moment; each transfer asks for its path first, and waits where a receiver takes no more. Stores are full: what is not being sent
+//! goes, or what comes finds no room.
 //!
 //! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living
 //! host has the object or reads it already. Several hosts publish, and each goes by the numbers that it knows: a version is
@@ -22,8 +24,8 @@ use polycast_protocol::directory::{
     Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Version, Wish,
 };
 use polycast_protocol::leases::{
-    AgentKey, Going, Input as Happens, Join, Leases, LeasesConfig, OnDeviceFailure, Output as Said,
-    SessionsConfig,
+    AgentKey, Denial, Going, Grant, Input as Happens, Join, Leases, LeasesConfig, OnDeviceFailure,
+    Output as Said, PathRequest, Receivers, SessionsConfig,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
@@ -42,6 +44,10 @@ const LIVENESS: Duration = Duration::from_secs(80);
 /// A publisher looks again after this whether the version before its own is committed.
 const AGAIN: Duration = Duration::from_millis(100);
 const OBJECTS: u64 = 4;
+/// Objects that crowds ask for have numbers from here on.
+const CROWD: u64 = 100;
+/// Versions of the topic have numbers from here on; they stay where they are.
+const VERSIONS: u64 = 1_000;
 const TOPIC: &str = "t";
 const APP: AppId = AppId([0; 16]);
 
@@ -49,10 +55,15 @@ fn object(data: u64) -> ObjectId {
     ObjectId { app: APP, data: DataId(data) }
 }
 
+/// A transfer that waits for its path, or has it.
 struct Sending {
+    serve: u64,
     object: ObjectId,
     receivers: Vec<String>,
-    ends_at: Time,
+    /// Those who were not there when the path was granted.
+    missed: Vec<String>,
+    /// Its path, and when it ends.
+    path: Option<(PlanId, Time)>,
 }
 
 struct Host {
@@ -64,10 +75,15 @@ struct Host {
     /// When it comes back, or its session does.
     back_at: Time,
     has: BTreeSet<ObjectId>,
+    /// How many objects the store has room for, beside versions.
+    room: usize,
     wants: BTreeMap<ObjectId, Wish>,
     /// What it reads from an origin, and when that ends.
     filling: BTreeMap<ObjectId, Time>,
-    sending: BTreeMap<u64, Vec<Sending>>,
+    /// By the numbers of their requests for paths.
+    sending: BTreeMap<u64, Sending>,
+    /// What the manager says of paths, on its way.
+    answers: VecDeque<(Time, u64, Result<Grant, Denial>)>,
     subscribed: bool,
     /// Whether the manager of now has heard so.
     subscription_heard: Option<Time>,
@@ -94,7 +110,10 @@ struct World<'r> {
     hosts: Vec<Host>,
     manager: Option<Manager>,
     manager_back_at: Time,
+    /// How many transfers a receiver takes at once.
+    places: usize,
     versions: u64,
+    requests: u64,
     /// What this manager has committed.
     committed: BTreeMap<u64, ObjectId>,
     healed: bool,
@@ -105,16 +124,20 @@ struct World<'r> {
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
     let count = random.within(2..=6) as usize;
-    let host = |_| Host {
+    let places = if random.one_in(2) { random.within(1..=4) as usize } else { 1_000 };
+    let rooms: Vec<usize> = (0..count).map(|_| room(random)).collect();
+    let host = |at: usize| Host {
         incarnation: 1,
         up: true,
         frozen_until: Time::ZERO,
         session: false,
         back_at: Time::ZERO,
         has: BTreeSet::new(),
+        room: rooms[at],
         wants: BTreeMap::new(),
         filling: BTreeMap::new(),
         sending: BTreeMap::new(),
+        answers: VecDeque::new(),
         subscribed: false,
         subscription_heard: None,
         last: None,
@@ -131,7 +154,9 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         hosts: (0..count).map(host).collect(),
         manager: None,
         manager_back_at: Time::ZERO,
+        places,
         versions: 0,
+        requests: 0,
         committed: BTreeMap::new(),
         healed: false,
         hash: seed | 1,
@@ -182,7 +207,7 @@ impl World<'_> {
         for host in (0..self.hosts.len()).filter(|host| !self.is_frozen(*host)).collect::<Vec<_>>() {
             self.obey(host)?;
         }
-        Ok(())
+        self.check_places()
     }
 
     fn is_frozen(&self, host: usize) -> bool {
@@ -201,7 +226,14 @@ impl World<'_> {
     fn drain_members(&mut self) {
         let now = self.now;
         while let Some(output) = self.manager.as_mut().and_then(|manager| manager.members.poll(now)) {
-            let Said::Gone { agent, how } = output else { continue };
+            let (agent, how) = match output {
+                Said::Gone { agent, how } => (agent, how),
+                Said::Response { request, response } => {
+                    self.answer(&request.agent, request.request, response);
+                    continue;
+                }
+                _ => continue,
+            };
             let host = index(&agent.name);
             if self.hosts[host].incarnation == agent.incarnation && self.hosts[host].session {
                 // One that only was silent finds its session ended.
@@ -275,6 +307,7 @@ impl World<'_> {
         one.unsaid |= !one.up_words.is_empty();
         one.up_words.clear();
         one.down_words.clear();
+        one.answers.clear();
         one.subscription_heard = None;
         core::mem::replace(&mut one.session, false)
     }
@@ -288,7 +321,8 @@ impl World<'_> {
                 ..DirectoryConfig::default()
             };
             let directory = Directory::new(config, self.now, self.runs << 32);
-            self.manager = Some(Manager { members: members(), directory });
+            let places = if self.plant == Some(Plant::NoPlaces) { 1_000 } else { self.places };
+            self.manager = Some(Manager { members: members(places), directory });
         }
         for host in 0..self.hosts.len() {
             let one = &mut self.hosts[host];
@@ -299,6 +333,11 @@ impl World<'_> {
             one.up = true;
             if self.join(host) {
                 self.say_all(host);
+                let waiting = self.hosts[host].sending.iter().filter(|(_, sending)| sending.path.is_none());
+                let waiting: Vec<u64> = waiting.map(|(request, _)| *request).collect();
+                if self.plant != Some(Plant::AskOnce) {
+                    waiting.into_iter().for_each(|request| self.ask(host, request));
+                }
             }
         }
     }
@@ -339,7 +378,7 @@ impl World<'_> {
         if self.plant != Some(Plant::ForgetHave) {
             words.extend(one.has.iter().map(|object| have(&agent, *object)));
         }
-        let serves = one.sending.keys().copied().collect();
+        let serves = one.sending.values().map(|sending| sending.serve).collect();
         words.push(Input::Serving { agent: agent.clone(), serves });
         for (object, wish) in &one.wants {
             let wish = Wish { fills: one.filling.contains_key(object), ..*wish };
@@ -361,6 +400,9 @@ impl World<'_> {
 
     /// A host asks for something, or has it no more.
     fn wish(&mut self) {
+        if self.random.one_in(1_500) {
+            self.crowd();
+        }
         if !self.random.one_in(20) {
             return;
         }
@@ -389,8 +431,7 @@ impl World<'_> {
             }
             6 => {
                 let one = &mut self.hosts[host];
-                let is_sent = one.sending.values().flatten().any(|sending| sending.object == wanted);
-                if !is_sent && one.has.remove(&wanted) {
+                if !one.sends(wanted) && one.has.remove(&wanted) {
                     self.say(host, Input::Lost { agent, object: wanted });
                 }
             }
@@ -404,7 +445,7 @@ impl World<'_> {
                 // Each goes by what it knows; others may publish at the same moment.
                 self.versions += 1;
                 let number = self.hosts[host].last.as_ref().map_or(1, |last| last.number + 1);
-                let version = Version { number, object: object(1_000 + self.versions) };
+                let version = Version { number, object: object(VERSIONS + self.versions) };
                 let one = &mut self.hosts[host];
                 one.has.insert(version.object);
                 one.publishing = Some(version.clone());
@@ -434,41 +475,61 @@ impl World<'_> {
             if self.random.one_in(4) {
                 let reason = "no such page".to_string();
                 self.say(host, Input::FillFailed { agent: agent.clone(), object, reason });
-            } else {
-                self.receive(host, object);
+            } else if !self.receive(host, object) {
+                let reason = "its store is full".to_string();
+                self.say(host, Input::FillFailed { agent: agent.clone(), object, reason });
             }
         }
-        let serves: Vec<u64> = self.hosts[host].sending.keys().copied().collect();
-        for serve in serves {
-            let sendings = self.hosts[host].sending.remove(&serve).unwrap_or_default();
-            let (ended, going_on): (Vec<_>, Vec<_>) = sendings.into_iter().partition(|s| s.ends_at <= now);
-            if !going_on.is_empty() {
-                self.hosts[host].sending.insert(serve, going_on);
-            }
-            for Sending { object, receivers, .. } in ended {
-                let is_here = self.hosts[host].has.contains(&object);
-                let outcomes = receivers.into_iter().map(|name| {
-                    let receiver = index(&name);
-                    let gets = is_here && self.hosts[receiver].up && !self.random.one_in(8);
-                    if gets {
-                        self.receive(receiver, object);
-                    }
-                    (name, if gets { Ok(()) } else { Err("it was lost on the way".to_string()) })
-                });
-                let outcomes = outcomes.collect();
-                self.say(host, Input::Served { agent: agent.clone(), serve, outcomes });
-            }
+        self.hear_of_paths(host);
+        let over = |sending: &Sending| sending.path.is_some_and(|(_, ends_at)| ends_at <= now);
+        let ended = self.hosts[host].sending.iter().filter(|(_, sending)| over(sending));
+        let ended: Vec<u64> = ended.map(|(request, _)| *request).collect();
+        ended.into_iter().for_each(|request| self.end(host, request));
+    }
+
+    /// A transfer is over: each receiver has the object, or it was lost on its way.
+    fn end(&mut self, host: usize, request: u64) {
+        let (agent, now) = (self.key(host), self.now);
+        let Some(Sending { serve, object, receivers, missed, path }) =
+            self.hosts[host].sending.remove(&request)
+        else {
+            return;
+        };
+        let is_here = self.hosts[host].has.contains(&object);
+        let outcomes = receivers.into_iter().map(|name| {
+            let receiver = index(&name);
+            let comes = path.is_some() && is_here && self.hosts[receiver].up && !missed.contains(&name);
+            let gets = comes && !self.random.one_in(8) && self.receive(receiver, object);
+            (name, if gets { Ok(()) } else { Err("it was lost on the way".to_string()) })
+        });
+        let outcomes = outcomes.collect();
+        self.say(host, Input::Served { agent: agent.clone(), serve, outcomes });
+        if let Some((plan, _)) = path
+            && self.hosts[host].session
+            && let Some(manager) = &mut self.manager
+        {
+            manager.members.handle(now, Happens::Release { request: agent.request(request), plan });
         }
     }
 
-    fn receive(&mut self, host: usize, object: ObjectId) {
+    /// An object has come; gives whether the store had room for it.
+    fn receive(&mut self, host: usize, object: ObjectId) -> bool {
         let agent = self.key(host);
+        let one = &mut self.hosts[host];
+        if !one.has.contains(&object) && one.is_full() && object.data.0 < VERSIONS {
+            // What is being sent, or comes to be a version, stays.
+            let goes = one.has.iter().find(|other| other.data.0 < VERSIONS && !one.sends(**other)).copied();
+            let Some(goes) = goes else { return false };
+            one.has.remove(&goes);
+            self.say(host, Input::Lost { agent: agent.clone(), object: goes });
+        }
         let one = &mut self.hosts[host];
         one.wants.remove(&object);
         one.filling.remove(&object);
         if one.has.insert(object) {
             self.say(host, have(&agent, object));
         }
+        true
     }
 
     /// The manager hears what a host has said.
@@ -617,7 +678,6 @@ impl World<'_> {
     }
 
     fn serve(&mut self, host: usize, serve: u64, object: ObjectId, receivers: Vec<String>) {
-        let ends_at = self.now + Duration(self.random.magnitude(20_000_000..=3_000_000_000));
         if self.plant == Some(Plant::EarlyHave) {
             for name in &receivers {
                 let receiver = index(name);
@@ -625,8 +685,95 @@ impl World<'_> {
                 self.say(receiver, have(&agent, object));
             }
         }
-        let sending = Sending { object, receivers, ends_at };
-        self.hosts[host].sending.entry(serve).or_default().push(sending);
+        self.requests += 1;
+        let request = self.requests;
+        let sending = Sending { serve, object, receivers, missed: Vec::new(), path: None };
+        self.hosts[host].sending.insert(request, sending);
+        self.ask(host, request);
+    }
+
+    /// Asks for the path of a transfer, once in a session.
+    fn ask(&mut self, host: usize, request: u64) {
+        let (agent, now) = (self.key(host), self.now);
+        let one = &self.hosts[host];
+        let Some(sending) = one.sending.get(&request).filter(|_| one.session) else { return };
+        let request = PathRequest {
+            agent,
+            request,
+            object: sending.object,
+            object_bytes: 1,
+            remaining_bytes: 1,
+            receivers: Receivers::Named(sending.receivers.clone()),
+            divisible: false,
+            lease: None,
+            wish: Default::default(),
+        };
+        if let Some(manager) = &mut self.manager {
+            manager.members.handle(now, Happens::Request(request));
+        }
+    }
+
+    /// The manager says what becomes of a request for a path.
+    fn answer(&mut self, agent: &AgentKey, request: u64, response: Result<Grant, Denial>) {
+        let delay = Duration(self.random.below(DELAY.0));
+        let at = self.now + delay;
+        let Some(one) = self.hosts.get_mut(index(&agent.name)) else { return };
+        if one.session && one.incarnation == agent.incarnation {
+            one.answers.push_back((at, request, response));
+        }
+    }
+
+    /// A host hears of the paths that it has asked for.
+    fn hear_of_paths(&mut self, host: usize) {
+        let now = self.now;
+        while let Some((at, ..)) = self.hosts[host].answers.front()
+            && *at <= now
+            && let Some((_, request, response)) = self.hosts[host].answers.pop_front()
+        {
+            match response {
+                Ok(grant) => {
+                    let ends_at = now + Duration(self.random.magnitude(20_000_000..=3_000_000_000));
+                    if let Some(sending) = self.hosts[host].sending.get_mut(&request) {
+                        sending.path = Some((grant.plan_id, ends_at));
+                        sending.missed = grant.missed;
+                    }
+                }
+                // It asks again when it has joined.
+                Err(Denial::NotMember(_)) => {}
+                Err(_) => self.end(host, request),
+            }
+        }
+    }
+
+    /// Every host asks for many objects at one moment.
+    fn crowd(&mut self) {
+        let many = self.random.within(2..=40);
+        for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].up).collect::<Vec<_>>() {
+            for data in CROWD..CROWD + many {
+                let (agent, wanted) = (self.key(host), object(data));
+                let wish = Wish { can_fill: true, waits: false, fills: false };
+                let one = &mut self.hosts[host];
+                if !one.has.contains(&wanted) && !one.wants.contains_key(&wanted) {
+                    one.wants.insert(wanted, wish);
+                    self.say(host, Input::Want { agent, object: wanted, wish });
+                }
+            }
+        }
+    }
+
+    /// No receiver has more transfers than it takes.
+    fn check_places(&self) -> Result<(), String> {
+        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+        for lease in self.manager.iter().flat_map(|manager| manager.members.leases()) {
+            for receiver in lease.grant.receiver_names() {
+                let count = taken.entry(receiver).or_default();
+                *count += 1;
+                if *count > self.places {
+                    return Err(format!("{receiver} has more transfers at once than {}", self.places));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads an origin.
@@ -669,16 +816,32 @@ impl World<'_> {
     }
 }
 
-/// A table of agents that knows none yet.
-fn members() -> Leases {
+impl Host {
+    /// Whether it sends an object, or is about to.
+    fn sends(&self, object: ObjectId) -> bool {
+        self.sending.values().any(|sending| sending.object == object)
+    }
+
+    fn is_full(&self) -> bool {
+        self.has.iter().filter(|object| object.data.0 < VERSIONS).count() >= self.room
+    }
+}
+
+/// How many objects a store has room for.
+fn room(random: &mut Random) -> usize {
+    if random.one_in(3) { random.within(1..=4) as usize } else { usize::MAX }
+}
+
+/// A table of agents that knows none yet; a receiver takes so many transfers at once.
+fn members(places: usize) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: SILENCE,
         sessions: SessionsConfig { reconnect: RECONNECT, ..SessionsConfig::default() },
-        pending_max: 8,
-        leases_max: 8,
-        agent_leases_max: 8,
-        receiver_leases_max: 1_000,
+        pending_max: 256,
+        leases_max: 64,
+        agent_leases_max: 16,
+        receiver_leases_max: places,
         grant_bytes_max: u64::MAX,
         agents_max: 64,
         on_device_failure: OnDeviceFailure::Fallback,

@@ -138,6 +138,8 @@ fn bugs_of_the_directory_are_found() {
         (Plant::NoSettling, &["is read twice"]),
         (Plant::KeepGhosts, &["are named twice", "was not answered", "is read twice", "and is not"]),
         (Plant::EarlyHave, &["is committed before"]),
+        (Plant::NoPlaces, &["more transfers at once"]),
+        (Plant::AskOnce, &["was not answered"]),
     ] {
         let found = found_among(OBJECTS..OBJECTS + 1, plant);
         assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");

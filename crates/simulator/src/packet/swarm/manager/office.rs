@@ -42,6 +42,8 @@ pub(super) struct Settings {
     pub(super) circuits: bool,
     pub(super) kept_max: usize,
     pub(super) grant_bytes_max: u64,
+    /// How many transfers a receiver takes at once.
+    pub(super) places: usize,
     pub(super) on_device_failure: OnDeviceFailure,
     pub(super) managers: usize,
     pub(super) recorded: bool,
@@ -78,7 +80,7 @@ impl Settings {
             pending_max: 64,
             leases_max: 64,
             agent_leases_max: 64,
-            receiver_leases_max: 1_000,
+            receiver_leases_max: self.places,
             grant_bytes_max: self.grant_bytes_max,
             agents_max: 8,
             on_device_failure: self.on_device_failure,
