@@ -279,7 +279,9 @@ impl World<'_> {
             }
             5 => {
                 let until = self.now + Duration(self.random.below(9_000_000_000));
-                self.hosts[host].frozen_until = until;
+                let one = &mut self.hosts[host];
+                one.frozen_until = until;
+                one.unsaid |= !one.session;
             }
             _ => self.break_session(host),
         }
@@ -303,8 +305,10 @@ impl World<'_> {
 
     /// What was on its way is lost; gives whether there was a session.
     fn forget_session(&mut self, host: usize) -> bool {
+        let is_frozen = self.is_frozen(host);
         let one = &mut self.hosts[host];
-        one.unsaid |= !one.up_words.is_empty();
+        // One that is frozen may come back after it has counted as dead.
+        one.unsaid |= !one.up_words.is_empty() || is_frozen;
         one.up_words.clear();
         one.down_words.clear();
         one.answers.clear();
