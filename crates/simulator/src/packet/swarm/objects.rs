@@ -562,7 +562,10 @@ impl World<'_> {
                 self.check_origin(index(&agent.name), *object)?;
             }
             if let Output::Published { agent, have, missing, number, .. } = &output {
-                let publisher = self.hosts.get(index(&agent.name)).and_then(|host| host.publishing.clone());
+                let publisher = self.hosts.get(index(&agent.name));
+                // The run before may have had another version of this number.
+                let publisher = publisher.filter(|host| host.incarnation == agent.incarnation);
+                let publisher = publisher.and_then(|host| host.publishing.clone());
                 if let Some(version) = publisher.filter(|version| version.number == *number) {
                     self.check_commit(&version, have, missing)?;
                 }
