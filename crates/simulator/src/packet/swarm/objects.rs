@@ -19,7 +19,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabrics, Fcfs, PlanId};
+use polycast_planning::{Channel, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::directory::{
     Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Version, Wish,
 };
@@ -768,15 +768,17 @@ impl World<'_> {
         }
     }
 
-    /// No receiver has more transfers than it takes.
+    /// No receiver has more transfers than it takes. A run of one that has ended is another receiver.
     fn check_places(&self) -> Result<(), String> {
-        let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut taken: BTreeMap<HostId, usize> = BTreeMap::new();
         for lease in self.manager.iter().flat_map(|manager| manager.members.leases()) {
-            for receiver in lease.grant.receiver_names() {
-                let count = taken.entry(receiver).or_default();
+            let Channel::Chain { order } = &lease.grant.plan.channel else { continue };
+            for receiver in order {
+                let count = taken.entry(*receiver).or_default();
                 *count += 1;
                 if *count > self.places {
-                    return Err(format!("{receiver} has more transfers at once than {}", self.places));
+                    let names: Vec<&String> = lease.grant.receiver_names().collect();
+                    return Err(format!("one of {names:?} has more transfers at once than {}", self.places));
                 }
             }
         }
