@@ -692,6 +692,13 @@ impl World<'_> {
                 self.say(receiver, have(&agent, object));
             }
         }
+        if !self.hosts[host].has.contains(&object) {
+            // It has made room since it was told.
+            let outcome = |name| (name, Err("it has gone".to_string()));
+            let outcomes = receivers.into_iter().map(outcome).collect();
+            let agent = self.key(host);
+            return self.say(host, Input::Served { agent, serve, outcomes });
+        }
         self.requests += 1;
         let request = self.requests;
         let sending = Sending { serve, object, receivers, missed: Vec::new(), path: None };
@@ -754,7 +761,8 @@ impl World<'_> {
 
     /// Every host asks for many objects at one moment.
     fn crowd(&mut self) {
-        let many = self.random.within(2..=40);
+        // Where receivers take one at a time, more would take longer than is waited for.
+        let many = self.random.within(2..=10 * self.places.min(4) as u64);
         for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].up).collect::<Vec<_>>() {
             for data in CROWD..CROWD + many {
                 let (agent, wanted) = (self.key(host), object(data));
