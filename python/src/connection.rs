@@ -4,7 +4,7 @@ use crate::runtime::{spawn, wait};
 use crate::values;
 use polycast_api::agent::Object;
 use polycast_api::client::{
-    AgentClient, ClientError, Piece, Receivers, SendOptions, Session, Slow, Wait, Wanted,
+    AgentClient, ClientError, Piece, Receivers, Selected, SendOptions, Session, Slow, Wait, Wanted,
     default_socket as usual_socket,
 };
 use polycast_api::error::Kind;
@@ -345,9 +345,10 @@ impl Connection {
         files: bool,
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
+            let selected = Selected { exclude, ..Selected::default() };
             match files {
-                true => session.add_set(DataId(data.0), &paths, &name, &exclude, false).await,
-                false => session.add_all(DataId(data.0), &paths, &name, &exclude, false).await,
+                true => session.add_set(DataId(data.0), &paths, &name, &selected).await,
+                false => session.add_all(DataId(data.0), &paths, &name, &selected).await,
             }
         })?;
         Ok(values::object(&added).to_string())

@@ -1,4 +1,4 @@
-//! Addresses as they may be printed: what lets in whoever reads it stays out.
+//! Addresses as they may be printed: what lets in a reader stays out.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
