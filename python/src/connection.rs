@@ -335,6 +335,7 @@ impl Connection {
         Ok(self.session(py)?.1.agent_name().to_string())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn add(
         &self,
         py: Python<'_>,
@@ -343,9 +344,10 @@ impl Connection {
         name: String,
         exclude: Vec<String>,
         files: bool,
+        follow: bool,
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
-            let selected = Selected { exclude, ..Selected::default() };
+            let selected = Selected { exclude, follow, ..Selected::default() };
             match files {
                 true => session.add_set(DataId(data.0), &paths, &name, &selected).await,
                 false => session.add_all(DataId(data.0), &paths, &name, &selected).await,

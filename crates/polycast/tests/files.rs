@@ -276,14 +276,15 @@ fn secrets_in_addresses_reach_no_log_and_no_sentence() {
         &at,
     ];
     let agent = Daemon::begin_saying(
-        command(&[&words[..], &["--log", "debug"]].concat()),
+        command(&[&words[..], &["--log", "trace"]].concat()),
         File::create(&log).unwrap().into(),
     );
     // Nothing listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = format!("http://me:s3cret-p@{free}/model.bin?X-Amz-Signature=s3cret-q");
     for words in [&["fetch", &address][..], &["fetch", "name:model", "--from", &address]] {
-        let ran = polycast(&[words, &["--out", &place.path("out"), "--socket", &at]].concat());
+        let ran =
+            polycast(&[words, &["--out", &place.path("out"), "--socket", &at, "--log", "trace"]].concat());
         assert_eq!(ran.status, 1, "{}", ran.stderr);
         assert!(ran.stderr.contains(&format!("@{free}/model.bin?***")), "{}", ran.stderr);
         assert!(!ran.stderr.contains("s3cret") && !ran.stdout.contains("s3cret"), "{}", ran.stderr);

@@ -87,14 +87,17 @@ impl World<'_> {
             if let Some(told) = self.told.iter().find(|told| told.len() == self.versions.len())
                 && let Some(version) = told.iter().find(|version| **version > 0)
             {
-                return Err(format!("a receiver is told all hashes, one of them of what was written {version} times"));
+                return Err(format!(
+                    "a receiver is told all hashes, one of them of what was written {version} times"
+                ));
             }
             let next = self.next().unwrap_or(end);
             self.now = self.now.max(next).min(end);
             self.step();
         }
         if self.ended != (self.written > 0) {
-            let what = if self.ended { "ends for no reason" } else { "goes on with an object that has changed" };
+            let what =
+                if self.ended { "ends for no reason" } else { "goes on with an object that has changed" };
             return Err(format!("the source {what}"));
         }
         let waits = self.told.iter().any(|told| told.len() < self.versions.len());
@@ -104,8 +107,10 @@ impl World<'_> {
     /// When something happens next.
     fn next(&self) -> Option<Time> {
         let hashes = (self.hashed.len() < self.versions.len()).then_some(self.hashes_at);
-        let look = self.look.as_ref().map(|look| if self.now < look.sees_at { look.sees_at } else { look.ends_at });
-        let due = [hashes, look, self.writes.last().copied(), self.joins.last().copied(), self.machine.deadline()];
+        let look =
+            self.look.as_ref().map(|look| if self.now < look.sees_at { look.sees_at } else { look.ends_at });
+        let due =
+            [hashes, look, self.writes.last().copied(), self.joins.last().copied(), self.machine.deadline()];
         due.into_iter().flatten().min()
     }
 
@@ -152,7 +157,8 @@ impl World<'_> {
                 Output::Look => {
                     let took = self.random.magnitude(1_000..=3_000_000_000);
                     let sees_at = self.now + Duration(self.random.below(took));
-                    self.look = Some(Look { sees_at, ends_at: self.now + Duration(took), same: self.written == 0 });
+                    self.look =
+                        Some(Look { sees_at, ends_at: self.now + Duration(took), same: self.written == 0 });
                     if self.plant == Some(Plant::TellUnseen) {
                         self.tell(0..self.hashed.len());
                     }
