@@ -8,27 +8,48 @@ use polycast_agent::transfer::{
 };
 use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource, Stamp};
+use polycast_testing::HANG;
 use polycast_types::ObjectId;
 use std::fs::OpenOptions;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+const RECEIVERS: usize = 2;
+
+/// Counts receivers that have heard of the object.
+#[derive(Default)]
+struct Heard(Mutex<usize>, Condvar);
+
+impl Heard {
+    fn add(&self) {
+        *self.0.lock().unwrap() += 1;
+        self.1.notify_all();
+    }
+
+    fn await_all(&self) {
+        let heard = self.0.lock().unwrap();
+        let (_heard, waited) = self.1.wait_timeout_while(heard, HANG, |heard| *heard < RECEIVERS).unwrap();
+        assert!(!waited.timed_out(), "no receiver has heard of it");
+    }
+}
 
 /// An object of which a program writes to a file in between: when what begins at this place is read, it writes to the file's first and its
-/// last bytes.
+/// last bytes. A look at it takes until all receivers know of the object, so that each of them hears what becomes of it.
 struct Written<S> {
     object: S,
     file: PathBuf,
     at: u64,
     is_written: AtomicBool,
+    heard: Arc<Heard>,
 }
 
 impl<S> Written<S> {
     fn new(object: S, file: PathBuf, at: u64) -> Arc<Self> {
-        Arc::new(Written { object, file, at, is_written: AtomicBool::new(false) })
+        Arc::new(Written { object, file, at, is_written: AtomicBool::new(false), heard: Arc::default() })
     }
 }
 
@@ -41,7 +62,12 @@ impl<S: ObjectSource> ObjectSource for Written<S> {
         self.object.stamp()
     }
 
+    fn is_checked_quickly(&self) -> bool {
+        false
+    }
+
     fn check(&self) -> io::Result<()> {
+        self.heard.await_all();
         self.object.check()
     }
 
@@ -63,12 +89,13 @@ fn multicast(number: u16) -> Path {
 }
 
 /// Sends it to two receivers, none of which gets it; gives what the source says, and what they say.
-fn refused(
-    source: Arc<dyn ObjectSource>,
+fn refused<S: ObjectSource + 'static>(
+    source: Arc<Written<S>>,
     kind: ObjectKind,
     path: Path,
     options: Options,
 ) -> (String, String) {
+    let heard = Arc::clone(&source.heard);
     let folder = polycast_testing::folder_in_memory();
     let spec = SourceSpec {
         object: ObjectId::default(),
@@ -76,7 +103,7 @@ fn refused(
         kind,
         source,
         root: None,
-        receivers: Receivers::Told(2),
+        receivers: Receivers::Told(RECEIVERS),
         interface: Ipv4Addr::LOCALHOST,
         path,
         options,
@@ -94,7 +121,14 @@ fn refused(
             options: patient(),
             cancel: Arc::default(),
         };
-        std::thread::spawn(move || receive(spec, &mut |_| ()))
+        let (heard, mut is_first) = (Arc::clone(&heard), true);
+        std::thread::spawn(move || {
+            receive(spec, &mut |_| {
+                if std::mem::replace(&mut is_first, false) {
+                    heard.add();
+                }
+            })
+        })
     });
     let error = prepared.run(&mut |_| ()).unwrap_err();
     assert!(matches!(error, TransferError::Changed(_)), "{error}");

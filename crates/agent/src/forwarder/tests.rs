@@ -228,10 +228,12 @@ impl ObjectSource for Held {
     }
 }
 
-/// A file to whose first bytes a program writes when its last ones are read.
+/// A file to whose first bytes a program writes when its last ones are read. A look at it takes until its owner allows it.
 struct Written {
     file: FileSource,
     path: PathBuf,
+    may_look: Mutex<bool>,
+    allowed: Condvar,
 }
 
 impl ObjectSource for Written {
@@ -239,7 +241,12 @@ impl ObjectSource for Written {
         self.file.len()
     }
 
+    fn is_checked_quickly(&self) -> bool {
+        false
+    }
+
     fn check(&self) -> std::io::Result<()> {
+        drop(self.allowed.wait_while(self.may_look.lock().unwrap(), |may| !*may).unwrap());
         self.file.check()
     }
 
@@ -260,9 +267,17 @@ fn a_file_that_is_written_to_reaches_no_receiver() {
     let path = folder.path().join("file");
     for len in [1_000, 3_000_000] {
         std::fs::write(&path, object(len)).unwrap();
-        let source = Arc::new(Written { file: FileSource::open(&path).unwrap(), path: path.clone() });
-        let (sent, fetched) =
-            deliver_when(&nodes, source, &receivers, 8_192, folder.path(), |_| {}, |_, _| {});
+        let (may_look, allowed) = (Mutex::new(false), Condvar::new());
+        let file = FileSource::open(&path).unwrap();
+        let source = Arc::new(Written { file, path: path.clone(), may_look, allowed });
+        let looked_at = Arc::clone(&source);
+        // Each receiver hears of it that asks for packets.
+        let allow = |_: &Steering, _| {
+            nodes[2..].iter().for_each(|node| drop(until(node, |status| status.transfers > 0)));
+            *looked_at.may_look.lock().unwrap() = true;
+            looked_at.allowed.notify_all();
+        };
+        let (sent, fetched) = deliver_when(&nodes, source, &receivers, 8_192, folder.path(), |_| {}, allow);
         let error = sent.unwrap_err();
         assert!(matches!(error, TransferError::Changed(_)), "{error}");
         for (number, outcome) in fetched.into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Symbolic links that lead out of a directory: at a receiver nothing, or something else, is where they lead to.
 
 use polycast_types::Printable;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -83,7 +84,10 @@ pub fn links_out_of(directory: &Path) -> LinksOut {
     let roots: Vec<PathBuf> = fs::canonicalize(directory).into_iter().collect();
     let mut pending = vec![PathBuf::new()];
     while let Some(below) = pending.pop() {
-        for item in fs::read_dir(directory.join(&below)).into_iter().flatten().flatten() {
+        let mut items: Vec<_> =
+            fs::read_dir(directory.join(&below)).into_iter().flatten().flatten().collect();
+        items.sort_unstable_by_key(fs::DirEntry::file_name);
+        for item in items {
             let (path, name) = (item.path(), below.join(item.file_name()));
             let Ok(kind) = item.file_type() else { continue };
             if kind.is_dir() {
@@ -138,9 +142,19 @@ fn lead(path: &Path, roots: &[PathBuf]) -> Leads {
 
 /// Whether a link was not followed since nothing is at its end.
 pub(super) fn leads_nowhere(error: &io::Error) -> bool {
-    let errno = rustix::io::Errno::from_io_error(error);
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        || errno == Some(rustix::io::Errno::LOOP)
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || goes_round(error)
+}
+
+fn goes_round(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::LOOP)
+}
+
+/// Whether the link at `path` was not followed since its path leads through too many others: the system takes that for a circle.
+pub(super) fn leads_too_far(path: &Path, error: &io::Error) -> bool {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
+    // By a path without links to where it lies, only a circle of its own is one.
+    let is_circle = |folder: PathBuf| fs::metadata(folder.join(name)).is_err_and(|error| goes_round(&error));
+    goes_round(error) && !fs::canonicalize(folder).is_ok_and(is_circle)
 }
 
 #[cfg(test)]

@@ -363,7 +363,7 @@ mod tests {
         symlink("../blobs/abc", out.join("weights")).unwrap();
         for (path, says) in [
             (deep, "more than 256 directories; without --files"),
-            (many, "at most 65,536 files, directories and links; without --files"),
+            (many, "which is the most; without --files the directory is one object"),
             (
                 out,
                 "weights -> ../blobs/abc (nothing is there): a set is made of files that lie in it; say --follow",

@@ -584,7 +584,10 @@ fn links_that_lead_out_are_named_with_their_number() {
     let there = super::links_out_of(&to);
     assert_eq!((there.count, there.first.iter().filter(|link| link.dangles).count()), (6, 5));
     let place = tempfile::tempdir().unwrap();
-    assert!(TreeSource::open(&small_tree(place.path())).unwrap().links_out().is_empty());
+    let root = small_tree(place.path());
+    fs::remove_file(root.join("dangling")).unwrap();
+    symlink("sub/../one", root.join("within")).unwrap();
+    assert!(TreeSource::open(&root).unwrap().links_out().is_empty());
 }
 
 #[test]
@@ -623,14 +626,18 @@ fn links_that_lead_round_are_refused() {
     // As it is named, too.
     let said = TreeSource::open_all(&[round], &follow).unwrap_err().to_string();
     assert!(said.contains("it leads to a directory that it lies in itself"), "{said}");
+    let deep = place.path().join("deep");
+    fs::create_dir_all(deep.join("d/".repeat(258))).unwrap();
+    let said = TreeSource::open_some(&deep, &follow).unwrap_err().to_string();
+    assert!(said.contains("256 directories"), "{said}");
     // Each leads to the next one, which has one that leads on.
     let long = place.path().join("long");
-    for number in 0..=300 {
+    for number in 0..=100 {
         fs::create_dir_all(long.join(number.to_string())).unwrap();
         symlink(format!("../{}", number + 1), long.join(number.to_string()).join("next")).unwrap();
     }
     let said = TreeSource::open_some(&long.join("0"), &follow).unwrap_err().to_string();
-    assert!(said.contains("256 directories") && said.len() < 4_500, "{said}");
+    assert!(said.contains("more links lead to it, one after the other, than the system follows"), "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::ArchiveError;
 use super::format::{Entry, Kind, ModificationTime, TRAILER_LEN, padded};
 use super::glob::Glob;
-use super::links::{LinksOut, leads_nowhere};
+use super::links::{LinksOut, leads_nowhere, leads_too_far};
 use crate::object::{Changed, FileState, ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
@@ -229,6 +229,10 @@ impl TreeSource {
                 self.place(found);
                 pending.extend(below);
             } else {
+                if let Entry { name, kind: Kind::Symlink { target }, .. } = &found.entry {
+                    let path = self.path_of(name);
+                    self.links_out.look(name, target, &path, &self.roots);
+                }
                 self.place(found);
             }
         }
@@ -282,9 +286,6 @@ impl TreeSource {
                 return Ok(None);
             }
         };
-        if let Kind::Symlink { target } = &kind {
-            self.links_out.look(&name, target, path, &self.roots);
-        }
         let several = metadata.is_file() && metadata.nlink() > 1;
         let file = several.then(|| (metadata.dev(), metadata.ino()));
         let state = metadata.is_file().then(|| FileState::of(&metadata));
@@ -307,6 +308,10 @@ impl TreeSource {
         }
         match fs::metadata(path) {
             Ok(end) => Ok(end),
+            Err(error) if leads_too_far(path, &error) => {
+                let why = "more links lead to it, one after the other, than the system follows";
+                Err(ArchiveError::Unfollowed { path: path.to_path_buf(), why })
+            }
             Err(error) if leads_nowhere(&error) => Ok(metadata),
             Err(source) => Err(failed("follow the link", path, source)),
         }
