@@ -4,7 +4,7 @@ use crate::runtime::{spawn, wait};
 use crate::values;
 use polycast_api::agent::Object;
 use polycast_api::client::{
-    AgentClient, ClientError, Piece, Receivers, SendOptions, Session, Slow, Wait, Wanted,
+    AgentClient, ClientError, Piece, Receivers, Selected, SendOptions, Session, Slow, Wait, Wanted,
     default_socket as usual_socket,
 };
 use polycast_api::error::Kind;
@@ -335,6 +335,7 @@ impl Connection {
         Ok(self.session(py)?.1.agent_name().to_string())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn add(
         &self,
         py: Python<'_>,
@@ -343,11 +344,13 @@ impl Connection {
         name: String,
         exclude: Vec<String>,
         files: bool,
+        follow: bool,
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
+            let selected = Selected { exclude, follow, ..Selected::default() };
             match files {
-                true => session.add_set(DataId(data.0), &paths, &name, &exclude, false).await,
-                false => session.add_all(DataId(data.0), &paths, &name, &exclude, false).await,
+                true => session.add_set(DataId(data.0), &paths, &name, &selected).await,
+                false => session.add_all(DataId(data.0), &paths, &name, &selected).await,
             }
         })?;
         Ok(values::object(&added).to_string())

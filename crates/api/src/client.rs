@@ -125,6 +125,17 @@ impl From<Status> for ClientError {
     }
 }
 
+/// What of directories an object is made of, and for whom it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selected {
+    /// Patterns such as `*.tmp` of what is left out.
+    pub exclude: Vec<String>,
+    /// What links lead to is taken in their place.
+    pub follow: bool,
+    /// Other users of this host do not see it.
+    pub private: bool,
+}
+
 /// Where the agent of this user listens unless told otherwise: in the user's run-time folder, or without
 /// one beside the agents' stores in shared memory.
 #[must_use]
@@ -398,23 +409,21 @@ impl Session {
     /// # Errors
     /// As there, or the name is none that a file can have.
     pub async fn add_as(&self, data: DataId, path: &Path, name: &str) -> Result<Object, ClientError> {
-        self.add_all(data, &[path.to_path_buf()], name, &[], false).await
+        self.add_all(data, &[path.to_path_buf()], name, &Selected::default()).await
     }
 
-    /// The same for several paths, which become one directory of this name, each under its own. Of directories what these
-    /// patterns mean is left out. What is private is not for other users of this host.
+    /// The same for several paths, which become one directory of this name, each under its own; of directories this is taken.
     ///
     /// # Errors
-    /// As there, or a pattern means nothing, or two paths have the same name.
+    /// As there, or a pattern means nothing, two paths have the same name, or a link cannot be followed.
     pub async fn add_all(
         &self,
         data: DataId,
         paths: &[PathBuf],
         name: &str,
-        exclude: &[String],
-        private: bool,
+        selected: &Selected,
     ) -> Result<Object, ClientError> {
-        self.add_chosen((data, false), paths, name, exclude, private).await
+        self.add_chosen((data, false), paths, name, selected).await
     }
 
     /// The same as a set: each file of the directory is an object of its own. The agent reads all of them once.
@@ -426,10 +435,9 @@ impl Session {
         data: DataId,
         paths: &[PathBuf],
         name: &str,
-        exclude: &[String],
-        private: bool,
+        selected: &Selected,
     ) -> Result<Object, ClientError> {
-        self.add_chosen((data, true), paths, name, exclude, private).await
+        self.add_chosen((data, true), paths, name, selected).await
     }
 
     async fn add_chosen(
@@ -437,26 +445,31 @@ impl Session {
         (data, files): (DataId, bool),
         paths: &[PathBuf],
         name: &str,
-        exclude: &[String],
-        private: bool,
+        Selected { exclude, follow, private }: &Selected,
     ) -> Result<Object, ClientError> {
-        let mut texts = Vec::with_capacity(paths.len());
-        for path in paths {
-            let wrong = |reason: String| ClientError::Path { path: path.clone(), reason };
-            let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
-            let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
-            texts.push(text.to_string());
-        }
-        let mut more_paths = texts.into_iter();
+        let absolute = |path: &PathBuf| {
+            let wrong =
+                |error: std::io::Error| ClientError::Path { path: path.clone(), reason: error.to_string() };
+            std::path::absolute(path).map_err(wrong)
+        };
+        let paths: Vec<PathBuf> = paths.iter().map(absolute).collect::<Result<_, _>>()?;
+        let texts: Option<Vec<String>> = paths.iter().map(|path| path.to_str().map(str::to_string)).collect();
+        let raw = |path: PathBuf| path.into_os_string().into_encoded_bytes();
+        let (mut more_paths, raw_paths) = match texts {
+            Some(texts) => (texts.into_iter(), Vec::new()),
+            None => (Vec::new().into_iter(), paths.into_iter().map(raw).collect()),
+        };
         let request = AddRequest {
             caller: Some(self.caller.clone()),
             data_id: data.0,
             path: more_paths.next().unwrap_or_default(),
             more_paths: more_paths.collect(),
             name: name.to_string(),
-            exclude: exclude.to_vec(),
-            private,
+            exclude: exclude.clone(),
+            private: *private,
             files,
+            follow: *follow,
+            raw_paths,
         };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }

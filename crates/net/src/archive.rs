@@ -5,12 +5,13 @@
 //! a directory again. The stream is the GNU dialect, with a PAX record where a modification time is
 //! not a whole number of seconds, so that `tar` can read it too.
 //!
-//! Kept: names (any bytes), permissions, modification times, symbolic links (as links), hard links within the tree, empty
-//! directories, and at the receiver's holes for long runs of zeros. Not kept: owners, extended attributes, the set-user-id and
-//! set-group-id bits. Sockets, pipes and devices are left out, and named.
+//! Kept: names (any bytes), permissions, modification times, symbolic links (as links, unless they are followed), hard links within
+//! the tree, empty directories, and at the receiver's holes for long runs of zeros. Not kept: owners, extended attributes, the
+//! set-user-id and set-group-id bits. Sockets, pipes and devices are left out, and named; links that lead out of the tree are named.
 
 mod format;
 mod glob;
+mod links;
 mod manifest;
 mod tree;
 mod unpack;
@@ -21,10 +22,12 @@ mod hostile_tests;
 mod tests;
 
 pub use glob::{Glob, GlobError};
+pub use links::{LinkOut, LinksOut, links_out_of};
 pub use manifest::{ENTRIES_MAX, Listed, MANIFEST_LEN_MAX, Manifest, Root};
-pub use tree::{Skipped, TreeSource};
+pub use tree::{Selection, Skipped, TreeSource};
 pub use unpack::{Unpacked, check_target, unpack};
 
+use crate::object::Changed;
 use polycast_types::Printable;
 use std::io;
 use std::path::PathBuf;
@@ -55,12 +58,37 @@ pub enum ArchiveError {
         source: io::Error,
     },
     /// A file of the tree is not what it was when the tree was walked.
-    #[error("{} {how} while it was being sent", path.display())]
-    Changed {
-        /// Its path.
+    #[error(transparent)]
+    Changed(#[from] Changed),
+    /// A path below the directory is longer than the system opens one.
+    #[error(
+        "a path below {} is longer than the 4,095 bytes by which the system opens one: send a directory further down by itself",
+        path.display()
+    )]
+    TooDeep {
+        /// The directory.
         path: PathBuf,
-        /// What became of it.
-        how: &'static str,
+    },
+    /// A link cannot be followed.
+    #[error("cannot follow the link {}: {why}", path.display())]
+    Unfollowed {
+        /// Where it lies.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Links lead out of a directory that is to be a list of its files.
+    #[error(
+        "{0}: a set is made of files that lie in it; say --follow to take what they lead to, or leave out --files"
+    )]
+    LeadOut(LinksOut),
+    /// A directory that is no list of files.
+    #[error("'{}' cannot be in a set: {why}; without --files the directory is one object", Printable(entry))]
+    Unlisted {
+        /// The entry's name, as far as it can be shown.
+        entry: String,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The stream to unpack cannot be read.
     #[error("cannot read the directory's stream: {0}")]
@@ -91,12 +119,18 @@ pub enum ArchiveError {
 
 impl From<ArchiveError> for io::Error {
     fn from(error: ArchiveError) -> Self {
-        let kind = match &error {
-            ArchiveError::Io { source, .. } | ArchiveError::Read(source) => source.kind(),
+        let kind = match error {
+            // It stays what it is: those who read ask for it.
+            ArchiveError::Changed(changed) => return changed.into(),
+            ArchiveError::Io { ref source, .. } | ArchiveError::Read(ref source) => source.kind(),
             ArchiveError::Malformed { .. } | ArchiveError::Refused { .. } => io::ErrorKind::InvalidData,
             ArchiveError::NotADirectory { .. } => io::ErrorKind::NotADirectory,
             ArchiveError::TargetExists { .. } => io::ErrorKind::AlreadyExists,
-            ArchiveError::SameName { .. } | ArchiveError::Changed { .. } => io::ErrorKind::Other,
+            ArchiveError::SameName { .. }
+            | ArchiveError::TooDeep { .. }
+            | ArchiveError::Unfollowed { .. }
+            | ArchiveError::LeadOut(_)
+            | ArchiveError::Unlisted { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

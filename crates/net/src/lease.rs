@@ -56,6 +56,22 @@ pub fn is_alone(file: &File) -> bool {
     }
 }
 
+/// Whether a process has this file open for writing, or mapped so. It has to be open for reading only; false where its file system or
+/// its owner does not let us know.
+#[must_use]
+pub fn is_written(file: &File) -> bool {
+    let leased =
+        control(file, F_SETSIG, libc::SIGURG).and_then(|_| control(file, libc::F_SETLEASE, libc::F_RDLCK));
+    match leased {
+        Ok(_) => {
+            // It ends with the file in any case.
+            let _ = control(file, libc::F_SETLEASE, libc::F_UNLCK);
+            false
+        }
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
 fn control(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the descriptor is open as long as `file` lives, and these commands take a number, no pointer.
     #[allow(unsafe_code)]
@@ -69,6 +85,20 @@ mod tests {
     use polycast_testing::{HANG, until, wait_for};
     use std::sync::mpsc;
     use std::time::Duration;
+
+    #[test]
+    fn who_writes_to_it_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        let reader = File::open(&path).unwrap();
+        // A child that another test starts has the descriptor that has written it for a moment.
+        until("none has it open for writing", || !is_written(&reader));
+        let writer = File::options().write(true).open(&path).unwrap();
+        assert!(is_written(&reader));
+        drop(writer);
+        until("it is closed", || !is_written(&reader));
+    }
 
     #[test]
     fn who_has_it_open_is_noticed_and_who_comes_waits() {

@@ -1,5 +1,9 @@
 //! Where an object's bytes come from: a file, a buffer, or a directory seen as one stream.
 
+mod state;
+
+use crate::lease::is_written;
+pub use state::{Changed, FileState, changed_in};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -38,6 +42,20 @@ pub trait ObjectSource: Send + Sync {
         Stamp::default()
     }
 
+    /// Looks whether all that was read so far is of one state. Bytes that were read before it, and the hashes of them, are those of
+    /// a file that was there; where it fails they may be a mixture of two. For a directory that holds of each of its files.
+    ///
+    /// # Errors
+    /// [`Changed`]: a program has written to it since it was opened. Or that cannot be seen.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`ObjectSource::check`] takes as long as a few files take.
+    fn is_checked_quickly(&self) -> bool {
+        true
+    }
+
     /// Permissions that a receiver gives the bytes of a file: those to read, write and execute.
     fn mode(&self) -> u16 {
         MODE_USUAL
@@ -58,6 +76,8 @@ pub struct FileSource {
     len: u64,
     mode: u16,
     stamp: Stamp,
+    /// What it was when it was opened; `None` where it cannot change, or its owner answers for that.
+    state: Option<FileState>,
 }
 
 impl FileSource {
@@ -77,8 +97,41 @@ impl FileSource {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mode = (metadata.mode() & 0o777) as u16;
-        let stamp = stamp_of(&metadata);
-        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, stamp })
+        let state = FileState::of(&metadata);
+        state.settle();
+        // The memory of a process: it says itself when it writes there, and the times of such a file do not tell.
+        let changes = !path.starts_with("/proc");
+        Ok(FileSource {
+            file,
+            path: path.to_path_buf(),
+            len: metadata.len(),
+            mode,
+            stamp: state.stamp(),
+            state: changes.then_some(state),
+        })
+    }
+
+    /// Opens the file at `path` as it is now. Where a program has it open for writing, and its file system can make a second file of the
+    /// same blocks, that one is read: what the program writes from then on does not get there. Otherwise it is as [`FileSource::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as_it_is(path: &Path) -> io::Result<Self> {
+        let source = Self::open(path)?;
+        // What no program writes to is read where it is: that may be in memory already, which a second file never is.
+        if source.state.is_none() || !is_written(&source.file) {
+            return Ok(source);
+        }
+        let Some(file) = state::snapshot(&source.file, path) else { return Ok(source) };
+        // Looked at after it was taken: where this is an older stamp no byte was changed in between.
+        let stamp = FileState::of(&source.file.metadata()?).stamp();
+        Ok(FileSource { len: file.metadata()?.len(), file, stamp, state: None, ..source })
+    }
+
+    /// The same file, to which no program writes: that its times change is no change of it.
+    #[must_use]
+    pub fn unchanging(self) -> Self {
+        FileSource { state: None, ..self }
     }
 
     /// The same file, whose receivers give it other permissions.
@@ -97,30 +150,23 @@ impl ObjectSource for FileSource {
         self.stamp
     }
 
+    fn check(&self) -> io::Result<()> {
+        match &self.state {
+            Some(state) => state.check(&self.file, &self.path),
+            None => Ok(()),
+        }
+    }
+
     fn mode(&self) -> u16 {
         self.mode
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                io::Error::other(format!("{} became shorter while it was being sent", self.path.display()))
-            }
+            io::ErrorKind::UnexpectedEof => Changed::new(&self.path, "became shorter").into(),
             _ => error,
         })
     }
-}
-
-/// Which file it is, how long it is, and when it was changed last.
-fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
-    let changed = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
-    let mut hasher = blake3::Hasher::new();
-    for number in
-        [metadata.dev(), metadata.ino(), metadata.len()].into_iter().chain(changed.map(i64::cast_unsigned))
-    {
-        hasher.update(&number.to_be_bytes());
-    }
-    *hasher.finalize().as_bytes()
 }
 
 /// A buffer in memory as an object.

@@ -125,6 +125,20 @@ fn make_removable(directory: &Path) {
     }
 }
 
+/// A file without a name on the file system of `path`, for this user alone, if one can be made: it goes when it is closed.
+pub(crate) fn unnamed_beside(path: &Path) -> Option<File> {
+    let resolved = fs::canonicalize(path).ok()?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let open_in = |folder: &Path| rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).ok();
+    let system = fs::metadata(&resolved).ok()?.dev();
+    let elsewhere = || {
+        let folder = std::env::temp_dir();
+        fs::metadata(&folder).is_ok_and(|there| there.dev() == system).then_some(folder)
+    };
+    let opened = open_in(resolved.parent()?).or_else(|| open_in(&elsewhere()?));
+    opened.map(File::from)
+}
+
 /// Whether a name begins and ends so.
 #[must_use]
 pub fn is_between(name: &OsStr, prefix: &str, suffix: &str) -> bool {

@@ -237,6 +237,14 @@ impl ObjectSource for SealedObject {
         self.object.len()
     }
 
+    fn is_checked_quickly(&self) -> bool {
+        self.object.is_checked_quickly()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.object.check()
+    }
+
     fn mode(&self) -> u16 {
         self.object.mode()
     }

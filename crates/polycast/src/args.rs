@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
-use place::{ChoiceArgs, PlaceArgs};
+use place::{ChoiceArgs, PlaceArgs, ReadArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, Rate};
 use std::ffi::OsString;
@@ -119,6 +119,8 @@ pub(crate) struct CastArgs {
     /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
+    #[command(flatten)]
+    pub read: ReadArgs,
     /// How many receivers
     #[arg(long, value_name = "N", default_value = "4", value_parser = cast_receivers)]
     pub receivers: usize,

@@ -2,8 +2,8 @@
 
 use crate::exit::{Exit, Failure};
 use crate::output;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGHUP, which comes when the terminal is closed, unless whatever has started this program has it ignored, as nohup does.
@@ -31,10 +31,31 @@ fn is_ignored(status: &str, signal: u32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
+/// Whether the user or the system has asked to end.
+static ASKED: AtomicBool = AtomicBool::new(false);
+/// What is told of it; `None` until signals are watched.
+static FLAGS: Mutex<Option<Vec<Weak<AtomicBool>>>> = Mutex::new(None);
+
+/// Whether the user or the system has asked to end.
+pub(crate) fn is_asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// Notes that this was asked; gives whether it was before.
+pub(crate) fn ask() -> bool {
+    ASKED.swap(true, Ordering::Relaxed)
+}
+
 /// A flag that SIGINT (Ctrl-C), SIGTERM and SIGHUP set; the second one ends the program at once.
 pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancel);
+    // What panicked while it was locked has left a list all the same.
+    let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let cancel = Arc::new(AtomicBool::new(is_asked()));
+    if let Some(flags) = flags.as_mut() {
+        flags.retain(|flag| flag.strong_count() > 0);
+        flags.push(Arc::downgrade(&cancel));
+        return Ok(cancel);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -45,6 +66,7 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
             .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?, Hangup::watch()?)));
         watched.map_err(|error| Failure::unexpected(format!("cannot watch for signals: {error}")))?
     };
+    *flags = Some(vec![Arc::downgrade(&cancel)]);
     std::thread::spawn(move || {
         runtime.block_on(async move {
             loop {
@@ -54,17 +76,23 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
                     _ = terminate.recv() => true,
                     () = hangup.recv() => false,
                 };
-                if flag.swap(true, Ordering::Relaxed) {
+                if ask() {
                     if is_asked {
                         std::process::exit(Exit::Failed as i32);
                     }
                     continue;
                 }
+                tell_all();
                 output::say("stopping; once more to stop at once");
             }
         });
     });
     Ok(cancel)
+}
+
+fn tell_all() {
+    let flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+    flags.iter().flatten().filter_map(Weak::upgrade).for_each(|flag| flag.store(true, Ordering::Relaxed));
 }
 
 #[cfg(test)]

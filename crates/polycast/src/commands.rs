@@ -59,10 +59,14 @@ pub(crate) fn run(args: Args) -> Exit {
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }
 
+/// What can be done about a file that changes while it is sent.
+const RETRY_HINT: &str = "--retry-changed 3 begins again by itself, three times at most";
+
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         match error {
             TransferError::System(_) => Failure::unexpected(error.to_string()),
+            TransferError::Changed(_) => Failure::input(error.to_string()).hint(RETRY_HINT),
             _ => Failure::input(error.to_string()),
         }
     }

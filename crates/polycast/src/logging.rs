@@ -2,7 +2,7 @@
 
 use crate::args::{LogFormat, LogOptions};
 use crate::exit::Failure;
-use polycast_types::Printable;
+use polycast_types::{Printable, without_secrets};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -28,6 +28,7 @@ pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
         LogFormat::Text => lines.fmt_fields(fields()).with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
+    let wanted = without_requests(wanted);
     let started = tracing_subscriber::registry().with(lines.with_filter(wanted)).try_init();
     started.map_err(|error| Failure::unexpected(format!("cannot start logging: {error}")))
 }
@@ -47,10 +48,18 @@ fn parts(text: &str) -> Option<Targets> {
     }
 }
 
+/// The same without what the client of HTTP says of its work: at its finest level that is requests as they are sent, with addresses that
+/// sign or name who may read there.
+fn without_requests(wanted: Targets) -> Targets {
+    let level = wanted.default_level().unwrap_or(LevelFilter::OFF).min(LevelFilter::WARN);
+    wanted.with_targets([("ureq", level), ("ureq_proto", level)])
+}
+
 /// How fields are written. What others say is in them: it neither begins a line nor moves a cursor.
 fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
     let field = format::debug_fn(|writer, field, value| {
         let value = format!("{value:?}");
+        let value = without_secrets(&value);
         match field.name() {
             "message" => write!(writer, "{}", Printable(&value)),
             name => write!(writer, "{name}={}", Printable(&value)),
@@ -107,6 +116,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn requests_are_logged_at_no_level() {
+        use tracing::Level;
+
+        for (level, part, asked, is_logged) in [
+            ("trace", "ureq::run", Level::DEBUG, false),
+            ("trace", "ureq_proto::client", Level::INFO, false),
+            ("ureq=trace", "ureq", Level::TRACE, false),
+            ("info", "ureq", Level::WARN, true),
+            ("error", "ureq", Level::WARN, false),
+            ("trace", "polycast", Level::TRACE, true),
+        ] {
+            let wanted = without_requests(parts(level).unwrap());
+            assert_eq!(wanted.would_enable(part, &asked), is_logged, "{level}: {part} {asked}");
+        }
+    }
+
     /// A name that another host has chosen cannot make up a line of the log, or move the cursor of the terminal that shows it.
     #[test]
     fn what_others_say_stays_in_its_line() {
@@ -119,10 +145,15 @@ mod tests {
         let name = "a\n2026-01-01T00:00:00Z  INFO polycast: all is well\u{1b}[2J";
         tracing::subscriber::with_default(subscriber.finish(), || {
             tracing::warn!(%name, reason = %name, "it says {name}");
+            tracing::warn!(
+                reason = "no https://me:s3cret@host/a?sig=s3cret",
+                "got it from http://host/a?s3cret"
+            );
         });
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         assert_eq!(text.matches("all is well").count(), 3, "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("https://***@host/a?***") && !text.contains("s3cret"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }
 }

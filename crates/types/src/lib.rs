@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod address;
 mod id;
 mod label;
 mod printable;
@@ -16,6 +17,7 @@ mod ranges;
 mod time;
 mod units;
 
+pub use address::without_secrets;
 pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
 pub use label::LabelKind;
 pub use printable::Printable;

@@ -413,15 +413,17 @@ class Agent:
         name: str = "",
         exclude: Sequence[str] = (),
         files: bool = False,
+        follow: bool = False,
     ) -> Object:
         """Makes a file, a folder, or several as one folder of this name, known as object `data_id`. Nothing is copied: what
         lies there must not change until `delete`. With `files` a folder becomes a set: each file of it is an object of its own, usable before
-        the others are there, and not sent where it is already; all are read once for that."""
+        the others are there, and not sent where it is already; all are read once for that. With `follow` what links in a folder
+        lead to is taken in their place."""
         paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path)
         texts = [os.fsdecode(one) for one in paths]
         if isinstance(exclude, str):
             raise Invalid(f"exclude={exclude!r} is one pattern: say exclude=[{exclude!r}]")
-        added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files))
+        added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files, follow))
         self._names[data_id] = added.name
         return added
 
@@ -447,7 +449,7 @@ class Agent:
         try:
             write(memory)
             path = f"/proc/{os.getpid()}/fd/{memory}"
-            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", [], False))
+            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", [], False, False))
         except BaseException:
             os.close(memory)
             raise

@@ -173,9 +173,10 @@ class Agent:
         name: str = "",
         exclude: Sequence[str] = (),
         files: bool = False,
+        follow: bool = False,
     ) -> Object:
         """As `polycast.Agent.add`."""
-        add = partial(self._agent.add, data_id, path, name=name, exclude=exclude, files=files)
+        add = partial(self._agent.add, data_id, path, name=name, exclude=exclude, files=files, follow=follow)
         return await self._run(add)
 
     async def send(

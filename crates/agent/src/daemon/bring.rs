@@ -90,17 +90,22 @@ pub(super) async fn take(
 /// Reads an object piece by piece as a caller takes them; one that takes none holds no thread.
 async fn give(source: Arc<dyn ObjectSource>, pieces: mpsc::Sender<Result<TakeResponse, Status>>) {
     let mut at = 0;
+    let failed =
+        |error: std::io::Error| Refusal::new(Kind::Path, format!("it cannot be read: {error}")).into();
     while at < source.len() {
         // A place first: what is read for a caller that has gone would lie in memory.
         let Ok(place) = pieces.reserve().await else { return };
         let (reading, len) = (Arc::clone(&source), PIECE_LEN.min(source.len() - at));
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-            reading.read_exact_at(&mut bytes, at).map(|()| bytes)
+            reading.read_exact_at(&mut bytes, at)?;
+            // With the last bytes a caller has all of them.
+            if at + len == reading.len() {
+                reading.check()?;
+            }
+            Ok(bytes)
         });
         let read = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        let failed =
-            |error: std::io::Error| Refusal::new(Kind::Path, format!("it cannot be read: {error}")).into();
         let is_read = read.is_ok();
         place.send(read.map(|bytes| TakeResponse { bytes }).map_err(failed));
         if !is_read {

@@ -1,7 +1,7 @@
 //! What of the file system an added directory is made of, where that is not one directory as a whole.
 
 use polycast_api::error::{Kind, Refusal};
-use polycast_net::archive::{ArchiveError, Glob, TreeSource};
+use polycast_net::archive::{ArchiveError, Glob, Selection, TreeSource};
 use std::path::{Path, PathBuf};
 
 /// Paths and patterns that one call may name.
@@ -11,7 +11,7 @@ const WORDS_MAX: usize = 65_536;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Choice {
     more: Vec<PathBuf>,
-    exclude: Vec<Glob>,
+    selection: Selection,
 }
 
 impl Choice {
@@ -19,23 +19,22 @@ impl Choice {
     ///
     /// # Errors
     /// A path is not absolute, or a pattern means nothing.
-    pub(crate) fn of(more: Vec<String>, exclude: &[String]) -> Result<Self, Refusal> {
+    pub(crate) fn of(more: Vec<PathBuf>, exclude: &[String], follow: bool) -> Result<Self, Refusal> {
         let invalid = |message: String| Refusal::new(Kind::Invalid, message);
         if more.len() + exclude.len() > WORDS_MAX {
             return Err(invalid(format!("these are more than {WORDS_MAX} paths and patterns")));
         }
-        let more: Vec<PathBuf> = more.into_iter().map(PathBuf::from).collect();
         if let Some(path) = more.iter().find(|path| !path.is_absolute()) {
             return Err(Refusal::new(Kind::Path, format!("{} is not absolute", path.display())));
         }
         let globs = exclude.iter().map(|text| text.parse::<Glob>());
         let exclude = globs.collect::<Result<_, _>>().map_err(|error| invalid(error.to_string()))?;
-        Ok(Choice { more, exclude })
+        Ok(Choice { more, selection: Selection { exclude, follow } })
     }
 
     /// Whether it is one path as a whole.
     pub(crate) fn is_all(&self) -> bool {
-        self.more.is_empty() && self.exclude.is_empty()
+        self.more.is_empty() && self.selection == Selection::default()
     }
 
     /// Whether there are several paths.
@@ -47,8 +46,8 @@ impl Choice {
     pub(crate) fn open(&self, first: &Path) -> Result<TreeSource, ArchiveError> {
         if self.is_several() {
             let paths: Vec<PathBuf> = std::iter::once(first.to_path_buf()).chain(self.more.clone()).collect();
-            return TreeSource::open_all(&paths, &self.exclude);
+            return TreeSource::open_all(&paths, &self.selection);
         }
-        TreeSource::open_without(first, &self.exclude)
+        TreeSource::open_some(first, &self.selection)
     }
 }

@@ -95,7 +95,9 @@ pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: Us
         (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Unspecified),
     };
     let path = object.added_from.as_deref().unwrap_or(stored);
-    let is_told = user.shares_paths() || !user.is_other();
+    // One that is not UTF-8 cannot be told.
+    let told = path.to_str().filter(|_| user.shares_paths() || !user.is_other());
+    let is_told = told.is_some();
     let form = if is_told { form } else { PathForm::Unspecified };
     api::Object {
         app_id: id.app.0.to_vec(),
@@ -106,7 +108,7 @@ pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: Us
         length: object.length,
         verified_bytes: object.length,
         root: object.root,
-        path: if is_told { path.to_string_lossy().into_owned() } else { String::new() },
+        path: told.unwrap_or_default().to_string(),
         form: form.into(),
         mode: object.mode.into(),
         since_unix_ms: unix_ms(object.since),

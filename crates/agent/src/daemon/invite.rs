@@ -403,6 +403,14 @@ impl ObjectSource for Guarded {
         self.bytes.len()
     }
 
+    fn is_checked_quickly(&self) -> bool {
+        self.bytes.is_checked_quickly()
+    }
+
+    fn check(&self) -> std::io::Result<()> {
+        self.bytes.check()
+    }
+
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.bytes.read_exact_at(buffer, offset)
     }

@@ -683,7 +683,12 @@ pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSour
             Arc::new(tree.map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
         }
         _ => {
-            let file = FileSource::open(path).map_err(|error| wrong(error.to_string()))?;
+            let file = match in_place {
+                true => FileSource::open_as_it_is(path),
+                // The store notes by its times when it was used.
+                false => FileSource::open(path).map(FileSource::unchanging),
+            };
+            let file = file.map_err(|error| wrong(error.to_string()))?;
             Arc::new(file.with_mode(object.mode))
         }
     };

@@ -35,6 +35,8 @@ use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
 use polycast_types::{AppId, DataId, ObjectId, Printable, PullTuning};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -221,11 +223,15 @@ impl Agent for Service {
         let _call = self.call(request.caller.as_ref(), user)?;
         sets::forget_what_has_gone(&self.shared, id, user);
         // Looking at a large directory takes a while: not for an id that is taken anyway.
-        let path = PathBuf::from(request.path);
+        let mut paths: Vec<PathBuf> = match request.raw_paths.is_empty() {
+            true => std::iter::once(request.path).chain(request.more_paths).map(PathBuf::from).collect(),
+            false => request.raw_paths.into_iter().map(|path| OsString::from_vec(path).into()).collect(),
+        };
+        let path = paths.remove(0);
         if !request.files {
             self.shared.catalog.check_free(id, &path)?;
         }
-        let choice = Choice::of(request.more_paths, &request.exclude)?;
+        let choice = Choice::of(paths, &request.exclude, request.follow)?;
         if choice.is_several() && request.name.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
         }
@@ -715,9 +721,16 @@ fn object_name(path: &Path, called: &str) -> Result<String, Refusal> {
 
 /// The name that receivers see; a path that ends with `..` has one too.
 fn name_of(path: &Path) -> std::io::Result<String> {
-    if let Some(name) = path.file_name() {
-        return Ok(name.to_string_lossy().into_owned());
-    }
-    let resolved = path.canonicalize()?;
-    Ok(resolved.file_name().unwrap_or("root".as_ref()).to_string_lossy().into_owned())
+    let resolved;
+    let name = match path.file_name() {
+        Some(name) => name,
+        None => {
+            resolved = path.canonicalize()?;
+            resolved.file_name().unwrap_or("root".as_ref())
+        }
+    };
+    let odd = || {
+        std::io::Error::other("its name is not UTF-8, and so is no object's: name the object, or rename it")
+    };
+    name.to_str().map(str::to_string).ok_or_else(odd)
 }

@@ -72,6 +72,7 @@ fn add_here(shared: &Arc<Shared>, to_add: ToAdd) -> Result<(), Refusal> {
             return Err(std::io::Error::other("its length has changed"));
         }
         let root = hash_of(&source)?;
+        source.check()?;
         lies.entry(part_id(id.app, &root)).or_insert_with(|| (path.to_path_buf(), source));
         Ok(root)
     });
@@ -326,6 +327,8 @@ fn forget_files(shared: &Shared, set: &Set, user: User) {
 /// The bytes of a set as the stream of its directory; it stays while they are read.
 pub(super) struct Whole {
     tree: TreeSource,
+    /// Its files; those that were added have to stay what they are.
+    files: BTreeMap<ObjectId, Available>,
     _guard: catalog::Send,
 }
 
@@ -340,13 +343,21 @@ impl Whole {
             let id = part_id(app, root);
             files.get(&id).and_then(|file| file.added_from.clone()).unwrap_or_else(|| shared.store.path(id))
         });
-        Ok(Whole { tree, _guard: guard })
+        Ok(Whole { tree, files, _guard: guard })
     }
 }
 
 impl ObjectSource for Whole {
     fn len(&self) -> u64 {
         self.tree.len()
+    }
+
+    fn is_checked_quickly(&self) -> bool {
+        self.tree.is_checked_quickly()
+    }
+
+    fn check(&self) -> std::io::Result<()> {
+        check_unchanged(&self.files).map_err(|refusal| std::io::Error::other(refusal.message))
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
@@ -455,7 +466,8 @@ fn named(
 ) -> SetFile {
     let is_told = user.shares_paths() || !user.is_other();
     let lies = here.map(|object| object.added_from.clone().unwrap_or_else(|| shared.store.path(part)));
-    let path = lies.filter(|_| is_told).map(|path| path.to_string_lossy().into_owned());
+    // One that is not UTF-8 cannot be told.
+    let path = lies.filter(|_| is_told).and_then(|path| path.to_str().map(str::to_string));
     SetFile {
         name: file.name.to_vec(),
         data_id: part.data.0,

@@ -4,7 +4,7 @@ use super::node::digest_of;
 use crate::transfer::assembler::{Assembler, Check};
 use crate::transfer::bell::Bell;
 use crate::transfer::pull::sums::Sums;
-use polycast_net::object::ObjectSource;
+use polycast_net::object::{Changed, ObjectSource};
 use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
@@ -84,8 +84,7 @@ impl SourceEnd {
         let digest_len = digest_len(self.payload_len as u16);
         if self.sealed && digest_of(data.name.transfer, sn, &self.scratch, digest_len) != data.name.digest {
             // Other bytes must not be sealed under the same number.
-            let what = "its bytes were changed while it was being sent: send it when no program writes to it";
-            return Err(io::Error::other(what));
+            return Err(Changed::bytes().into());
         }
         Ok(Some((port, data, &self.scratch)))
     }

@@ -5,7 +5,7 @@ use crate::transfer::{
     Options, Path as TransferPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, RouteChange, Sink,
     SourceSpec, Steering, TransferError, TreePath, fetch, prepare_pull,
 };
-use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::words::WordsKey;
 use polycast_protocol::pull::{Hop, Route};
 use polycast_testing::{HANG, wait_for};
@@ -13,7 +13,8 @@ use polycast_types::{Handle, ObjectId};
 use polycast_wire::pull as wire;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Instant;
@@ -224,6 +225,66 @@ impl ObjectSource for Held {
         let end = offset + buffer.len() as u64;
         drop(self.changed.wait_while(self.readable.lock().unwrap(), |readable| *readable < end).unwrap());
         self.bytes.read_exact_at(buffer, offset)
+    }
+}
+
+/// A file to whose first bytes a program writes when its last ones are read. A look at it takes until its owner allows it.
+struct Written {
+    file: FileSource,
+    path: PathBuf,
+    may_look: Mutex<bool>,
+    allowed: Condvar,
+}
+
+impl ObjectSource for Written {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn is_checked_quickly(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> std::io::Result<()> {
+        drop(self.allowed.wait_while(self.may_look.lock().unwrap(), |may| !*may).unwrap());
+        self.file.check()
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if offset + buffer.len() as u64 == self.len() {
+            let file = std::fs::OpenOptions::new().write(true).open(&self.path)?;
+            file.write_all_at(b"new", 0)?;
+        }
+        self.file.read_exact_at(buffer, offset)
+    }
+}
+
+#[test]
+fn a_file_that_is_written_to_reaches_no_receiver() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    for len in [1_000, 3_000_000] {
+        std::fs::write(&path, object(len)).unwrap();
+        let (may_look, allowed) = (Mutex::new(false), Condvar::new());
+        let file = FileSource::open(&path).unwrap();
+        let source = Arc::new(Written { file, path: path.clone(), may_look, allowed });
+        let looked_at = Arc::clone(&source);
+        // Each receiver hears of it that asks for packets.
+        let allow = |_: &Steering, _| {
+            nodes[2..].iter().for_each(|node| drop(until(node, |status| status.transfers > 0)));
+            *looked_at.may_look.lock().unwrap() = true;
+            looked_at.allowed.notify_all();
+        };
+        let (sent, fetched) = deliver_when(&nodes, source, &receivers, 8_192, folder.path(), |_| {}, allow);
+        let error = sent.unwrap_err();
+        assert!(matches!(error, TransferError::Changed(_)), "{error}");
+        for (number, outcome) in fetched.into_iter().enumerate() {
+            let said = outcome.unwrap_err().to_string();
+            assert!(said.contains("its bytes were changed while it was being sent"), "{said}");
+            assert!(!folder.path().join(format!("object-{}", number + 2)).exists());
+        }
     }
 }
 

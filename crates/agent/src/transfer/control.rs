@@ -528,6 +528,8 @@ impl Session {
                         && ready
                         && !self.is_proven(guest, proof)?
                     {
+                        // Its proof is right where the object here is not what it was.
+                        self.object.check()?;
                         self.roster.handle(self.clock.now(), Input::Unproven { guest });
                         continue;
                     }

@@ -38,6 +38,8 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(3);
 const FULL_FOR: Duration = Duration::from_secs(3);
 /// How long a source may take to connect, and to say what it offers.
 const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
+/// A source that says that it offers its object again is believed so often.
+const AGAIN_MAX: u32 = 1_000;
 /// When offers have been none for so long, one of them was the one that was meant.
 const REJECTED_FOR: Duration = Duration::from_secs(3);
 /// Signs of offers are looked at so often in a second, of one sender and of all.
@@ -195,9 +197,10 @@ pub fn accept(
     on_offer: &mut dyn FnMut(&Announced) -> Result<(), TransferError>,
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
-    let mut seeker = Seeker::new(search);
     // Of those who have a key, only they can tell which offer is theirs.
-    seeker.takes_any = matches!(spec.options.sealing, Sealing::By(_));
+    let takes_any = matches!(spec.options.sealing, Sealing::By(_));
+    let mut seeker = Seeker { takes_any, ..Seeker::new(search) };
+    let mut again = 0;
     loop {
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
         let (handle, pairing) = (found.handle, found.pairing.clone());
@@ -220,6 +223,13 @@ pub fn accept(
             // has just ended.
             Err(error) if !search.is_one() && error.is_turned_down() => {
                 tracing::info!(%error, "turned down, waiting for a place or another offer");
+                seeker.refused.insert(handle, Instant::now());
+            }
+            // What is verified of it is kept; the time to look for it begins anew.
+            Err(error) if error.comes_again() && search.handle.is_none() && again < AGAIN_MAX => {
+                tracing::info!(%error, "waiting for the source to offer it again");
+                again += 1;
+                seeker = Seeker { takes_any, ..Seeker::new(search) };
                 seeker.refused.insert(handle, Instant::now());
             }
             outcome => return outcome,

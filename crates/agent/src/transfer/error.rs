@@ -2,7 +2,9 @@
 
 use super::discovery::Offers;
 use polycast_net::interface::InterfaceError;
+use polycast_net::object::{Changed, changed_in};
 use polycast_net::store::StoreError;
+use polycast_protocol::session::{Goodbye, Why};
 use polycast_types::{Duration, Printable, format_bytes};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,6 +27,9 @@ pub enum TransferError {
     /// The source's bytes cannot be read.
     #[error("cannot read the object: {0}")]
     Read(io::Error),
+    /// The source's bytes are not what they were when it began.
+    #[error("{0}")]
+    Changed(Changed),
     /// The interface does not send or receive multicast.
     #[error(
         "no multicast on {interface}: {source}; check that the interface is up and has a multicast route"
@@ -138,6 +143,7 @@ impl TransferError {
             | TransferError::Name(..)
             | TransferError::Unpack(_)
             | TransferError::Read(_)
+            | TransferError::Changed(_)
             | TransferError::Contradiction(_) => false,
             TransferError::Interface(_)
             | TransferError::Multicast { .. }
@@ -155,6 +161,34 @@ impl TransferError {
             | TransferError::Protocol(_)
             | TransferError::Cancelled
             | TransferError::System(_) => true,
+        }
+    }
+
+    /// Why a source could not read its object.
+    pub(crate) fn reading(error: io::Error) -> Self {
+        match changed_in(&error) {
+            Some(changed) => TransferError::Changed(changed.clone()),
+            None => TransferError::Read(error),
+        }
+    }
+
+    /// The source's last word to its receivers; `again` where it offers the object again if it was changed.
+    pub(crate) fn goodbye(&self, again: bool) -> Goodbye {
+        Goodbye::Refuse(match self {
+            TransferError::Cancelled => Why::SourceCancelled,
+            TransferError::Changed(_) if again => Why::ChangedAndAgain,
+            TransferError::Changed(_) => Why::Changed,
+            _ => Why::SourceFailed,
+        })
+    }
+
+    /// Whether the source has said that it offers the object again.
+    pub(super) fn comes_again(&self) -> bool {
+        match self {
+            TransferError::Refused(reason) | TransferError::Ended { reason, .. } => {
+                *reason == Why::ChangedAndAgain.to_string()
+            }
+            _ => false,
         }
     }
 

@@ -41,6 +41,7 @@ mod source;
 mod steering;
 pub(crate) mod strangers;
 mod supply;
+mod unchanged;
 
 pub use arrivals::Arrivals;
 pub use confirm::{Held, confirm};
@@ -151,6 +152,8 @@ pub struct Options {
     pub arrivals: Option<Arc<Arrivals>>,
     /// The class of service that a source's data packets are marked with.
     pub dscp: Option<Dscp>,
+    /// Where the object is changed while it is sent, its source offers it again: receivers are told to come again.
+    pub again: bool,
 }
 
 /// With what connections and packets of a transfer are sealed.
@@ -198,6 +201,7 @@ impl Default for Options {
             pull: PullTuning::default(),
             arrivals: None,
             dscp: None,
+            again: false,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::error::TransferError;
 use super::receiver::form_of;
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
+use super::unchanged::Unchanged;
 use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
 use account::Account;
 use announcer::Announcer;
@@ -138,6 +139,8 @@ struct Run {
     machine: Sender,
     channel: Option<Channel>,
     supply: Supply,
+    /// Which hashes may be told.
+    unchanged: Unchanged,
     /// What the data channel is sealed with.
     secret: Option<Secret>,
     served: Arc<Served>,
@@ -209,8 +212,12 @@ impl Run {
         let (expected, addresses) = spec.receivers.expected();
         let bell = Bell::new()?;
         spec.steering.wake_by(bell.clone());
+        let looks = bell.clone();
+        let session = Session::begin(&spec, expected, addresses, entrance, false, Verdicts::Sender, bell);
+        let now = session.clock.now();
         Ok(Run {
-            session: Session::begin(&spec, expected, addresses, entrance, false, Verdicts::Sender, bell),
+            unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
+            session,
             channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
             supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
             secret,
@@ -235,8 +242,7 @@ impl Run {
         let result = self.deliver(on_event);
         self.session.end(match &result {
             Ok(()) => Goodbye::Finished,
-            Err(TransferError::Cancelled) => Goodbye::Refuse(Why::SourceCancelled),
-            Err(_) => Goodbye::Refuse(Why::SourceFailed),
+            Err(error) => error.goodbye(self.spec.options.again),
         });
         self.served.stop();
         self.note_cut_off();
@@ -259,6 +265,7 @@ impl Run {
             }
             self.steer();
             self.turn_session()?;
+            self.tell_hashes()?;
             let busy = self.drain()? | self.hash_when_idle()? | self.sum_when_idle()?;
             self.patch_guests()?;
             self.wait(busy)?;
@@ -423,7 +430,7 @@ impl Run {
         if source.raw_os_error().is_some() {
             TransferError::Multicast { interface: self.spec.interface, source }
         } else {
-            TransferError::Read(source)
+            TransferError::reading(source)
         }
     }
 
@@ -456,15 +463,27 @@ impl Run {
                 self.session.sums_told(guest, end);
             }
         }
-        Ok(!all_told && !self.supply.sum_more().map_err(TransferError::Read)?.is_empty())
+        Ok(!all_told && !self.supply.sum_more().map_err(TransferError::reading)?.is_empty())
     }
 
     fn hash_batch(&mut self) -> Result<(), TransferError> {
-        let groups = self.supply.hash_more().map_err(TransferError::Read)?;
-        let hashes = self.supply.hashes()[groups.start as usize..groups.end as usize].to_vec();
+        let groups = self.supply.hash_more().map_err(TransferError::reading)?;
         groups.clone().for_each(|group| self.served.mark(group));
+        let now = self.now();
+        self.unchanged.hashed(now, groups.end);
+        self.tell_hashes()
+    }
+
+    /// Tells the hashes that may be told: the last one, and the root hash, when it was seen that all are of one state of the object.
+    fn tell_hashes(&mut self) -> Result<(), TransferError> {
+        let now = self.now();
+        let groups = self.unchanged.turn(now)?;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let hashes = self.supply.hashes()[groups.start as usize..groups.end as usize].to_vec();
         let frame = Control::Hashes { first: groups.start, hashes };
-        let root = self.supply.root().map(Control::Root);
+        let root = self.root().map(Control::Root);
         for guest in self.session.connected() {
             self.session.tell(guest, &frame);
             if let Some(root) = &root {
@@ -472,6 +491,11 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// The root hash, when it may be told.
+    fn root(&self) -> Option<Hash> {
+        self.supply.root().filter(|_| self.unchanged.is_sure())
     }
 
     fn settled(&mut self, peer: PeerId, failure: Option<Why>) {
@@ -513,7 +537,7 @@ impl Run {
                 let run = sns.run_at(first).expect("its first fragment");
                 let run = run.start..run.end.min(run.start + fragments_max);
                 sns.remove(run.clone());
-                let payload = self.supply.plain(run.clone()).map_err(TransferError::Read)?;
+                let payload = self.supply.plain(run.clone()).map_err(TransferError::reading)?;
                 self.account.unicast_bytes += payload.len() as u64;
                 self.session.tell(guest_of(peer), &Control::PtchData { sn: run.start, payload });
             }
@@ -557,7 +581,7 @@ impl Run {
                 }
                 control => machine.handle(now, Input::Control { peer, control }),
             });
-            heard.map_err(TransferError::Read)?;
+            heard.map_err(TransferError::reading)?;
         }
         if woken.newcomers {
             self.meet_strangers();
@@ -611,11 +635,12 @@ impl Run {
         if let Some(secret) = &self.secret {
             self.session.tell(guest, &Control::Seal(SealSecret(*secret.reveal())));
         }
-        for (i, part) in self.supply.hashes().chunks(HASHES_MAX).enumerate() {
+        let known = &self.supply.hashes()[..self.unchanged.may_tell() as usize];
+        for (i, part) in known.chunks(HASHES_MAX).enumerate() {
             let first = (i * HASHES_MAX) as u64;
             self.session.tell(guest, &Control::Hashes { first, hashes: part.to_vec() });
         }
-        if let Some(root) = self.supply.root() {
+        if let Some(root) = self.root() {
             self.session.tell(guest, &Control::Root(root));
         }
     }

@@ -1,7 +1,7 @@
 //! The source's bytes: read once, hashed, sealed and sent while they are warm.
 
 use polycast_net::hash::{group_hash, root_hash};
-use polycast_net::object::ObjectSource;
+use polycast_net::object::{Changed, ObjectSource};
 use polycast_net::rolling;
 use polycast_net::seal::Seal;
 use polycast_protocol::push::Geometry;
@@ -337,9 +337,7 @@ impl Supply {
                 same = groups.into_iter().all(|group| sealed.knows(group, geometry, tags));
             }
             if !same {
-                let what =
-                    "its bytes were changed while it was being sent: send it when no program writes to it";
-                return Err(io::Error::other(what));
+                return Err(Changed::bytes().into());
             }
         }
         again.count = all.end - all.start;
@@ -484,7 +482,7 @@ mod tests {
         assert!(supply.fragments(100..105).is_ok(), "it was never sealed: its hash tells the receivers");
         for sns in [0..5, 100..105, 101..102] {
             let error = supply.fragments(sns).err().unwrap().to_string();
-            assert!(error.contains("were changed while it was being sent"), "{error}");
+            assert!(error.contains("it was changed while it was being sent"), "{error}");
         }
     }
 

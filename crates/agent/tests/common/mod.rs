@@ -1,4 +1,5 @@
 //! What tests of transfers have in common: a machine that is busy for a moment ends none of them.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use polycast_agent::transfer::{Options, SlowPolicy};
 use polycast_net::object::ObjectSource;

@@ -7,7 +7,7 @@ use polycast_agent::transfer::{Options, Path as Way, Receivers as Invited, Sourc
 use polycast_api::agent::fetch_event::Event as FetchEvent;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{Object, ObjectKind as Kinds, SetFile};
-use polycast_api::client::{Files, Receivers, SendOptions, Session, Wait, Wanted};
+use polycast_api::client::{Files, Receivers, Selected, SendOptions, Session, Wait, Wanted};
 use polycast_api::error::Kind;
 use polycast_net::archive::{Manifest, TreeSource};
 use polycast_net::object::ObjectKind;
@@ -31,7 +31,7 @@ fn folder(world: &World, name: &str, files: &[(&str, &[u8])]) -> PathBuf {
 }
 
 async fn add(session: &Session, data: DataId, folder: &Path) -> Object {
-    let set = session.add_set(data, &[folder.to_path_buf()], "model", &[], false).await.unwrap();
+    let set = session.add_set(data, &[folder.to_path_buf()], "model", &Selected::default()).await.unwrap();
     assert_eq!(set.kind(), Kinds::Set);
     set
 }

@@ -51,23 +51,17 @@ impl Manifest {
     /// Lists a directory; `root_of` reads a file of this length.
     ///
     /// # Errors
-    /// A file cannot be read, or there are too many.
+    /// A file cannot be read, there are too many, or a link leads to what is not among them.
     pub fn of(
         tree: &TreeSource,
         mut root_of: impl FnMut(&Path, u64) -> io::Result<Root>,
     ) -> Result<Self, ArchiveError> {
-        let (mut entries, mut len) = (Vec::new(), TRAILER_LEN);
+        if !tree.links_out().is_empty() {
+            return Err(ArchiveError::LeadOut(tree.links_out().clone()));
+        }
+        check_shape(tree)?;
+        let mut entries = Vec::new();
         for entry in tree.entries() {
-            check_count(&entries, entry)?;
-            check_name(entry)?;
-            let block = if entry.content_len() > 0 { BLOCK_LEN } else { 0 };
-            len += entry.headers().len() as u64 + block;
-            if len > MANIFEST_LEN_MAX {
-                return Err(refused(
-                    &entry.name,
-                    "with it the list is longer than 32 MiB, which is the most",
-                ));
-            }
             let root = match entry.kind {
                 Kind::File { len } if len > 0 => {
                     let path = tree.path_of(&entry.name);
@@ -108,8 +102,8 @@ impl Manifest {
         let (mut entries, mut tree, mut total) = (Vec::new(), Shape::default(), 0u64);
         let mut lengths: BTreeMap<Root, u64> = BTreeMap::new();
         while let Some(mut entry) = stream.next_entry()? {
-            check_count(&entries, &entry)?;
-            check_name(&entry)?;
+            check_count(entries.len()).map_err(|why| refused(&entry.name, why))?;
+            check_name(&entry.name).map_err(|(shown, why)| refused(shown, why))?;
             entry.name = tree.add(&entry)?;
             let refuse = |why| refused(&entry.name, why);
             let mut root = None;
@@ -163,22 +157,36 @@ impl Manifest {
     }
 }
 
-fn check_count(entries: &[(Entry, Option<Root>)], next: &Entry) -> Result<(), ArchiveError> {
-    if entries.len() < ENTRIES_MAX {
-        return Ok(());
+/// Whether a directory can be a list: looked at before any file of it is read.
+fn check_shape(tree: &TreeSource) -> Result<(), ArchiveError> {
+    let unlisted =
+        |name: &[u8], why| ArchiveError::Unlisted { entry: String::from_utf8_lossy(name).into_owned(), why };
+    let mut len = TRAILER_LEN;
+    for (count, entry) in tree.entries().enumerate() {
+        check_count(count).map_err(|why| unlisted(&entry.name, why))?;
+        check_name(&entry.name).map_err(|(shown, why)| unlisted(shown, why))?;
+        let block = if entry.content_len() > 0 { BLOCK_LEN } else { 0 };
+        len += entry.headers().len() as u64 + block;
+        if len > MANIFEST_LEN_MAX {
+            return Err(unlisted(&entry.name, "with it the list is longer than 32 MiB, which is the most"));
+        }
     }
-    Err(refused(&next.name, "a list has at most 65,536 files, directories and links"))
+    Ok(())
 }
 
-fn check_name(entry: &Entry) -> Result<(), ArchiveError> {
-    let name = entry.name.strip_suffix(b"/").unwrap_or(&entry.name);
+/// Whether there may be one more entry.
+fn check_count(entries: usize) -> Result<(), &'static str> {
+    if entries < ENTRIES_MAX { Ok(()) } else { Err("a list has at most 65,536 files, directories and links") }
+}
+
+/// Whether an entry's path can be listed; if not, what of it is shown.
+fn check_name(name: &[u8]) -> Result<(), (&[u8], &'static str)> {
+    let name = name.strip_suffix(b"/").unwrap_or(name);
     if name.len() > NAME_LEN_MAX {
-        // The sentence shows its beginning.
-        return Err(refused(&name[..64], "the path that begins so is longer than 4,096 bytes"));
+        return Err((&name[..64], "the path that begins so is longer than 4,096 bytes"));
     }
     if name.split(|byte| *byte == b'/').count() > DEPTH_MAX {
-        let first = &name[..name.len().min(64)];
-        return Err(refused(first, "the path that begins so has more than 256 directories"));
+        return Err((&name[..name.len().min(64)], "the path that begins so has more than 256 directories"));
     }
     Ok(())
 }
@@ -338,6 +346,34 @@ mod tests {
         assert!(said(&[file(&"x".repeat(4_097), 5, 1)]).contains("longer than 4,096 bytes"));
         let long = said(&[vec![0; MANIFEST_LEN_MAX as usize]]);
         assert!(long.contains("longer than 32 MiB"), "{long}");
+    }
+
+    #[test]
+    fn what_cannot_be_a_list_is_refused_before_it_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let deep = place.path().join("deep");
+        fs::create_dir_all(deep.join("d/".repeat(257))).unwrap();
+        let many = place.path().join("many");
+        fs::create_dir(&many).unwrap();
+        for number in 0..ENTRIES_MAX {
+            fs::File::create(many.join(number.to_string())).unwrap();
+        }
+        let out = place.path().join("out");
+        fs::create_dir(&out).unwrap();
+        symlink("../blobs/abc", out.join("weights")).unwrap();
+        for (path, says) in [
+            (deep, "more than 256 directories; without --files"),
+            (many, "which is the most; without --files the directory is one object"),
+            (
+                out,
+                "weights -> ../blobs/abc (nothing is there): a set is made of files that lie in it; say --follow",
+            ),
+        ] {
+            let tree = TreeSource::open(&path).unwrap();
+            let said = Manifest::of(&tree, |path, _| panic!("{} was read", path.display()));
+            let said = said.unwrap_err().to_string();
+            assert!(said.contains(says) && !said.contains("unpack"), "'{said}' does not say '{says}'");
+        }
     }
 
     proptest::proptest! {

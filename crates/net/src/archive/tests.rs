@@ -1,8 +1,9 @@
 //! Trees make the round trip through the stream.
 
-use super::{ArchiveError, TreeSource, unpack};
-use crate::object::ObjectSource;
+use super::{ArchiveError, Selection, TreeSource, unpack};
+use crate::object::{ObjectSource, changed_in};
 use proptest::prelude::*;
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -411,18 +412,19 @@ fn some_of_a_tree_and_several_paths_make_one() {
         fs::write(at(name), name).unwrap();
     }
     std::os::unix::fs::symlink("y/four", at("link")).unwrap();
-    let exclude = ["*.tmp", "cache/"].map(|glob| glob.parse().unwrap());
+    let exclude = ["*.tmp", "cache/"].map(|glob| glob.parse().unwrap()).to_vec();
+    let selection = Selection { exclude, follow: false };
     let names = |source: &TreeSource| {
         let to = at("to");
         unpack(stream_of(source).as_slice(), &to, true).unwrap();
         look(&to).into_keys().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&TreeSource::open_without(&at("x"), &exclude).unwrap()), ["", "one"]);
-    let several = TreeSource::open_all(&[at("x"), at("link"), at("y/four")], &exclude).unwrap();
+    assert_eq!(names(&TreeSource::open_some(&at("x"), &selection).unwrap()), ["", "one"]);
+    let several = TreeSource::open_all(&[at("x"), at("link"), at("y/four")], &selection).unwrap();
     assert_eq!(names(&several), ["", "four", "link", "x", "x/one"]);
     assert_eq!(fs::read(at("to/link")).unwrap(), b"y/four", "what is named is meant, also as a link");
     fs::write(at("y/one"), b"another").unwrap();
-    let twice = TreeSource::open_all(&[at("x/one"), at("y/one")], &[]).unwrap_err();
+    let twice = TreeSource::open_all(&[at("x/one"), at("y/one")], &Selection::default()).unwrap_err();
     assert!(twice.to_string().contains("called 'one'"), "{twice}");
 }
 
@@ -494,12 +496,165 @@ fn a_file_that_shrinks_while_open_is_named() {
     assert!(said.contains("sub/block became shorter"), "{said}");
 }
 
-#[test]
-fn a_file_that_grows_is_sent_as_it_was() {
+/// Reads all, has something changed, and gives what is said of it then.
+fn said_of(change: impl FnOnce(&Path)) -> String {
     let place = tempfile::tempdir().unwrap();
     let root = small_tree(place.path());
     let source = TreeSource::open(&root).unwrap();
-    let before = stream_of(&source);
-    fs::write(root.join("one"), b"1 and more").unwrap();
-    assert_eq!(stream_of(&source), before);
+    stream_of(&source);
+    source.check().unwrap();
+    change(&root);
+    let error = source.check().unwrap_err();
+    assert!(changed_in(&error).is_some(), "{error} is no change");
+    error.to_string()
+}
+
+#[test]
+fn a_file_that_changes_after_it_was_read_is_named() {
+    let said = said_of(|root| fs::write(root.join("one"), b"1 and more").unwrap());
+    assert!(said.contains("one became longer"), "{said}");
+    let said = said_of(|root| {
+        let block = root.join("sub/block");
+        fs::write(&block, vec![9; fs::metadata(&block).unwrap().len() as usize]).unwrap();
+    });
+    assert!(said.contains("sub/block was changed"), "{said}");
+    let said = said_of(|root| fs::remove_file(root.join("one")).unwrap());
+    assert!(said.contains("one vanished"), "{said}");
+    let said = said_of(|root| {
+        fs::write(root.join("new"), fs::read(root.join("one")).unwrap()).unwrap();
+        fs::rename(root.join("new"), root.join("one")).unwrap();
+    });
+    assert!(said.contains("one was replaced"), "{said}");
+}
+
+#[test]
+fn what_is_added_or_gets_other_permissions_is_no_change() {
+    let place = tempfile::tempdir().unwrap();
+    let root = small_tree(place.path());
+    let source = TreeSource::open(&root).unwrap();
+    stream_of(&source);
+    fs::write(root.join("new"), b"new").unwrap();
+    fs::hard_link(root.join("one"), root.join("another")).unwrap();
+    fs::set_permissions(root.join("sub/block"), fs::Permissions::from_mode(0o600)).unwrap();
+    source.check().unwrap();
+}
+
+/// A folder as caches of model hubs have it: links to files that lie beside it.
+fn hub(place: &Path) -> PathBuf {
+    let snapshot = place.join("snapshots/1");
+    fs::create_dir_all(place.join("blobs/more")).unwrap();
+    fs::create_dir_all(snapshot.join("sub")).unwrap();
+    fs::write(place.join("blobs/abc"), vec![5; 3_000]).unwrap();
+    fs::write(place.join("blobs/more/def"), b"def").unwrap();
+    fs::write(snapshot.join("config.json"), b"{}").unwrap();
+    for (target, link) in [
+        ("../../blobs/abc", "model"),
+        ("../../../blobs/abc", "sub/model"),
+        ("../../blobs/more", "more"),
+        ("config.json", "same"),
+        ("../config.json", "sub/above"),
+        ("nothing", "none"),
+        ("loop", "loop"),
+    ] {
+        symlink(target, snapshot.join(link)).unwrap();
+    }
+    symlink(place.join("snapshots/1/config.json"), snapshot.join("absolute")).unwrap();
+    snapshot
+}
+
+#[test]
+fn links_that_lead_out_are_named_with_their_number() {
+    let place = tempfile::tempdir().unwrap();
+    let source = TreeSource::open(&hub(place.path())).unwrap();
+    let links = source.links_out();
+    let named: Vec<_> = links.first.iter().map(|link| (link.path.to_str().unwrap(), link.dangles)).collect();
+    let all = [
+        ("absolute", false),
+        ("loop", true),
+        ("model", false),
+        ("more", false),
+        ("none", true),
+        ("sub/model", false),
+    ];
+    assert_eq!((links.count, named.into_iter().collect::<std::collections::BTreeSet<_>>()), (6, all.into()));
+    // Where it was unpacked they are looked at once more: what lies beside it here is nowhere there.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let to = elsewhere.path().join("to");
+    unpack(stream_of(&source).as_slice(), &to, false).unwrap();
+    let there = super::links_out_of(&to);
+    assert_eq!((there.count, there.first.iter().filter(|link| link.dangles).count()), (6, 5));
+    let place = tempfile::tempdir().unwrap();
+    let root = small_tree(place.path());
+    fs::remove_file(root.join("dangling")).unwrap();
+    symlink("sub/../one", root.join("within")).unwrap();
+    assert!(TreeSource::open(&root).unwrap().links_out().is_empty());
+}
+
+#[test]
+fn links_are_followed_where_that_is_asked_for() {
+    let place = tempfile::tempdir().unwrap();
+    let snapshot = hub(place.path());
+    let follow = Selection { follow: true, ..Selection::default() };
+    let source = TreeSource::open_some(&snapshot, &follow).unwrap();
+    let to = place.path().join("to");
+    unpack(stream_of(&source).as_slice(), &to, false).unwrap();
+    source.check().unwrap();
+    for name in ["model", "sub/model"] {
+        assert_eq!(fs::read(to.join(name)).unwrap(), vec![5; 3_000], "{name}");
+        assert!(fs::symlink_metadata(to.join(name)).unwrap().is_file(), "{name}");
+    }
+    assert_eq!(fs::read(to.join("more/def")).unwrap(), b"def");
+    assert_eq!(fs::read(to.join("sub/above")).unwrap(), b"{}");
+    // What leads to nothing stays, and is named.
+    let links: Vec<_> = source.links_out().first.iter().map(|link| link.path.to_str().unwrap()).collect();
+    assert_eq!(links.into_iter().collect::<std::collections::BTreeSet<_>>(), ["loop", "none"].into());
+    assert!(fs::symlink_metadata(to.join("none")).unwrap().is_symlink());
+    fs::write(place.path().join("blobs/abc"), vec![6; 3_000]).unwrap();
+    let said = source.check().unwrap_err().to_string();
+    assert!(said.contains("model was changed"), "{said}");
+}
+
+#[test]
+fn links_that_lead_round_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let follow = Selection { follow: true, ..Selection::default() };
+    let round = place.path().join("round");
+    fs::create_dir_all(round.join("sub/deeper")).unwrap();
+    symlink("../..", round.join("sub/deeper/up")).unwrap();
+    let said = TreeSource::open_some(&round, &follow).unwrap_err().to_string();
+    assert!(said.contains("sub/deeper/up: it leads to a directory that it lies in itself"), "{said}");
+    // As it is named, too.
+    let said = TreeSource::open_all(&[round], &follow).unwrap_err().to_string();
+    assert!(said.contains("it leads to a directory that it lies in itself"), "{said}");
+    let deep = place.path().join("deep");
+    fs::create_dir_all(deep.join("d/".repeat(258))).unwrap();
+    let said = TreeSource::open_some(&deep, &follow).unwrap_err().to_string();
+    assert!(said.contains("256 directories"), "{said}");
+    // Each leads to the next one, which has one that leads on.
+    let long = place.path().join("long");
+    for number in 0..=100 {
+        fs::create_dir_all(long.join(number.to_string())).unwrap();
+        symlink(format!("../{}", number + 1), long.join(number.to_string()).join("next")).unwrap();
+    }
+    let said = TreeSource::open_some(&long.join("0"), &follow).unwrap_err().to_string();
+    assert!(said.contains("more links lead to it, one after the other, than the system follows"), "{said}");
+}
+
+#[test]
+fn a_tree_deeper_than_a_path_is_refused_in_a_short_sentence() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let mut at = std::fs::File::open(&root).unwrap();
+    let name = "d".repeat(200);
+    for _ in 0..30 {
+        mkdirat(&at, &*name, Mode::RWXU).unwrap();
+        at = openat(&at, &*name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap().into();
+    }
+    for tree in
+        [TreeSource::open(&root), TreeSource::open_all(std::slice::from_ref(&root), &Selection::default())]
+    {
+        let said = tree.unwrap_err().to_string();
+        assert!(said.contains("root is longer than the 4,095 bytes") && said.len() < 400, "{said}");
+    }
 }

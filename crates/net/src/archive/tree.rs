@@ -3,8 +3,10 @@
 use super::ArchiveError;
 use super::format::{Entry, Kind, ModificationTime, TRAILER_LEN, padded};
 use super::glob::Glob;
-use crate::object::{ObjectSource, Stamp};
+use super::links::{LinksOut, leads_nowhere, leads_too_far};
+use crate::object::{Changed, FileState, ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,12 +15,31 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// How many files a tree keeps open between reads.
 const OPEN_FILES_MAX: usize = 32;
 
+/// Files that are looked at in about a millisecond.
+const CHECKED_QUICKLY_MAX: usize = 64;
+
 /// Things without bytes that are named.
 const SKIPPED_MAX: usize = 1_000;
+/// The longest path that the system opens.
+const PATH_LEN_MAX: usize = 4_095;
+/// Directories that a path may lead through where links are followed.
+const FOLLOWED_DEPTH_MAX: usize = 256;
+/// Links that are followed: some that lead to each other's directories could make any number.
+const FOLLOWED_MAX: usize = 1_000_000;
+
+/// What of a directory is taken.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selection {
+    /// What is left out.
+    pub exclude: Vec<Glob>,
+    /// What links lead to is taken in their place.
+    pub follow: bool,
+}
 
 /// A directory as an object, read in place.
 ///
@@ -31,10 +52,16 @@ pub struct TreeSource {
     tops: BTreeMap<Vec<u8>, PathBuf>,
     /// Where files lie that are not below a root: those of a list, by their names.
     listed: BTreeMap<Vec<u8>, PathBuf>,
-    exclude: Vec<Glob>,
+    selection: Selection,
+    /// The directories that it is made of, by their own paths.
+    roots: Vec<PathBuf>,
     /// Files that have several names, and the first of them.
     linked: BTreeMap<(u64, u64), Vec<u8>>,
     skipped: Vec<Skipped>,
+    links_out: LinksOut,
+    followed: usize,
+    /// From when on every write to a file is seen.
+    settled_at: Instant,
     entries: Vec<Placed>,
     len: u64,
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
@@ -49,10 +76,28 @@ pub struct Skipped {
     pub what: &'static str,
 }
 
-/// An entry that was found, and which of the system's files it is, if that has several names.
+/// An entry that was found.
 struct Found {
     entry: Entry,
+    /// Which of the system's files it is, if that has several names.
     file: Option<(u64, u64)>,
+    /// What it was, where it has bytes.
+    state: Option<FileState>,
+    /// The directory that it is, where links are followed.
+    within: Option<Arc<Above>>,
+}
+
+/// A directory that others are walked in, and the one that it lies in.
+struct Above {
+    directory: (u64, u64),
+    parent: Option<Arc<Above>>,
+    depth: usize,
+}
+
+impl Found {
+    fn of(entry: Entry) -> Self {
+        Found { entry, file: None, state: None, within: None }
+    }
 }
 
 /// An entry and where it lies in the stream.
@@ -61,6 +106,8 @@ struct Placed {
     entry: Entry,
     offset: u64,
     headers_len: u64,
+    /// What its file was when it was found; unknown of those of a list.
+    state: Option<FileState>,
 }
 
 impl TreeSource {
@@ -69,22 +116,23 @@ impl TreeSource {
     /// # Errors
     /// It is not a directory, or a part of it cannot be read.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        Self::open_without(path, &[])
+        Self::open_some(path, &Selection::default())
     }
 
-    /// The same, without what these patterns mean.
+    /// Takes this of the directory at `path`.
     ///
     /// # Errors
-    /// As there.
-    pub fn open_without(path: &Path, exclude: &[Glob]) -> Result<Self, ArchiveError> {
+    /// As there; or a link cannot be followed.
+    pub fn open_some(path: &Path, selection: &Selection) -> Result<Self, ArchiveError> {
         let metadata = fs::metadata(path).map_err(|source| failed("read", path, source))?;
         if !metadata.is_dir() {
             return Err(ArchiveError::NotADirectory { path: path.to_path_buf() });
         }
-        let mut tree = TreeSource::empty(path, exclude);
-        tree.place(Found { entry: describe(Vec::new(), Kind::Directory, &metadata), file: None });
-        let below = tree.list(&[])?;
-        tree.walk(below)?;
+        let mut tree = TreeSource::empty(path, selection);
+        tree.roots.push(fs::canonicalize(path).map_err(|source| failed("read", path, source))?);
+        let mut root = Found::of(describe(Vec::new(), Kind::Directory, &metadata));
+        root.within = tree.above(path, &metadata, None)?;
+        tree.walk(vec![root])?;
         Ok(tree)
     }
 
@@ -92,8 +140,8 @@ impl TreeSource {
     ///
     /// # Errors
     /// Two have the same name, one has none, or a part cannot be read.
-    pub fn open_all(paths: &[PathBuf], exclude: &[Glob]) -> Result<Self, ArchiveError> {
-        let mut tree = TreeSource::empty(Path::new(""), exclude);
+    pub fn open_all(paths: &[PathBuf], selection: &Selection) -> Result<Self, ArchiveError> {
+        let mut tree = TreeSource::empty(Path::new(""), selection);
         let mut found = Vec::new();
         for path in paths {
             // What is named is meant, also where it is a link.
@@ -104,13 +152,14 @@ impl TreeSource {
             if tree.tops.insert(name.clone(), resolved.clone()).is_some() {
                 return Err(ArchiveError::SameName { name: String::from_utf8_lossy(&name).into_owned() });
             }
-            found.extend(tree.found(name, &resolved, &metadata)?);
+            tree.roots.push(resolved.clone());
+            found.extend(tree.found(name, &resolved, metadata, None)?);
         }
         let newest =
             found.iter().map(|found| found.entry.modified).max_by_key(|time| (time.seconds, time.nanos));
         let modified = newest.unwrap_or_default();
         let root = Entry { name: Vec::new(), kind: Kind::Directory, mode: 0o755, modified };
-        tree.place(Found { entry: root, file: None });
+        tree.place(Found::of(root));
         found.sort_unstable_by(|a, b| b.entry.name.cmp(&a.entry.name));
         tree.walk(found)?;
         Ok(tree)
@@ -118,12 +167,12 @@ impl TreeSource {
 
     /// A directory that has these in it, in their order; with files it is said where they lie.
     pub(super) fn listed(entries: impl Iterator<Item = (Entry, Option<PathBuf>)>) -> Self {
-        let mut tree = TreeSource::empty(Path::new(""), &[]);
+        let mut tree = TreeSource::empty(Path::new(""), &Selection::default());
         for (entry, path) in entries {
             if let Some(path) = path {
                 tree.listed.insert(entry.name.clone(), path);
             }
-            tree.place(Found { entry, file: None });
+            tree.place(Found::of(entry));
         }
         tree.len += TRAILER_LEN;
         tree
@@ -134,14 +183,18 @@ impl TreeSource {
         self.entries.iter().map(|placed| &placed.entry)
     }
 
-    fn empty(root: &Path, exclude: &[Glob]) -> Self {
+    fn empty(root: &Path, selection: &Selection) -> Self {
         TreeSource {
             root: root.to_path_buf(),
             tops: BTreeMap::new(),
             listed: BTreeMap::new(),
-            exclude: exclude.to_vec(),
+            selection: selection.clone(),
+            roots: Vec::new(),
             linked: BTreeMap::new(),
             skipped: Vec::new(),
+            links_out: LinksOut::default(),
+            followed: 0,
+            settled_at: Instant::now(),
             entries: Vec::new(),
             len: 0,
             open: Mutex::new(VecDeque::with_capacity(OPEN_FILES_MAX)),
@@ -154,31 +207,43 @@ impl TreeSource {
         &self.skipped
     }
 
+    /// The links that lead to what is not in the directory; those that were followed are none.
+    #[must_use]
+    pub fn links_out(&self) -> &LinksOut {
+        &self.links_out
+    }
+
     /// How many regular files the tree holds.
     #[must_use]
     pub fn file_count(&self) -> usize {
         self.entries.iter().filter(|placed| matches!(placed.entry.kind, Kind::File { .. })).count()
     }
 
-    /// Visits all directories, each right after its entry was placed: parents come before children.
+    /// Visits all directories, each right after its entry was placed: parents come before children. Nothing is read of a file before
+    /// every write to it is seen.
     fn walk(&mut self, mut pending: Vec<Found>) -> Result<(), ArchiveError> {
         // Entries still to be placed, the next one last.
         while let Some(found) = pending.pop() {
             if found.entry.kind == Kind::Directory {
-                let below = self.list(&found.entry.name)?;
+                let below = self.list(&found.entry.name, found.within.as_ref())?;
                 self.place(found);
                 pending.extend(below);
             } else {
+                if let Entry { name, kind: Kind::Symlink { target }, .. } = &found.entry {
+                    let path = self.path_of(name);
+                    self.links_out.look(name, target, &path, &self.roots);
+                }
                 self.place(found);
             }
         }
         self.linked.clear();
         self.len += TRAILER_LEN;
+        std::thread::sleep(self.settled_at.saturating_duration_since(Instant::now()));
         Ok(())
     }
 
     /// The entries of one directory, in falling order of their names.
-    fn list(&mut self, directory: &[u8]) -> Result<Vec<Found>, ArchiveError> {
+    fn list(&mut self, directory: &[u8], within: Option<&Arc<Above>>) -> Result<Vec<Found>, ArchiveError> {
         let path = self.path_of(directory);
         let listing = fs::read_dir(&path).map_err(|source| failed("read the directory", &path, source))?;
         let mut entries = Vec::new();
@@ -190,8 +255,11 @@ impl TreeSource {
             }
             name.extend(item.file_name().into_vec());
             let item_path = item.path();
+            if item_path.as_os_str().len() > PATH_LEN_MAX {
+                return Err(ArchiveError::TooDeep { path: self.root_of(&name) });
+            }
             let metadata = item.metadata().map_err(|source| failed("read", &item_path, source))?;
-            entries.extend(self.found(name, &item_path, &metadata)?);
+            entries.extend(self.found(name, &item_path, metadata, within)?);
         }
         entries.sort_unstable_by(|a, b| b.entry.name.cmp(&a.entry.name));
         Ok(entries)
@@ -202,12 +270,14 @@ impl TreeSource {
         &mut self,
         name: Vec<u8>,
         path: &Path,
-        metadata: &fs::Metadata,
+        metadata: fs::Metadata,
+        within: Option<&Arc<Above>>,
     ) -> Result<Option<Found>, ArchiveError> {
-        if self.exclude.iter().any(|glob| glob.matches(&name, metadata.is_dir())) {
+        let metadata = self.followed(path, metadata)?;
+        if self.selection.exclude.iter().any(|glob| glob.matches(&name, metadata.is_dir())) {
             return Ok(None);
         }
-        let kind = match kind_of(path, metadata)? {
+        let kind = match kind_of(path, &metadata)? {
             Ok(kind) => kind,
             Err(what) => {
                 if self.skipped.len() < SKIPPED_MAX {
@@ -218,10 +288,70 @@ impl TreeSource {
         };
         let several = metadata.is_file() && metadata.nlink() > 1;
         let file = several.then(|| (metadata.dev(), metadata.ino()));
-        Ok(Some(Found { entry: describe(name, kind, metadata), file }))
+        let state = metadata.is_file().then(|| FileState::of(&metadata));
+        if let Some(state) = &state {
+            self.settled_at = self.settled_at.max(Instant::now() + state.unsettled_for());
+        }
+        let within = if metadata.is_dir() { self.above(path, &metadata, within.cloned())? } else { None };
+        Ok(Some(Found { entry: describe(name, kind, &metadata), file, state, within }))
     }
 
-    fn place(&mut self, Found { mut entry, file }: Found) {
+    /// What a link leads to where links are followed; one that leads to nothing stays a link.
+    fn followed(&mut self, path: &Path, metadata: fs::Metadata) -> Result<fs::Metadata, ArchiveError> {
+        if !self.selection.follow || !metadata.is_symlink() {
+            return Ok(metadata);
+        }
+        self.followed += 1;
+        if self.followed > FOLLOWED_MAX {
+            let why = "there are more than 1,000,000 links to follow, as where some lead to each other's directories";
+            return Err(ArchiveError::Unfollowed { path: path.to_path_buf(), why });
+        }
+        match fs::metadata(path) {
+            Ok(end) => Ok(end),
+            Err(error) if leads_too_far(path, &error) => {
+                let why = "more links lead to it, one after the other, than the system follows";
+                Err(ArchiveError::Unfollowed { path: path.to_path_buf(), why })
+            }
+            Err(error) if leads_nowhere(&error) => Ok(metadata),
+            Err(source) => Err(failed("follow the link", path, source)),
+        }
+    }
+
+    /// Notes a directory that is to be walked, where links are followed: none of them may lead to one that it lies in.
+    fn above(
+        &self,
+        path: &Path,
+        metadata: &fs::Metadata,
+        parent: Option<Arc<Above>>,
+    ) -> Result<Option<Arc<Above>>, ArchiveError> {
+        if !self.selection.follow {
+            return Ok(None);
+        }
+        let directory = (metadata.dev(), metadata.ino());
+        let refuse = |why| Err(ArchiveError::Unfollowed { path: path.to_path_buf(), why });
+        let mut around = parent.as_deref();
+        while let Some(above) = around {
+            if above.directory == directory {
+                return refuse(
+                    "it leads to a directory that it lies in itself, so that there would be no end",
+                );
+            }
+            around = above.parent.as_deref();
+        }
+        let depth = parent.as_ref().map_or(0, |above| above.depth + 1);
+        if depth > FOLLOWED_DEPTH_MAX {
+            return refuse("it leads more than 256 directories deep");
+        }
+        Ok(Some(Arc::new(Above { directory, parent, depth })))
+    }
+
+    /// The directory that was named in which this lies.
+    fn root_of(&self, name: &[u8]) -> PathBuf {
+        let top = name.split(|byte| *byte == b'/').next().unwrap_or_default();
+        self.tops.get(top).unwrap_or(&self.root).clone()
+    }
+
+    fn place(&mut self, Found { mut entry, file, state, .. }: Found) {
         if let Some(file) = file {
             match self.linked.entry(file) {
                 btree_map::Entry::Vacant(vacant) => drop(vacant.insert(entry.name.clone())),
@@ -232,7 +362,7 @@ impl TreeSource {
         }
         let headers_len = entry.headers().len() as u64;
         let content_len = padded(entry.content_len());
-        self.entries.push(Placed { entry, offset: self.len, headers_len });
+        self.entries.push(Placed { entry, offset: self.len, headers_len, state });
         self.len += headers_len + content_len;
     }
 
@@ -276,7 +406,7 @@ impl TreeSource {
         file.read_exact_at(buffer, at).map_err(|source| {
             let path = self.path_of(&self.entries[index].entry.name);
             match source.kind() {
-                io::ErrorKind::UnexpectedEof => ArchiveError::Changed { path, how: "became shorter" },
+                io::ErrorKind::UnexpectedEof => Changed::new(&path, "became shorter").into(),
                 _ => failed("read", &path, source),
             }
         })
@@ -308,24 +438,43 @@ impl TreeSource {
 
     fn open_file(&self, index: usize) -> Result<File, ArchiveError> {
         let path = self.path_of(&self.entries[index].entry.name);
-        // What was a file may be a pipe by now: opening one must neither block nor follow a link.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // What was a file may be a pipe by now: opening one must neither block nor, unless that is meant, follow a link.
+        let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        flags.set(OFlags::NOFOLLOW, !self.selection.follow);
         let file = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
-            Err(rustix::io::Errno::NOENT) => return Err(ArchiveError::Changed { path, how: "vanished" }),
-            Err(rustix::io::Errno::LOOP) => {
-                return Err(ArchiveError::Changed { path, how: "was replaced by a symbolic link" });
-            }
+            Err(Errno::NOENT) => return Err(Changed::new(&path, "vanished").into()),
+            Err(Errno::LOOP) => return Err(Changed::new(&path, "was replaced by a symbolic link").into()),
             Err(errno) => return Err(failed("open", &path, errno.into())),
         };
         let metadata = file.metadata().map_err(|source| failed("read", &path, source))?;
-        if !metadata.is_file() {
-            return Err(ArchiveError::Changed { path, how: "was replaced by something that is not a file" });
-        }
-        if metadata.len() < self.entries[index].entry.content_len() {
-            return Err(ArchiveError::Changed { path, how: "became shorter" });
-        }
+        self.compare(index, &path, &metadata)?;
         Ok(file)
+    }
+
+    /// Compares the file at `path` with what it was when it was found.
+    fn compare(&self, index: usize, path: &Path, metadata: &fs::Metadata) -> Result<(), ArchiveError> {
+        if !metadata.is_file() {
+            return Err(Changed::new(path, "was replaced by something that is not a file").into());
+        }
+        let Placed { entry, state, .. } = &self.entries[index];
+        let shorter = (metadata.len() < entry.content_len()).then_some("became shorter");
+        let became = || state.as_ref()?.became(&FileState::of(metadata), || false);
+        match shorter.or_else(became) {
+            Some(how) => Err(Changed::new(path, how).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks whether a file that was read is still what it was; its name has to lead to it.
+    fn check_file(&self, index: usize) -> Result<(), ArchiveError> {
+        let path = self.path_of(&self.entries[index].entry.name);
+        let there = if self.selection.follow { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+        match there {
+            Ok(metadata) => self.compare(index, &path, &metadata),
+            Err(error) if leads_nowhere(&error) => Err(Changed::new(&path, "vanished").into()),
+            Err(source) => Err(failed("read", &path, source)),
+        }
     }
 }
 
@@ -341,6 +490,16 @@ impl ObjectSource for TreeSource {
             hasher.update(&placed.entry.headers());
         }
         *hasher.finalize().as_bytes()
+    }
+
+    fn is_checked_quickly(&self) -> bool {
+        self.entries.len() <= CHECKED_QUICKLY_MAX
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let with_bytes = |placed: &Placed| placed.entry.content_len() > 0 && placed.state.is_some();
+        let mut files = (0..self.entries.len()).filter(|index| with_bytes(&self.entries[*index]));
+        Ok(files.try_for_each(|index| self.check_file(index))?)
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

@@ -22,6 +22,17 @@ pub(crate) struct PlaceArgs {
     pub update: bool,
 }
 
+/// How files are read that are delivered.
+#[derive(Arguments, Clone, Debug, Default)]
+pub(crate) struct ReadArgs {
+    /// Send what links lead to in their place [default: links stay links, which at receivers may lead to nothing]
+    #[arg(long, short = 'L')]
+    pub follow: bool,
+    /// Begin again where a program changes what is sent, so many times at most [default: end with an error]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u32).range(..=1_000))]
+    pub retry_changed: u32,
+}
+
 /// What is delivered.
 #[derive(Arguments, Clone, Debug)]
 pub(crate) struct ChoiceArgs {
@@ -34,6 +45,8 @@ pub(crate) struct ChoiceArgs {
     /// What to call it: receivers find it under this name [default: as it is called here]
     #[arg(long, short, value_name = "NAME", value_parser = object_name)]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }
 
 /// Whether this can be an object's name: one of a file, that is no option.

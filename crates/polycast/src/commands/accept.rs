@@ -5,17 +5,18 @@ use super::meeting::say_news;
 use super::network::{self, ACCEPT_PORT};
 use super::spool::Spool;
 use crate::args::AcceptArgs;
-use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::Acceptance;
+use crate::{cancel, object};
 use polycast_agent::transfer::{
     self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Sealing, Search, Sink, TransferError,
 };
 use polycast_net::store::{StoreError, check_name, check_target};
 use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 /// Waits for an offer and receives it.
 pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
@@ -58,7 +59,12 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     progress.finish();
     let mut acceptance = Acceptance::from(outcome?);
     match &spool {
-        None => output::result(format, &acceptance, &acceptance.text())?,
+        None => {
+            output::result(format, &acceptance, &acceptance.text())?;
+            if acceptance.kind == "directory" {
+                object::say_links(Path::new(&acceptance.path));
+            }
+        }
         Some(spool) => {
             acceptance.path = "-".into();
             spool.to_stdout()?;

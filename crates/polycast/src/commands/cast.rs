@@ -4,7 +4,7 @@ use super::network;
 use crate::args::CastArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
-use crate::object::{self, Named};
+use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::{self, Copies};
@@ -35,7 +35,15 @@ const STAGE_SUFFIX: &str = ".stage";
 
 /// Delivers to receivers of our own.
 pub(super) fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
-    let object = object::open(&args.path)?;
+    let read = &args.read;
+    object::deliver_unchanged(
+        read.retry_changed,
+        || object::open(&args.path, read.follow, Reading::AsItIs),
+        |object, _| cast(args, object, format),
+    )
+}
+
+fn cast(args: &CastArgs, object: Named, format: Format) -> Result<Exit, Failure> {
     let name = object.name.clone();
     let stage = Stage::new(args, object.source.len())?;
     let folders = stage.folders(args.receivers)?;

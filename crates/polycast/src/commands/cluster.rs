@@ -25,7 +25,7 @@ use crate::args::cluster::{
 use crate::args::place::is_name;
 use crate::cancel::Hangup;
 use crate::exit::{Exit, Failure, without_numbers};
-use crate::object;
+use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report;
@@ -38,7 +38,8 @@ use polycast_api::agent::{
     Granted, Object, ObjectKind, ObjectState, PathForm, Rest, StatusResponse, TransferReport, Waiting,
 };
 use polycast_api::client::{
-    AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Slow, Wait, default_socket,
+    AgentClient, ClientError, Extension, Receivers, Selected, SendOptions, Session, Slow, Wait,
+    default_socket,
 };
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
@@ -95,6 +96,7 @@ impl Ending {
             _ = self.terminate.recv() => {}
             () = self.hangup.recv() => {}
         }
+        crate::cancel::ask();
     }
 
     /// The same, or, where that counts, the end of standard input: it comes also when the program that has started this one is killed.
@@ -311,8 +313,16 @@ async fn in_session<T>(
 
 /// `polycast send`
 fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
-    // Looked at here, because the agent may run as another user and elsewhere.
-    let object = object::open_chosen(&args.choice)?;
+    object::deliver_unchanged(
+        args.choice.read.retry_changed,
+        // Looked at here, because the agent may run as another user and elsewhere.
+        || object::open_chosen(&args.choice, Reading::InPlace),
+        |object, left| send_once(args, object, left > 0, format),
+    )
+}
+
+/// Sends an object once; where it may be sent `again`, that it was changed is an error whatever receivers say.
+fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
     let paths = match &object.spool {
         Some(spool) => vec![spool.path()],
         None => args.choice.paths.clone(),
@@ -342,14 +352,15 @@ fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
                 names::id_of(&names::Whose::of(session), &paths, &name, names::stamp_of(stamp, args.files))
             }
         };
-        let exclude: Vec<String> = args.choice.exclude.iter().map(ToString::to_string).collect();
+        let exclude = args.choice.exclude.iter().map(ToString::to_string).collect();
+        let selected = Selected { exclude, follow: args.choice.read.follow, private: args.private };
         let add = async || {
             if session.is_other_user() {
                 return bytes.put(session, data, &name, args.private, args.id.is_some()).await;
             }
             match args.files {
-                true => session.add_set(data, &paths, &name, &exclude, args.private).await,
-                false => session.add_all(data, &paths, &name, &exclude, args.private).await,
+                true => session.add_set(data, &paths, &name, &selected).await,
+                false => session.add_all(data, &paths, &name, &selected).await,
             }
         };
         let object = if args.replace {
@@ -365,6 +376,11 @@ fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
                 "receivers keep what they have verified: the same command goes on from there")),
         };
         progress.finish();
+        let failed = |report: &Report| report.receivers.iter().any(|receiver| !receiver.verified);
+        let outcome = match outcome {
+            Ok(report) if again && failed(&report) => object::changed(&*bytes.source).map_or(Ok(report), Err),
+            outcome => outcome,
+        };
         if outcome.is_err() || object_is_passing {
             forget(session, data).await;
         }
@@ -605,6 +621,9 @@ fn place_at(
         match taken {
             Some(taken) => put_taken(object, taken, &target, present.goes())?,
             None => put(object, &from, &target, present.goes())?,
+        }
+        if matches!(object.kind(), ObjectKind::Directory | ObjectKind::Set) {
+            object::say_links(&target);
         }
     }
     Ok(Some((target, unchanged)))

@@ -4,9 +4,10 @@ use super::meeting::{Gathering, fallback_hint};
 use super::network::{self, OFFER_PORT};
 use crate::args::{OfferArgs, SlowChoice};
 use crate::exit::{Exit, Failure};
+use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::{cancel, object, report};
+use crate::{cancel, report};
 use polycast_agent::transfer::{
     self, Code, Listen, Options, Path, Prepared, Receivers, Sealing, SlowPolicy, SourceSpec,
 };
@@ -16,13 +17,28 @@ use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
-    let object = object::open_chosen(&args.choice)?;
+    let code = args.door.code.clone().unwrap_or_else(Code::fresh);
+    let mut port = None;
+    object::deliver_unchanged(
+        args.choice.read.retry_changed,
+        || object::open_chosen(&args.choice, Reading::AsItIs),
+        |object, left| offer(args, object, (&code, left > 0, &mut port), format),
+    )
+}
+
+/// Offers an object once, with this code; where it is offered again it is at the same port.
+fn offer(
+    args: &OfferArgs,
+    object: Named,
+    (code, again, port): (&Code, bool, &mut Option<u16>),
+    format: Format,
+) -> Result<Exit, Failure> {
     let interface = network::interface(&args.network)?;
     let (name, _spool) = (object.name.clone(), object.spool);
     let door = &args.door;
     let receivers = args.receivers.unwrap_or(1);
     let by_key = door.key_file.as_deref().map(network::security).transpose()?;
-    let code = (!door.open && by_key.is_none()).then(|| door.code.clone().unwrap_or_else(Code::fresh));
+    let code = (!door.open && by_key.is_none()).then(|| code.clone());
     let sealing = match by_key {
         Some(security) => Sealing::By(security),
         None if door.open || door.insecure => Sealing::Plain,
@@ -31,7 +47,8 @@ pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let flags = Flags { insecure: door.insecure, key: door.key_file.is_some() };
     let mut options = Options {
         join_timeout: args.timeout,
-        listen: door.port.map_or(Listen::Rather(OFFER_PORT), Listen::At),
+        listen: door.port.map_or(Listen::Rather(port.unwrap_or(OFFER_PORT)), Listen::At),
+        again,
         code: code.clone(),
         sealing,
         ..Options::default()
@@ -63,6 +80,7 @@ pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         steering: Arc::default(),
     };
     let source = transfer::prepare(spec)?;
+    *port = Some(source.control_address().port());
     announce(&source, &name, code.as_ref(), flags, format);
     let progress = Progress::start(&format!("waiting for {receivers} receivers of {name}"));
     let address = source.control_address();

@@ -41,8 +41,13 @@ impl Daemon {
     }
 
     /// The same of a command that is made already.
-    pub(crate) fn begin(mut command: Command) -> Self {
-        let mut child = command.arg("--json").stderr(Stdio::null()).spawn().unwrap();
+    pub(crate) fn begin(command: Command) -> Self {
+        Self::begin_saying(command, Stdio::null())
+    }
+
+    /// The same; what it says goes there.
+    pub(crate) fn begin_saying(mut command: Command, said: Stdio) -> Self {
+        let mut child = command.arg("--json").stderr(said).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: '{line}'"));

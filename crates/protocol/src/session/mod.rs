@@ -1,8 +1,8 @@
 //! The session of a transfer: which receivers are called, come and are waited for, when it starts, which are given up and with
 //! which sentence (Republic section III-A, the hand-shake around Table III).
 //!
-//! [`Roster`] is the source's end and [`Guest`] a receiver's end, for the push and the pull transport alike. Both are
-//! machines: `handle(now, Input)`, then `poll(now)` until `None`, and again at `deadline()`. They hear control frames and
+//! [`Roster`] is the source's end and [`Guest`] a receiver's end, for the push and the pull transport alike; [`Telling`] decides when
+//! a receiver may know of all hashes, and so have the object. All are machines: `handle(now, Input)`, then `poll(now)` until `None`, and again at `deadline()`. They hear control frames and
 //! the fate of connections, and say which frames to send and which connections to end; sockets, bytes and hashes are the
 //! driver's.
 //!
@@ -26,6 +26,7 @@
 
 mod guest;
 mod roster;
+mod telling;
 mod why;
 
 pub use guest::{End, Guest, GuestConfig, Input as GuestInput, Offer, Output as GuestOutput};
@@ -33,10 +34,13 @@ pub use roster::{
     Entry, Expected, Goodbye, GuestId, Input as RosterInput, Output as RosterOutput, Roster, RosterConfig,
     Stage, Verdicts,
 };
+pub use telling::{Input as TellingInput, Output as TellingOutput, Telling};
 pub use why::{Gone, Why};
 
 use polycast_types::Duration;
 
+/// A source looks so often whether its bytes are still what they were.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection hears something of the source at least this often.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Named receivers that are ready wait for the others until none has become ready for so long.

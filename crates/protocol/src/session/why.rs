@@ -104,6 +104,12 @@ pub enum Why {
     /// The source cannot go on.
     #[error("the source failed")]
     SourceFailed,
+    /// What the source sends is not what it was when it began: it may have sent a part of each.
+    #[error("its bytes were changed while it was being sent")]
+    Changed,
+    /// The same, and the source begins again with what is there now.
+    #[error("its bytes were changed while it was being sent, and it is sent again")]
+    ChangedAndAgain,
 }
 
 impl Why {

@@ -1,5 +1,5 @@
 //! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by push and
-//! pull, managers with agents, streams of messages, the controllers of racks and their feedback.
+//! pull, objects that are written to meanwhile, managers with agents, streams of messages, the controllers of racks and their feedback.
 //!
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
 //! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
@@ -8,6 +8,7 @@
 //! A failure is one sentence; its seed replays it.
 
 mod attacker;
+mod changed;
 pub(crate) mod coverage;
 mod draw;
 mod feedback;
@@ -127,6 +128,8 @@ pub enum Plant {
     NoPlaces,
     /// A request for a path is said once, also where the session in which it was said has ended.
     AskOnce,
+    /// A source tells the last hash before it has looked whether its object is what it was.
+    TellUnseen,
 }
 
 /// What a seed has shown.
@@ -156,6 +159,8 @@ const PULL: Range<u64> = 8..11;
 const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
+/// Some of these are about an object that is written to while it is sent.
+const CHANGED: u64 = 17;
 
 /// The command that runs a seed alone.
 #[must_use]
@@ -176,6 +181,8 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         OBJECTS => objects::run(seed, &mut random, plant),
         // They take long: only a few of these are.
         SLOW if seed.is_multiple_of(50) => slow::run(seed, &mut random, plant),
+        // They are short, and few are enough.
+        CHANGED if seed % 10 == 8 => changed::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant, None),
     }
 }

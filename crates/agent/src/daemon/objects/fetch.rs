@@ -8,7 +8,7 @@ use super::Objects;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::{FetchEvent, FetchProgress, FetchWaiting, FillOrder};
 use polycast_api::error::{Kind, Refusal};
-use polycast_types::{AppId, ObjectId};
+use polycast_types::{AppId, ObjectId, without_secrets};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,7 +306,8 @@ impl Objects {
             }
             _ => {
                 let message = format!(
-                    "this process was not told to get {key}: it has to Fetch it first, and to be chosen"
+                    "this process was not told to get {}: it has to Fetch it first, and to be chosen",
+                    without_secrets(key)
                 );
                 Err(Refusal::new(Kind::Invalid, message))
             }

@@ -13,7 +13,7 @@ use polycast_api::agent::{FillRequest, Object, PutRequest};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{check_name, part_path};
-use polycast_types::{ObjectId, Printable, format_bytes};
+use polycast_types::{ObjectId, Printable, format_bytes, without_secrets};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -42,6 +42,20 @@ pub(crate) struct Piece {
     bytes: Vec<u8>,
     error: String,
     done: bool,
+}
+
+/// Requests that bring pieces.
+pub(crate) trait Brought: Into<Piece> + Send {
+    /// Where the bytes are from, as a part of a sentence.
+    const WHENCE: &'static str;
+}
+
+impl Brought for FillRequest {
+    const WHENCE: &'static str = "from its origin";
+}
+
+impl Brought for PutRequest {
+    const WHENCE: &'static str = "from the process that brings it";
 }
 
 impl From<FillRequest> for Piece {
@@ -177,7 +191,7 @@ async fn begin(objects: &Objects, id: ObjectId, user: User) -> Result<Option<Rec
 }
 
 /// Writes what a caller brings into the store.
-pub(crate) async fn store<R: Into<Piece> + Send>(
+pub(crate) async fn store<R: Brought>(
     shared: &Arc<Shared>,
     receive: Receive,
     shape: Shape,
@@ -223,13 +237,14 @@ pub(crate) fn store_bytes(
 type Pieces = mpsc::Sender<Result<Vec<u8>, Refusal>>;
 
 /// Passes on the pieces of a caller until it says that these were all.
-async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pieces) -> Result<(), Refusal> {
+async fn pass<R: Brought>(first: R, requests: &mut Streaming<R>, pieces: &Pieces) -> Result<(), Refusal> {
     let failed = |why: String| Refusal::new(Kind::OriginFailed, why);
     let mut request = first;
     loop {
         let Piece { bytes, error, done } = request.into();
         if !error.is_empty() {
-            let mut error = error;
+            // It is logged, and told to others, as it is.
+            let mut error = without_secrets(&error).into_owned();
             error.truncate(error.floor_char_boundary(ERROR_LEN_MAX));
             return Err(failed(error));
         }
@@ -246,7 +261,7 @@ async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pi
             return Ok(());
         }
         let next = timeout(FILL_PATIENCE, requests.message()).await;
-        let silent = format!("nothing has come for {} seconds", FILL_PATIENCE.as_secs());
+        let silent = format!("nothing has come {} for {} seconds", R::WHENCE, FILL_PATIENCE.as_secs());
         let next = next.map_err(|_| failed(silent))?;
         let gone = || failed("the process that brought it has gone".into());
         request = next.map_err(|_| gone())?.ok_or_else(gone)?;

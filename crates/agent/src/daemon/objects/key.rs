@@ -1,7 +1,7 @@
 //! Keys, and the ids that they stand for.
 
 use polycast_api::error::{Kind, Refusal};
-use polycast_types::{AppId, DataId, ObjectId, Printable};
+use polycast_types::{AppId, DataId, ObjectId, Printable, without_secrets};
 
 /// The longest key, in bytes.
 const KEY_LEN_MAX: usize = 4_096;
@@ -30,7 +30,8 @@ pub(crate) struct Key {
 impl Key {
     /// Reads a key: KIND:TEXT.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let shown = Printable(text);
+        let shown = without_secrets(text);
+        let shown = Printable(&shown);
         let invalid = |why: String| Refusal::new(Kind::Invalid, why);
         if text.len() > KEY_LEN_MAX {
             return Err(invalid(format!("a key of {} bytes is longer than {KEY_LEN_MAX}", text.len())));
@@ -110,5 +111,7 @@ mod tests {
             let refusal = Key::parse(text).unwrap_err();
             assert!(refusal.message.contains(says) && refusal.message.contains(text), "{refusal}");
         }
+        let refusal = Key::parse("URL:https://me:secret@host/x?sig=secret").unwrap_err();
+        assert!(!refusal.message.contains("secret"), "{refusal}");
     }
 }

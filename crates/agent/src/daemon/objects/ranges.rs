@@ -149,7 +149,8 @@ impl Watching {
         }
         let verified =
             fresh.into_iter().map(|range| ByteRange { offset: range.start, length: range.end - range.start });
-        let path = path.to_string_lossy().into_owned();
+        // One that is not UTF-8 cannot be told.
+        let path = path.to_str().unwrap_or_default().to_string();
         let event = WatchEvent { path, length, verified: verified.collect(), complete };
         Ok(self.events.send(Ok(event)).await.is_err() || complete)
     }

@@ -6,6 +6,7 @@ use super::super::control::{Event, Session};
 use super::super::entrance::Entrance;
 use super::super::error::TransferError;
 use super::super::receiver::form_of;
+use super::super::unchanged::Unchanged;
 use super::super::{ControlStep, Path, PathNews, ReceiverReport, Report, RouteChange, SourceSpec, TreePath};
 use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
@@ -18,7 +19,7 @@ use polycast_protocol::session::{
     Entry, Expected, Goodbye, GuestId, RosterInput as Input, Stage, Verdicts, Why,
 };
 use polycast_types::{Duration, Handle, PullTuning, Time};
-use polycast_wire::control::{Control, DIGESTS_MAX, SealSecret, Welcome};
+use polycast_wire::control::{Control, DIGESTS_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -108,8 +109,7 @@ impl PreparedPull {
         let result = run.deliver(on_event);
         run.session.end(match &result {
             Ok(()) => Goodbye::Finished,
-            Err(TransferError::Cancelled) => Goodbye::Refuse(Why::SourceCancelled),
-            Err(_) => Goodbye::Refuse(Why::SourceFailed),
+            Err(error) => error.goodbye(run.spec.options.again),
         });
         let trees = node.trees(handle);
         node.end(handle);
@@ -153,6 +153,8 @@ struct Run {
     block_bytes: u64,
     blocks: Blocks,
     sums: Arc<Sums>,
+    /// Whether the root hash may be told, without which a receiver has nothing.
+    unchanged: Unchanged,
     /// The object as packets carry it.
     object: Arc<dyn ObjectSource>,
     /// What they are sealed with.
@@ -208,9 +210,12 @@ impl Run {
         }
         spec.steering.wake_by(bell.clone());
         let verdicts = Verdicts::Roster { deadline: spec.options.deadline };
-        let handle = entrance.handle;
+        let (handle, looks) = (entrance.handle, bell.clone());
+        let session = Session::begin(&spec, expected, addresses, entrance, true, verdicts, bell);
+        let now = session.clock.now();
         let mut run = Run {
-            session: Session::begin(&spec, expected, addresses, entrance, true, verdicts, bell),
+            unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
+            session,
             handle,
             geometry,
             block_bytes,
@@ -245,6 +250,7 @@ impl Run {
                 return Err(TransferError::Cancelled);
             }
             self.turn_session()?;
+            self.look()?;
             self.session.connected().into_iter().for_each(|guest| self.set_up(guest));
             self.sums.check()?;
             self.steer();
@@ -261,6 +267,20 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Looks now and then whether the object is what it was, and once more when all of it is hashed.
+    fn look(&mut self) -> Result<(), TransferError> {
+        let now = self.now();
+        if self.sums.root().is_some() {
+            self.unchanged.hashed(now, self.geometry.groups());
+        }
+        self.unchanged.turn(now).map(drop)
+    }
+
+    /// The root hash, when it may be told.
+    fn root(&self) -> Option<Hash> {
+        self.sums.root().filter(|_| self.unchanged.is_sure())
     }
 
     /// Does what the session asks of the transport.
@@ -335,7 +355,7 @@ impl Run {
                     tracing::warn!(guest = guest.0, tree, "nothing comes in a tree any more");
                 }
             });
-            heard.map_err(TransferError::Read)?;
+            heard.map_err(TransferError::reading)?;
         }
         if woken.newcomers {
             // A chain is nothing that a pull transfer has: those who ask for it are sent away.
@@ -381,6 +401,7 @@ impl Run {
 
     /// Sends what receivers need of the lists of names as it becomes known, and as fast as it is taken.
     fn set_up(&mut self, guest: GuestId) {
+        let root = self.root();
         let Some(told) = self.told.get_mut(&guest) else { return };
         let sums = Arc::clone(&self.sums);
         while self.session.queued(guest).is_some_and(|queued| queued <= SETUP_QUEUE_LEN) {
@@ -398,7 +419,7 @@ impl Run {
                 self.session.tell(guest, &Control::Hashes { first, hashes: part.hashes.clone() });
                 continue;
             }
-            if let Some(root) = sums.root().filter(|_| !told.root) {
+            if let Some(root) = root.filter(|_| !told.root) {
                 told.root = true;
                 self.session.tell(guest, &Control::Root(root));
             }
@@ -532,7 +553,7 @@ impl Run {
         Report {
             object: self.spec.object,
             bytes: self.geometry.object_len,
-            root: self.sums.root().map(|root| hex(&root)),
+            root: self.root().map(|root| hex(&root)),
             seconds: receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max),
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,

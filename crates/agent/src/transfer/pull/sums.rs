@@ -7,7 +7,7 @@ use super::super::bell::Bell;
 use super::super::error::TransferError;
 use crate::forwarder::digest_of;
 use polycast_net::hash::{group_hash, root_hash};
-use polycast_net::object::ObjectSource;
+use polycast_net::object::{ObjectSource, changed_in};
 use polycast_net::seal::Seal;
 use polycast_protocol::pull::{Blocks, Digest, ListPlace, NameList, SECTION_GROUPS};
 use polycast_protocol::push::Geometry;
@@ -243,7 +243,10 @@ impl Sums {
     /// Why the object cannot be read, if it cannot.
     pub(crate) fn check(&self) -> Result<(), TransferError> {
         match self.failed.get() {
-            Some(error) => Err(TransferError::Read(io::Error::new(error.kind(), error.to_string()))),
+            Some(error) => Err(match changed_in(error) {
+                Some(changed) => TransferError::Changed(changed.clone()),
+                None => TransferError::Read(io::Error::new(error.kind(), error.to_string())),
+            }),
             None => Ok(()),
         }
     }

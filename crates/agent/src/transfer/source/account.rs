@@ -97,7 +97,7 @@ impl Run {
         Report {
             object: self.spec.object,
             bytes: self.geometry.object_len,
-            root: self.supply.root().map(|root| hex(&root)),
+            root: self.root().map(|root| hex(&root)),
             seconds: receivers.iter().map(|r| r.seconds).fold(0.0, f64::max),
             sent_bytes: account.unicast_bytes + carried + self.served.sent_bytes(),
             patched_bytes: account.unicast_bytes + channel.map_or(0, |channel| channel.patched_bytes),

@@ -2,9 +2,9 @@
 
 use super::{LocalArgs, Which};
 use crate::args::duration;
-use crate::args::place::PlaceArgs;
+use crate::args::place::{PlaceArgs, ReadArgs};
 use clap::Args as Arguments;
-use polycast_types::{Duration, ObjectId, Printable};
+use polycast_types::{Duration, ObjectId, Printable, without_secrets};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -40,7 +40,9 @@ impl FromStr for FetchWhat {
 impl fmt::Display for FetchWhat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FetchWhat::Key(text) | FetchWhat::Url(text) => write!(f, "{}", Printable(text)),
+            FetchWhat::Key(text) | FetchWhat::Url(text) => {
+                write!(f, "{}", Printable(&without_secrets(text)))
+            }
             FetchWhat::Id(id) => write!(f, "object {id}"),
         }
     }
@@ -83,6 +85,8 @@ pub(crate) struct PublishArgs {
     /// The file or directory that is the new version; it must not change while others get it
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
+    #[command(flatten)]
+    pub read: ReadArgs,
     /// Each file of a directory is an object of its own: usable before the others are there, and not sent where it is already
     #[arg(long)]
     pub files: bool,

@@ -92,7 +92,10 @@ fn read(source: &dyn ObjectSource, pieces: &mpsc::Sender<Piece>) {
     while at < source.len() {
         let len = PIECE_LEN.min(source.len() - at);
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let piece = source.read_exact_at(&mut bytes, at).map(|()| bytes).map_err(|error| error.to_string());
+        let is_last = at + len == source.len();
+        let read =
+            source.read_exact_at(&mut bytes, at).and_then(|()| if is_last { source.check() } else { Ok(()) });
+        let piece = read.map(|()| bytes).map_err(|error| error.to_string());
         let is_read = piece.is_ok();
         if pieces.blocking_send(piece).is_err() || !is_read {
             return;

@@ -1,29 +1,28 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
+mod origin;
+
 use super::away::Away;
 use super::bytes;
 use super::{Ending, in_session, place_at, runtime};
 use crate::args::cluster::objects::{FetchArgs, FetchWhat};
 use crate::commands::destination::{Destination, Present};
-use crate::exit::{Exit, Failure, plain};
+use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
+use origin::Reader;
 use polycast_api::agent::Object;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::client::{ClientError, Piece, Session, Wanted};
-use polycast_types::{AppId, Printable, format_bytes};
+use polycast_types::{AppId, Printable, format_bytes, without_secrets};
 use serde_json::json;
-use std::fs::File;
 use std::io::Read;
-use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Bytes of a piece.
 const PIECE_LEN: usize = 1 << 20;
 /// Pieces that are read ahead.
 const PIECES_MAX: usize = 8;
-/// How long a server may take to accept a connection, to answer, and between two pieces.
-const SERVER_WITHIN: Duration = Duration::from_secs(30);
 
 /// `polycast fetch`
 pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
@@ -70,7 +69,7 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     };
     let id = object.id().map_err(ClientError::from)?.to_string();
     let document = json!({
-        "object": id, "key": key, "name": object.name, "bytes": len, "root": object.root,
+        "object": id, "key": key.as_deref().map(without_secrets), "name": object.name, "bytes": len, "root": object.root,
         "path": target.display().to_string(), "unchanged": unchanged, "filled": filled,
     });
     let name = Printable(&object.name);
@@ -118,7 +117,7 @@ async fn follow(
             }
             Event::Fill(_) => {
                 let (Some(origin), Some(key)) = (origin, key) else { continue };
-                progress.note(&format!("no agent has it: getting it from {origin}"));
+                progress.note(&format!("no agent has it: getting it from {}", without_secrets(origin)));
                 filled = true;
                 let (length, pieces) = read(origin).await;
                 let (session, key) = (session.clone(), key.to_string());
@@ -152,7 +151,8 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
     if known {
         return Ok(());
     }
-    let message = format!("cannot get {}: it is no address of http, https or a file", Printable(origin));
+    let shown = without_secrets(origin);
+    let message = format!("cannot get {}: it is no address of http, https or a file", Printable(&shown));
     Err(Failure::input(message).hint("write https://HOST/PATH, or file:///PATH"))
 }
 
@@ -160,58 +160,22 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
 async fn read(origin: &str) -> (Option<u64>, mpsc::Receiver<Piece>) {
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     let (opened, length) = tokio::sync::oneshot::channel();
-    let origin = origin.to_string();
-    std::thread::spawn(move || match open(&origin) {
+    let (origin, shown) = (origin.to_string(), without_secrets(origin).into_owned());
+    std::thread::spawn(move || match origin::open(&origin) {
         Ok((length, reader)) => {
             let _ = opened.send(length);
-            copy(&origin, reader, length, &sender);
+            copy(&shown, reader, length, &sender);
         }
         Err(error) => {
             let _ = opened.send(None);
-            let _ = sender.blocking_send(Err(format!("cannot get {origin}: {error}")));
+            // What a library says may name the address once more.
+            let _ = sender.blocking_send(Err(format!("cannot get {shown}: {}", without_secrets(&error))));
         }
     });
     (length.await.unwrap_or(None), pieces)
 }
 
-type Reader = Box<dyn Read + Send>;
-
-fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
-    if let Some(path) = origin.strip_prefix("file://") {
-        let file = File::open(path).map_err(|error| error.to_string())?;
-        let metadata = file.metadata().map_err(|error| error.to_string())?;
-        if !metadata.is_file() {
-            return Err("it is no file".into());
-        }
-        return Ok((Some(metadata.len()), Box::new(file)));
-    }
-    let config = ureq::Agent::config_builder()
-        .timeout_connect(Some(SERVER_WITHIN))
-        .timeout_recv_response(Some(SERVER_WITHIN))
-        .build();
-    let response = ureq::Agent::new_with_config(config).get(origin).call();
-    let response = response.map_err(|error| said_by(&error))?;
-    let length = response.headers().get("content-length");
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    // What was packed for the way comes out longer.
-    let packed = response.headers().contains_key("content-encoding");
-    Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())))
-}
-
-/// What came in place of an answer, as the end of a sentence.
-fn said_by(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::StatusCode(code) => {
-            let status = ureq::http::StatusCode::from_u16(*code).ok();
-            let words = status.and_then(|status| status.canonical_reason()).unwrap_or("no known status");
-            format!("the server answers {code}, {words}")
-        }
-        ureq::Error::Io(error) => plain(error),
-        other => other.to_string(),
-    }
-}
-
-/// Reads to the end, or until the agent takes no more.
+/// Reads to the end, or until the agent takes no more; `origin` is what is shown of the address.
 fn copy(origin: &str, mut reader: Reader, length: Option<u64>, pieces: &mpsc::Sender<Piece>) {
     let mut total = 0u64;
     loop {
@@ -233,7 +197,10 @@ fn copy(origin: &str, mut reader: Reader, length: Option<u64>, pieces: &mpsc::Se
                 }
             }
             Err(error) => {
-                let _ = pieces.blocking_send(Err(format!("cannot get {origin}: {error}")));
+                let _ = pieces.blocking_send(Err(format!(
+                    "cannot get {origin}: {}",
+                    without_secrets(&error.to_string())
+                )));
                 return;
             }
         }

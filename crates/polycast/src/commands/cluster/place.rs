@@ -2,7 +2,7 @@
 
 use super::COPY_LEN;
 use crate::exit::Failure;
-use polycast_net::object::MODE_USUAL;
+use polycast_net::object::{Changed, FileState, MODE_USUAL};
 use polycast_net::store::{PartFile, Placing, StoreError, copy_sparse};
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,9 +21,16 @@ pub(super) struct How {
 pub(super) fn copy(from: &Path, target: &Path, how: How) -> Result<(), Failure> {
     let wrong = |error: io::Error| Failure::path("read", from, &error);
     let file = File::open(from).map_err(wrong)?;
-    let len = file.metadata().map_err(wrong)?.len();
+    let state = || file.metadata().map(|metadata| FileState::of(&metadata)).map_err(wrong);
+    let (before, len) = (state()?, file.metadata().map_err(wrong)?.len());
+    std::thread::sleep(before.unsettled_for());
     put(len, target, how, |part| {
-        copy_sparse(&file, &part.file()).map_err(|error| Failure::path("write", target, &error))
+        copy_sparse(&file, &part.file()).map_err(|error| Failure::path("write", target, &error))?;
+        // Where the agent has noted its use, only its times are others.
+        match before.became(&state()?, || true) {
+            Some(how) => Err(Failure::input(Changed::new(from, how).to_string())),
+            None => Ok(()),
+        }
     })
 }
 

@@ -7,11 +7,11 @@ use super::{Ending, in_session, place_at, runtime};
 use crate::args::cluster::objects::{PublishArgs, SubscribeArgs};
 use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
-use crate::object;
+use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use polycast_api::agent::TopicEvent;
-use polycast_api::client::{ClientError, Session};
+use polycast_api::client::{ClientError, Selected, Session};
 use polycast_types::{AppId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -19,7 +19,16 @@ use std::time::Instant;
 
 /// `polycast publish`
 pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
-    let object = object::open(&args.path)?;
+    let read = &args.read;
+    object::deliver_unchanged(
+        read.retry_changed,
+        || object::open(&args.path, read.follow, Reading::InPlace),
+        |object, left| publish_once(args, object, left > 0, format),
+    )
+}
+
+/// Publishes an object once; where it may be published `again`, that it was changed is an error whatever subscribers say.
+fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
     if object.spool.is_some() {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
     }
@@ -38,12 +47,13 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
             }
             let stamp = names::stamp_of(stamp, args.files);
             let data = names::id_of(&names::Whose::of(session), &paths, &name, stamp);
+            let selected = Selected { follow: args.read.follow, ..Selected::default() };
             let object = if args.files {
-                session.add_set(data, &paths, &name, &[], false).await?
+                session.add_set(data, &paths, &name, &selected).await?
             } else if session.is_other_user() {
                 bytes.put(session, data, &name, false, false).await?
             } else {
-                session.add_as(data, &args.path, &name).await?
+                session.add_all(data, &paths, &name, &selected).await?
             };
             let progress = Progress::start(&format!("publishing {name}"));
             let begun = Instant::now();
@@ -55,6 +65,12 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
             };
             progress.finish();
             let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
+            if again
+                && !published.missing.is_empty()
+                && let Some(failure) = object::changed(&*bytes.source)
+            {
+                return Err(failure);
+            }
             let len = bytes::len_of(session, &object).await?;
             Ok((object, published, seconds, len))
         }))?;

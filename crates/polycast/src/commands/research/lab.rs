@@ -247,7 +247,7 @@ fn options_of(
     failures: &[Broken],
     traffic: &Traffic,
 ) -> Result<CastOptions, Failure> {
-    drop(object::open(path)?);
+    drop(object::open(path, false, object::Reading::InPlace)?);
     Ok(CastOptions {
         path: path.canonicalize().map_err(|error| Failure::path("read", path, &error))?,
         source: Some(source.to_string()),

@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_protocol::push::{ReceiverInput, SenderInput};
 use polycast_protocol::rack::{CentralInput, LeafInput};
-use polycast_protocol::session::{GuestInput, RosterInput};
+use polycast_protocol::session::{GuestInput, RosterInput, TellingInput};
 use polycast_protocol::stream::{OrderInput, StreamsInput};
 use polycast_protocol::{leases, pull, push, rack};
 
@@ -92,6 +92,11 @@ macro_rules! kinds {
         static $names: &[&str] = &[$($name,)+];
     };
 }
+
+kinds!(of_telling, TELLING, TellingInput:
+    TellingInput::Hashed(_) => "telling: Hashed",
+    TellingInput::Looked { .. } => "telling: Looked",
+);
 
 kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Join(_) => "leases: Join",
@@ -378,5 +383,6 @@ static ALL: &[&[&str]] = &[
     RECEIVER,
     ROSTER,
     GUEST,
+    TELLING,
     HAPPENINGS,
 ];

@@ -146,6 +146,15 @@ fn bugs_of_the_directory_are_found() {
     }
 }
 
+#[test]
+fn an_object_that_changes_is_never_told_as_one() {
+    for seed in 0..2_000 {
+        let verdict = changed::run(seed, &mut Random::new(seed), None);
+        assert_eq!(verdict.failure, None, "seed {seed}: {}", verdict.case);
+    }
+    assert!(found_among(CHANGED..CHANGED + 1, Plant::TellUnseen).contains("is told all hashes, one of them"));
+}
+
 /// Few seeds are about a slow receiver, since these take long: here are some by themselves.
 #[test]
 fn a_slow_receiver_does_not_hold_the_others() {

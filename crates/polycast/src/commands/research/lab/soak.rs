@@ -49,7 +49,7 @@ struct Document {
 }
 
 pub(super) fn run(args: &SoakArgs, format: Format) -> Result<Exit, Failure> {
-    drop(object::open(&args.path)?);
+    drop(object::open(&args.path, false, object::Reading::InPlace)?);
     let path = args.path.canonicalize().map_err(|error| Failure::path("read", &args.path, &error))?;
     let SoakArgs { groups, parallel, receivers, seed, readings, .. } = *args;
     let options = SoakOptions { path, groups, parallel, receivers, seed, readings };

@@ -1,0 +1,237 @@
+//! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, or a file.
+
+mod proxy;
+
+use crate::exit::plain;
+use polycast_net::object::{FileSource, ObjectSource};
+use proxy::{Proxies, ViaProxy};
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+use ureq::http::Uri;
+use ureq::http::uri::Scheme;
+use ureq::unversioned::transport::{Connector, TcpConnector};
+
+/// How long a server may take to accept a connection, and to answer.
+const SERVER_WITHIN: Duration = Duration::from_secs(30);
+/// A server may send on so often.
+const HOPS_MAX: usize = 10;
+
+/// An origin's bytes.
+pub(super) type Reader = Box<dyn Read + Send>;
+
+/// Begins to read an origin; gives its length where that is known.
+pub(super) fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
+    if let Some(path) = origin.strip_prefix("file://") {
+        let file = FileSource::open_as_it_is(Path::new(path)).map_err(|error| error.to_string())?;
+        return Ok((Some(file.len()), Box::new(Whole { file, at: 0 })));
+    }
+    open_at(origin, &Proxies::of_environment())
+}
+
+/// A file from its beginning to its end, which is all of it as it was at one moment.
+struct Whole {
+    file: FileSource,
+    at: u64,
+}
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.file.len() - self.at).unwrap_or(usize::MAX);
+        let len = left.min(buffer.len());
+        self.file.read_exact_at(&mut buffer[..len], self.at)?;
+        self.at += len as u64;
+        // Before the last bytes are told to be all.
+        if len > 0 && self.at == self.file.len() {
+            self.file.check()?;
+        }
+        Ok(len)
+    }
+}
+
+/// Asks the server, and those that it sends on to.
+fn open_at(origin: &str, proxies: &Proxies) -> Result<(Option<u64>, Reader), String> {
+    let mut address: Uri = origin.parse().map_err(|_| "it is no address".to_string())?;
+    for _ in 0..HOPS_MAX {
+        let response = ask(&address, proxies)?;
+        if !response.status().is_redirection() {
+            let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+            let length = header("content-length").and_then(|length| length.parse().ok());
+            // What was packed for the way comes out longer.
+            let packed = response.headers().contains_key("content-encoding");
+            return Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())));
+        }
+        let status = response.status().as_u16();
+        let to = response.headers().get("location").and_then(|to| to.to_str().ok());
+        let to = to.ok_or_else(|| format!("the server answers {status}, and does not say where it is"))?;
+        address = join(&address, to).ok_or("the server sends on to what is no address")?;
+    }
+    Err(format!("the server has sent on {HOPS_MAX} times"))
+}
+
+/// Asks one server.
+fn ask(address: &Uri, proxies: &Proxies) -> Result<ureq::http::Response<ureq::Body>, String> {
+    let config = ureq::Agent::config_builder()
+        .timeout_connect(Some(SERVER_WITHIN))
+        .timeout_recv_response(Some(SERVER_WITHIN))
+        .max_redirects(0)
+        // A connection is for one request: of the next one the server may be another.
+        .max_idle_connections(0);
+    let proxy = proxies.towards(address)?;
+    let response = match proxy {
+        // What goes over it unsealed is asked of the proxy itself, which is what all of them allow.
+        Some(proxy) if address.scheme() == Some(&Scheme::HTTP) && ViaProxy::can(&proxy) => {
+            let via = ViaProxy::new(proxy);
+            let authorization = via.authorization();
+            let connector = ().chain(TcpConnector::default()).chain(via.clone());
+            let agent = ureq::Agent::with_parts(config.proxy(None).build(), connector, via);
+            let mut request = agent.get(address.clone());
+            if let Some(authorization) = authorization {
+                request = request.header("proxy-authorization", authorization);
+            }
+            request.call()
+        }
+        proxy => ureq::Agent::new_with_config(config.proxy(proxy).build()).get(address.clone()).call(),
+    };
+    response.map_err(|error| said_by(&error))
+}
+
+/// Where a server sends on to.
+fn join(from: &Uri, to: &str) -> Option<Uri> {
+    let (scheme, authority) = (from.scheme_str()?, from.authority()?);
+    let whole = match to {
+        to if to.starts_with("http://") || to.starts_with("https://") => to.to_string(),
+        to if to.starts_with("//") => format!("{scheme}:{to}"),
+        to if to.starts_with('/') => format!("{scheme}://{authority}{to}"),
+        to if to.starts_with('?') => format!("{scheme}://{authority}{}{to}", from.path()),
+        to if to.contains("://") || to.is_empty() => return None,
+        to => {
+            let folder = from.path().rfind('/').map_or("/", |end| &from.path()[..=end]);
+            format!("{scheme}://{authority}{folder}{to}")
+        }
+    };
+    // A fragment is the reader's own.
+    whole.split('#').next()?.parse().ok()
+}
+
+/// What came in place of an answer, as the end of a sentence.
+fn said_by(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::StatusCode(code) => {
+            let status = ureq::http::StatusCode::from_u16(*code).ok();
+            let words = status.and_then(|status| status.canonical_reason()).unwrap_or("no known status");
+            format!("the server answers {code}, {words}")
+        }
+        ureq::Error::Io(error) => plain(error),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_testing::HANG;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::mpsc;
+
+    /// A server that answers each request with the next of these, and says what it was asked.
+    fn server(answers: Vec<String>) -> (SocketAddr, mpsc::Receiver<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, asked) = mpsc::channel();
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(HANG)).unwrap();
+                let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                sender.send(lines.take_while(|line| !line.is_empty()).collect()).unwrap();
+                (&stream).write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (address, asked)
+    }
+
+    fn answer(body: &str) -> String {
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    }
+
+    fn sent_on(to: &str) -> String {
+        format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    }
+
+    fn read(origin: &str, proxies: &[(&str, &str)]) -> Result<String, String> {
+        let get =
+            |name: &str| proxies.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+        let (_, mut reader) = open_at(origin, &Proxies::of(get))?;
+        let mut text = String::new();
+        reader.read_to_string(&mut text).map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+
+    #[test]
+    fn what_is_not_sealed_is_asked_of_the_proxy_itself() {
+        let (proxy, asked) = server(vec![answer("by proxy")]);
+        let proxy = format!("http://me:pass%20word@{proxy}");
+        let got = read("http://origin.invalid:81/a/b?sig=1", &[("http_proxy", &proxy)]);
+        assert_eq!(got.as_deref(), Ok("by proxy"));
+        let asked = asked.recv_timeout(HANG).unwrap();
+        assert_eq!(asked[0], "GET http://origin.invalid:81/a/b?sig=1 HTTP/1.1");
+        let has = |wanted: &str| asked.iter().any(|line| line.eq_ignore_ascii_case(wanted));
+        assert!(has("host: origin.invalid:81"), "{asked:?}");
+        // me:pass word
+        assert!(has("proxy-authorization: Basic bWU6cGFzcyB3b3Jk"), "{asked:?}");
+    }
+
+    #[test]
+    fn what_is_sealed_goes_through_the_proxy() {
+        let (proxy, asked) = server(vec!["HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n".into()]);
+        let proxy = format!("http://{proxy}");
+        let said = read(
+            "https://origin.invalid/a",
+            &[("https_proxy", &proxy), ("http_proxy", "http://127.0.0.1:1")],
+        );
+        assert!(said.is_err());
+        assert_eq!(asked.recv_timeout(HANG).unwrap()[0], "CONNECT origin.invalid:443 HTTP/1.1");
+    }
+
+    #[test]
+    fn hosts_that_need_no_proxy_are_asked_themselves() {
+        let (origin, asked) = server(vec![answer("direct")]);
+        let none = [("http_proxy", "http://127.0.0.1:1"), ("no_proxy", "example.org, 127.0.0.1")];
+        assert_eq!(read(&format!("http://{origin}/a"), &none).as_deref(), Ok("direct"));
+        assert_eq!(asked.recv_timeout(HANG).unwrap()[0], "GET /a HTTP/1.1");
+    }
+
+    #[test]
+    fn each_server_that_one_sends_on_to_is_asked_in_its_own_way() {
+        let (direct, asked_directly) = server(vec![answer("at last")]);
+        let (proxy, asked) =
+            server(vec![sent_on("/b?x=1"), sent_on("c"), sent_on(&format!("http://{direct}/d"))]);
+        let proxies = [("http_proxy", &*format!("http://{proxy}")), ("no_proxy", "127.0.0.1")];
+        assert_eq!(read("http://origin.invalid/dir/a", &proxies).as_deref(), Ok("at last"));
+        let lines: Vec<String> = asked.try_iter().map(|request| request[0].clone()).collect();
+        let wanted = ["dir/a", "b?x=1", "c"].map(|path| format!("GET http://origin.invalid/{path} HTTP/1.1"));
+        assert_eq!(lines, wanted);
+        assert_eq!(asked_directly.recv_timeout(HANG).unwrap()[0], "GET /d HTTP/1.1");
+        let (round, _asked) = server(vec![sent_on("/"); HOPS_MAX]);
+        assert_eq!(read(&format!("http://{round}/"), &[]), Err("the server has sent on 10 times".into()));
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_no_origin() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1; 100_000]).unwrap();
+        let open = || open(&format!("file://{}", path.display())).unwrap();
+        let (length, mut reader) = open();
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        assert_eq!((length, bytes.len()), (Some(100_000), 100_000));
+        let (_, mut reader) = open();
+        reader.read_exact(&mut [0; 1_000]).unwrap();
+        std::fs::write(&path, vec![2; 100_000]).unwrap();
+        let said = reader.read_to_end(&mut bytes).unwrap_err().to_string();
+        assert!(said.contains("was changed while it was being sent"), "{said}");
+    }
+}
