@@ -12,6 +12,7 @@
 mod format;
 mod glob;
 mod manifest;
+mod publish;
 mod tree;
 mod unpack;
 
@@ -22,8 +23,9 @@ mod tests;
 
 pub use glob::{Glob, GlobError};
 pub use manifest::{ENTRIES_MAX, Listed, MANIFEST_LEN_MAX, Manifest, Root};
+pub use publish::{check_target, is_free, present};
 pub use tree::{Skipped, TreeSource};
-pub use unpack::{Unpacked, check_target, unpack};
+pub use unpack::{Unpacked, unpack};
 
 use polycast_types::Printable;
 use std::io;
@@ -81,6 +83,16 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Two entries have names that are one name to the file system here.
+    #[error("'{}' and '{}' are one file here: the file system of {} takes their names for the same", Printable(entry), Printable(other), place.display())]
+    OneNameHere {
+        /// The entry that came second, with its path.
+        entry: String,
+        /// The name of the one that came first.
+        other: String,
+        /// The directory that was being unpacked.
+        place: PathBuf,
+    },
     /// Something other than an empty directory is in the way.
     #[error("{} is there already: say --update to bring it up to date, or --force to replace it", path.display())]
     TargetExists {
@@ -96,7 +108,9 @@ impl From<ArchiveError> for io::Error {
             ArchiveError::Malformed { .. } | ArchiveError::Refused { .. } => io::ErrorKind::InvalidData,
             ArchiveError::NotADirectory { .. } => io::ErrorKind::NotADirectory,
             ArchiveError::TargetExists { .. } => io::ErrorKind::AlreadyExists,
-            ArchiveError::SameName { .. } | ArchiveError::Changed { .. } => io::ErrorKind::Other,
+            ArchiveError::SameName { .. }
+            | ArchiveError::Changed { .. }
+            | ArchiveError::OneNameHere { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

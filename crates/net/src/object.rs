@@ -1,5 +1,7 @@
 //! Where an object's bytes come from: a file, a buffer, or a directory seen as one stream.
 
+use crate::file_system::time_of;
+use polycast_types::ModificationTime;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -43,6 +45,11 @@ pub trait ObjectSource: Send + Sync {
         MODE_USUAL
     }
 
+    /// When the bytes of a file were changed last, which a receiver gives its copy too; `None` where that says nothing.
+    fn modified(&self) -> Option<ModificationTime> {
+        None
+    }
+
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -57,6 +64,7 @@ pub struct FileSource {
     path: PathBuf,
     len: u64,
     mode: u16,
+    modified: Option<ModificationTime>,
     stamp: Stamp,
 }
 
@@ -78,13 +86,20 @@ impl FileSource {
         }
         let mode = (metadata.mode() & 0o777) as u16;
         let stamp = stamp_of(&metadata);
-        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, stamp })
+        let modified = Some(time_of(&metadata));
+        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, modified, stamp })
     }
 
     /// The same file, whose receivers give it other permissions.
     #[must_use]
     pub fn with_mode(self, mode: u16) -> Self {
         FileSource { mode, ..self }
+    }
+
+    /// The same file, whose receivers give it another time, or that of its arrival.
+    #[must_use]
+    pub fn with_time(self, modified: Option<ModificationTime>) -> Self {
+        FileSource { modified, ..self }
     }
 }
 
@@ -99,6 +114,10 @@ impl ObjectSource for FileSource {
 
     fn mode(&self) -> u16 {
         self.mode
+    }
+
+    fn modified(&self) -> Option<ModificationTime> {
+        self.modified
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

@@ -7,9 +7,9 @@ use polycast_testing::until;
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An acceptor takes whatever is offered on its network: one test at a time.
@@ -55,6 +55,44 @@ fn a_file_and_a_directory_have_one_rule() {
         let again = end(accept(&["--out", &out]));
         assert_eq!(again.status, 1);
         assert!(again.stderr.contains("--update") && again.stderr.contains("--force"), "{}", again.stderr);
+    }
+}
+
+/// A user who keeps new files from others keeps what is received from them too, files and directories alike.
+#[test]
+fn the_users_mask_counts_for_all_that_is_received() {
+    let _alone = alone();
+    let place = Place::new();
+    let file = place.file("object.bin", b"bytes");
+    place.file("tree/sub/x", b"hello");
+    let open = |name: &str, mode| {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open("object.bin", 0o666);
+    for (name, mode) in [("tree/sub/x", 0o666), ("tree/sub", 0o777), ("tree", 0o777)] {
+        open(name, mode);
+    }
+    for (path, out) in [(file, "file"), (place.path("tree"), "directory")] {
+        let out = place.path(out);
+        let accept = command(&["accept", "--interface", "lo", "--out", &out]);
+        let mut masked = Command::new("sh");
+        masked.args(["-c", "umask 027; exec \"$@\"", "sh"]).arg(accept.get_program()).args(accept.get_args());
+        let acceptor = masked
+            .env_remove("POLYCAST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let offered = end(offer(&path, &["--json"]));
+        let accepted = end(acceptor);
+        assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
+    }
+    for (name, mode) in
+        [("file", 0o640), ("directory", 0o750), ("directory/sub", 0o750), ("directory/sub/x", 0o640)]
+    {
+        let there = fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(there, mode, "{name} has {there:o}");
     }
 }
 

@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod id;
 mod label;
+mod modification_time;
 mod printable;
 mod pull_tuning;
 mod ranges;
@@ -18,6 +19,7 @@ mod units;
 
 pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
 pub use label::LabelKind;
+pub use modification_time::ModificationTime;
 pub use printable::Printable;
 pub use pull_tuning::PullTuning;
 pub use ranges::RangeSet;

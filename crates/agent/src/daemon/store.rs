@@ -9,6 +9,7 @@ mod names;
 use super::error::AgentError;
 use super::users::Holder;
 use names::Names;
+use polycast_net::file_system::Lock;
 use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{
@@ -16,7 +17,7 @@ use polycast_net::store::{
 };
 use polycast_protocol::keeping::{self, Described, Place, Step, Verdict};
 use polycast_types::{AppId, DataId, ObjectId};
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
@@ -110,8 +111,9 @@ impl Store {
             return Err(wrong("other users can write to it".into()));
         }
         let lock = File::create(folder.join(".lock")).map_err(|error| wrong(error.to_string()))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| wrong("another agent uses it".into()))?;
+        if polycast_net::file_system::lock(&lock, &folder) == Lock::Busy {
+            return Err(wrong("another agent uses it".into()));
+        }
         let store = Store { folder: folder.clone(), lock, names: Names::new() };
         let found = store.survey().map_err(|error| wrong(error.to_string()))?;
         if !found.is_empty() && !store.is_in_memory() {

@@ -648,7 +648,7 @@ fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
 /// Whether what is there already has the object's bytes.
 fn is_equal(object: &Object, target: &Path) -> bool {
     let held: Box<dyn ObjectSource> = if object.kind() == ObjectKind::Directory {
-        let Ok(tree) = TreeSource::open(target) else { return false };
+        let Ok(tree) = archive::present(target) else { return false };
         Box::new(tree)
     } else {
         let Ok(file) = FileSource::open(target) else { return false };

@@ -73,7 +73,7 @@ fn put(
     write(&part)?;
     // An agent of an earlier version says nothing.
     let mode = u16::try_from(mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
-    part.commit(mode).map_err(store)?;
+    part.commit(mode, None).map_err(store)?;
     Ok(())
 }
 
