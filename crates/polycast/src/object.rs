@@ -40,7 +40,7 @@ pub(crate) fn open(path: &Path) -> Result<Named, Failure> {
         return Ok(Named {
             name: STDIN_NAME.into(),
             kind: ObjectKind::File,
-            source: Arc::new(source.with_mode(MODE_USUAL)),
+            source: Arc::new(source.with_mode(MODE_USUAL).with_time(None)),
             spool: Some(spool),
         });
     }

@@ -70,11 +70,11 @@ pub(super) fn present(target: &Path, offer: &Offer) -> Result<Option<Arc<dyn Obj
     })
 }
 
-/// Leaves what is at the object's place already, since it is the object; its permissions follow.
+/// Leaves what is at the object's place already, since it is the object; its permissions and its time follow.
 pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<(), TransferError> {
     part.discard();
     if kind_of(offer) == ObjectKind::File {
-        follow(target, offer.mode, None)?;
+        follow(target, offer.mode, offer.modified)?;
     }
     Ok(())
 }
@@ -87,6 +87,7 @@ pub(super) fn verified(offer: &Offer, root: String) -> Verified {
         kind: kind_of(offer),
         len_bytes: offer.geometry.object_len,
         mode: offer.mode,
+        modified: offer.modified,
         root,
     }
 }
@@ -140,6 +141,6 @@ fn settle(
             part.discard();
             Ok(target.to_path_buf())
         }
-        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode, None)?),
+        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode, object.modified)?),
     }
 }
