@@ -384,13 +384,14 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
         if found {
             check_own(&file, path).map_err(planted)?;
         }
-        if lock(&file, target) == Lock::Busy {
+        let locked = lock(&file, target);
+        if locked == Lock::Busy {
             return Err(StoreError::Busy(target.to_path_buf()));
         }
         // The process that held the lock may have given the file its final name meanwhile: it is not a part any more.
         let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
-        if own.is_some() && own == named {
+        if locked == Lock::Lacking || (own.is_some() && own == named) {
             set_mode(&file, PRIVATE, target).map_err(wrong)?;
             if found && !is_unread(&file) {
                 // Another process reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
@@ -399,7 +400,8 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
             return Ok((file, found));
         }
     }
-    Err(StoreError::Busy(target.to_path_buf()))
+    let what = "it is another file whenever it is opened: other receivers end at this moment, or its file system numbers files anew";
+    Err(wrong(io::Error::other(what)))
 }
 
 /// Whether no process has a part file open. One that was told of its name is about to open it, which takes much less than this.

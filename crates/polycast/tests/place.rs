@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Place, Ran, begin, command, end, noise, signal, spared};
-use polycast_testing::until;
+use common::{Place, Ran, begin, command, end, noise, signal, spared, tree};
+use polycast_testing::{Need, needs, until};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -93,6 +93,44 @@ fn the_users_mask_counts_for_all_that_is_received() {
     {
         let there = fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(there, mode, "{name} has {there:o}");
+    }
+}
+
+/// A volume of a container is mounted where the directory is to be; a file that is mounted by itself is refused before an offer is looked for.
+#[test]
+fn what_is_mounted_stays_and_gets_the_contents() {
+    if !needs(&[Need::Root, Need::Namespaces]) {
+        return;
+    }
+    let _alone = alone();
+    let place = Place::new();
+    place.file("tree/sub/x", b"hello");
+    let (volume, seen, file) = (place.path("volume"), place.path("seen"), place.file("file", b"mine"));
+    fs::create_dir(&volume).unwrap();
+    fs::create_dir(&seen).unwrap();
+    let mounted = |script: &str, arguments: &[&str]| {
+        let accept = command(&[&["accept", "--interface", "lo"], arguments].concat());
+        let mut within = Command::new("unshare");
+        within.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        within.arg(accept.get_program()).args(accept.get_args()).env_remove("POLYCAST_LOG");
+        within.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // What is in the volume goes with the namespace.
+    let script = format!(r#"mount -t tmpfs none {volume} && "$@" && cp -a {volume}/. {seen}"#);
+    let acceptor = mounted(&script, &["--out", &volume]);
+    let offered = end(offer(&place.path("tree"), &["--json"]));
+    let accepted = end(acceptor);
+    assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
+    assert_eq!(tree(Path::new(&seen)), tree(Path::new(&place.path("tree"))));
+    assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
+    let script = format!(r#"mount --bind {file} {file} && "$@""#);
+    for how in ["--force", "--update"] {
+        let refused = end(mounted(&script, &["--out", &file, how]));
+        assert!(
+            refused.status == 1 && refused.stderr.contains("mounted there by itself"),
+            "{}",
+            refused.stderr
+        );
     }
 }
 

@@ -2,6 +2,12 @@
 
 use rustix::io::Errno;
 
+/// The call by which files are opened that are not in a folder that is open.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const OPEN: libc::c_long = libc::SYS_open;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const OPEN: libc::c_long = libc::SYS_openat;
+
 /// Runs a part of a test in which each of these system calls fails so. It runs on a thread of its own, since a filter of the kernel stays
 /// with its thread. Nothing where the kernel takes no filters: the test is noted as skipped.
 pub(crate) fn without<T: Send>(

@@ -1,13 +1,12 @@
 //! Objects arrive on file systems that lack something, and as those of other programs do where a folder has rules of its own.
 
-use super::lacking::without;
+use super::lacking::{OPEN, without};
 use super::mounts::{bind, make_read_only, mount_memory, with_mounts};
 use super::*;
 use crate::archive::{self, TreeSource, is_free, unpack};
 use crate::object::ObjectSource;
 use crate::store::{PartFile, Placing, StoreError, check_target, follow, part_path, sync_folder};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
-use std::path::PathBuf;
 
 /// How a call says that the file system has no such thing.
 const WORDS: [Errno; 5] = [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::ROFS];
@@ -48,19 +47,6 @@ fn stream(place: &Path) -> Vec<u8> {
     tree.read_exact_at(&mut bytes, 0).unwrap();
     set(&from.join("sub"), 0o755);
     fs::remove_dir_all(&from).unwrap();
-    bytes
-}
-
-/// The same without its link.
-fn stream_without_link(place: &Path) -> Vec<u8> {
-    let whole = stream(place);
-    let from = place.join("from");
-    unpack(whole.as_slice(), &from, false).unwrap();
-    fs::remove_file(from.join("link")).unwrap();
-    let tree = TreeSource::open(&from).unwrap();
-    let mut bytes = vec![0; tree.len() as usize];
-    tree.read_exact_at(&mut bytes, 0).unwrap();
-    remove(&from);
     bytes
 }
 
@@ -195,9 +181,9 @@ fn what_is_refused_leaves_nothing_and_is_said_in_words() {
     for (call, errno, says) in [
         (libc::SYS_ftruncate, Errno::FBIG, "takes no file as long as that"),
         (libc::SYS_ftruncate, Errno::DQUOT, "quota"),
-        (libc::SYS_openat, Errno::INVAL, "takes no such name"),
-        (libc::SYS_openat, Errno::ILSEQ, "takes no such name"),
-        (libc::SYS_openat, Errno::NAMETOOLONG, "longer than its file system takes"),
+        (OPEN, Errno::INVAL, "takes no such name"),
+        (OPEN, Errno::ILSEQ, "takes no such name"),
+        (OPEN, Errno::NAMETOOLONG, "longer than its file system takes"),
     ] {
         let said = without(&[(call, errno)], || {
             PartFile::open(&target, 9_000_000_000, PLAIN).unwrap_err().to_string()
@@ -413,10 +399,11 @@ fn a_file_that_is_mounted_by_itself_is_refused_at_once() {
 
 #[test]
 fn a_file_system_without_inodes_says_so() {
-    let place: PathBuf = tempfile::tempdir().unwrap().keep();
+    let outside = tempfile::tempdir().unwrap();
+    let (bytes, place) = (stream(outside.path()), outside.path().join("place"));
+    fs::create_dir(&place).unwrap();
     let said = with_mounts(|| {
         mount_memory(&place, "size=50m,nr_inodes=6");
-        let bytes = stream_without_link(&place);
         for number in 0.. {
             if File::create_new(place.join(number.to_string())).is_err() {
                 break;
@@ -429,5 +416,4 @@ fn a_file_system_without_inodes_says_so() {
     for said in said.into_iter().flatten() {
         assert!(said.contains("no inodes"), "{said}");
     }
-    fs::remove_dir(place).unwrap();
 }
