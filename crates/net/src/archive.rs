@@ -84,7 +84,7 @@ pub enum ArchiveError {
         why: &'static str,
     },
     /// Two entries have names that are one name to the file system here.
-    #[error("'{}' and '{}' are one file here: the file system of {} takes their names for the same", Printable(entry), Printable(other), place.display())]
+    #[error("'{}' and '{}' are one file here: the file system of {} takes the names for the same", Printable(entry), Printable(other), place.display())]
     OneNameHere {
         /// The entry that came second, with its path.
         entry: String,

@@ -186,10 +186,10 @@ impl PartFile {
             more,
             _room: room,
         };
-        if !part.resumed {
+        if !part.resumed && there > 0 {
             part.file.set_len(0).map_err(wrong)?;
         }
-        part.file.set_len(len).map_err(wrong)?;
+        lengthen(&part.file, len).map_err(wrong)?;
         Ok(part)
     }
 
@@ -404,6 +404,21 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
     Err(wrong(io::Error::other(what)))
 }
 
+/// Gives a file its length; what it has already stays.
+pub(crate) fn lengthen(file: &File, len: u64) -> io::Result<()> {
+    let there = file.metadata()?.len();
+    if there == len {
+        return Ok(());
+    }
+    match file.set_len(len) {
+        // A file system whose files grow by what is written to them.
+        Err(error) if Errno::from_io_error(&error).is_some_and(is_lack) && there < len => {
+            file.write_all_at(&[0], len - 1)
+        }
+        lengthened => lengthened,
+    }
+}
+
 /// Whether no process has a part file open. One that was told of its name is about to open it, which takes much less than this.
 fn is_unread(file: &File) -> bool {
     if !is_alone(file) {
@@ -448,7 +463,7 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
 /// One of them fails, or has become shorter.
 pub fn copy_sparse(from: &File, to: &File) -> io::Result<()> {
     let len = from.metadata()?.len();
-    to.set_len(len)?;
+    lengthen(to, len)?;
     let mut at = 0;
     while at < len {
         let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {

@@ -7,12 +7,14 @@ use crate::file_system::{
     Lack, PERMISSIONS, explained_name, is_lack, mode_of_new, say, set_group_of, set_mode, set_time,
     set_time_of_link,
 };
-use crate::store::copy_sparse;
+use crate::store::{copy_sparse, lengthen};
 use polycast_types::ModificationTime;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -235,6 +237,10 @@ struct Tree {
     /// The directory that the last entry went into: most go into the same.
     current: Option<(Vec<OsString>, OwnedFd)>,
     directories: Vec<Unfinished>,
+    /// Stand for the paths of all entries so far.
+    paths: BTreeSet<u64>,
+    /// An entry with the path of the one that comes now has come before.
+    is_twice: bool,
     unpacked: Unpacked,
 }
 
@@ -251,6 +257,8 @@ impl Tree {
             root,
             current: None,
             directories: Vec::new(),
+            paths: BTreeSet::new(),
+            is_twice: false,
             unpacked: Unpacked::default(),
         })
     }
@@ -270,6 +278,7 @@ impl Tree {
             return Ok(());
         };
         self.enter(parent, entry)?;
+        self.is_twice = !self.paths.insert(number_of(&components));
         match &entry.kind {
             Kind::Directory => {
                 // The kernel sees to masks, to access lists and to the group of shared folders.
@@ -309,7 +318,7 @@ impl Tree {
             }
             left -= n as u64;
         }
-        file.set_len(len).map_err(|error| self.failed_at("write", entry, error))?;
+        lengthen(&file, len).map_err(|error| self.failed_at("write", entry, error))?;
         let padding = (padded(len) - len) as usize;
         stream.fill(&mut buffer[..padding])?;
         set_time(&file, entry.modified, &self.shown)
@@ -450,16 +459,17 @@ impl Tree {
     }
 
     fn creation_failed(&self, errno: Errno, entry: &Entry, name: &OsStr) -> ArchiveError {
-        let Errno::EXIST = errno else {
+        if errno != Errno::EXIST {
             return self.failed_at("write", entry, explained_name(errno.into(), &self.shown));
-        };
-        match self.namesake(name) {
-            Some(other) => ArchiveError::OneNameHere {
-                entry: String::from_utf8_lossy(&entry.name).into_owned(),
-                other: other.to_string_lossy().into_owned(),
-                place: self.shown.clone(),
-            },
-            None => refused(&entry.name, "it is in the stream twice"),
+        }
+        if self.is_twice {
+            return refused(&entry.name, "it is in the stream twice");
+        }
+        let other = self.namesake(name).unwrap_or_else(|| OsString::from("another name"));
+        ArchiveError::OneNameHere {
+            entry: String::from_utf8_lossy(&entry.name).into_owned(),
+            other: other.to_string_lossy().into_owned(),
+            place: self.shown.clone(),
         }
     }
 
@@ -471,14 +481,9 @@ impl Tree {
         };
         let there = look(name)?;
         let listing = Dir::read_from(self.current()).ok()?;
-        let names: Vec<OsString> = listing
-            .flatten()
-            .map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_os_string())
-            .collect();
-        if names.iter().any(|other| other == name) {
-            return None;
-        }
-        names.into_iter().find(|other| look(other) == Some(there))
+        let mut names =
+            listing.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_os_string());
+        names.find(|other| other != name && look(other) == Some(there))
     }
 
     fn failed_at(&self, action: &'static str, entry: &Entry, source: impl Into<io::Error>) -> ArchiveError {
@@ -489,6 +494,13 @@ impl Tree {
 fn open_directory(parent: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+/// Stands for a path: of different paths it is the same once in 2^64 times.
+fn number_of(components: &[OsString]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    components.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The permissions of a directory. Its sticky bit means something and is harmless.

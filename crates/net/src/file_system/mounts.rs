@@ -29,6 +29,11 @@ pub(crate) fn mount_memory(at: &Path, options: &str) {
     mount("tmpfs", at, "tmpfs", 0, options);
 }
 
+/// One that does not say how much fits on it.
+pub(crate) fn mount_uncounted(at: &Path) {
+    mount("ramfs", at, "ramfs", 0, "");
+}
+
 /// What is at one path, mounted at another one too.
 pub(crate) fn bind(from: &Path, at: &Path) {
     mount(from.to_str().expect("paths of tests are plain"), at, "", libc::MS_BIND, "");

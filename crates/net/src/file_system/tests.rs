@@ -1,7 +1,7 @@
 //! Objects arrive on file systems that lack something, and as those of other programs do where a folder has rules of its own.
 
 use super::lacking::{OPEN, without};
-use super::mounts::{bind, make_read_only, mount_memory, with_mounts};
+use super::mounts::{bind, make_read_only, mount_memory, mount_uncounted, with_mounts};
 use super::*;
 use crate::archive::{self, TreeSource, is_free, unpack};
 use crate::object::ObjectSource;
@@ -31,13 +31,18 @@ fn set(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// Bytes that end with a hole.
+fn contents() -> Vec<u8> {
+    [vec![7; 100_000], vec![0; 200_000]].concat()
+}
+
 /// A directory with a file of two names, a link, and a folder that is read-only, as a stream.
 fn stream(place: &Path) -> Vec<u8> {
     let from = place.join("from");
     fs::create_dir_all(from.join("sub/deep")).unwrap();
-    fs::write(from.join("sub/file"), vec![7; 100_000]).unwrap();
+    fs::write(from.join("sub/file"), contents()).unwrap();
     set(&from.join("sub/file"), 0o666);
-    fs::hard_link(from.join("sub/file"), from.join("zweiter")).unwrap();
+    fs::hard_link(from.join("sub/file"), from.join("twin")).unwrap();
     symlink("sub/file", from.join("link")).unwrap();
     set(&from.join("sub/deep"), 0o777);
     set(&from.join("sub"), 0o555);
@@ -89,6 +94,7 @@ fn a_file_arrives_whatever_its_file_system_lacks() {
             (libc::SYS_utimensat, errno),
             (libc::SYS_renameat2, Errno::INVAL),
             (libc::SYS_fallocate, Errno::OPNOTSUPP),
+            (libc::SYS_ftruncate, errno),
         ];
         let arrived = without(&lacks, || {
             let mut part = PartFile::open(&target, 200_000, PLAIN).unwrap();
@@ -121,6 +127,7 @@ fn a_directory_arrives_whatever_its_file_system_lacks() {
             (libc::SYS_utimensat, errno),
             (libc::SYS_linkat, Errno::PERM),
             (libc::SYS_copy_file_range, Errno::XDEV),
+            (libc::SYS_ftruncate, errno),
             (libc::SYS_renameat2, Errno::INVAL),
         ];
         // The second time what is there is replaced, which is done in one step where the file system can.
@@ -128,7 +135,7 @@ fn a_directory_arrives_whatever_its_file_system_lacks() {
             let unpacked = without(&lacks, || unpack(bytes.as_slice(), &target, replace));
             let Some(unpacked) = unpacked else { return };
             assert_eq!(unpacked.unwrap().files, 2, "{errno}");
-            assert_eq!(fs::read(target.join("zweiter")).unwrap(), [7; 100_000]);
+            assert!(fs::read(target.join("twin")).unwrap() == contents());
             assert_eq!(fs::read_link(target.join("link")).unwrap(), Path::new("sub/file"));
         }
         assert_eq!(names(folder.path()), ["to"], "{errno}");
@@ -347,18 +354,18 @@ fn a_directory_arrives_at_a_mount_point() {
         unpack(bytes.as_slice(), &volume, false).unwrap();
         drop(part);
         PartFile::open(&volume, 100, UNPACKED).unwrap().discard();
-        assert_eq!(names(&volume), ["link", "lost+found", "sub", "zweiter"]);
+        assert_eq!(names(&volume), ["link", "lost+found", "sub", "twin"]);
         assert_eq!((mode(&volume), mode(&volume.join("sub"))), (0o750, 0o555 & !umask()));
-        assert_eq!(fs::read(volume.join("sub/file")).unwrap().len(), 100_000);
+        assert!(fs::read(volume.join("sub/file")).unwrap() == contents());
         // What is there stays, unless it is to be replaced; then all of it goes.
         fs::write(volume.join("mine"), b"mine").unwrap();
         let refused = unpack(bytes.as_slice(), &volume, false).unwrap_err();
         assert!(matches!(refused, archive::ArchiveError::TargetExists { .. }), "{refused}");
-        assert_eq!(names(&volume), ["link", "lost+found", "mine", "sub", "zweiter"]);
+        assert_eq!(names(&volume), ["link", "lost+found", "mine", "sub", "twin"]);
         unpack(bytes.as_slice(), &volume, true).unwrap();
-        assert_eq!(names(&volume), ["link", "lost+found", "sub", "zweiter"]);
+        assert_eq!(names(&volume), ["link", "lost+found", "sub", "twin"]);
         // Where one of the old things cannot go, all are where they were.
-        fs::remove_file(volume.join("zweiter")).unwrap();
+        fs::remove_file(volume.join("twin")).unwrap();
         fs::write(volume.join("zzz"), b"mine").unwrap();
         bind(&volume.join("zzz"), &volume.join("zzz"));
         let said = unpack(bytes.as_slice(), &volume, true).unwrap_err().to_string();
@@ -395,6 +402,18 @@ fn a_file_that_is_mounted_by_itself_is_refused_at_once() {
     for said in said.into_iter().flatten() {
         assert!(said.contains("mounted there by itself"), "{said}");
     }
+}
+
+#[test]
+fn a_file_system_that_counts_no_bytes_is_not_full() {
+    let place = tempfile::tempdir().unwrap();
+    let arrived = with_mounts(|| {
+        mount_uncounted(place.path());
+        let target = place.path().join("object");
+        PartFile::open(&target, 5, PLAIN).unwrap().commit(0o600, None).unwrap();
+        fs::metadata(target).unwrap().len()
+    });
+    assert!(arrived.is_none_or(|len| len == 5));
 }
 
 #[test]
