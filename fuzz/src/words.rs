@@ -2,7 +2,7 @@
 //! nothing else.
 
 use arbitrary::Unstructured;
-use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, RangeSet, Time};
+use polycast_types::{AppId, DataId, Duration, Handle, ModificationTime, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
 use std::ops::Range;
 
@@ -242,6 +242,9 @@ impl<'a> Words<'a> {
             outer_len: 4 * self.below(3) as u8,
             stall_ns: self.number(1 << 30),
             salt: self.array(),
+            modified: self
+                .flip()
+                .then(|| ModificationTime { seconds: self.number(near).cast_signed(), nanos: 999_999_999 }),
         }
     }
 

@@ -426,11 +426,14 @@ fn names_of_the_source_stay_within_the_folder() {
 }
 
 #[test]
-fn permissions_travel_with_a_file() {
+fn permissions_and_time_travel_with_a_file() {
     let dir = polycast_testing::folder_in_memory();
     let from = dir.path().join("from");
     std::fs::write(&from, b"secret").unwrap();
     std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o500)).unwrap();
+    // Before 1970, and not at a whole second.
+    let changed = std::time::SystemTime::UNIX_EPOCH - std::time::Duration::new(86_400, 5);
+    std::fs::File::open(&from).unwrap().set_modified(changed).unwrap();
     let object = Arc::new(FileSource::open(&from).unwrap());
     let prepared = prepare(SourceSpec { source: object, ..spec(Vec::new(), 1, multicast(), patient()) });
     let prepared = prepared.unwrap();
@@ -438,7 +441,8 @@ fn permissions_travel_with_a_file() {
     let running = start_receiver(&prepared, "r0", target.clone(), patient());
     prepared.run(&mut |_| ()).unwrap();
     assert_eq!(running.join().unwrap().unwrap().mode, 0o500);
-    assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o7777, 0o500);
+    let there = std::fs::metadata(&target).unwrap();
+    assert_eq!((there.permissions().mode() & 0o7777, there.modified().unwrap()), (0o500, changed));
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod format;
 mod glob;
 mod links;
 mod manifest;
+mod publish;
 mod tree;
 mod unpack;
 
@@ -24,8 +25,9 @@ mod tests;
 pub use glob::{Glob, GlobError};
 pub use links::{LinkOut, LinksOut, links_out_of};
 pub use manifest::{ENTRIES_MAX, Listed, MANIFEST_LEN_MAX, Manifest, Root};
+pub use publish::{check_target, is_free, present};
 pub use tree::{Selection, Skipped, TreeSource};
-pub use unpack::{Unpacked, check_target, unpack};
+pub use unpack::{Unpacked, unpack};
 
 use crate::object::Changed;
 use polycast_types::Printable;
@@ -109,6 +111,16 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Two entries have names that are one name to the file system here.
+    #[error("'{}' and '{}' are one file here: the file system of {} takes the names for the same", Printable(entry), Printable(other), place.display())]
+    OneNameHere {
+        /// The entry that came second, with its path.
+        entry: String,
+        /// The name of the one that came first.
+        other: String,
+        /// The directory that was being unpacked.
+        place: PathBuf,
+    },
     /// Something other than an empty directory is in the way.
     #[error("{} is there already: say --update to bring it up to date, or --force to replace it", path.display())]
     TargetExists {
@@ -130,7 +142,8 @@ impl From<ArchiveError> for io::Error {
             | ArchiveError::TooDeep { .. }
             | ArchiveError::Unfollowed { .. }
             | ArchiveError::LeadOut(_)
-            | ArchiveError::Unlisted { .. } => io::ErrorKind::Other,
+            | ArchiveError::Unlisted { .. }
+            | ArchiveError::OneNameHere { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

@@ -8,6 +8,7 @@ pub mod archive;
 pub mod bpf;
 #[cfg(feature = "cluster")]
 pub mod devices;
+pub mod file_system;
 pub mod frames;
 pub mod hash;
 pub mod heap;

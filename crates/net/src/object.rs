@@ -2,7 +2,9 @@
 
 mod state;
 
+use crate::file_system::time_of;
 use crate::lease::is_written;
+use polycast_types::ModificationTime;
 pub use state::{Changed, FileState, changed_in};
 use std::fs::File;
 use std::io;
@@ -61,6 +63,11 @@ pub trait ObjectSource: Send + Sync {
         MODE_USUAL
     }
 
+    /// When the bytes of a file were changed last, which a receiver gives its copy too; `None` where that says nothing.
+    fn modified(&self) -> Option<ModificationTime> {
+        None
+    }
+
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -75,6 +82,7 @@ pub struct FileSource {
     path: PathBuf,
     len: u64,
     mode: u16,
+    modified: Option<ModificationTime>,
     stamp: Stamp,
     /// What it was when it was opened; `None` where it cannot change, or its owner answers for that.
     state: Option<FileState>,
@@ -106,6 +114,7 @@ impl FileSource {
             path: path.to_path_buf(),
             len: metadata.len(),
             mode,
+            modified: Some(time_of(&metadata)),
             stamp: state.stamp(),
             state: changes.then_some(state),
         })
@@ -139,6 +148,12 @@ impl FileSource {
     pub fn with_mode(self, mode: u16) -> Self {
         FileSource { mode, ..self }
     }
+
+    /// The same file, whose receivers give it another time, or that of its arrival.
+    #[must_use]
+    pub fn with_time(self, modified: Option<ModificationTime>) -> Self {
+        FileSource { modified, ..self }
+    }
 }
 
 impl ObjectSource for FileSource {
@@ -159,6 +174,10 @@ impl ObjectSource for FileSource {
 
     fn mode(&self) -> u16 {
         self.mode
+    }
+
+    fn modified(&self) -> Option<ModificationTime> {
+        self.modified
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

@@ -1,7 +1,8 @@
 //! Directories that live as long as a process is at work with them. Those of a process that was killed are found by their
 //! lock, which no process holds any more, and removed by the next one.
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use crate::file_system::{Lock, lock};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -39,7 +40,7 @@ impl Scratch {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            match lock(&path) {
+            match locked(&path) {
                 Ok(lock) => return Ok(Scratch { path, _lock: lock, kept: false }),
                 // It was swept before it was locked.
                 Err(Errno::NOENT | Errno::AGAIN) => {}
@@ -81,7 +82,7 @@ pub fn sweep(folder: &Path, is_scratch: impl Fn(&OsStr) -> bool) {
         if !fs::symlink_metadata(&path).is_ok_and(own) {
             continue;
         }
-        if let Ok(Some(_lock)) = lock(&path) {
+        if let Ok(Some(_lock)) = locked(&path) {
             tracing::info!(path = %path.display(), "removing what a process that was killed has left");
             remove_tree(&path);
         }
@@ -89,13 +90,13 @@ pub fn sweep(folder: &Path, is_scratch: impl Fn(&OsStr) -> bool) {
 }
 
 /// Locks a directory, for as long as the file is open. `None` where the file system has no locks.
-fn lock(path: &Path) -> Result<Option<File>, Errno> {
+fn locked(path: &Path) -> Result<Option<File>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => return Err(Errno::AGAIN),
-        Err(_) => return Ok(None),
+    match lock(&file, path) {
+        Lock::Held => {}
+        Lock::Busy => return Err(Errno::AGAIN),
+        Lock::Lacking => return Ok(None),
     }
     // A process that swept it a moment ago had the lock before.
     let same = |named: fs::Metadata| {

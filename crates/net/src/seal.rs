@@ -19,7 +19,7 @@ use ctr::cipher::{
     BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper, StreamCipherSeek,
 };
 use ctr::{CtrCore, flavors};
-use polycast_types::Handle;
+use polycast_types::{Handle, ModificationTime};
 use polycast_wire::data::{ContentTag, HEADER_TAG_LEN};
 use polycast_wire::seal::{NONCE_LEN, PacketKeys, nonce};
 use polyval::Polyval;
@@ -247,6 +247,10 @@ impl ObjectSource for SealedObject {
 
     fn mode(&self) -> u16 {
         self.object.mode()
+    }
+
+    fn modified(&self) -> Option<ModificationTime> {
+        self.object.modified()
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

@@ -6,10 +6,15 @@
 
 mod room;
 
+use crate::file_system::{
+    Lock, PERMISSIONS, Shown, explained, explained_name, is_lack, is_mounted, lock, mode_of_new,
+    name_len_max, set_mode, set_time,
+};
 use crate::hash::hex;
 use crate::lease::{Alone, is_alone};
+use polycast_types::ModificationTime;
 use room::Room;
-use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, flock};
+use rustix::fs::{Access, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -35,8 +40,8 @@ const HOLE_LEN: usize = 64 << 10;
 const OPENS_MAX: usize = 16;
 /// The longest time from finding a file by its name to having it open.
 const OPENS_WITHIN: std::time::Duration = std::time::Duration::from_millis(10);
-/// Permissions that a file may get: none to run as another user.
-const PERMISSIONS: u32 = 0o777;
+/// Permissions of a part file.
+const PRIVATE: u32 = 0o600;
 
 /// An object that cannot be stored.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +62,9 @@ pub enum StoreError {
     /// Something has the final name already, and is not to be replaced.
     #[error("{} is there already: say --update to bring it up to date, or --force to replace it", .0.display())]
     Exists(PathBuf),
+    /// What has the final name is mounted there by itself.
+    #[error("{} is a file that is mounted there by itself, and none can be put in its place: mount the folder that it lies in, or name another place", .0.display())]
+    Mounted(PathBuf),
     /// Something is in the part file's place that this user's earlier try did not leave there.
     #[error("{} {why}: remove it, since an earlier try did not leave it there", path.display())]
     Planted {
@@ -73,6 +81,10 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
+}
+
+fn failed(path: &Path, source: impl Into<io::Error>) -> StoreError {
+    StoreError::Io { path: path.to_path_buf(), source: explained(source.into(), path) }
 }
 
 /// How an object gets its place.
@@ -134,14 +146,18 @@ impl PartFile {
         placing: Placing,
         more: Option<MoreRoom>,
     ) -> Result<Self, StoreError> {
-        let path = part_path(target);
-        let folder = folder_of(target);
-        std::fs::create_dir_all(&folder).map_err(|source| StoreError::Io { path: folder.clone(), source })?;
+        let folder = if placing.unpacked { waiting_folder(target) } else { folder_of(target) };
+        let name = target.file_name().unwrap_or_default();
+        let path = folder.join(hidden_name(name, PART_SUFFIX));
+        std::fs::create_dir_all(&folder).map_err(|source| failed(&folder, source))?;
         if !placing.unpacked {
             check_target(target, placing.replace)?;
         }
+        if name.len() > name_len_max(&folder) {
+            return Err(failed(target, Errno::NAMETOOLONG));
+        }
         let (file, found) = open_part(&path, target)?;
-        let wrong = |source| StoreError::Io { path: path.clone(), source };
+        let wrong = |source| failed(&path, source);
         let there = file.metadata().map_err(wrong)?.len();
         // What it has is checked group by group: an earlier version may be longer or shorter.
         let resumed = found && there > 0 && len > 0;
@@ -154,8 +170,8 @@ impl PartFile {
             room => room,
         };
         let room = room.inspect_err(|_| {
-            if !found {
-                // Another try finds the place as this one did.
+            if !found || there == 0 {
+                // Another try finds the place as this one did, and nothing is worth keeping.
                 let _ = std::fs::remove_file(&path);
             }
         })?;
@@ -170,10 +186,10 @@ impl PartFile {
             more,
             _room: room,
         };
-        if !part.resumed {
+        if !part.resumed && there > 0 {
             part.file.set_len(0).map_err(wrong)?;
         }
-        part.file.set_len(len).map_err(wrong)?;
+        lengthen(&part.file, len).map_err(wrong)?;
         Ok(part)
     }
 
@@ -194,7 +210,7 @@ impl PartFile {
     /// # Errors
     /// The file system is full or fails.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
-        let wrong = |source| StoreError::Io { path: self.target.clone(), source };
+        let wrong = |source: io::Error| failed(&self.target, source);
         let is_hole = |piece: &[u8]| piece.len() == HOLE_LEN && piece.iter().all(|byte| *byte == 0);
         let mut at = 0;
         while at < bytes.len() {
@@ -237,9 +253,7 @@ impl PartFile {
     /// # Errors
     /// The file system fails.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), StoreError> {
-        self.file
-            .read_exact_at(bytes, offset)
-            .map_err(|source| StoreError::Io { path: self.path.clone(), source })
+        self.file.read_exact_at(bytes, offset).map_err(|source| failed(&self.path, source))
     }
 
     /// Keeps the part file when this value is dropped without `commit`, so that a later try can go on.
@@ -258,18 +272,34 @@ impl PartFile {
         &self.path
     }
 
-    /// Gives the file its final name, and these permissions as far as the user's mask allows them.
+    /// Gives the file its final name, and what it has at the source: these permissions, as far as they count here for a new file (the
+    /// user's mask, or the access list that the folder gives), and the time when it was changed last, if that is known. Where the file
+    /// system keeps neither it is done without.
     ///
     /// # Errors
     /// Something has the final name by now and is to stay, or the file system fails.
-    pub fn commit(mut self, mode: u16) -> Result<PathBuf, StoreError> {
-        let wrong = |source: io::Error| StoreError::Io { path: self.target.clone(), source };
-        rustix::fs::fchmod(&self.file, allowed(mode)).map_err(|errno| wrong(errno.into()))?;
-        let placed = place(&self.path, &self.target, self.placing.replace);
-        // All of it is here: where only the name is taken, another try needs no byte.
-        self.keep = matches!(placed, Ok(()) | Err(Errno::EXIST));
-        placed.map_err(|errno| match errno {
+    pub fn commit(mut self, mode: u16, modified: Option<ModificationTime>) -> Result<PathBuf, StoreError> {
+        // All of it is here: whatever goes wrong now, another try needs no byte.
+        self.keep = self.file.metadata().is_ok_and(|there| there.len() > 0);
+        let placed = self.place(mode, modified);
+        match &placed {
+            Ok(_) => self.keep = true,
+            // A part is this user's alone.
+            Err(_) => drop(set_mode(&*self.file, PRIVATE, &self.path)),
+        }
+        placed
+    }
+
+    fn place(&self, mode: u16, modified: Option<ModificationTime>) -> Result<PathBuf, StoreError> {
+        let wrong = |source: io::Error| failed(&self.target, source);
+        let mode = mode_of_new(&folder_of(&self.target), u32::from(mode) & PERMISSIONS);
+        set_mode(&*self.file, mode, &self.target).map_err(wrong)?;
+        if let Some(modified) = modified {
+            set_time(&*self.file, modified, &self.target).map_err(wrong)?;
+        }
+        place(&self.path, &self.target, self.placing.replace).map_err(|errno| match errno {
             Errno::EXIST => StoreError::Exists(self.target.clone()),
+            Errno::BUSY if is_mounted(&self.target) => StoreError::Mounted(self.target.clone()),
             _ => wrong(errno.into()),
         })?;
         Ok(self.target.clone())
@@ -285,29 +315,29 @@ impl Drop for PartFile {
     }
 }
 
-/// Gives a file these permissions as far as the user's mask allows them.
+/// Gives a file that is there already what it has at the source, as [`PartFile::commit`] does.
 ///
 /// # Errors
-/// It is another user's, or the file system fails.
-pub fn set_permissions(target: &Path, mode: u16) -> Result<(), StoreError> {
-    rustix::fs::chmod(target, allowed(mode))
-        .map_err(|errno| StoreError::Io { path: target.to_path_buf(), source: errno.into() })
-}
-
-fn allowed(mode: u16) -> Mode {
-    Mode::from_raw_mode(u32::from(mode) & PERMISSIONS & !umask())
+/// It is gone, or the file system fails.
+pub fn follow(target: &Path, mode: u16, modified: Option<ModificationTime>) -> Result<(), StoreError> {
+    let wrong = |source: io::Error| failed(target, source);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(target, flags, Mode::empty()).map_err(|errno| wrong(errno.into()))?;
+    set_mode(&file, mode_of_new(&folder_of(target), u32::from(mode) & PERMISSIONS), target).map_err(wrong)?;
+    modified.map_or(Ok(()), |modified| set_time(&file, modified, target).map_err(wrong))
 }
 
 /// Says at once what the last rename would say at the end: that something has this name already.
 ///
 /// # Errors
-/// It is there and is not to be replaced, or is a directory.
+/// It is there and is not to be replaced, or cannot be: it is a directory, or is mounted.
 pub fn check_target(target: &Path, replace: bool) -> Result<(), StoreError> {
     match std::fs::symlink_metadata(target) {
         Ok(there) if there.is_dir() => Err(StoreError::Io {
             path: target.to_path_buf(),
             source: io::Error::other("a directory is there already, which --into puts a file inside"),
         }),
+        Ok(_) if is_mounted(target) => Err(StoreError::Mounted(target.to_path_buf())),
         Ok(_) if !replace => Err(StoreError::Exists(target.to_path_buf())),
         _ => Ok(()),
     }
@@ -330,10 +360,10 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
 
 /// Opens a part file that is this user's own, and locks it; whether it was there already.
 fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
-    let wrong = |errno: Errno| StoreError::Io { path: path.to_path_buf(), source: errno.into() };
+    let wrong = |source: io::Error| failed(path, source);
     let planted = |why| StoreError::Planted { path: path.to_path_buf(), why };
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let private = Mode::RUSR | Mode::WUSR;
+    let private = Mode::from_raw_mode(PRIVATE);
     for _ in 0..OPENS_MAX {
         let (opened, found) = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, private) {
             // Opening a pipe must not wait.
@@ -346,18 +376,23 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
             Err(Errno::LOOP) => return Err(planted("is a symbolic link")),
             Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("is not a file")),
             Err(Errno::ACCESS) if found => return Err(planted("belongs to another user")),
-            Err(errno) => return Err(wrong(errno)),
+            Err(errno) => {
+                let source = explained_name(errno.into(), path);
+                return Err(StoreError::Io { path: target.to_path_buf(), source });
+            }
         };
         if found {
-            check_own(&file).map_err(planted)?;
+            check_own(&file, path).map_err(planted)?;
         }
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+        let locked = lock(&file, target);
+        if locked == Lock::Busy {
+            return Err(StoreError::Busy(target.to_path_buf()));
+        }
         // The process that held the lock may have given the file its final name meanwhile: it is not a part any more.
         let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
-        if own.is_some() && own == named {
-            rustix::fs::fchmod(&file, private).map_err(wrong)?;
+        if locked == Lock::Lacking || (own.is_some() && own == named) {
+            set_mode(&file, PRIVATE, target).map_err(wrong)?;
             if found && !is_unread(&file) {
                 // Another process reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
                 return Ok((copied(&file, path, target)?, true));
@@ -365,7 +400,23 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
             return Ok((file, found));
         }
     }
-    Err(StoreError::Busy(target.to_path_buf()))
+    let what = "it is another file whenever it is opened: other receivers end at this moment, or its file system numbers files anew";
+    Err(wrong(io::Error::other(what)))
+}
+
+/// Gives a file its length; what it has already stays.
+pub(crate) fn lengthen(file: &File, len: u64) -> io::Result<()> {
+    let there = file.metadata()?.len();
+    if there == len {
+        return Ok(());
+    }
+    match file.set_len(len) {
+        // A file system whose files grow by what is written to them.
+        Err(error) if Errno::from_io_error(&error).is_some_and(is_lack) && there < len => {
+            file.write_all_at(&[0], len - 1)
+        }
+        lengthened => lengthened,
+    }
 }
 
 /// Whether no process has a part file open. One that was told of its name is about to open it, which takes much less than this.
@@ -379,8 +430,9 @@ fn is_unread(file: &File) -> bool {
 
 /// Puts a copy of a part file in its place, locked. Where there is no room for one, all stays as it is.
 fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
-    let io = |source| StoreError::Io { path: path.to_path_buf(), source };
-    let aside = folder_of(target).join(hidden_name(target.file_name().unwrap_or_default(), COPY_SUFFIX));
+    let io = |source| failed(path, source);
+    let folder = folder_of(path);
+    let aside = folder.join(hidden_name(target.file_name().unwrap_or_default(), COPY_SUFFIX));
     // The part's lock is held: what has this name was left by a try that has ended.
     match std::fs::remove_file(&aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
@@ -390,10 +442,11 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
     let own = rustix::fs::open(&aside, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| io(errno.into()))?;
     let own = Arc::new(File::from(own));
     let copy = || {
-        flock(&own, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+        if lock(&own, target) == Lock::Busy {
+            return Err(StoreError::Busy(target.to_path_buf()));
+        }
         let written = file.metadata().map_err(io)?.blocks().saturating_mul(512);
-        let _room = Room::claim(&own, &folder_of(target), written)?;
+        let _room = Room::claim(&own, &folder, written)?;
         copy_sparse(file, &own).map_err(io)?;
         std::fs::rename(&aside, path).map_err(io)
     };
@@ -410,7 +463,7 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
 /// One of them fails, or has become shorter.
 pub fn copy_sparse(from: &File, to: &File) -> io::Result<()> {
     let len = from.metadata()?.len();
-    to.set_len(len)?;
+    lengthen(to, len)?;
     let mut at = 0;
     while at < len {
         let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
@@ -446,20 +499,21 @@ fn copy_range(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether only this user can have written the file, and only this user can write to it.
-fn check_own(file: &File) -> Result<(), &'static str> {
+/// Whether only this user can have written the file, and only this user can write to it, as far as its file system tells users apart:
+/// some show all files as one user's, or as open to all.
+fn check_own(file: &File, path: &Path) -> Result<(), &'static str> {
     let Ok(metadata) = file.metadata() else { return Err("cannot be looked at") };
     if !metadata.is_file() {
         return Err("is not a file");
     }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err("belongs to another user");
+    let shown = Shown::of(&metadata);
+    let usual = Shown { user: rustix::process::geteuid().as_raw(), mode: PRIVATE };
+    if let Err(why) = shown.check_own(usual) {
+        let new = Shown::of_new(path).map_err(|_| why)?;
+        shown.check_own(new)?;
     }
     if metadata.nlink() != 1 {
         return Err("has another name too");
-    }
-    if metadata.mode() & 0o022 != 0 {
-        return Err("can be changed by other users");
     }
     Ok(())
 }
@@ -470,18 +524,36 @@ pub(crate) fn place(from: &Path, to: &Path, replace: bool) -> Result<(), Errno> 
         return rustix::fs::rename(from, to);
     }
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // A file system that cannot do it in one step: the name is taken first, with nothing in it.
+        // A file system that cannot do it in one step.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             if std::fs::symlink_metadata(from).is_ok_and(|metadata| metadata.is_dir()) {
-                rustix::fs::mkdir(to, Mode::RWXU)?;
-            } else {
-                let taking = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                rustix::fs::open(to, taking, Mode::RUSR | Mode::WUSR)?;
+                // A directory takes the place of an empty one only.
+                return rustix::fs::rename(from, to);
             }
-            rustix::fs::rename(from, to)
+            // The name is taken first, with nothing in it.
+            let taking = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            rustix::fs::open(to, taking, Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::rename(from, to).inspect_err(|_| {
+                let _ = rustix::fs::unlink(to);
+            })
         }
         outcome => outcome,
     }
+}
+
+/// Whether what will be the directory `target` waits in it until it is whole, and not beside it, for one rename at the end: something is
+/// mounted there, or only `target` itself can be written to.
+pub(crate) fn waits_inside(target: &Path) -> bool {
+    let can_write = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    std::fs::symlink_metadata(target).is_ok_and(|there| there.is_dir())
+        && (is_mounted(target) || (!can_write(&folder_of(target)) && can_write(target)))
+}
+
+/// The folder in which what will be `target` waits until it is whole: the one that `target` lies in, or, where a directory is there that
+/// cannot be replaced, that directory.
+#[must_use]
+pub fn waiting_folder(target: &Path) -> PathBuf {
+    if waits_inside(target) { target.to_path_buf() } else { folder_of(target) }
 }
 
 /// Whether what is written there is gone with the machine's power in any case.
@@ -497,14 +569,11 @@ pub fn is_in_memory(file: &File) -> bool {
 /// # Errors
 /// The disk fails.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-/// The permissions that this process gives no new file. The system call that tells them changes them.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
+    match File::open(folder)?.sync_all() {
+        // It keeps names in a way of its own, and has no such call for folders.
+        Err(error) if Errno::from_io_error(&error).is_some_and(is_lack) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// The part file of a target: hidden, in the same folder, so that the rename stays within one file system.
@@ -578,13 +647,14 @@ pub fn set_back(target: &Path) -> io::Result<()> {
     if there.is_file() && (there.len() == 0 || there.nlink() != 1) {
         return std::fs::remove_file(target);
     }
-    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
-    check_own(&file).map_err(|why| io::Error::other(format!("it {why}")))?;
+    set_mode(&file, PRIVATE, target)?;
+    check_own(&file, target).map_err(|why| io::Error::other(format!("it {why}")))?;
     let part = part_path(target);
     if std::fs::symlink_metadata(&part).is_ok_and(|part| part.modified().ok() > there.modified().ok()) {
         return std::fs::remove_file(target);
     }
-    file.set_modified(std::time::SystemTime::now())?;
+    // Where it has no time of its own, it may be swept earlier.
+    let _ = file.set_modified(std::time::SystemTime::now());
     std::fs::rename(target, part)
 }
 
@@ -594,13 +664,15 @@ pub fn set_back(target: &Path) -> io::Result<()> {
 /// # Errors
 /// It cannot be removed.
 pub fn remove_stale_part(path: &Path, younger: std::time::Duration) -> io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    // Some file systems lock only what is open for writing.
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from) else { return Ok(false) };
     let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
-    if age < younger || check_own(&file).is_err() {
+    if age < younger || check_own(&file, path).is_err() {
         return Ok(false);
     }
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    // Where there are no locks, its age alone says that no try is at work with it.
+    if lock(&file, path) == Lock::Busy {
         return Ok(false);
     }
     std::fs::remove_file(path)?;

@@ -62,7 +62,7 @@ fn open_one(
         return Ok(Named {
             name: called.unwrap_or(STDIN_NAME).into(),
             kind: ObjectKind::File,
-            source: Arc::new(source.with_mode(MODE_USUAL)),
+            source: Arc::new(source.with_mode(MODE_USUAL).with_time(None)),
             spool: Some(spool),
         });
     }

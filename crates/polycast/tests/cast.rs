@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// Casts a file or directory to `receivers` receivers with `--out`, and returns the report.
 fn cast(path: &str, out: &str, receivers: u64, more: &[&str]) -> Value {
@@ -111,6 +112,8 @@ fn a_directory() {
     let script = place.file("tree/sub/script", b"#!/bin/sh\n");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o750)).unwrap();
     fs::create_dir(place.path("tree/empty")).unwrap();
+    let changed = SystemTime::UNIX_EPOCH + Duration::new(981_158_400, 5);
+    fs::File::open(&script).unwrap().set_modified(changed).unwrap();
     symlink("sub/script", place.path("tree/link")).unwrap();
     symlink("nowhere", place.path("tree/dangling")).unwrap();
     for number in 0..300 {
@@ -124,6 +127,12 @@ fn a_directory() {
         assert!(tree(Path::new(&copy)) == expected, "receiver {number} has another tree");
         let mode = fs::metadata(format!("{copy}/sub/script")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o750);
+    }
+    // A file alone keeps the same.
+    cast(&script, &place.path("alone"), 1, &[]);
+    for copy in ["out/receiver-2/tree/sub/script", "alone/receiver-1/script"] {
+        let copy = fs::metadata(place.path(copy)).unwrap();
+        assert_eq!((copy.permissions().mode() & 0o7777, copy.modified().unwrap()), (0o750, changed));
     }
 }
 

@@ -7,12 +7,15 @@ use common::{Place, begin, command, end, noise, polycast, signal, spared};
 use polycast_testing::wait_for;
 use rustix::process::Signal;
 use std::fs;
+use std::time::{Duration, SystemTime};
 
 #[test]
 fn objects_travel_between_agents() {
     let cluster = Cluster::start(&["a", "b", "c"]);
     let bytes = noise(5_000_000);
     let file = cluster.place.file("model.bin", &bytes);
+    let changed = SystemTime::UNIX_EPOCH + Duration::new(981_158_400, 5);
+    fs::File::open(&file).unwrap().set_modified(changed).unwrap();
     let sent = cluster.at("a", &["send", &file, "--to", "b,c", "--id", "42"]);
     assert_eq!(sent.status, 0, "{}", sent.stderr);
     let report = sent.json();
@@ -28,6 +31,7 @@ fn objects_travel_between_agents() {
         });
         assert_eq!(got.json(), document);
         assert!(fs::read(&out).unwrap() == bytes);
+        assert_eq!(fs::metadata(&out).unwrap().modified().unwrap(), changed);
     }
     let listed = cluster.at("b", &["ls"]).json();
     assert_eq!(listed[0]["state"], "received");

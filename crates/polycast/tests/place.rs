@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{Place, Ran, begin, command, end, noise, signal, spared};
-use polycast_testing::until;
+use common::{Place, Ran, begin, command, end, noise, signal, spared, tree};
+use polycast_testing::{Need, needs, until};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An acceptor takes whatever is offered on its network: one test at a time.
@@ -55,6 +55,82 @@ fn a_file_and_a_directory_have_one_rule() {
         let again = end(accept(&["--out", &out]));
         assert_eq!(again.status, 1);
         assert!(again.stderr.contains("--update") && again.stderr.contains("--force"), "{}", again.stderr);
+    }
+}
+
+/// A user who keeps new files from others keeps what is received from them too, files and directories alike.
+#[test]
+fn the_users_mask_counts_for_all_that_is_received() {
+    let _alone = alone();
+    let place = Place::new();
+    let file = place.file("object.bin", b"bytes");
+    place.file("tree/sub/x", b"hello");
+    let open = |name: &str, mode| {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open("object.bin", 0o666);
+    for (name, mode) in [("tree/sub/x", 0o666), ("tree/sub", 0o777), ("tree", 0o777)] {
+        open(name, mode);
+    }
+    for (path, out) in [(file, "file"), (place.path("tree"), "directory")] {
+        let out = place.path(out);
+        let accept = command(&["accept", "--interface", "lo", "--out", &out]);
+        let mut masked = Command::new("sh");
+        masked.args(["-c", "umask 027; exec \"$@\"", "sh"]).arg(accept.get_program()).args(accept.get_args());
+        let acceptor = masked
+            .env_remove("POLYCAST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let offered = end(offer(&path, &["--json"]));
+        let accepted = end(acceptor);
+        assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
+    }
+    for (name, mode) in
+        [("file", 0o640), ("directory", 0o750), ("directory/sub", 0o750), ("directory/sub/x", 0o640)]
+    {
+        let there = fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(there, mode, "{name} has {there:o}");
+    }
+}
+
+/// A volume of a container is mounted where the directory is to be; a file that is mounted by itself is refused before an offer is looked for.
+#[test]
+fn what_is_mounted_stays_and_gets_the_contents() {
+    if !needs(&[Need::Root, Need::Namespaces]) {
+        return;
+    }
+    let _alone = alone();
+    let place = Place::new();
+    place.file("tree/sub/x", b"hello");
+    let (volume, seen, file) = (place.path("volume"), place.path("seen"), place.file("file", b"mine"));
+    fs::create_dir(&volume).unwrap();
+    fs::create_dir(&seen).unwrap();
+    let mounted = |script: &str, arguments: &[&str]| {
+        let accept = command(&[&["accept", "--interface", "lo"], arguments].concat());
+        let mut within = Command::new("unshare");
+        within.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        within.arg(accept.get_program()).args(accept.get_args()).env_remove("POLYCAST_LOG");
+        within.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // What is in the volume goes with the namespace.
+    let script = format!(r#"mount -t tmpfs none {volume} && "$@" && cp -a {volume}/. {seen}"#);
+    let acceptor = mounted(&script, &["--out", &volume]);
+    let offered = end(offer(&place.path("tree"), &["--json"]));
+    let accepted = end(acceptor);
+    assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
+    assert_eq!(tree(Path::new(&seen)), tree(Path::new(&place.path("tree"))));
+    assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
+    let script = format!(r#"mount --bind {file} {file} && "$@""#);
+    for how in ["--force", "--update"] {
+        let refused = end(mounted(&script, &["--out", &file, how]));
+        assert!(
+            refused.status == 1 && refused.stderr.contains("mounted there by itself"),
+            "{}",
+            refused.stderr
+        );
     }
 }
 

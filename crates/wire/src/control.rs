@@ -32,7 +32,7 @@ use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_types::{AppId, DataId, Handle, ObjectId};
+use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 
 /// The longest frame, length field not counted.
 pub const FRAME_LEN_MAX: usize = 2 << 20;
@@ -110,6 +110,8 @@ pub struct Welcome<'a> {
     pub form: Form,
     /// Permissions of the file at the source, at most [`MODE_MAX`]; those in a directory are in its stream.
     pub mode: u16,
+    /// When the file was changed last, if the source tells; the times in a directory are in its stream.
+    pub modified: Option<ModificationTime>,
     /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
     /// The object's length in bytes.
@@ -716,6 +718,19 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.u8(w.outer_len);
     out.u64(w.stall_ns);
     out.extend_from_slice(&w.salt);
+    if let Some(modified) = w.modified {
+        out.u64(modified.seconds.cast_unsigned());
+        out.u32(modified.nanos);
+    }
+}
+
+/// A time at the end of a frame, where there is one.
+fn take_time(r: &mut Reader<'_>) -> Result<Option<ModificationTime>, WireError> {
+    if r.0.is_empty() {
+        return Ok(None);
+    }
+    let (seconds, nanos) = (r.u64()?.cast_signed(), r.u32()?);
+    ModificationTime::new(seconds, nanos).map(Some).ok_or(WireError::Malformed)
 }
 
 fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
@@ -732,6 +747,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         outer_len: r.u8()?,
         stall_ns: r.u64()?,
         salt: r.array()?,
+        modified: take_time(r)?,
     };
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
@@ -916,6 +932,7 @@ mod tests {
                 Control::Welcome(Welcome {
                     object, form: [Form::File, Form::Directory, Form::Set][usize::from(port % 3)], mode: port % 0o1000, name: &text, object_len: b >> 14,
                     fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
+                    modified: if flag { ModificationTime::new(a.cast_signed(), (b % 1_000_000_000) as u32) } else { None },
                 }),
                 Control::Refuse(&text),
                 Control::Ask { handle: Handle(a), nonce: hashes[0] },

@@ -77,6 +77,7 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         outer_len: 0,
         stall_ns: 1,
         salt: [9; 32],
+        modified: None,
     };
     let good = emitted(&Control::Welcome(welcome));
     // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8, fragment_len 4,
@@ -113,6 +114,20 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
     for (kind, taken) in [(0, true), (1, true), (2, true), (3, false), (255, false)] {
         assert_eq!(is_taken(&changed(&good, form, &[kind])), taken, "form {kind}");
     }
+    // A time may follow, whole and with less than a second of nanoseconds.
+    for (len, nanos, taken) in [
+        (12, 0, true),
+        (12, 999_999_999, true),
+        (12, 1_000_000_000, false),
+        (12, u32::MAX, false),
+        (11, 0, false),
+        (1, 0, false),
+    ] {
+        let time = [&[0xff; 8][..], &u32::to_be_bytes(nanos)].concat();
+        let told = frame(2, &[&good[5..], &time[..len]].concat());
+        assert_eq!(is_taken(&told), taken, "{len} bytes of a time, {nanos} ns");
+    }
+    assert!(!is_taken(&frame(2, &[&good[5..], &[0; 13]].concat())));
 }
 
 /// The ranges `1..2, 3..4, ...`: each apart from the one before by one number.

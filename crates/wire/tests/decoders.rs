@@ -1,7 +1,7 @@
 //! Decoders meet packets that are almost right: none panics, and what one accepts is exactly what the
 //! encoder writes, so that no two texts mean the same and none is half understood.
 
-use polycast_types::{AppId, DataId, Handle, ObjectId};
+use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
@@ -100,6 +100,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             outer_len: 28,
             stall_ns: number,
             salt: [6; 32],
+            modified: ModificationTime::new(-(number as i64 >> 1), 7),
         }),
         Control::Refuse(text),
         Control::Hashes { first: number, hashes: vec![[5; 32]; 3] },

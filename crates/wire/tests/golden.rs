@@ -13,7 +13,7 @@
 //! This writes new packets and fails where it wrote, so that it never counts as a test. It does not change the bytes of a packet
 //! under the same version: remove the file first if no program with this format was ever given away.
 
-use polycast_types::{AppId, DataId, Handle, ObjectId};
+use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
 use polycast_wire::control::{Control, Form, Hello, Offered, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
@@ -218,6 +218,7 @@ fn first_frames() -> Vec<Control<'static>> {
             outer_len: 28,
             stall_ns: F,
             salt: hash(0x30),
+            modified: None,
         }),
     ]
 }
@@ -319,6 +320,13 @@ fn control_frames_are_as_kept() {
         permit: None,
     };
     packets.push(frame("INVITE-pushed", invite));
+    let Some(Control::Welcome(welcome)) =
+        control_frames().into_iter().find(|frame| matches!(frame, Control::Welcome(_)))
+    else {
+        unreachable!("there is one of every kind");
+    };
+    let modified = ModificationTime::new(A.cast_signed(), SHORT % ModificationTime::NANOS);
+    packets.push(frame("WELCOME-time", Control::Welcome(Welcome { form: Form::File, modified, ..welcome })));
     check("control", &packets);
 }
 

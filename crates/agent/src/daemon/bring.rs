@@ -8,7 +8,7 @@ use polycast_api::agent::{Object, ObjectKind as Kinds, PutRequest, TakeResponse}
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
-use polycast_types::{ObjectId, Printable};
+use polycast_types::{ModificationTime, ObjectId, Printable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
@@ -57,7 +57,14 @@ fn shape(first: &PutRequest) -> Result<Shape, Refusal> {
         return Err(Refusal::new(Kind::Invalid, why));
     }
     let mode = u16::try_from(first.mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
-    Ok(Shape { name, kind, mode })
+    let modified =
+        first.modified_seconds.and_then(|seconds| ModificationTime::new(seconds, first.modified_nanos));
+    if modified.is_none() && first.modified_seconds.is_some() {
+        let why =
+            format!("{} nanoseconds are no part of a second: at most 999,999,999", first.modified_nanos);
+        return Err(Refusal::new(Kind::Invalid, why));
+    }
+    Ok(Shape { name, kind, mode, modified })
 }
 
 /// Gives the bytes of an object.

@@ -12,7 +12,7 @@ use super::users::{Holder, User};
 use crate::transfer::Arrivals;
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
-use polycast_types::{AppId, DataId, ObjectId, format_bytes};
+use polycast_types::{AppId, DataId, ModificationTime, ObjectId, format_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
@@ -40,6 +40,8 @@ pub(crate) struct Available {
     pub length: u64,
     /// Permissions of the file.
     pub mode: u16,
+    /// When it was changed last, if that is known.
+    pub modified: Option<ModificationTime>,
     /// The state of what was added; all zero in the store, where nothing changes.
     pub stamp: Stamp,
     /// Empty while it has not been computed.
@@ -658,18 +660,19 @@ impl Available {
     }
 
     fn description(&self, pinned: bool) -> Description {
-        let Available { name, kind, length, mode, root, holder, .. } = self.clone();
-        Description { name, kind, length, mode, root, holder, pinned }
+        let Available { name, kind, length, mode, modified, root, holder, .. } = self.clone();
+        Description { name, kind, length, mode, modified, root, holder, pinned }
     }
 
     fn received(description: Description) -> Self {
-        let Description { name, kind, length, mode, root, holder, pinned } = description;
+        let Description { name, kind, length, mode, modified, root, holder, pinned } = description;
         let now = SystemTime::now();
         Available {
             name,
             kind,
             length,
             mode,
+            modified,
             stamp: Stamp::default(),
             root,
             added_from: None,
@@ -847,6 +850,7 @@ mod tests {
             kind: ObjectKind::File,
             length: 3,
             mode: 0o644,
+            modified: None,
             stamp: [1; 32],
             root: String::new(),
             added_from: Some("/a".into()),
@@ -862,7 +866,7 @@ mod tests {
     fn description() -> Description {
         let (name, root) = ("a".into(), "00".into());
         let kind = ObjectKind::File;
-        Description { name, kind, length: 3, mode: 0o644, root, holder: None, pinned: false }
+        Description { name, kind, length: 3, mode: 0o644, modified: None, root, holder: None, pinned: false }
     }
 
     fn failure() -> Refusal {

@@ -111,6 +111,8 @@ pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: Us
         path: told.unwrap_or_default().to_string(),
         form: form.into(),
         mode: object.mode.into(),
+        modified_seconds: object.modified.map(|modified| modified.seconds),
+        modified_nanos: object.modified.map_or(0, |modified| modified.nanos),
         since_unix_ms: unix_ms(object.since),
         brought_by: object.holder.map(|holder| holder.uid),
         private: object.holder.is_some_and(|holder| holder.private),

@@ -488,6 +488,7 @@ fn description(object: &Verified) -> Description {
         kind: object.kind,
         length: object.len_bytes,
         mode: object.mode,
+        modified: object.modified,
         root: object.root.clone(),
         holder: None,
         pinned: false,
@@ -574,10 +575,10 @@ fn run(
 
 /// What was received, and is kept by now.
 fn entered(shared: &Shared, id: ObjectId, received: &Received) -> Description {
-    let Received { name, kind, bytes, mode, root, .. } = received.clone();
+    let Received { name, kind, bytes, mode, modified, root, .. } = received.clone();
     tracing::info!(object = %id, bytes, "received");
     shared.counters.received(bytes);
-    description(&Verified { object: id, name, kind, len_bytes: bytes, mode, root })
+    description(&Verified { object: id, name, kind, len_bytes: bytes, mode, modified, root })
 }
 
 fn remove(shared: &Shared, id: ObjectId) {

@@ -492,7 +492,7 @@ pub(super) mod tests {
     fn description(length: u64) -> Description {
         let (name, root) = ("a".into(), "00".into());
         let kind = ObjectKind::File;
-        Description { name, kind, length, mode: 0o644, root, holder: None, pinned: false }
+        Description { name, kind, length, mode: 0o644, modified: None, root, holder: None, pinned: false }
     }
 
     /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.

@@ -689,7 +689,7 @@ pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSour
                 false => FileSource::open(path).map(FileSource::unchanging),
             };
             let file = file.map_err(|error| wrong(error.to_string()))?;
-            Arc::new(file.with_mode(object.mode))
+            Arc::new(file.with_mode(object.mode).with_time(object.modified))
         }
     };
     if source.len() != object.length || (in_place && source.stamp() != object.stamp) {

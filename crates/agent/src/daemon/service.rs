@@ -687,7 +687,8 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
         return Err(wrong("it is neither a file nor a directory".into()));
     };
     let name = object_name(&path, called)?;
-    let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
+    let (length, stamp) = (source.len(), source.stamp());
+    let (mode, modified) = (source.mode(), source.modified());
     let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
     let choice = Arc::new(choice);
     let (used, pinned, superseded) = (since, false, false);
@@ -696,6 +697,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
         kind,
         length,
         mode,
+        modified,
         stamp,
         root,
         added_from,

@@ -99,7 +99,7 @@ fn add_here(shared: &Arc<Shared>, to_add: ToAdd) -> Result<(), Refusal> {
         forget_files(shared, &set, User::agent());
         return Err(refusal);
     }
-    let shape = Shape { name, kind: ObjectKind::Set, mode: MODE_USUAL };
+    let shape = Shape { name, kind: ObjectKind::Set, mode: MODE_USUAL, modified: None };
     store_bytes(shared, receive, shape, (bytes, user))
         .inspect_err(|_| forget_files(shared, &set, User::agent()))?;
     tracing::info!(object = %id, files = set.parts().len(), bytes = set.bytes(), "added");
@@ -113,6 +113,7 @@ fn available(part: &Part, path: &Path, source: &FileSource, holder: super::users
         kind: ObjectKind::File,
         length: part.len,
         mode: source.mode(),
+        modified: source.modified(),
         stamp: source.stamp(),
         root: hex(&part.root),
         added_from: Some(path.to_path_buf()),
@@ -760,7 +761,9 @@ mod tests {
             fs::write(store.path(id), bytes).unwrap();
             let (name, root) = ("a".to_string(), hex(blake3::hash(bytes).as_bytes()));
             let (length, mode) = (bytes.len() as u64, MODE_USUAL);
-            let description = Description { name, kind, length, mode, root, holder: None, pinned: false };
+            let modified = None;
+            let description =
+                Description { name, kind, length, mode, modified, root, holder: None, pinned: false };
             store.describe(id, &description).unwrap();
         };
         enter(id, &list, ObjectKind::Set);

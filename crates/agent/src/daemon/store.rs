@@ -9,14 +9,15 @@ mod names;
 use super::error::AgentError;
 use super::users::Holder;
 use names::Names;
+use polycast_net::file_system::Lock;
 use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{
     is_in_memory, is_part_name, part_path, recycle, remove_stale_part, set_back, sync_folder,
 };
 use polycast_protocol::keeping::{self, Described, Place, Step, Verdict};
-use polycast_types::{AppId, DataId, ObjectId};
-use rustix::fs::{FlockOperation, flock, statvfs};
+use polycast_types::{AppId, DataId, ModificationTime, ObjectId};
+use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
@@ -43,6 +44,8 @@ pub(crate) struct Description {
     pub length: u64,
     /// Permissions that the file had at the source.
     pub mode: u16,
+    /// When the file was changed last at the source, if that is known.
+    pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// The user of this host who has brought it.
@@ -73,6 +76,10 @@ struct Written {
     length: u64,
     #[serde(default = "usual_mode")]
     mode: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    modified_seconds: Option<i64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    modified_nanos: u32,
     root: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     brought_by: Option<u32>,
@@ -80,6 +87,10 @@ struct Written {
     private: bool,
     #[serde(default)]
     pinned: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn usual_mode() -> u16 {
@@ -110,8 +121,9 @@ impl Store {
             return Err(wrong("other users can write to it".into()));
         }
         let lock = File::create(folder.join(".lock")).map_err(|error| wrong(error.to_string()))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| wrong("another agent uses it".into()))?;
+        if polycast_net::file_system::lock(&lock, &folder) == Lock::Busy {
+            return Err(wrong("another agent uses it".into()));
+        }
         let store = Store { folder: folder.clone(), lock, names: Names::new() };
         let found = store.survey().map_err(|error| wrong(error.to_string()))?;
         if !found.is_empty() && !store.is_in_memory() {
@@ -218,6 +230,8 @@ impl Store {
             set: description.kind == ObjectKind::Set,
             length: description.length,
             mode: description.mode,
+            modified_seconds: description.modified.map(|modified| modified.seconds),
+            modified_nanos: description.modified.map_or(0, |modified| modified.nanos),
             root: description.root.clone(),
             brought_by: description.holder.map(|holder| holder.uid),
             private: description.holder.is_some_and(|holder| holder.private),
@@ -438,6 +452,9 @@ impl Store {
             },
             length: written.length,
             mode: written.mode,
+            modified: written
+                .modified_seconds
+                .and_then(|seconds| ModificationTime::new(seconds, written.modified_nanos)),
             root: written.root,
             holder: written.brought_by.map(|uid| Holder { uid, private: written.private }),
             pinned: written.pinned,

@@ -363,7 +363,7 @@ mod tests {
         for group in 0..geometry.groups() {
             assert_eq!(assembler.check(group).unwrap(), Check::Intact, "group {group}");
         }
-        let path = assembler.into_part().commit(0o644).unwrap();
+        let path = assembler.into_part().commit(0o644, None).unwrap();
         assert!(std::fs::read(path).unwrap() == bytes);
         drop(dir);
     }

@@ -633,6 +633,7 @@ mod tests {
             name: name.into(),
             form: polycast_wire::control::Form::File,
             mode: 0o644,
+            modified: None,
             geometry: polycast_protocol::push::Geometry {
                 object_len,
                 fragment_len: 1_400,

@@ -65,7 +65,7 @@ use polycast_net::store::{MoreRoom, PartFile};
 use polycast_net::tls::Security;
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
-use polycast_types::{Duration, Handle, ObjectId, PullTuning, Rate};
+use polycast_types::{Duration, Handle, ModificationTime, ObjectId, PullTuning, Rate};
 use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -295,6 +295,8 @@ pub struct Verified {
     pub len_bytes: u64,
     /// Permissions that the file has at the source.
     pub mode: u16,
+    /// When the file was changed last there, if that is known.
+    pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
 }
@@ -381,6 +383,8 @@ pub struct Received {
     pub bytes: u64,
     /// Permissions that the file has at the source.
     pub mode: u16,
+    /// When the file was changed last there, if that is known.
+    pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// Where it is now.

@@ -4,9 +4,9 @@ use super::error::TransferError;
 use super::link::Link;
 use super::receiver::kind_of;
 use super::{Sink, Verified};
-use polycast_net::archive::{self, ArchiveError, TreeSource};
+use polycast_net::archive::{self, ArchiveError};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
-use polycast_net::store::{PartFile, Placing, check_name, set_permissions};
+use polycast_net::store::{PartFile, Placing, check_name, follow};
 use polycast_protocol::session::Offer;
 use polycast_wire::control::{Control, Form};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub(super) fn present(target: &Path, offer: &Offer) -> Result<Option<Arc<dyn Obj
         return Ok(None);
     }
     Ok(match kind_of(offer) {
-        ObjectKind::Directory if target.is_dir() => match TreeSource::open(target) {
+        ObjectKind::Directory if target.is_dir() => match archive::present(target) {
             Ok(tree) => Some(Arc::new(tree)),
             Err(error) => {
                 tracing::info!(%error, "what is there already is of no use");
@@ -70,11 +70,11 @@ pub(super) fn present(target: &Path, offer: &Offer) -> Result<Option<Arc<dyn Obj
     })
 }
 
-/// Leaves what is at the object's place already, since it is the object; its permissions follow.
+/// Leaves what is at the object's place already, since it is the object; its permissions and its time follow.
 pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<(), TransferError> {
     part.discard();
     if kind_of(offer) == ObjectKind::File {
-        set_permissions(target, offer.mode)?;
+        follow(target, offer.mode, offer.modified)?;
     }
     Ok(())
 }
@@ -87,6 +87,7 @@ pub(super) fn verified(offer: &Offer, root: String) -> Verified {
         kind: kind_of(offer),
         len_bytes: offer.geometry.object_len,
         mode: offer.mode,
+        modified: offer.modified,
         root,
     }
 }
@@ -121,7 +122,7 @@ fn settle(
     object: &Verified,
 ) -> Result<PathBuf, TransferError> {
     let replace = match sink {
-        Sink::Raw(_) => return Ok(part.commit(RAW_MODE)?),
+        Sink::Raw(_) => return Ok(part.commit(RAW_MODE, None)?),
         Sink::Kept { keeper, .. } => return keeper.keep(part, object).map(|()| target.to_path_buf()),
         Sink::At { replace, .. } | Sink::Into { replace, .. } => *replace,
     };
@@ -131,8 +132,8 @@ fn settle(
             let file = std::fs::File::open(part.path())?;
             let reader = std::io::BufReader::with_capacity(1 << 20, file);
             if let Err(error) = archive::unpack(reader, target, replace) {
-                if let ArchiveError::TargetExists { .. } = error {
-                    // All of it is here, and only the name is taken.
+                if let ArchiveError::TargetExists { .. } | ArchiveError::Io { .. } = error {
+                    // All of it is here: when its name is free, or there is room, another try needs no byte.
                     part.keep_for_later();
                 }
                 return Err(TransferError::Unpack(error.to_string()));
@@ -140,6 +141,6 @@ fn settle(
             part.discard();
             Ok(target.to_path_buf())
         }
-        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode)?),
+        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode, object.modified)?),
     }
 }

@@ -409,6 +409,7 @@ impl Run {
             kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
             mode: self.offer.mode,
+            modified: self.offer.modified,
             root: self.root.map(|root| hex(&root)).unwrap_or_default(),
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),

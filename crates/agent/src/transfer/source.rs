@@ -630,6 +630,7 @@ impl Run {
             outer_len,
             stall_ns: self.spec.options.stall_timeout.0,
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
+            modified: self.spec.source.modified(),
         });
         self.session.tell(guest, &welcome);
         if let Some(secret) = &self.secret {

@@ -93,8 +93,14 @@ async fn what_is_denied_while_it_comes_is_waited_for() {
     let mut running = Vec::new();
     for (data, comes) in [(DataId(1), true), (DataId(2), false)] {
         let (pieces, incoming) = mpsc::channel(4);
-        let what =
-            ToPut { name: "weights".into(), kind: ObjectKind::File, length: 10, mode: 0, private: false };
+        let what = ToPut {
+            name: "weights".into(),
+            kind: ObjectKind::File,
+            length: 10,
+            mode: 0,
+            modified: None,
+            private: false,
+        };
         let putting = tokio::spawn({
             let session = session.clone();
             async move { session.put(data, what, incoming).await }
@@ -151,7 +157,14 @@ async fn what_a_process_has_left_behind_is_in_the_way_of_nothing() {
     for piece in [&b"abc"[..], b""] {
         pieces.send(Ok(piece.to_vec())).await.unwrap();
     }
-    let what = ToPut { name: "x".into(), kind: ObjectKind::File, length: 3, mode: 0, private: false };
+    let what = ToPut {
+        name: "x".into(),
+        kind: ObjectKind::File,
+        length: 3,
+        mode: 0,
+        modified: None,
+        private: false,
+    };
     assert_eq!(session.put(DataId(2), what, incoming).await.unwrap().length, 3);
     stopped([a, b], manager).await;
 }

@@ -172,7 +172,15 @@ impl Engine for FakeEngine {
         let len_bytes = length;
         keeper.keep(
             part,
-            &Verified { object, name: name.clone(), kind, len_bytes, mode: 0o644, root: root.clone() },
+            &Verified {
+                object,
+                name: name.clone(),
+                kind,
+                len_bytes,
+                mode: 0o644,
+                modified: None,
+                root: root.clone(),
+            },
         )?;
         done.fetch_add(1, Ordering::SeqCst);
         Ok(Received {
@@ -181,6 +189,7 @@ impl Engine for FakeEngine {
             kind,
             bytes: length,
             mode: 0o644,
+            modified: None,
             root,
             path,
             seconds: 0.1,

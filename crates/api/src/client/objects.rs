@@ -8,7 +8,7 @@ use crate::agent::{
     PublishRequest, PublishResponse, PutRequest, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
     WatchEvent, WatchRequest,
 };
-use polycast_types::{DataId, Duration, ObjectId};
+use polycast_types::{DataId, Duration, ModificationTime, ObjectId};
 use std::ops::Range;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -103,7 +103,7 @@ impl Session {
         what: ToPut,
         pieces: mpsc::Receiver<Piece>,
     ) -> Result<Object, ClientError> {
-        let ToPut { name, kind, length, mode, private } = what;
+        let ToPut { name, kind, length, mode, modified, private } = what;
         let first = PutRequest {
             caller: Some(self.caller.clone()),
             data_id: data.0,
@@ -111,6 +111,8 @@ impl Session {
             kind: kind.into(),
             length,
             mode,
+            modified_seconds: modified.map(|modified| modified.seconds),
+            modified_nanos: modified.map_or(0, |modified| modified.nanos),
             private,
             ..PutRequest::default()
         };
@@ -213,6 +215,8 @@ pub struct ToPut {
     pub length: u64,
     /// Permissions that a copy of the file gets; 0: the usual ones.
     pub mode: u32,
+    /// When the file was changed last, if that is known.
+    pub modified: Option<ModificationTime>,
     /// Other users of this host are not to see it.
     pub private: bool,
 }

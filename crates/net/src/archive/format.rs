@@ -1,5 +1,6 @@
 //! The bytes before each entry: GNU tar headers, as written and as read.
 
+use polycast_types::ModificationTime;
 use tar::{EntryType, Header};
 
 /// Headers and contents are padded to this many bytes.
@@ -12,13 +13,6 @@ pub(super) const RECORD_LEN_MAX: u64 = 64 * 1024;
 const SHORT_NAME_LEN_MAX: usize = 100;
 /// The largest whole number of seconds that a header holds (11 octal digits).
 const HEADER_SECONDS_MAX: i64 = (1 << 33) - 1;
-
-/// A modification time: whole seconds since 1970, rounded down, and the nanoseconds after them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct ModificationTime {
-    pub seconds: i64,
-    pub nanos: u32,
-}
 
 /// What an entry is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +59,7 @@ impl Entry {
         if self.kind == Kind::Directory {
             name.push(b'/');
         }
-        if let Some(record) = self.modified.record() {
+        if let Some(record) = time_record(self.modified) {
             push_record(&mut bytes, EntryType::XHeader, b"pax_header", record.as_bytes());
         }
         if name.len() > SHORT_NAME_LEN_MAX {
@@ -96,66 +90,64 @@ impl Entry {
     }
 }
 
-impl ModificationTime {
-    /// The PAX record that a time needs which a header cannot hold exactly.
-    fn record(self) -> Option<String> {
-        if self.nanos == 0 && (0..=HEADER_SECONDS_MAX).contains(&self.seconds) {
-            return None;
-        }
-        // Below zero the decimal fraction counts the other way: -1.25 is second -2 and 750 ms.
-        let decimal = if self.seconds < 0 && self.nanos > 0 {
-            format!("-{}.{:09}", -(self.seconds + 1), 1_000_000_000 - self.nanos)
-        } else {
-            format!("{}.{:09}", self.seconds, self.nanos)
-        };
-        let body = format!(" mtime={decimal}\n");
-        // A record starts with its own length in decimal, which counts itself.
-        let mut len = body.len() + 2;
-        if len.to_string().len() > 2 {
-            len += 1;
-        }
-        Some(format!("{len}{body}"))
+/// The PAX record that a time needs which a header cannot hold exactly.
+fn time_record(time: ModificationTime) -> Option<String> {
+    if time.nanos == 0 && (0..=HEADER_SECONDS_MAX).contains(&time.seconds) {
+        return None;
     }
+    // Below zero the decimal fraction counts the other way: -1.25 is second -2 and 750 ms.
+    let decimal = if time.seconds < 0 && time.nanos > 0 {
+        format!("-{}.{:09}", -(time.seconds + 1), 1_000_000_000 - time.nanos)
+    } else {
+        format!("{}.{:09}", time.seconds, time.nanos)
+    };
+    let body = format!(" mtime={decimal}\n");
+    // A record starts with its own length in decimal, which counts itself.
+    let mut len = body.len() + 2;
+    if len.to_string().len() > 2 {
+        len += 1;
+    }
+    Some(format!("{len}{body}"))
+}
 
-    /// The time that a PAX extended header's contents give, if they give one.
-    ///
-    /// `Err` where the contents are no list of PAX records.
-    pub(super) fn from_records(contents: &[u8]) -> Result<Option<Self>, &'static str> {
-        let mut modified = None;
-        let mut rest = contents;
-        while !rest.is_empty() {
-            let space = rest.iter().position(|b| *b == b' ').ok_or("a PAX record has no length")?;
-            let len: usize = std::str::from_utf8(&rest[..space])
-                .ok()
-                .and_then(|digits| digits.parse().ok())
-                .ok_or("a PAX record's length is not a number")?;
-            let record = rest.get(space + 1..len).ok_or("a PAX record is shorter than it says")?;
-            rest = &rest[len..];
-            if !record.ends_with(b"\n") || !record.contains(&b'=') {
-                return Err("a PAX record is not KEY=VALUE");
-            }
-            if let Some(value) = record.strip_prefix(b"mtime=") {
-                modified = Some(Self::from_decimal(value).ok_or("a modification time is not a number")?);
-            }
+/// The time that a PAX extended header's contents give, if they give one.
+///
+/// `Err` where the contents are no list of PAX records.
+pub(super) fn time_of_records(contents: &[u8]) -> Result<Option<ModificationTime>, &'static str> {
+    let mut modified = None;
+    let mut rest = contents;
+    while !rest.is_empty() {
+        let space = rest.iter().position(|b| *b == b' ').ok_or("a PAX record has no length")?;
+        let len: usize = std::str::from_utf8(&rest[..space])
+            .ok()
+            .and_then(|digits| digits.parse().ok())
+            .ok_or("a PAX record's length is not a number")?;
+        let record = rest.get(space + 1..len).ok_or("a PAX record is shorter than it says")?;
+        rest = &rest[len..];
+        if !record.ends_with(b"\n") || !record.contains(&b'=') {
+            return Err("a PAX record is not KEY=VALUE");
         }
-        Ok(modified)
+        if let Some(value) = record.strip_prefix(b"mtime=") {
+            modified = Some(time_of_decimal(value).ok_or("a modification time is not a number")?);
+        }
     }
+    Ok(modified)
+}
 
-    fn from_decimal(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-        let magnitude = whole.strip_prefix('-').unwrap_or(whole);
-        if magnitude.is_empty() || !all_digits(magnitude) || !all_digits(fraction) {
-            return None;
-        }
-        let seconds: i64 = whole.parse().ok()?;
-        let nanos: u32 = format!("{:0<9.9}", fraction).parse().ok()?;
-        if whole.starts_with('-') && nanos > 0 {
-            return Some(ModificationTime { seconds: seconds.checked_sub(1)?, nanos: 1_000_000_000 - nanos });
-        }
-        Some(ModificationTime { seconds, nanos })
+fn time_of_decimal(text: &[u8]) -> Option<ModificationTime> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let magnitude = whole.strip_prefix('-').unwrap_or(whole);
+    if magnitude.is_empty() || !all_digits(magnitude) || !all_digits(fraction) {
+        return None;
     }
+    let seconds: i64 = whole.parse().ok()?;
+    let nanos: u32 = format!("{:0<9.9}", fraction).parse().ok()?;
+    if whole.starts_with('-') && nanos > 0 {
+        return Some(ModificationTime { seconds: seconds.checked_sub(1)?, nanos: 1_000_000_000 - nanos });
+    }
+    Some(ModificationTime { seconds, nanos })
 }
 
 /// Appends a header of the kind that says something about the next one, with its contents.
@@ -203,11 +195,11 @@ mod tests {
         #[test]
         fn times_round_trip(seconds in -20_000_000_000i64..20_000_000_000, nanos in 0u32..1_000_000_000) {
             let time = ModificationTime { seconds, nanos };
-            let read = match time.record() {
+            let read = match time_record(time) {
                 Some(record) => {
                     let len: usize = record.split(' ').next().unwrap().parse().unwrap();
                     prop_assert_eq!(len, record.len());
-                    ModificationTime::from_records(record.as_bytes()).unwrap().unwrap()
+                    time_of_records(record.as_bytes()).unwrap().unwrap()
                 }
                 None => ModificationTime { seconds, nanos: 0 },
             };
@@ -216,7 +208,7 @@ mod tests {
 
         #[test]
         fn records_never_panic(contents in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = ModificationTime::from_records(&contents);
+            let _ = time_of_records(&contents);
         }
     }
 
@@ -228,11 +220,11 @@ mod tests {
             ("14 mtime=-1.5\n", -2, 500_000_000),
             ("25 mtime=1.1234567891234\n", 1, 123_456_789),
         ] {
-            let time = ModificationTime::from_records(record.as_bytes()).unwrap().unwrap();
+            let time = time_of_records(record.as_bytes()).unwrap().unwrap();
             assert_eq!(time, ModificationTime { seconds, nanos }, "{record}");
         }
-        assert!(ModificationTime::from_records(b"99 mtime=1\n").is_err());
-        assert!(ModificationTime::from_records(b"mtime").is_err());
-        assert_eq!(ModificationTime::from_records(b"9 path=x\n"), Ok(None));
+        assert!(time_of_records(b"99 mtime=1\n").is_err());
+        assert!(time_of_records(b"mtime").is_err());
+        assert_eq!(time_of_records(b"9 path=x\n"), Ok(None));
     }
 }

@@ -1,7 +1,8 @@
 //! Streams that no honest source makes: each is refused, and leaves nothing behind.
 
-use super::format::{Entry, Kind, ModificationTime};
+use super::format::{Entry, Kind};
 use super::{ArchiveError, unpack};
+use polycast_types::ModificationTime;
 use std::fs;
 use std::os::unix::fs::symlink;
 use tar::{EntryType, Header};

@@ -248,10 +248,10 @@ fn joined(path: &[OsString]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::ModificationTime;
     use super::super::unpack;
     use super::*;
     use crate::object::ObjectSource;
+    use polycast_types::ModificationTime;
     use std::fs;
     use std::io::Read;
     use std::os::unix::fs::symlink;

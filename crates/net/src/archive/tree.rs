@@ -1,9 +1,10 @@
 //! A directory tree seen as one stream of bytes.
 
 use super::ArchiveError;
-use super::format::{Entry, Kind, ModificationTime, TRAILER_LEN, padded};
+use super::format::{Entry, Kind, TRAILER_LEN, padded};
 use super::glob::Glob;
 use super::links::{LinksOut, leads_nowhere, leads_too_far};
+use crate::file_system::time_of;
 use crate::object::{Changed, FileState, ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
@@ -531,9 +532,7 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> ArchiveError 
 }
 
 fn describe(name: Vec<u8>, kind: Kind, metadata: &fs::Metadata) -> Entry {
-    let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
-    let modified = ModificationTime { seconds: metadata.mtime(), nanos };
-    Entry { name, kind, mode: metadata.mode() & 0o7777, modified }
+    Entry { name, kind, mode: metadata.mode() & 0o7777, modified: time_of(metadata) }
 }
 
 /// What lies at `path`: something that can be delivered, or words for what cannot.

@@ -1,6 +1,6 @@
 //! Room on file systems: several objects on their way to one place are not promised the same bytes.
 
-use super::StoreError;
+use super::{StoreError, failed};
 use rustix::fs::statvfs;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,7 +33,7 @@ pub(super) struct Room(u64);
 impl Room {
     /// Claims `total` bytes for what is written to `file`; what is there of it already needs no more room.
     pub(super) fn claim(file: &Arc<File>, folder: &Path, total: u64) -> Result<Self, StoreError> {
-        let wrong = |source: io::Error| StoreError::Io { path: folder.to_path_buf(), source };
+        let wrong = |source: io::Error| failed(folder, source);
         let device = file.metadata().map_err(wrong)?.dev();
         let needed = total.saturating_sub(written(file).map_err(wrong)?);
         // Held while it is looked, so that two do not see the same free bytes.
@@ -42,7 +42,8 @@ impl Room {
         let promised = promised.fold(0, u64::saturating_add);
         let space = statvfs(folder).map_err(|errno| wrong(errno.into()))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(promised);
-        if needed > free {
+        // Where no bytes are counted at all, how many are free is not known.
+        if needed > free && space.f_blocks > 0 {
             return Err(StoreError::Full { place: folder.to_path_buf(), needed, free });
         }
         claims.0 += 1;

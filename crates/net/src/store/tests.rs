@@ -1,4 +1,5 @@
 use super::*;
+use crate::file_system::umask;
 use polycast_testing::{Need, needs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -21,7 +22,7 @@ fn nothing_is_visible_before_the_commit() {
     let part = PartFile::open(&target, 10, PLAIN).unwrap();
     part.write(b"0123456789", 0).unwrap();
     assert!(!target.exists());
-    assert_eq!(part.commit(0o644).unwrap(), target);
+    assert_eq!(part.commit(0o644, None).unwrap(), target);
     assert_eq!(fs::read(&target).unwrap(), b"0123456789");
     assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
 }
@@ -130,7 +131,7 @@ fn what_is_there_stays_unless_it_is_to_be_replaced() {
     let late = PartFile::open(&target, 3, PLAIN).unwrap();
     late.write(b"new", 0).unwrap();
     fs::write(&target, b"mine").unwrap();
-    let refused = late.commit(0o644).unwrap_err();
+    let refused = late.commit(0o644, None).unwrap_err();
     assert!(matches!(refused, StoreError::Exists(_)), "{refused}");
     let refused = PartFile::open(&target, 3, PLAIN).unwrap_err().to_string();
     assert!(
@@ -146,7 +147,7 @@ fn what_is_there_stays_unless_it_is_to_be_replaced() {
     PartFile::open(&dir.path().join("link"), 3, PLAIN).unwrap_err();
     let wanted = PartFile::open(&target, 3, REPLACING).unwrap();
     wanted.write(b"new", 0).unwrap();
-    wanted.commit(0o644).unwrap();
+    wanted.commit(0o644, None).unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"new");
 }
 
@@ -204,7 +205,7 @@ fn permissions_come_with_the_object_and_not_before_it() {
         let target = dir.path().join(format!("{mode:o}"));
         let part = PartFile::open(&target, 3, PLAIN).unwrap();
         assert_eq!(permissions(part.path()), 0o600);
-        part.commit(mode).unwrap();
+        part.commit(mode, None).unwrap();
         assert_eq!(permissions(&target), most & !umask(), "{mode:o}");
     }
 }
@@ -220,7 +221,7 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
         drop(part);
         let part = PartFile::open(&target, 3, PLAIN).unwrap();
         assert!(part.is_resumed() && is_part_name(part.path().file_name().unwrap()));
-        part.commit(0o600).unwrap();
+        part.commit(0o600, None).unwrap();
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), names.len());
 }
@@ -271,7 +272,7 @@ fn what_nothing_vouches_for_becomes_a_part_again() {
     let mut bytes = [0; 5];
     resumed.read(&mut bytes, 0).unwrap();
     assert!(resumed.is_resumed() && bytes == *b"whole");
-    resumed.commit(0o600).unwrap();
+    resumed.commit(0o600, None).unwrap();
     // Of two the newer one stays.
     for (older, stays) in [(&target, b"part."), (&part, b"whole")] {
         fs::write(&target, b"whole").unwrap();

@@ -13,6 +13,7 @@ use crate::{cancel, object};
 use polycast_agent::transfer::{
     self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Sealing, Search, Sink, TransferError,
 };
+use polycast_net::archive::is_free;
 use polycast_net::store::{StoreError, check_name, check_target};
 use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -91,7 +92,7 @@ fn may_take(sink: &Sink, offer: &Announced) -> Result<(), TransferError> {
     check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;
     let target = folder.join(&offer.name);
     // A directory may be an empty one, in which another directory finds its place.
-    let taken = target.read_dir().is_ok_and(|mut listing| listing.next().is_some());
+    let taken = is_free(&target).is_ok_and(|free| !free);
     match taken && !replace {
         true => Err(StoreError::Exists(target).into()),
         false if target.is_dir() => Ok(()),

@@ -643,7 +643,7 @@ fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(),
             let file = File::open(from).map_err(|error| Failure::path("read", from, &error))?;
             unpack(file, target, replace)
         }
-        (false, _) => place::copy(from, target, place::How { replace, mode: object.mode }),
+        (false, _) => place::copy(from, target, place::How::of(object, replace)),
     }
 }
 
@@ -653,7 +653,7 @@ fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Res
     if matches!(object.kind(), ObjectKind::Directory | ObjectKind::Set) {
         return unpack(taken, target, replace);
     }
-    place::taken(taken, object.length, target, place::How { replace, mode: object.mode })
+    place::taken(taken, object.length, target, place::How::of(object, replace))
 }
 
 /// Gives an object's bytes to the program that reads standard output: those of a directory are a tar stream.
@@ -667,7 +667,7 @@ fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
 /// Whether what is there already has the object's bytes.
 fn is_equal(object: &Object, target: &Path) -> bool {
     let held: Box<dyn ObjectSource> = if object.kind() == ObjectKind::Directory {
-        let Ok(tree) = TreeSource::open(target) else { return false };
+        let Ok(tree) = archive::present(target) else { return false };
         Box::new(tree)
     } else {
         let Ok(file) = FileSource::open(target) else { return false };

@@ -4,10 +4,12 @@
 //! link means what it leads to; devices are no user's files. All of it is looked at before other machines hear of this one.
 
 use crate::args::place::PlaceArgs;
-use crate::exit::Failure;
-use polycast_net::store::{check_name, check_target};
+use crate::exit::{Failure, plain};
+use polycast_net::archive::is_free;
+use polycast_net::store::{check_name, check_target, waiting_folder};
 use polycast_types::Printable;
 use rustix::fs::Access;
+use rustix::io::Errno;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -125,14 +127,13 @@ fn out_at(out: &Path, present: Present) -> Result<PathBuf, Failure> {
         }
         Err(error) => return Err(Failure::path("write to", out, &error)),
     }
-    writable(parent_of(&path), out)?;
+    writable(&waiting_folder(&path), out)?;
     Ok(path)
 }
 
 /// A directory that is there, at a path that is to become the object.
 fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure> {
-    let mut listing = fs::read_dir(path).map_err(|error| Failure::path("read", out, &error))?;
-    if listing.next().is_none() {
+    if is_free(path).map_err(|error| Failure::path("read", out, &error))? {
         return Ok(());
     }
     let shown = out.display();
@@ -242,8 +243,15 @@ fn parent_of(path: &Path) -> &Path {
 }
 
 fn writable(directory: &Path, out: &Path) -> Result<(), Failure> {
-    rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|errno| Failure::path("write to", out, &errno.into()))
+    rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
+        let error = errno.into();
+        if directory == out || errno == Errno::NOENT {
+            return Failure::path("write to", out, &error);
+        }
+        // What is wrong is wrong with the folder, and not with what is to be in it.
+        let (out, directory) = (out.display(), directory.display());
+        Failure::input(format!("cannot make {out} in {directory}: {}", plain(&error)))
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::push::Geometry;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_types::{Duration, Handle, ObjectId, Time};
+use polycast_types::{Duration, Handle, ModificationTime, ObjectId, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Form, Hello, Salt, Welcome};
 
@@ -46,6 +46,8 @@ pub struct Offer {
     pub form: Form,
     /// Permissions of the file at the source.
     pub mode: u16,
+    /// When the file was changed last, if the source has told.
+    pub modified: Option<ModificationTime>,
     /// The object's division.
     pub geometry: Geometry,
     /// Address and port of the data channel; port 0 where there is none.
@@ -65,6 +67,7 @@ impl From<&Welcome<'_>> for Offer {
             name: welcome.name.to_string(),
             form: welcome.form,
             mode: welcome.mode,
+            modified: welcome.modified,
             geometry: Geometry {
                 object_len: welcome.object_len,
                 fragment_len: welcome.fragment_len,

@@ -289,6 +289,7 @@ impl World {
             outer_len: 0,
             stall_ns: u64::MAX,
             salt: [0; 32],
+            modified: None,
         }));
         self.hear(peer, &Control::parse(&welcome).unwrap());
         let node = self.nodes.get_mut(&peer).expect("it has said HELLO");

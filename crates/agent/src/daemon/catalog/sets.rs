@@ -420,7 +420,9 @@ mod tests {
 
     fn receive(catalog: &Arc<Catalog>, id: ObjectId, kind: ObjectKind, length: u64, root: &Root) {
         let (name, root) = ("a".into(), hex(root));
-        let description = Description { name, kind, length, mode: 0o644, root, holder: None, pinned: false };
+        let (mode, modified) = (0o644, None);
+        let description =
+            Description { name, kind, length, mode, modified, root, holder: None, pinned: false };
         catalog.begin_receive(id).unwrap().complete(description);
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
@@ -499,7 +501,8 @@ mod tests {
         let (name, root) = ("b".into(), hex(&list.parts()[1].root));
         let holder = Some(agent.holder(false));
         let kind = ObjectKind::File;
-        let brought = Description { name, kind, length: 1, mode: 0o644, root, holder, pinned: false };
+        let (mode, modified) = (0o644, None);
+        let brought = Description { name, kind, length: 1, mode, modified, root, holder, pinned: false };
         catalog.begin_bring(b, agent, false).unwrap().complete(brought);
         for (id, says) in [(a, "is pinned"), (b, "brought by itself")] {
             let refusal = catalog.delete_part(id, agent, || Ok(true)).unwrap_err();
@@ -534,6 +537,7 @@ mod tests {
                 kind,
                 length: part.len,
                 mode: 0o644,
+                modified: None,
                 root,
                 holder: None,
                 pinned: false,

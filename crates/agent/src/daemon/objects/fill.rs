@@ -13,7 +13,7 @@ use polycast_api::agent::{FillRequest, Object, PutRequest};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{check_name, part_path};
-use polycast_types::{ObjectId, Printable, format_bytes, without_secrets};
+use polycast_types::{ModificationTime, ObjectId, Printable, format_bytes, without_secrets};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -75,6 +75,7 @@ pub(crate) struct Shape {
     pub name: String,
     pub kind: ObjectKind,
     pub mode: u16,
+    pub modified: Option<ModificationTime>,
 }
 
 /// How often it is looked whether a caller still waits.
@@ -154,7 +155,7 @@ async fn take_in(
 ) -> Result<(), Refusal> {
     let Some(receive) = begin(objects, key.object, user).await? else { return Ok(()) };
     let expected = Expected { length: first.length, digest: key.digest.clone(), user };
-    let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL };
+    let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL, modified: None };
     store(&objects.shared, receive, shape, expected, first, requests).await
 }
 
@@ -404,13 +405,13 @@ fn git_digest(path: &Path, length: u64) -> io::Result<Context> {
 fn enter(
     shared: &Shared,
     receive: Receive,
-    Shape { name, kind, mode }: Shape,
+    Shape { name, kind, mode, modified }: Shape,
     written: Result<Written, Refusal>,
 ) -> Result<(), Refusal> {
     let id = receive.id();
     let kept = written.and_then(|Written { length, root, part, file }| {
         let holder = receive.progress().holder;
-        let description = Description { name, kind, length, mode, root, holder, pinned: false };
+        let description = Description { name, kind, length, mode, modified, root, holder, pinned: false };
         let kept = shared.store.keep(id, &Arrived { part: &part, file: &file }, &description);
         kept.map_err(|error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}")))?;
         Ok(description)

@@ -14,6 +14,7 @@ fn description(length: u64) -> Description {
         kind: ObjectKind::Directory,
         length,
         mode: 0o750,
+        modified: ModificationTime::new(-5, 999_999_999),
         root: "00ff".into(),
         holder: Some(Holder { uid: 1_000, private: true }),
         pinned: true,

@@ -426,6 +426,7 @@ impl Run<'_> {
             kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
             mode: self.offer.mode,
+            modified: self.offer.modified,
             root: object.root,
             path,
             seconds,

@@ -40,7 +40,8 @@ impl Bytes {
             ObjectKind::Directory | ObjectKind::Set => Kinds::Directory,
         };
         let (length, mode) = (self.source.len(), self.source.mode().into());
-        let what = ToPut { name: name.to_string(), kind, length, mode, private };
+        let modified = self.source.modified();
+        let what = ToPut { name: name.to_string(), kind, length, mode, modified, private };
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let source = Arc::clone(&self.source);
         let reading = tokio::task::spawn_blocking(move || read(&*source, &sender));

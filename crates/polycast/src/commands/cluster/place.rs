@@ -2,8 +2,10 @@
 
 use super::COPY_LEN;
 use crate::exit::Failure;
+use polycast_api::agent::Object;
 use polycast_net::object::{Changed, FileState, MODE_USUAL};
 use polycast_net::store::{PartFile, Placing, StoreError, copy_sparse};
+use polycast_types::ModificationTime;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -15,6 +17,17 @@ pub(super) struct How {
     pub replace: bool,
     /// Permissions of the file.
     pub mode: u32,
+    /// When the file was changed last, if that is known.
+    pub modified: Option<ModificationTime>,
+}
+
+impl How {
+    /// As the agent says of the object.
+    pub(super) fn of(object: &Object, replace: bool) -> Self {
+        let nanos = object.modified_nanos;
+        let modified = object.modified_seconds.and_then(|seconds| ModificationTime::new(seconds, nanos));
+        How { replace, mode: object.mode, modified }
+    }
 }
 
 /// Copies a file with its holes, within the kernel where the file systems can.
@@ -67,7 +80,7 @@ fn fill<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> 
 fn put(
     len: u64,
     target: &Path,
-    How { replace, mode }: How,
+    How { replace, mode, modified }: How,
     write: impl FnOnce(&PartFile) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let placing = Placing { replace, ..Placing::default() };
@@ -80,7 +93,7 @@ fn put(
     write(&part)?;
     // An agent of an earlier version says nothing.
     let mode = u16::try_from(mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
-    part.commit(mode).map_err(store)?;
+    part.commit(mode, modified).map_err(store)?;
     Ok(())
 }
 
@@ -112,7 +125,7 @@ mod tests {
         let (from, to, taken_to) =
             (folder.path().join("from"), folder.path().join("to"), folder.path().join("taken"));
         sparse(&from);
-        let how = How { replace: false, mode: 0o640 };
+        let how = How { replace: false, mode: 0o640, modified: ModificationTime::new(981_158_400, 7) };
         // An earlier try has left something else.
         fs::write(part_path(&to), vec![7; 3 << 20]).unwrap();
         copy(&from, &to, how).unwrap();
@@ -122,6 +135,7 @@ mod tests {
             let there = fs::metadata(path).unwrap();
             assert!(there.blocks() * 512 < 4 << 20, "{}: {} blocks", path.display(), there.blocks());
             assert_eq!(there.mode() & 0o777, 0o640);
+            assert_eq!((there.mtime(), there.mtime_nsec()), (981_158_400, 7));
         }
         assert!(copy(&from, &to, how).is_err(), "it is there already");
     }

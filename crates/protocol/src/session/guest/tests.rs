@@ -34,6 +34,7 @@ fn welcome() -> Control<'static> {
         outer_len: 0,
         stall_ns: 5_000_000_000,
         salt: [3; 32],
+        modified: None,
     })
 }
 

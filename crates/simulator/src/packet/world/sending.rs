@@ -217,6 +217,7 @@ impl Cluster {
             outer_len: 0,
             stall_ns: push.config.stall_timeout.0,
             salt,
+            modified: None,
         });
         self.tell(net, transfer, stream, &welcome);
         self.join_members(net, transfer, stream);
