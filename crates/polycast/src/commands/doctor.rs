@@ -169,11 +169,11 @@ fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
 fn others(devices: &[Link], used: &str) -> String {
     let named =
         devices.iter().filter(|device| device.name != used && !device.is_loopback).map(|device| {
-            match (device.address, device.is_up) {
+            match (device.addresses.is_empty(), device.is_up) {
                 (_, false) => format!("{} (off)", device.name),
-                (Some(address), true) => format!("{} ({address})", device.name),
-                (None, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
-                (None, true) => format!("{} (no address)", device.name),
+                (false, true) => format!("{} ({})", device.name, device.addresses_text()),
+                (true, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
+                (true, true) => format!("{} (no address)", device.name),
             }
         });
     named.collect::<Vec<_>>().join(", ")

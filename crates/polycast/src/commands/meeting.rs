@@ -33,8 +33,7 @@ fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
         }
     }
     let others = all.iter().filter(|link| link.name != *name && !link.is_loopback);
-    let (usable, unusable): (Vec<_>, Vec<_>) =
-        others.partition(|link| link.address.is_some() && link.is_up && link.has_carrier);
+    let (usable, unusable): (Vec<_>, Vec<_>) = others.partition(|link| link.is_usable() && link.has_carrier);
     if !usable.is_empty() {
         let names: Vec<String> = usable.iter().map(ToString::to_string).collect();
         let example = &usable[0].name;
@@ -43,7 +42,7 @@ fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
             names.join(", ")
         ));
     }
-    for link in unusable.iter().filter(|link| link.is_up || link.address.is_some()) {
+    for link in unusable.iter().filter(|link| link.is_up || !link.addresses.is_empty()) {
         lines.push(format!("{link}, so it is not used"));
     }
     lines
@@ -244,7 +243,7 @@ mod tests {
     fn link(name: &str, address: Option<Ipv4Addr>) -> Link {
         Link {
             name: name.into(),
-            address,
+            addresses: address.into_iter().collect(),
             has_ipv6: true,
             is_up: true,
             has_carrier: true,
