@@ -306,6 +306,41 @@ mod tests {
         assert_eq!(chosen(&[&lo], &["lo"]), "", "the loopback has to be named");
     }
 
+    /// The same of interfaces that the kernel has.
+    #[test]
+    fn the_interface_with_a_link_is_chosen_of_those_that_are_here() {
+        polycast_testing::isolated(|| {
+            let run = |line: &str| {
+                let ran = std::process::Command::new("ip").args(line.split(' ')).status();
+                assert!(ran.is_ok_and(|status| status.success()), "ip {line}");
+            };
+            // The other end of the first wire is off.
+            for (name, other, address) in
+                [("wired", "w1", "192.0.2.1/28"), ("radio", "r1", "198.51.100.1/24")]
+            {
+                run(&format!("link add {name} type veth peer name {other}"));
+                run(&format!("address add {address} dev {name}"));
+                run(&format!("link set {name} up"));
+            }
+            run("address add 203.0.113.9/24 dev radio");
+            run("link set r1 up");
+            run("route add default dev wired metric 100");
+            let chosen = || resolve(None).unwrap().name;
+            polycast_testing::until("radio has a link", || chosen() == "radio");
+            run("route add default dev radio metric 600");
+            assert_eq!(chosen(), "radio");
+            run("link set w1 up");
+            polycast_testing::until("wired has a link, and the better route", || chosen() == "wired");
+            let second = Ipv4Addr::new(203, 0, 113, 9);
+            let found = of_address(second).unwrap();
+            assert_eq!((found.name.as_str(), found.address), ("radio", second));
+            run("link set radio down");
+            assert!(is_here(second) && of_address(second).is_err(), "it is here, and no packet leaves by it");
+            run("address del 203.0.113.9/24 dev radio");
+            assert!(!is_here(second));
+        });
+    }
+
     /// Default routes have no destination and no mask; the least metric is the best.
     #[test]
     fn default_routes_are_read_in_the_order_of_their_metrics() {

@@ -19,6 +19,7 @@ pub mod link_watch;
 pub mod neighbour;
 pub mod object;
 pub mod permit;
+pub mod port_in_use;
 pub mod priority;
 #[cfg(feature = "cluster")]
 pub mod probe;
