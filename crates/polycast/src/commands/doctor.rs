@@ -134,6 +134,7 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
         checks.push(Check::skipped("multicast", "there is no interface for it"));
     }
     checks::buffers(&mut checks);
+    checks::files(&mut checks);
     checks::store(Path::new(checks::MEMORY), &mut checks);
     #[cfg(feature = "cluster")]
     cluster::look(&args.local, &mut checks);

@@ -181,6 +181,11 @@ pub(super) fn say_news(news: &News, own: &Interface, from: Option<&str>, progres
     match news {
         News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
         News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
+        News::Mute(why) => progress.note(&format!(
+            "offers cannot be asked for by multicast from {} ({why}): those that announce themselves are heard; if none is, say \
+             --from HOST",
+            own.name
+        )),
         News::Searching { span, heard } => {
             let lines = silence(*span, *heard, own, from);
             progress.note(&lines.join("\n  "));
@@ -225,7 +230,8 @@ pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u1
         .map(|receiver| Printable(&receiver.name).to_string())
         .take(NAMED_MAX)
         .collect();
-    (!chained.is_empty()).then(|| {
+    // Where the path was lost for a reason, the report has it.
+    (!chained.is_empty() && report.path_lost.is_none()).then(|| {
         format!(
             "multicast did not reach {} within a second, so TCP carried the object there: a firewall may drop UDP port \
              {udp_port}, a switch may lack an IGMP querier, or take no packets of {} bytes (the MTU of {})",

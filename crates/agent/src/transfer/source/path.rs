@@ -125,6 +125,7 @@ impl Run {
         let told =
             Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;
+        self.pacing.set(rate);
         self.account.change_fabric(next.fabric);
         for guest in self.session.connected() {
             // One that is slower than the others has left the data channel for good.
