@@ -137,10 +137,7 @@ pub fn survey() -> io::Result<Vec<Link>> {
 /// There is no such interface with an IPv4 address.
 pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
     let all = survey()?;
-    let found = match wanted {
-        Some(text) => named(&all, text),
-        None => choose(&all, &default_routes()).map(|link| (link, link.addresses[0])),
-    };
+    let found = find(&all, wanted);
     match (found, all.iter().find(|link| link.is_loopback && link.is_usable())) {
         (Some((link, address)), _) => {
             Ok(Interface { name: link.name.clone(), address, mtu: mtu(&link.name)? })
@@ -155,6 +152,38 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
             let there = usable.map(|link| format!("{} ({})", link.name, link.addresses_text())).collect();
             Err(InterfaceError::Unknown { wanted: wanted.unwrap_or("at all").to_string(), there })
         }
+    }
+}
+
+/// Where one goes on that uses this address of the interface that was `wanted`, as [`resolve`] has found it, and is to go elsewhere:
+/// the address is gone, or the one is `at_large`, so that it may as well have the place that is the best now.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn elsewhere(wanted: Option<&str>, address: Ipv4Addr, at_large: bool) -> io::Result<Option<Interface>> {
+    let all = survey()?;
+    let Some((link, address)) = move_from(&all, find(&all, wanted), address, at_large) else {
+        return Ok(None);
+    };
+    Ok(Some(Interface { name: link.name.clone(), address, mtu: mtu(&link.name)? }))
+}
+
+/// The same of these interfaces; `best` is what one that begins now takes.
+fn move_from<'a>(
+    all: &[Link],
+    best: Option<(&'a Link, Ipv4Addr)>,
+    address: Ipv4Addr,
+    at_large: bool,
+) -> Option<(&'a Link, Ipv4Addr)> {
+    let now = all.iter().find(|link| link.addresses.contains(&address));
+    best.filter(|(best, _)| now.is_none_or(|now| at_large && now.name != best.name))
+}
+
+/// What is wanted, and where nothing is, what is best.
+fn find<'a>(all: &'a [Link], wanted: Option<&str>) -> Option<(&'a Link, Ipv4Addr)> {
+    match wanted {
+        Some(text) => named(all, text),
+        None => choose(all, &default_routes()).map(|link| (link, link.addresses[0])),
     }
 }
 
@@ -304,6 +333,22 @@ mod tests {
         let off = Link { has_carrier: false, ..radio.clone() };
         assert_eq!(chosen(&[&lo, &dark, &off], &["radio"]), "radio", "none has a link");
         assert_eq!(chosen(&[&lo], &["lo"]), "", "the loopback has to be named");
+    }
+
+    #[test]
+    fn one_goes_elsewhere_when_its_address_is_gone_and_when_it_may() {
+        let (wired, radio) = (link("wired", &["192.0.2.1", "192.0.2.9"]), link("radio", &["198.51.100.1"]));
+        let all = [wired.clone(), radio];
+        let own = |address: &str| address.parse().unwrap();
+        let goes = |best: usize, from: &str, at_large: bool| {
+            let best = Some((&all[best], all[best].addresses[0]));
+            move_from(&all, best, own(from), at_large).map(|(link, _)| link.name.clone())
+        };
+        assert_eq!(goes(1, "192.0.2.1", false), None, "it is well where it is");
+        assert_eq!(goes(1, "192.0.2.1", true).as_deref(), Some("radio"), "it may have a better place");
+        assert_eq!(goes(0, "192.0.2.9", true), None, "it is there already, by another address");
+        assert_eq!(goes(0, "192.0.2.2", false).as_deref(), Some("wired"), "its address is gone");
+        assert!(move_from(&all, None, own("192.0.2.2"), true).is_none(), "there is nowhere to go");
     }
 
     /// The same of interfaces that the kernel has.

@@ -81,6 +81,42 @@ fn those_that_are_away_are_named() {
     assert!(removed.status == 1 && removed.stderr.contains("c is not at the manager"), "{}", removed.stderr);
 }
 
+/// An agent follows its interface's address: its manager hears of the new one, and others reach it there.
+#[test]
+fn an_agent_is_where_its_interface_is() {
+    polycast_testing::isolated(|| {
+        let ip = |line: &str| {
+            let ran = std::process::Command::new("ip").args(line.split(' ')).status();
+            assert!(ran.is_ok_and(|status| status.success()), "ip {line}");
+        };
+        for line in
+            ["link set lo up", "link add e0 type veth peer name e1", "link set e1 up", "link set e0 up"]
+        {
+            ip(line);
+        }
+        ip("address add 10.77.0.2/24 dev e0");
+        let cluster = Cluster::start(&["a"]);
+        let (store, socket) = (cluster.place.path("store-b"), cluster.place.path("b.sock"));
+        let manager = cluster.managers[0].address();
+        let words = ["agent", "--manager", manager, "--name", "b", "--interface", "e0", "--insecure"];
+        let _b = Daemon::start(&[&words[..], &["--store", &store, "--socket", &socket]].concat());
+        let is_at = |status: &Value, address: &str| {
+            let of_b = |peer: &&Value| peer["name"] == "b";
+            let b = status["peers"].as_array().and_then(|peers| peers.iter().find(of_b));
+            b.is_some_and(|b| b["control_address"].as_str().is_some_and(|at| at.starts_with(address)))
+        };
+        cluster.await_status("a", |status| is_at(status, "10.77.0.2:"));
+        ip("address del 10.77.0.2/24 dev e0");
+        ip("address add 10.77.0.77/24 dev e0");
+        cluster.await_status("a", |status| is_at(status, "10.77.0.77:"));
+        let file = cluster.place.file("f", b"bytes");
+        let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+        let own = cluster.at("b", &["status"]).json();
+        assert_eq!(own["interface"], "10.77.0.77", "{own}");
+    });
+}
+
 /// Commands that wait for what the manager says tell that it is away, and go on when it is back.
 #[test]
 fn a_manager_that_is_away_is_named() {

@@ -408,8 +408,8 @@ impl Agent for Service {
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
             agent_name: shared.name.clone(),
-            interface_address: shared.interface.to_string(),
-            control_address: shared.control.to_string(),
+            interface_address: shared.interface().to_string(),
+            control_address: shared.place().control.to_string(),
             manager_address: shared.link.manager(),
             manager_connected: state == LinkState::Joined,
             manager_error: match state {
