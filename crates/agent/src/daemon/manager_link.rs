@@ -359,6 +359,8 @@ impl ManagerLink {
             name: agent.name,
             control_address: agent.control_address,
             silent_ms: agent.silent_ms,
+            unreachable_by: agent.unreachable_by,
+            unreachable_ms: agent.unreachable_ms,
         };
         (status.agents.into_iter().map(peer).collect(), status.lost.into_iter().map(peer).collect())
     }

@@ -404,6 +404,8 @@ impl Agent for Service {
             name: peer.name,
             control_address: peer.control_address,
             silent_ms: peer.silent_ms,
+            unreachable_by: peer.unreachable_by,
+            unreachable_ms: peer.unreachable_ms,
         };
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,

@@ -63,7 +63,8 @@ impl Run {
                 unreached.push(entry.name.clone());
             }
         }
-        self.spec.steering.set_fared(Fared { unreached, reached_all, took: None });
+        let (unreachable, reachable) = self.session.reached();
+        self.spec.steering.set_fared(Fared { unreached, reached_all, took: None, unreachable, reachable });
     }
 
     /// Goes on over another path, or without one where that cannot be.
