@@ -29,6 +29,7 @@ mod local;
 mod manager_link;
 mod objects;
 mod page;
+mod place;
 mod processes;
 mod removals;
 mod sends;
@@ -52,6 +53,7 @@ use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
 use objects::Objects;
+use place::{Place, Wish};
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::priority::Dscp;
@@ -63,7 +65,7 @@ use processes::Processes;
 use sends::Sends;
 use service::Service;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,8 +81,8 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// What all parts of the agent share.
 pub(crate) struct Shared {
     pub name: String,
-    pub interface: Ipv4Addr,
-    pub control: SocketAddr,
+    /// The listener to go on with, when the agent has moved.
+    pub moved: invite::Moved,
     /// Passes on what comes to the control port for a transfer.
     pub door: Door,
     /// How connections and packets between agents are sealed.
@@ -98,6 +100,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Where the agent is now.
+    pub(crate) fn place(&self) -> Place {
+        self.link.place()
+    }
+
+    /// Address of the interface that carries the transfers.
+    pub(crate) fn interface(&self) -> Ipv4Addr {
+        self.place().interface
+    }
+
     /// A user here has asked for an object, and is told where it is.
     pub(crate) fn used(&self, id: ObjectId) {
         if self.catalog.touch(id) {
@@ -147,6 +159,8 @@ pub struct Agent {
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
     invitations: Invitations,
+    /// Where it is to be.
+    wish: Wish,
     /// Its store goes with it.
     is_passing: bool,
     shutdown: watch::Sender<bool>,
@@ -212,21 +226,18 @@ impl Agent {
                 Some(listener.map_err(|error| AgentError::listen(address, &error))?)
             }
         };
-        let wanted = SocketAddr::from((interface.address, config.control_port.unwrap_or(CONTROL_PORT)));
+        let wish =
+            Wish { interface: config.interface.clone(), port: config.control_port, usual_port: CONTROL_PORT };
+        let wanted = SocketAddr::from((interface.address, wish.port.unwrap_or(CONTROL_PORT)));
         let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
-        let listener = TcpListener::bind(wanted).or_else(|error| match config.control_port {
-            None => TcpListener::bind((interface.address, 0)),
-            Some(_) => Err(error),
-        });
-        let listener = listener.map_err(refused)?;
-        let control = listener.local_addr().map_err(refused)?;
-        let me = Identity { name: name.clone(), address: interface.address, control_port: control.port() };
+        let (listener, place) = wish.listen(interface.address).map_err(refused)?;
+        tracing::info!(interface = %interface.name, address = %interface.address, "the agent's transfers go by");
+        let me = Identity { name: name.clone(), place: watch::Sender::new(place) };
         let link = ManagerLink::new(&config.manager, me, sealing.security())?;
         let shared = Arc::new(Shared {
             name,
-            interface: interface.address,
-            control,
-            door: Door::new(control),
+            moved: invite::Moved::default(),
+            door: Door::new(place.control),
             sealing,
             dscp: config.class()?,
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
@@ -249,6 +260,7 @@ impl Agent {
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
             shared,
+            wish,
             enrolment,
             local,
             http,
@@ -272,7 +284,7 @@ impl Agent {
     /// Where other agents reach it.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
-        self.shared.control
+        self.shared.place().control
     }
 
     /// Where its page with metrics is, if the settings have one.
@@ -302,12 +314,13 @@ impl Agent {
             local,
             http,
             invitations,
+            wish,
             is_passing,
             shutdown: ending,
         } = self;
-        tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
+        tracing::info!(name = %shared.name, control = %shared.place().control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
-        let answering = Answering::start(&shared);
+        let following = Following::start(&shared, wish);
         let service =
             Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
         let asking = tokio::spawn(objects.run(ending.subscribe()));
@@ -354,7 +367,7 @@ impl Agent {
         let _ = tokio::time::timeout(FAREWELL, expiring).await;
         let _ = tokio::time::timeout(FAREWELL, removing).await;
         let _ = tokio::time::timeout(FAREWELL, asking).await;
-        drop(answering);
+        drop(following);
         tracing::info!("the agent has ended");
         outcome
     }
@@ -401,7 +414,7 @@ impl Answering {
     fn start(shared: &Shared) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&ends);
-        match Answerer::open(shared.interface, &shared.name) {
+        match Answerer::open(shared.interface(), &shared.name) {
             Ok(answerer) => {
                 std::thread::spawn(move || answerer.run(&|| ended.load(Ordering::Relaxed), &mut |_, _| {}));
             }
@@ -409,6 +422,24 @@ impl Answering {
             Err(error) => tracing::info!(%error, "no answers for the doctors of other machines"),
         }
         Answering(ends)
+    }
+}
+
+/// A thread that keeps the agent where its interface is; it ends when this is dropped.
+struct Following(Arc<AtomicBool>);
+
+impl Following {
+    fn start(shared: &Arc<Shared>, wish: Wish) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (shared, ended) = (Arc::clone(shared), Arc::clone(&ends));
+        std::thread::spawn(move || place::follow(&shared, &wish, &ended));
+        Following(ends)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

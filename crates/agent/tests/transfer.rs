@@ -272,6 +272,18 @@ fn a_granted_rate_is_kept() {
     assert!(report.seconds > ideal * 0.95, "{} s, ideal {ideal} s", report.seconds);
 }
 
+/// The rate is that of all that the source sends: one that multicast does not reach gets its bytes no faster.
+#[test]
+fn a_granted_rate_is_kept_over_tcp_too() {
+    let rate = polycast_types::Rate(50_000_000);
+    let path = Path::Multicast { group: group(), rate: Some(rate), attempts: None, outer: Vec::new() };
+    let options = Options { loss: 1.0, path_timeout: Duration::from_millis(100), ..patient() };
+    let (report, _) = deliver(&bytes(5_000_000), 1, path, &options);
+    assert_eq!(report.receivers[0].fabric, "tcp-chain");
+    let ideal = 5e6 * 8.0 / 50e6;
+    assert!(report.seconds > ideal * 0.95, "{} s, ideal {ideal} s", report.seconds);
+}
+
 /// A transfer of which there is a second at least.
 fn slow_multicast() -> Path {
     let rate = Some(polycast_types::Rate(100_000_000));

@@ -153,7 +153,7 @@ impl Manager for Service {
         }
         check_version(request.into_inner().protocol_version)?;
         let snapshot = self.core()?.snapshot();
-        let now = snapshot.now;
+        let (now, unreachable) = (snapshot.now, snapshot.unreachable);
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
             scheduler: snapshot.scheduler.to_string(),
@@ -161,10 +161,15 @@ impl Manager for Service {
             agents: snapshot
                 .agents
                 .into_iter()
-                .map(|(name, member)| AgentStatus {
-                    name,
-                    control_address: convert::address(member.address),
-                    silent_ms: now.since(member.heard_at).as_millis(),
+                .map(|(name, member)| {
+                    let unreachable = unreachable.get(&name);
+                    AgentStatus {
+                        control_address: convert::address(member.address),
+                        silent_ms: now.since(member.heard_at).as_millis(),
+                        unreachable_by: unreachable.map_or_else(String::new, |said| said.by.clone()),
+                        unreachable_ms: unreachable.map_or(0, |said| now.since(said.said_at).as_millis()),
+                        name,
+                    }
                 })
                 .collect(),
             leases: snapshot.leases.into_iter().map(lease_status).collect(),
@@ -183,8 +188,8 @@ impl Manager for Service {
                 .into_iter()
                 .map(|(name, heard_at)| AgentStatus {
                     name,
-                    control_address: String::new(),
                     silent_ms: now.since(heard_at).as_millis(),
+                    ..AgentStatus::default()
                 })
                 .collect(),
         }))

@@ -3,10 +3,11 @@
 use crate::tls::{PeerNames, Pipe, SealError, Security};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection that fails.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,12 @@ const READ_LEN: usize = 64 << 10;
 static UNSENT_MAX: libc::c_int = 16 << 10;
 /// and what on a connection before the other end has shown its key.
 const FIRST_READ_LEN: usize = 4 << 10;
+/// So many round trips are between a word and the answer at most: a lost packet costs some.
+const PATIENT_ROUND_TRIPS: u32 = 4;
+/// No way is so long that an answer takes longer.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+/// While a connection is made it is looked so often whether it is still wanted.
+const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
 impl FrameStream {
     /// Takes over a connection.
@@ -135,7 +142,20 @@ impl FrameStream {
         timeout: Duration,
         security: Option<&Security>,
     ) -> Result<Self, FrameError> {
-        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        Self::connect_unless(address, timeout, security, &|| false)
+    }
+
+    /// The same; it is given up as soon as `ends` says so.
+    ///
+    /// # Errors
+    /// As [`FrameStream::connect`], and of kind `Interrupted` where it was given up.
+    pub fn connect_unless(
+        address: SocketAddr,
+        timeout: Duration,
+        security: Option<&Security>,
+        ends: &dyn Fn() -> bool,
+    ) -> Result<Self, FrameError> {
+        let stream = open(address, timeout, ends)?;
         let Some(security) = security else { return Ok(Self::new(stream)?) };
         prepare(&stream)?;
         Ok(Self::over(Pipe::connected(stream, security)?))
@@ -159,13 +179,48 @@ impl FrameStream {
         self.pipe.stream().peer_addr().ok()
     }
 
+    /// How long a packet takes to the other end and back, as the kernel has measured it; `None` where it has not yet, as on a way
+    /// so long that it began to doubt the first packet.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        // SAFETY: all zeros is a valid value of this plain structure of integers.
+        #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes into `info`, which is as long, and the length into `len`; both outlive
+        // the call.
+        #[allow(unsafe_code, reason = "as above")]
+        let failed = unsafe {
+            libc::getsockopt(
+                self.as_fd().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        (failed == 0 && info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()))
+    }
+
+    /// How long to wait for what the other end says at once: so long at least, and longer where the way is long.
+    #[must_use]
+    pub fn patience(&self, least: Duration) -> Duration {
+        let wanted = self.round_trip().map_or(PATIENCE_MAX, |round_trip| round_trip * PATIENT_ROUND_TRIPS);
+        least.max(wanted.min(PATIENCE_MAX))
+    }
+
     /// Queues a frame and sends what the connection takes now.
     ///
     /// # Errors
     /// The connection is broken.
     pub fn send(&mut self, control: &Control<'_>) -> Result<(), FrameError> {
-        control.emit(&mut self.outgoing);
+        self.queue(control);
         self.flush()
+    }
+
+    /// Queues a frame; [`FrameStream::flush`] and [`FrameStream::flush_some`] send it.
+    pub fn queue(&mut self, control: &Control<'_>) {
+        control.emit(&mut self.outgoing);
     }
 
     /// Bytes that wait to be sent.
@@ -179,19 +234,32 @@ impl FrameStream {
     /// # Errors
     /// The connection is broken.
     pub fn flush(&mut self) -> Result<(), FrameError> {
-        while self.written < self.outgoing.len() {
-            match self.pipe.write(&self.outgoing[self.written..]) {
+        self.flush_some(usize::MAX).map(drop)
+    }
+
+    /// Sends at most so many bytes of what the connection takes now; gives how many.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn flush_some(&mut self, most: usize) -> Result<usize, FrameError> {
+        let begin = self.written;
+        let end = self.outgoing.len().min(begin.saturating_add(most));
+        while self.written < end {
+            match self.pipe.write(&self.outgoing[self.written..end]) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => self.written += n,
-                Err(error) if error.is_wait() => return Ok(()),
+                Err(error) if error.is_wait() => return Ok(self.written - begin),
                 Err(error) if error.is_interrupted() => {}
                 Err(error) => return Err(error),
             }
         }
         self.pipe.flush()?;
-        self.outgoing.clear();
-        self.written = 0;
-        Ok(())
+        let sent = self.written - begin;
+        if self.written == self.outgoing.len() {
+            self.outgoing.clear();
+            self.written = 0;
+        }
+        Ok(sent)
     }
 
     /// Reads what has come; gives whether anything has.
@@ -299,6 +367,35 @@ impl FrameStream {
     }
 }
 
+/// Opens a connection, and looks meanwhile whether it is still wanted.
+fn open(address: SocketAddr, timeout: Duration, ends: &dyn Fn() -> bool) -> io::Result<TcpStream> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => return Ok(socket.into()),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    let begun = Instant::now();
+    loop {
+        let left = timeout.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
+        }
+        if ends() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+        let span = rustix::time::Timespec::try_from(left.min(CONNECT_LOOK)).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&span)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return socket.take_error()?.map_or_else(|| Ok(socket.into()), Err),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)
@@ -321,6 +418,56 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (FrameStream::stranger(listener.accept().unwrap().0, None).unwrap(), other)
+    }
+
+    /// What is queued goes out in pieces, and comes as it is.
+    #[test]
+    fn a_frame_goes_out_in_pieces() {
+        let (mut near, mut far) = pair();
+        let payload = vec![7; 50_000];
+        near.queue(&Control::Group { index: 3, payload: &payload });
+        let (queued, mut pieces) = (near.queued(), Vec::new());
+        while near.queued() > 0 {
+            pieces.push(near.flush_some(16 << 10).unwrap());
+        }
+        assert_eq!(pieces.iter().sum::<usize>(), queued);
+        assert!(pieces.len() > 3 && pieces.iter().all(|piece| *piece <= 16 << 10), "{pieces:?}");
+        let mut came = vec![0; queued];
+        std::io::Read::read_exact(&mut far, &mut came).unwrap();
+        assert!(came.ends_with(&payload));
+    }
+
+    /// One that nobody takes any more is not waited for, however long it may take.
+    #[test]
+    fn connecting_ends_when_it_is_not_wanted_any_more() {
+        // A listener whose queue is full answers no more.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let mut taken = Vec::new();
+        let outcome = loop {
+            let looks = std::cell::Cell::new(0);
+            let ends = || looks.replace(looks.get() + 1) >= 3;
+            match FrameStream::connect_unless(address, 10 * HANG, None, &ends) {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            matches!(&outcome, FrameError::Io(error) if error.kind() == io::ErrorKind::Interrupted),
+            "{outcome}"
+        );
+        drop(taken);
+    }
+
+    /// Where the way is short, nothing is waited for longer than before.
+    #[test]
+    fn the_way_to_the_other_end_is_known() {
+        let (near, _far) = pair();
+        let round_trip = near.round_trip().expect("the handshake has measured it");
+        assert!(round_trip < HANG, "{round_trip:?}");
+        assert_eq!(near.patience(HANG), HANG);
     }
 
     /// Reads until something came or the connection failed.

@@ -20,6 +20,7 @@ pub mod link_watch;
 pub mod neighbour;
 pub mod object;
 pub mod permit;
+pub mod port_in_use;
 pub mod priority;
 #[cfg(feature = "cluster")]
 pub mod probe;

@@ -10,8 +10,10 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The multicast group of changes of interfaces.
+/// The multicast groups of changes of interfaces, of IPv4 addresses and of IPv4 routes.
 const GROUP_LINK: u32 = 1;
+const GROUP_ADDRESS: u32 = 0x10;
+const GROUP_ROUTE: u32 = 0x40;
 const HEADER_LEN: usize = 16;
 /// What follows the header in a message about an interface: family, type, index, flags, mask.
 const INTERFACE_LEN: usize = 16;
@@ -32,12 +34,17 @@ impl LinkWatch {
     /// # Errors
     /// The kernel refuses.
     pub fn open() -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUP_LINK))?;
-        let watch = LinkWatch { socket, buffer: vec![0; BUFFER_LEN] };
+        let watch = Self::of(GROUP_LINK)?;
         watch.ask()?;
         Ok(watch)
+    }
+
+    /// Begins to listen to these groups.
+    fn of(groups: u32) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        Ok(LinkWatch { socket, buffer: vec![0; BUFFER_LEN] })
     }
 
     /// Asks for the state of all interfaces.
@@ -69,6 +76,43 @@ impl LinkWatch {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// Hears that something has changed: an interface, an IPv4 address, or a route.
+#[derive(Debug)]
+pub struct NetworkWatch(LinkWatch);
+
+impl NetworkWatch {
+    /// Begins to listen in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn open() -> io::Result<Self> {
+        LinkWatch::of(GROUP_LINK | GROUP_ADDRESS | GROUP_ROUTE).map(NetworkWatch)
+    }
+
+    /// Whether the kernel has said something since the last call.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn heard(&mut self) -> io::Result<bool> {
+        let mut heard = false;
+        loop {
+            match recv(self.0.socket.as_raw_fd(), &mut self.0.buffer, MsgFlags::empty()) {
+                // Where words were lost there were some.
+                Ok(_) | Err(Errno::ENOBUFS) => heard = true,
+                Err(Errno::EAGAIN) => return Ok(heard),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for NetworkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -155,6 +199,24 @@ mod tests {
         // The answer to a question of netlink is there when the question has been asked.
         heard.extend(watch.changes().unwrap());
         assert!(heard.iter().any(|(of, _)| *of == index), "{heard:?}");
+    }
+
+    #[test]
+    fn a_change_of_an_address_is_heard() {
+        polycast_testing::isolated(|| {
+            let mut watch = NetworkWatch::open().unwrap();
+            assert!(!watch.heard().unwrap(), "nothing has changed");
+            let run = |line: &str| {
+                let ran = std::process::Command::new("ip").args(line.split(' ')).status();
+                assert!(ran.is_ok_and(|status| status.success()), "ip {line}");
+            };
+            for line in
+                ["link set lo up", "address add 10.77.0.1/24 dev lo", "address del 10.77.0.1/24 dev lo"]
+            {
+                run(line);
+                assert!(watch.heard().unwrap(), "{line}");
+            }
+        });
     }
 
     #[test]

@@ -21,13 +21,31 @@ use crate::exit::{Exit, Failure};
 use crate::logging;
 use crate::output::{self, Format};
 use polycast_agent::transfer::TransferError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Below this the run-time itself cannot begin.
 const FILES_MIN: u64 = 32;
 
+/// No more files than these are asked for.
+const FILES_MAX: u64 = 1 << 20;
+
+/// Asks for as many files as this user may have open: shells and services are given few at first. Gives how many it may have;
+/// `None` is no limit.
+fn allow_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
+    if limit.current.is_none_or(|current| current >= most) {
+        return limit.current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }) {
+        Ok(()) => Some(most),
+        Err(_) => limit.current,
+    }
+}
+
 /// Whether a program may open as many files as it needs to begin.
 fn check_files() -> Result<(), Failure> {
-    match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+    match allow_files() {
         Some(files) if files < FILES_MIN => {
             let message = format!("a program may open {files} files here, and needs {FILES_MIN} to begin");
             Err(Failure::input(message).hint("allow more before it starts, as with: ulimit -n 1024"))

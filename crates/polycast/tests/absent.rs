@@ -81,6 +81,72 @@ fn those_that_are_away_are_named() {
     assert!(removed.status == 1 && removed.stderr.contains("c is not at the manager"), "{}", removed.stderr);
 }
 
+fn ip(line: &str) {
+    let ran = std::process::Command::new("ip").args(line.split(' ')).status();
+    assert!(ran.is_ok_and(|status| status.success()), "ip {line}");
+}
+
+/// A cluster with a at the loopback interface, and b at another one, which has the address 10.77.0.2 at first.
+fn apart(interface: &str) -> (Cluster, Daemon) {
+    for line in ["link set lo up", "link add e0 type veth peer name e1", "link set e1 up", "link set e0 up"] {
+        ip(line);
+    }
+    ip("address add 10.77.0.2/24 dev e0");
+    let cluster = Cluster::start(&["a"]);
+    let (store, socket) = (cluster.place.path("store-b"), cluster.place.path("b.sock"));
+    let manager = cluster.managers[0].address();
+    let words = ["agent", "--manager", manager, "--name", "b", "--interface", interface, "--insecure"];
+    let b = Daemon::start(&[&words[..], &["--store", &store, "--socket", &socket]].concat());
+    cluster.await_status("a", |status| is_at(status, "10.77.0.2:"));
+    (cluster, b)
+}
+
+/// What a status says of b.
+fn of_b(status: &Value) -> Option<&Value> {
+    status["peers"].as_array()?.iter().find(|peer| peer["name"] == "b")
+}
+
+fn is_at(status: &Value, address: &str) -> bool {
+    let at = of_b(status).and_then(|b| b["control_address"].as_str());
+    at.is_some_and(|at| at.starts_with(address))
+}
+
+/// An agent follows its interface's address: its manager hears of the new one, and others reach it there.
+#[test]
+fn an_agent_is_where_its_interface_is() {
+    polycast_testing::isolated(|| {
+        let (cluster, _b) = apart("e0");
+        ip("address del 10.77.0.2/24 dev e0");
+        ip("address add 10.77.0.77/24 dev e0");
+        cluster.await_status("a", |status| is_at(status, "10.77.0.77:"));
+        let file = cluster.place.file("f", b"bytes");
+        let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+        let own = cluster.at("b", &["status"]).json();
+        assert_eq!(own["interface"], "10.77.0.77", "{own}");
+    });
+}
+
+/// An agent whose manager hears it, and that is not where it says, is not well: its peers' status names who could not reach it.
+#[test]
+fn an_agent_that_cannot_be_reached_is_named() {
+    polycast_testing::isolated(|| {
+        // It is to have this address and no other.
+        let (cluster, _b) = apart("10.77.0.2");
+        ip("address del 10.77.0.2/24 dev e0");
+        let file = cluster.place.file("f", b"bytes");
+        let send = |id: &str| cluster.at("a", &["send", &file, "--to", "b", "--id", id]);
+        let failed = send("1");
+        assert!(failed.status == 1 && failed.stderr.contains("cannot be reached"), "{}", failed.stderr);
+        let said_by = |status: &Value| of_b(status).map(|b| b["unreachable"]["by"].clone());
+        cluster.await_status("a", |status| said_by(status) == Some("a".into()));
+        ip("address add 10.77.0.2/24 dev e0");
+        let sent = send("2");
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+        cluster.await_status("a", |status| said_by(status) == Some(Value::Null));
+    });
+}
+
 /// Commands that wait for what the manager says tell that it is away, and go on when it is back.
 #[test]
 fn a_manager_that_is_away_is_named() {

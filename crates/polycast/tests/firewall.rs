@@ -42,6 +42,22 @@ fn without_multicast_an_offer_needs_tcp_only() {
     assert_eq!(fabrics(&lan.deliver(3, &["--from", &from])), ["tcp-chain"; 3]);
 }
 
+/// A host that may not send multicast sends everything over TCP, and one that may not ask for offers hears of them.
+#[test]
+fn a_host_that_may_not_send_multicast_does_without() {
+    const ALL_MULTICAST: &str = "ip daddr 224.0.0.0/4 drop";
+    let Some(lan) = Lan::new() else { return };
+    lan.keep_in(0, ALL_MULTICAST);
+    let report = lan.deliver(2, &["--from", &address(0)]);
+    assert_eq!(fabrics(&report), ["tcp-chain"; 2]);
+    let why = report["path_lost"].as_str().unwrap();
+    assert!(why.starts_with(&format!("no multicast on {}: Operation not permitted", address(0))), "{why}");
+    assert!(why.ends_with("a firewall or a sandbox of this host forbids it"), "{why}");
+    lan.keep_in(0, "");
+    (1..HOSTS).for_each(|host| lan.keep_in(host, ALL_MULTICAST));
+    assert_eq!(fabrics(&lan.deliver(2, &[])), ["ip-multicast"; 2]);
+}
+
 #[test]
 fn agents_need_the_documented_ports_only() {
     let Some(lan) = Lan::new() else { return };

@@ -98,6 +98,71 @@ fn alone(test: impl FnOnce() + Send) {
     });
 }
 
+/// Another program has the port of announcements for itself: the offer goes on, and each end says what is in the way.
+#[test]
+fn where_another_program_has_the_port_offers_go_on() {
+    alone(|| {
+        let _taken = std::net::UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
+        let taken = format!("UDP port {PORT} is in use by ");
+        let holder = format!("(process {})", std::process::id());
+        let place = Place::new();
+        let file = place.file("object.bin", b"bytes");
+        for (more, fabric) in [(&[][..], "tcp-chain"), (&["--udp-port", "20067"][..], "ip-multicast")] {
+            let out = place.path(fabric);
+            let words = ["offer", &file, "--receivers", "1", "--slow", "wait", "--interface", "lo", "--json"];
+            let offer = Talking::begin(&[&words[..], more].concat());
+            let event = offer.first_event();
+            let why = event["unannounced"].as_str().unwrap();
+            assert!(why.starts_with(&taken) && why.contains(&holder), "{why}");
+            let code = event["code"].as_str().unwrap();
+            let alone = end(begin(&["accept", code, "--out", &out, "--interface", "lo"]));
+            assert_eq!(alone.status, 1, "{}", alone.stderr);
+            assert!(
+                alone.stderr.contains(&taken) && alone.stderr.contains("--from HOST"),
+                "{}",
+                alone.stderr
+            );
+            let from =
+                end(begin(&["accept", code, "--from", "127.0.0.1", "--out", &out, "--interface", "lo"]));
+            assert_eq!(from.status, 0, "{}", from.stderr);
+            let offered = offer.end();
+            assert_eq!(offered.status, 0, "{}", offered.stderr);
+            assert_eq!(offered.json()["receivers"][0]["fabric"], fabric, "{}", offered.stdout);
+        }
+        let doctor = end(begin(&["doctor", "--interface", "lo", "--json"])).json();
+        let checks = doctor["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["name"] == "ports").unwrap()["found"].as_str().unwrap();
+        assert!(found.starts_with(&taken) && found.ends_with(&holder), "{found}");
+    });
+}
+
+/// A second address of an interface is as good as the first, named or chosen by the kernel.
+#[test]
+fn every_address_of_an_interface_can_be_used() {
+    alone(|| {
+        for address in ["10.77.0.1/24", "10.78.0.1/24"] {
+            let added = Command::new("ip").args(["address", "add", address, "dev", "lo"]).status();
+            assert!(added.is_ok_and(|status| status.success()));
+        }
+        let place = Place::new();
+        let (file, out) = (place.file("object.bin", b"bytes"), place.path("out"));
+        let words = ["offer", &file, "--receivers", "1", "--interface", "10.78.0.1", "--json"];
+        let offer = Talking::begin(&words);
+        let event = offer.first_event();
+        assert_eq!(
+            (&event["address"], &event["interface"], &event["unannounced"]),
+            (&"10.78.0.1".into(), &"lo".into(), &serde_json::Value::Null)
+        );
+        let code = event["code"].as_str().unwrap();
+        let accepted = end(begin(&["accept", code, "--from", "10.78.0.1", "--out", &out]));
+        assert_eq!(accepted.status, 0, "{}", accepted.stderr);
+        assert_eq!(offer.end().status, 0);
+        let doctor = end(begin(&["doctor", "--interface", "10.77.0.1", "--json"])).json();
+        let found = doctor["checks"][0]["found"].as_str().unwrap();
+        assert!(found.starts_with("lo (10.77.0.1)"), "{found}");
+    });
+}
+
 #[test]
 fn of_several_offers_none_is_taken_that_is_not_named() {
     alone(|| {

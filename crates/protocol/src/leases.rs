@@ -23,7 +23,7 @@ mod set_up;
 mod state;
 mod words;
 
-pub use members::{Member, Presence, SessionsConfig};
+pub use members::{Member, Presence, SessionsConfig, Unreachable};
 pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
@@ -282,6 +282,9 @@ impl Leases {
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
             Input::Release { request, plan } => self.release(now, &request, plan),
+            Input::Reached { agent, unreachable, reachable } => {
+                self.members.note_reached(now, &agent, &unreachable, &reachable);
+            }
             Input::Fared { request, plan, unreached, reached_all, took } => {
                 self.fared(&request, plan, &unreached, reached_all, took);
             }
@@ -322,6 +325,12 @@ impl Leases {
     /// The agents, in the order of their names.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Member)> {
         self.members.iter()
+    }
+
+    /// What others say of a member that they cannot reach where it says that it is.
+    #[must_use]
+    pub fn unreachable(&self, name: &str) -> Option<&Unreachable> {
+        self.members.unreachable(name)
     }
 
     /// Agents that have not come back, and when they were heard of last.

@@ -43,6 +43,21 @@ const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// and how often it is looked whether it has.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// Where the agent's listener is put when the agent has moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moved(Mutex<Option<TcpListener>>);
+
+impl Moved {
+    /// It is to be listened here from now on.
+    pub(super) fn put(&self, listener: TcpListener) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    fn take(&self) -> Option<TcpListener> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// The agent's control listener.
 pub(super) struct Invitations {
     shared: Arc<Shared>,
@@ -97,6 +112,9 @@ impl Invitations {
     }
 
     fn turn(&mut self) {
+        if let Some(listener) = self.shared.moved.take() {
+            self.strangers = Strangers::new(listener, self.shared.sealing.security());
+        }
         let mut fds = Vec::new();
         self.strangers.descriptors(&mut fds);
         if let Err(error) = wait(&mut fds, Time::ZERO, None, LOOK_INTERVAL) {
@@ -430,7 +448,7 @@ fn receiver(
         } else {
             Rendezvous::At(invitation.source, invitation.handle)
         },
-        interface: shared.interface,
+        interface: shared.interface(),
         sink: Sink::Kept { path, keeper: keeper(shared, invitation, name) },
         options: shared.default_options(),
         cancel,

@@ -17,6 +17,7 @@ pub(super) use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub(super) use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
+use super::place::Place;
 use hyper_util::rt::TokioIo;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version, innermost};
@@ -27,7 +28,6 @@ use polycast_api::manager::{self as api, AgentId, AgentMessage, ManagerMessage};
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::{Remark, SealError, Security, Talk};
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -60,8 +60,8 @@ const ANSWER_LEN_MAX: usize = 32 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub name: String,
-    pub address: Ipv4Addr,
-    pub control_port: u16,
+    /// Where it is, which changes with the machine's address.
+    pub place: watch::Sender<Place>,
 }
 
 /// Whether a manager knows us.
@@ -147,6 +147,16 @@ impl ManagerLink {
         self.0.managers[at % self.0.managers.len()].0.clone()
     }
 
+    /// Where this agent is.
+    pub(crate) fn place(&self) -> Place {
+        *self.0.me.place.borrow()
+    }
+
+    /// This agent is somewhere else: its manager hears of it in a new session.
+    pub(crate) fn move_to(&self, place: Place) {
+        self.0.me.place.send_replace(place);
+    }
+
     pub(crate) fn state(&self) -> LinkState {
         self.0.state.borrow().clone()
     }
@@ -168,13 +178,15 @@ impl ManagerLink {
         let mut pause = PAUSES.0;
         let (begun, mut was_joined) = (Instant::now(), false);
         let mut remarks = Remarks::default();
+        let mut place = self.0.me.place.subscribe();
         loop {
-            let fault = match self.join().await {
+            let at = *place.borrow_and_update();
+            let fault = match self.join(at).await {
                 Ok((session, heartbeat)) => {
                     was_joined = true;
                     remarks = Remarks::default();
                     pause = PAUSES.0;
-                    self.talk(session, heartbeat).await
+                    self.talk(session, heartbeat, &mut place).await
                 }
                 Err(fault) => fault,
             };
@@ -203,6 +215,7 @@ impl ManagerLink {
                     }
                     self.away(&refusal.message);
                 }
+                Fault::Moved => continue,
                 // The manager has forgotten us: it is there, and only has to be told.
                 Fault::Refused(refusal) if refusal.kind == Kind::NotJoined => continue,
                 Fault::Refused(refusal) if refusal.kind == Kind::NotLeader => {
@@ -266,13 +279,17 @@ impl ManagerLink {
     }
 
     /// Begins a session; gives what the manager says in it, and how often to send a heartbeat.
-    async fn join(&self) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
+    async fn join(&self, at: Place) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
         let remark = Remark::default();
         // A connection that ends because its seal is wrong looks like any other that ends, except for the remark.
-        self.join_over(&remark).await.map_err(|fault| remark.take().map_or(fault, Fault::Seal))
+        self.join_over(&remark, at).await.map_err(|fault| remark.take().map_or(fault, Fault::Seal))
     }
 
-    async fn join_over(&self, remark: &Remark) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
+    async fn join_over(
+        &self,
+        remark: &Remark,
+        at: Place,
+    ) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
         let client = ManagerClient::new(self.connect(remark).await?);
         let mut client = client.max_decoding_message_size(ANSWER_LEN_MAX);
         let (outbox, messages) = mpsc::channel(MESSAGES_MAX);
@@ -280,8 +297,8 @@ impl ManagerLink {
         let join = api::Join {
             protocol_version: PROTOCOL_VERSION,
             agent: Some(AgentId { name: self.0.me.name.clone(), incarnation: self.0.incarnation }),
-            address: self.0.me.address.to_string(),
-            control_port: u32::from(self.0.me.control_port),
+            address: at.interface.to_string(),
+            control_port: u32::from(at.control.port()),
             leases,
         };
         // It is empty: there is room.
@@ -302,7 +319,12 @@ impl ManagerLink {
     }
 
     /// Sends heartbeats and takes in what the manager says, until something goes wrong.
-    async fn talk(&self, mut session: Streaming<ManagerMessage>, interval: Duration) -> Fault {
+    async fn talk(
+        &self,
+        mut session: Streaming<ManagerMessage>,
+        interval: Duration,
+        place: &mut watch::Receiver<Place>,
+    ) -> Fault {
         let mut beats = tokio::time::interval(interval);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -315,6 +337,8 @@ impl ManagerLink {
                         return Fault::unanswered();
                     }
                 }
+                // The sender lives as long as this link.
+                _ = place.changed() => return Fault::Moved,
                 message = session.message() => match message {
                     Ok(Some(ManagerMessage { message: Some(message) })) => self.table().take_in(message),
                     // A message that a later version has added says nothing to us.
@@ -335,6 +359,8 @@ impl ManagerLink {
             name: agent.name,
             control_address: agent.control_address,
             silent_ms: agent.silent_ms,
+            unreachable_by: agent.unreachable_by,
+            unreachable_ms: agent.unreachable_ms,
         };
         (status.agents.into_iter().map(peer).collect(), status.lost.into_iter().map(peer).collect())
     }
@@ -424,6 +450,9 @@ enum Fault {
     Unreachable(String),
     #[error("{0}")]
     Seal(SealError),
+    /// This agent has another address now.
+    #[error("this agent has moved")]
+    Moved,
 }
 
 impl Fault {
@@ -472,9 +501,11 @@ async fn in_time_stream(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn link(managers: &str) -> ManagerLink {
-        let me = Identity { name: "a".into(), address: Ipv4Addr::LOCALHOST, control_port: 1 };
+        let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
+        let me = Identity { name: "a".into(), place: watch::Sender::new(place) };
         ManagerLink::new(managers, me, None).unwrap()
     }
 

@@ -361,7 +361,7 @@ impl Sends {
             source,
             root: parse_hex(&send.object.root),
             receivers: Invited::Named(lease.receivers.clone()),
-            interface: self.shared.interface,
+            interface: self.shared.interface(),
             path: lease.path.clone(),
             options,
             cancel: Arc::clone(&cancel.engine),

@@ -410,12 +410,14 @@ impl Agent for Service {
             name: peer.name,
             control_address: peer.control_address,
             silent_ms: peer.silent_ms,
+            unreachable_by: peer.unreachable_by,
+            unreachable_ms: peer.unreachable_ms,
         };
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
             agent_name: shared.name.clone(),
-            interface_address: shared.interface.to_string(),
-            control_address: shared.control.to_string(),
+            interface_address: shared.interface().to_string(),
+            control_address: shared.place().control.to_string(),
             manager_address: shared.link.manager(),
             manager_connected: state == LinkState::Joined,
             manager_error: match state {

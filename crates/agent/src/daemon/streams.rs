@@ -82,7 +82,7 @@ impl Streams {
         }
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
-        let interface = interface::of_address(self.shared.interface).map_err(internal)?;
+        let interface = interface::of_address(self.shared.interface()).map_err(internal)?;
         let secret = self.draws_secret().then(Secret::fresh);
         let seal = self.seal(handle, secret.as_ref())?;
         let sender =
@@ -276,7 +276,7 @@ impl Streams {
             }
             other => {
                 let options = ReceiverOptions {
-                    interface: self.shared.interface,
+                    interface: self.shared.interface(),
                     stream: Handle(handle),
                     source: address,
                     hold: ear.hold,

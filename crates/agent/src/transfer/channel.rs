@@ -26,6 +26,15 @@ pub(crate) enum Work {
     Patch(Vec<u64>),
 }
 
+/// What keeps work from being sent.
+#[derive(Debug)]
+pub(crate) enum ChannelError {
+    /// The network, or this host, does not take it.
+    Socket(io::Error),
+    /// The object cannot be read.
+    Read(io::Error),
+}
+
 /// Sends work in order; what the socket does not take stays queued.
 pub(crate) struct Channel {
     sender: DataSender,
@@ -83,19 +92,24 @@ impl Channel {
         self.sender.limit_queue(bytes as usize)
     }
 
+    /// Forgets what waits: it is sent no more, or by other ways.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
     /// Other headers of the network's own before datagrams from now on, of the same length.
     pub(crate) fn set_outer(&mut self, outer: Vec<Vec<u8>>) {
         self.sender.set_outer(outer);
     }
 
     /// Sends `work`, or queues it behind what waits already.
-    pub(crate) fn send(&mut self, work: Work, supply: &mut Supply) -> io::Result<()> {
+    pub(crate) fn send(&mut self, work: Work, supply: &mut Supply) -> Result<(), ChannelError> {
         self.queue.push_back(work);
         self.flush(supply)
     }
 
     /// Sends what is queued, as far as the socket takes it.
-    pub(crate) fn flush(&mut self, supply: &mut Supply) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, supply: &mut Supply) -> Result<(), ChannelError> {
         while let Some(work) = self.queue.pop_front() {
             let rest = match work {
                 Work::Run { round, sn, count, flags } => self.run(round, sn, count, flags, supply)?,
@@ -117,13 +131,14 @@ impl Channel {
         count: u32,
         flags: u8,
         supply: &mut Supply,
-    ) -> io::Result<Option<Work>> {
+    ) -> Result<Option<Work>, ChannelError> {
         let (mut sn, mut count) = (sn, count);
         while count > 0 {
             // The packet with the object's size is longer than the others: it goes by itself.
             let now = if sn == 0 { 1 } else { count.min(self.batch) };
             let now = supply.in_row(sn..sn + u64::from(now)) as u32;
-            let Lent { bytes: payload, tags } = supply.fragments(sn..sn + u64::from(now))?;
+            let lent = supply.fragments(sn..sn + u64::from(now));
+            let Lent { bytes: payload, tags } = lent.map_err(ChannelError::Read)?;
             let fragment_len = self.geometry.fragment_len as usize;
             let piece = |i: usize| &payload[i * fragment_len..payload.len().min((i + 1) * fragment_len)];
             let mut lens = [0; SEGMENTS_MAX];
@@ -145,7 +160,8 @@ impl Channel {
                 parts.push(IoSlice::new(&self.headers[i][..*len]));
                 parts.push(IoSlice::new(piece(i)));
             }
-            if !self.sender.send(&parts, 2, lens[0] + fragment_len)? {
+            let sent = self.sender.send(&parts, 2, lens[0] + fragment_len);
+            if !sent.map_err(ChannelError::Socket)? {
                 return Ok(Some(Work::Run { round, sn, count, flags }));
             }
             self.sent_bytes += payload.len() as u64;
@@ -156,12 +172,12 @@ impl Channel {
     }
 
     /// Sends a patch; gives it back where the socket is full.
-    fn patch(&mut self, sns: Vec<u64>, supply: &mut Supply) -> io::Result<Option<Work>> {
+    fn patch(&mut self, sns: Vec<u64>, supply: &mut Supply) -> Result<Option<Work>, ChannelError> {
         let mut sum = std::mem::take(&mut self.sum);
         sum.clear();
         let mut content_tag = None;
         for sn in &sns {
-            let lent = supply.fragments(*sn..*sn + 1)?;
+            let lent = supply.fragments(*sn..*sn + 1).map_err(ChannelError::Read)?;
             sum.resize(sum.len().max(lent.bytes.len()), 0);
             xor(&mut sum[..lent.bytes.len()], lent.bytes);
             content_tag = lent.tags.first().copied();
@@ -187,8 +203,8 @@ impl Channel {
             1 => put_tags(self.seal.as_ref(), &mut buffer[..len], content_tag.as_ref()),
             _ => put_tag_of_all(self.seal.as_ref(), &mut buffer[..len], &sum),
         }
-        let sent =
-            self.sender.send(&[IoSlice::new(&buffer[..len]), IoSlice::new(&sum)], 2, len + sum.len())?;
+        let parts = [IoSlice::new(&buffer[..len]), IoSlice::new(&sum)];
+        let sent = self.sender.send(&parts, 2, len + sum.len()).map_err(ChannelError::Socket)?;
         if sent {
             self.sent_bytes += sum.len() as u64;
             self.patched_bytes += sum.len() as u64;

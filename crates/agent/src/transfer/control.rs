@@ -235,6 +235,11 @@ impl Session {
         true
     }
 
+    /// The receivers whose agents could not be reached, and those whose agents have answered.
+    pub(super) fn reached(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        self.calls.reached()
+    }
+
     /// What the transport is to do next; everything else is done here.
     pub(super) fn poll(&mut self) -> Option<Event> {
         while let Some((name, why)) = self.calls.refused() {

@@ -7,6 +7,8 @@ use super::link::connect;
 use super::pairing::{Code, Pairing, same};
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sealing, receive};
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::interface;
+use polycast_net::port_in_use::PortInUse;
 use polycast_net::tls::Security;
 use polycast_net::udp::Beacon;
 use polycast_protocol::session::{Offer, Why};
@@ -17,10 +19,10 @@ use polycast_wire::discovery::{Announcement, CodeSign, Discovery, GROUP, PORT};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// Offers are asked for this often.
 const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -28,16 +30,19 @@ const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
 const GATHER_WITHIN: Duration = Duration::from_millis(250);
 /// Sources that begin together are heard within this.
 const TOGETHER_WITHIN: Duration = Duration::from_millis(20);
-/// An offer that had no place is asked again after this.
-const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
+/// An offer that had no place is asked again after this, and so is a source that did not answer; that one then after twice as
+/// long, and so on,
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// which is so often that it becomes no longer.
+const DOUBLINGS_MAX: u32 = 3;
 /// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What was found so far is said after this, and then now and then.
 const NEWS_INTERVAL: Duration = Duration::from_secs(3);
 /// An offer that was named and has no place is given up after this: a receiver that lost a place comes back before.
 const FULL_FOR: Duration = Duration::from_secs(3);
-/// How long a source may take to connect, and to say what it offers.
-const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long a source may take to connect, and to say what it offers: at the first try, then twice as long, and so on.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// A source that says that it offers its object again is believed so often.
 const AGAIN_MAX: u32 = 1_000;
 /// When offers have been none for so long, one of them was the one that was meant.
@@ -128,8 +133,12 @@ impl fmt::Display for Offers {
 
 /// Opens the discovery socket on an interface.
 pub(crate) fn beacon(interface: Ipv4Addr) -> Result<Beacon, TransferError> {
-    Beacon::open(interface, SocketAddrV4::new(GROUP.into(), PORT))
-        .map_err(|source| TransferError::Multicast { interface, source })
+    Beacon::open(interface, SocketAddrV4::new(GROUP.into(), PORT)).map_err(|source| {
+        match PortInUse::of(PORT, &source) {
+            Some(in_use) => TransferError::PortInUse(in_use),
+            None => TransferError::Multicast { interface, source },
+        }
+    })
 }
 
 /// Which offer is looked for, where, and for how long.
@@ -150,8 +159,10 @@ pub struct Search {
 pub enum News {
     /// There is an offer, and it is not for us.
     Passed(Announced, Unfit),
-    /// A source that was named does not answer yet.
+    /// A source does not answer yet.
     Away(SocketAddr, String),
+    /// Sources cannot be asked by multicast from here, for this reason; what they announce is still heard.
+    Mute(String),
     /// Nothing was found yet.
     Searching {
         /// For so long.
@@ -203,34 +214,45 @@ pub fn accept(
     let mut again = 0;
     loop {
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
-        let (handle, pairing) = (found.handle, found.pairing.clone());
+        let (handle, address, pairing) = (found.handle, found.address, found.pairing.clone());
+        spec.options.answer_within = seeker.patience(address);
         spec.rendezvous = Rendezvous::Announced(found.clone());
         // What is offered is told only to those that know the code.
         let found = match spec.security()? {
-            Some(security) => match ask(found.address, handle, Some(&security), &spec.cancel) {
-                Ok(known) => Announced { sign: found.sign, pairing, ..known },
-                Err(error) => {
-                    seeker.reject(&found, error, on_news)?;
-                    continue;
+            Some(security) => {
+                let patience = (spec.options.answer_within, &*spec.cancel);
+                match ask(address, handle, Some(&security), patience) {
+                    Ok(known) => Announced { sign: found.sign, pairing, ..known },
+                    Err(error) if error.is_silence() => {
+                        seeker.try_later(address, &error, on_news);
+                        continue;
+                    }
+                    Err(error) => {
+                        seeker.reject(&found, error, on_news)?;
+                        continue;
+                    }
                 }
-            },
+            }
             None => found,
         };
         on_offer(&found)?;
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
+            Err(error) if error.is_silence() => seeker.try_later(address, &error, on_news),
             // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for. Or it
             // has just ended.
             Err(error) if !search.is_one() && error.is_turned_down() => {
                 tracing::info!(%error, "turned down, waiting for a place or another offer");
-                seeker.refused.insert(handle, Instant::now());
+                let again_at = seeker.clock.now() + AGAIN_AFTER;
+                seeker.tried(address).again_at = again_at;
             }
             // What is verified of it is kept; the time to look for it begins anew.
             Err(error) if error.comes_again() && search.handle.is_none() && again < AGAIN_MAX => {
                 tracing::info!(%error, "waiting for the source to offer it again");
                 again += 1;
                 seeker = Seeker { takes_any, ..Seeker::new(search) };
-                seeker.refused.insert(handle, Instant::now());
+                let again_at = seeker.clock.now() + AGAIN_AFTER;
+                seeker.tried(address).again_at = again_at;
             }
             outcome => return outcome,
         }
@@ -244,12 +266,23 @@ impl Search {
     }
 }
 
+/// A source that had no place, or did not answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    /// How often it did not answer.
+    silences: u32,
+    /// When it may be tried again.
+    again_at: Time,
+}
+
 /// One that looks for an offer.
 struct Seeker<'a> {
     search: &'a Search,
     clock: Clock,
-    /// Offers that had no place.
-    refused: BTreeMap<Handle, Instant>,
+    /// Sources that had no place, or did not answer.
+    tried: BTreeMap<SocketAddr, Tried>,
+    /// The caller has been told that sources cannot be asked.
+    is_mute: bool,
     /// What the caller has been told.
     told: BTreeSet<(Handle, Unfit)>,
     /// Keys of offers with a code, made once: `None` where it is another code.
@@ -274,7 +307,8 @@ impl<'a> Seeker<'a> {
         Seeker {
             search,
             clock: Clock::start(),
-            refused: BTreeMap::new(),
+            tried: BTreeMap::new(),
+            is_mute: false,
             told: BTreeSet::new(),
             keys: VecDeque::new(),
             versions: BTreeSet::new(),
@@ -309,6 +343,39 @@ impl<'a> Seeker<'a> {
             on_news(&News::Away(offer.address, error.to_string()));
         }
         Ok(())
+    }
+
+    /// How long a source may take now to connect, and to answer: longer at each try, and no longer than the user looks for one.
+    fn patience(&self, address: SocketAddr) -> Duration {
+        let times = self.tried.get(&address).map_or(0, |tried| tried.silences);
+        let wanted = ANSWER_WITHIN * (1 << times.min(DOUBLINGS_MAX));
+        let now = self.clock.now();
+        let left = self.search.timeout.map_or(wanted, |timeout| (Time::ZERO + timeout).since(now));
+        wanted.min(left).max(LOOK_INTERVAL)
+    }
+
+    /// A source did not answer: it is tried again, and meanwhile others are.
+    fn try_later(&mut self, address: SocketAddr, error: &TransferError, on_news: &mut dyn FnMut(&News)) {
+        let now = self.clock.now();
+        let tried = self.tried(address);
+        if tried.silences == 0 {
+            on_news(&News::Away(address, error.to_string()));
+        }
+        tried.again_at = now + AGAIN_AFTER * (1 << tried.silences.min(DOUBLINGS_MAX));
+        tried.silences += 1;
+    }
+
+    /// What is known of a source.
+    fn tried(&mut self, address: SocketAddr) -> &mut Tried {
+        if self.tried.len() == OFFERS_MAX && !self.tried.contains_key(&address) {
+            self.tried.clear();
+        }
+        self.tried.entry(address).or_default()
+    }
+
+    /// Whether a source is left alone just now.
+    fn waits(&self, address: SocketAddr) -> bool {
+        self.tried.get(&address).is_some_and(|tried| self.clock.now() < tried.again_at)
     }
 
     /// Whether the sign of an announcement from there may be looked at: that takes milliseconds, and any host can send signs.
@@ -411,7 +478,11 @@ impl<'a> Seeker<'a> {
         loop {
             self.look(cancel, on_news)?;
             for address in &self.search.from {
-                match ask(*address, self.search.handle.unwrap_or(Handle(0)), None, cancel) {
+                if self.waits(*address) {
+                    continue;
+                }
+                let patience = (self.patience(*address), cancel);
+                match ask(*address, self.search.handle.unwrap_or(Handle(0)), None, patience) {
                     Ok(offer) => {
                         if let Some(offer) = self.judge(offer, on_news) {
                             return Ok(offer);
@@ -420,7 +491,8 @@ impl<'a> Seeker<'a> {
                     Err(TransferError::Cancelled) => return Err(TransferError::Cancelled),
                     Err(error) => {
                         let why = error.to_string();
-                        self.heard |= matches!(error, TransferError::Refused(_));
+                        self.heard |= matches!(error, TransferError::Refused(_) | TransferError::NoOffer(_));
+                        self.tried(*address).silences += u32::from(error.is_silence());
                         if said.len() < OFFERS_MAX && said.insert(why.clone()) {
                             on_news(&News::Away(*address, why));
                         }
@@ -449,9 +521,9 @@ impl<'a> Seeker<'a> {
             let now = self.look(cancel, on_news)?;
             if now >= next_solicit {
                 next_solicit = now + SOLICIT_INTERVAL;
-                beacon
-                    .send(&Discovery::Solicit.emit())
-                    .map_err(|source| TransferError::Multicast { interface, source })?;
+                if let Err(error) = beacon.send(&Discovery::Solicit.emit()) {
+                    self.note_mute(interface, &error, on_news)?;
+                }
             }
             for _ in 0..DATAGRAMS_MAX {
                 let Some((datagram, from)) = beacon.receive(&mut buffer) else { break };
@@ -461,8 +533,7 @@ impl<'a> Seeker<'a> {
                     continue;
                 }
                 let Some(offer) = self.judge(offer, on_news) else { continue };
-                let waits = self.refused.get(&offer.handle).is_some_and(|at| at.elapsed() < AGAIN_AFTER);
-                if !waits && offers.len() < OFFERS_MAX {
+                if !self.waits(offer.address) && offers.len() < OFFERS_MAX {
                     // What was on air before has answered by now, if it was asked long enough ago.
                     decide_at.get_or_insert((now + TOGETHER_WITHIN).max(asked_at + GATHER_WITHIN));
                     offers.entry(offer.handle).or_insert(offer);
@@ -482,6 +553,23 @@ impl<'a> Seeker<'a> {
             let mut fds = [PollFd::from_borrowed_fd(beacon.as_fd(), PollFlags::IN)];
             wait(&mut fds, now, decide_at, LOOK_INTERVAL)?;
         }
+    }
+
+    /// Sources cannot be asked. They announce themselves now and then, so that they are found all the same, unless this machine
+    /// has another address by now.
+    fn note_mute(
+        &mut self,
+        interface: Ipv4Addr,
+        error: &io::Error,
+        on_news: &mut dyn FnMut(&News),
+    ) -> Result<(), TransferError> {
+        if !interface::is_here(interface) {
+            return Err(TransferError::AddressGone(interface));
+        }
+        if !std::mem::replace(&mut self.is_mute, true) {
+            on_news(&News::Mute(error.to_string()));
+        }
+        Ok(())
     }
 
     fn read(&mut self, datagram: &[u8]) -> Option<Announced> {
@@ -504,11 +592,11 @@ fn ask(
     address: SocketAddr,
     handle: Handle,
     security: Option<&Security>,
-    cancel: &AtomicBool,
+    (within, cancel): (Duration, &AtomicBool),
 ) -> Result<Announced, TransferError> {
-    let mut stream = connect(address, ANSWER_WITHIN, security)?;
+    let mut stream = connect(address, within, security, cancel)?;
     let nonce = fresh_salt();
-    question(&mut stream, &Control::Ask { handle, nonce }, cancel, |offered| Announced {
+    question(&mut stream, &Control::Ask { handle, nonce }, (within, cancel), |offered| Announced {
         address,
         handle: offered.handle,
         name: offered.name.to_string(),
@@ -524,12 +612,11 @@ fn ask(
 pub(super) fn pair(
     stream: &mut FrameStream,
     pairing: &Pairing,
-    handle: Handle,
-    name: &str,
-    cancel: &AtomicBool,
+    (handle, name): (Handle, &str),
+    patience: (Duration, &AtomicBool),
 ) -> Result<Hash, TransferError> {
     let nonce = fresh_salt();
-    let (challenge, proof) = question(stream, &Control::Ask { handle, nonce }, cancel, |offered| {
+    let (challenge, proof) = question(stream, &Control::Ask { handle, nonce }, patience, |offered| {
         (offered.challenge, offered.proof)
     })?;
     if !same(&proof, &pairing.of_source(handle, &nonce)) {
@@ -542,16 +629,17 @@ pub(super) fn pair(
 fn question<T>(
     stream: &mut FrameStream,
     words: &Control<'_>,
-    cancel: &AtomicBool,
+    (within, cancel): (Duration, &AtomicBool),
     read: impl FnOnce(&Offered<'_>) -> T,
 ) -> Result<T, TransferError> {
     let failed = |error| match error {
         FrameError::Wire(error) => TransferError::Protocol(error),
-        error => TransferError::Refused(format!("what is there is no offer ({error})")),
+        error @ FrameError::Seal(_) => TransferError::Refused(format!("what is there is no offer ({error})")),
+        error => TransferError::NoOffer(error.to_string()),
     };
     stream.send(words).map_err(failed)?;
-    let asked_at = Instant::now();
-    while asked_at.elapsed() < ANSWER_WITHIN {
+    let clock = Clock::start();
+    while clock.now() < Time::ZERO + within {
         if cancel.load(Ordering::Relaxed) {
             return Err(TransferError::Cancelled);
         }
@@ -564,7 +652,7 @@ fn question<T>(
         };
         stream.wait(std::time::Duration::from_millis(50))?;
     }
-    Err(TransferError::NoAnswer(Duration(ANSWER_WITHIN.as_nanos() as u64)))
+    Err(TransferError::NoAnswer(within))
 }
 
 #[cfg(test)]
@@ -600,7 +688,8 @@ mod tests {
             });
             let mut stream = FrameStream::connect(address, polycast_testing::HANG, None).unwrap();
             let key = Pairing::matching(&code, handle, &sign).expect("the same code");
-            let proof = pair(&mut stream, &key, handle, "me", &AtomicBool::new(false));
+            let patience = (Duration(polycast_testing::HANG.as_nanos() as u64), &AtomicBool::new(false));
+            let proof = pair(&mut stream, &key, (handle, "me"), patience);
             match knows {
                 true => assert_eq!(proof.unwrap(), key.of_receiver(handle, &[3; 32], "me")),
                 false => assert!(matches!(proof, Err(TransferError::Contradiction(_)))),
@@ -668,6 +757,31 @@ mod tests {
         let last = now + (SIGNS_INTERVAL - Duration::from_millis(1));
         assert!(!seeker.may_look(last, from(1)), "it is the same second");
         assert!(seeker.may_look(now + SIGNS_INTERVAL, from(1)), "it is another second");
+    }
+
+    /// A source that does not answer is tried again, has longer each time, and is spoken of once.
+    #[test]
+    fn a_silent_source_is_tried_again_and_has_longer() {
+        let seconds = Duration::from_secs;
+        let search = Search { timeout: Some(seconds(3_600)), ..Search::default() };
+        let (mut seeker, mut said) = (Seeker::new(&search), 0);
+        let (silent, other) = (announced(7, 9, None).address, announced(7, 10, None).address);
+        let silence = TransferError::NoAnswer(ANSWER_WITHIN);
+        assert!(silence.is_silence());
+        let mut had = Vec::new();
+        for _ in 0..6 {
+            had.push(seeker.patience(silent));
+            seeker.try_later(silent, &silence, &mut |_| said += 1);
+            assert!(seeker.waits(silent) && !seeker.waits(other));
+        }
+        assert_eq!(had, [2, 4, 8, 16, 16, 16].map(seconds));
+        assert_eq!((said, seeker.patience(other)), (1, seconds(2)));
+        for port in 0..3 * OFFERS_MAX as u16 {
+            seeker.try_later(announced(7, port, None).address, &silence, &mut |_| ());
+        }
+        assert!(seeker.tried.len() <= OFFERS_MAX, "any host can announce offers");
+        let soon = Search { timeout: Some(seconds(1)), ..Search::default() };
+        assert!(Seeker::new(&soon).patience(silent) <= seconds(1), "the user waits no longer");
     }
 
     /// An announcement that leads nowhere is left, and others are tried, for some time.

@@ -58,7 +58,7 @@ impl Listen {
             Listen::Rather(port) => at(*port).or_else(|_| at(0)),
             Listen::Shared(door) => {
                 let desk = door.desk(handle, side)?;
-                return Ok((Strangers::at_desk(desk, security.is_some()), door.0.address));
+                return Ok((Strangers::at_desk(desk, security.is_some()), door.address()));
             }
         }?;
         listener.set_nonblocking(true)?;
@@ -73,7 +73,7 @@ pub struct Door(Arc<Hall>);
 
 #[derive(Debug)]
 struct Hall {
-    address: SocketAddr,
+    address: Mutex<SocketAddr>,
     desks: Mutex<BTreeMap<(Handle, Side), Arc<Queue>>>,
 }
 
@@ -125,7 +125,16 @@ impl Door {
     /// The door of an agent that listens there.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        Door(Arc::new(Hall { address, desks: Mutex::default() }))
+        Door(Arc::new(Hall { address: Mutex::new(address), desks: Mutex::default() }))
+    }
+
+    /// The agent listens there from now on. Transfers that run have told the address before.
+    pub(crate) fn move_to(&self, address: SocketAddr) {
+        *self.0.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+
+    fn address(&self) -> SocketAddr {
+        *self.0.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn desks(&self) -> MutexGuard<'_, BTreeMap<(Handle, Side), Arc<Queue>>> {

@@ -4,13 +4,14 @@
 use super::bell::Bell;
 use super::door::Side;
 use super::error::TransferError;
-use super::invite::{Invitation, invite};
+use super::invite::{Invitation, NotJoining, invite};
 use super::pairing::Pairing;
 use super::steering::Steering;
 use super::strangers::Strangers;
 use super::{Options, Sealing, SourceSpec};
 use polycast_net::tls::Security;
 use polycast_types::Handle;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -63,7 +64,7 @@ impl Entrance {
 }
 
 /// What an invited agent has said.
-type Answer = (String, Result<(), String>);
+type Answer = (String, Result<(), NotJoining>);
 
 /// Calls to agents that are to join.
 pub(super) struct Calls {
@@ -74,6 +75,9 @@ pub(super) struct Calls {
     sender: mpsc::Sender<Answer>,
     answers: mpsc::Receiver<Answer>,
     bell: Bell,
+    /// Names of those whose agents could not be reached, and of those whose agents have answered.
+    unreachable: BTreeSet<String>,
+    reachable: BTreeSet<String>,
 }
 
 impl Calls {
@@ -85,7 +89,18 @@ impl Calls {
         bell: Bell,
     ) -> Self {
         let (sender, answers) = mpsc::channel();
-        Calls { invitation, security, steering, sender, answers, bell }
+        let (unreachable, reachable) = Default::default();
+        Calls { invitation, security, steering, sender, answers, bell, unreachable, reachable }
+    }
+
+    fn answered(&mut self, name: &str) {
+        self.unreachable.remove(name);
+        self.reachable.insert(name.to_string());
+    }
+
+    /// Those whose agents could not be reached at the last call, and those whose agents have answered.
+    pub(super) fn reached(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        (self.unreachable.clone(), self.reachable.clone())
     }
 
     /// Calls these agents, in threads because some may not answer.
@@ -102,8 +117,9 @@ impl Calls {
                     let Some((name, address)) = next else { return };
                     let permission = steering.permission();
                     let shown = permission.as_ref().map(|permission| permission.show(&name)).transpose();
-                    let answer =
-                        shown.and_then(|shown| invite(address, &invitation, shown, security.as_ref()));
+                    let answer = shown
+                        .map_err(NotJoining::Refuses)
+                        .and_then(|shown| invite(address, &invitation, shown, security.as_ref()));
                     if sender.send((name, answer)).is_err() {
                         return;
                     }
@@ -117,11 +133,18 @@ impl Calls {
     pub(super) fn refused(&mut self) -> Option<(String, String)> {
         loop {
             match self.answers.try_recv() {
-                Ok((name, Err(why))) => {
+                Ok((name, Err(NotJoining::Unreachable(why)))) => {
                     tracing::warn!(receiver = %name, %why, "not joining");
+                    self.reachable.remove(&name);
+                    self.unreachable.insert(name.clone());
                     return Some((name, why));
                 }
-                Ok((_, Ok(()))) => {}
+                Ok((name, Err(NotJoining::Refuses(why)))) => {
+                    tracing::warn!(receiver = %name, %why, "not joining");
+                    self.answered(&name);
+                    return Some((name, why));
+                }
+                Ok((name, Ok(()))) => self.answered(&name),
                 Err(_) => return None,
             }
         }

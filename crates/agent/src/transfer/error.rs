@@ -3,6 +3,7 @@
 use super::discovery::Offers;
 use polycast_net::interface::InterfaceError;
 use polycast_net::object::{Changed, changed_in};
+use polycast_net::port_in_use::PortInUse;
 use polycast_net::store::StoreError;
 use polycast_protocol::session::{Goodbye, Why};
 use polycast_types::{Duration, Printable, format_bytes};
@@ -31,15 +32,21 @@ pub enum TransferError {
     #[error("{0}")]
     Changed(Changed),
     /// The interface does not send or receive multicast.
-    #[error(
-        "no multicast on {interface}: {source}; check that the interface is up and has a multicast route"
-    )]
+    #[error("no multicast on {interface}: {source}; {}", advice(source))]
     Multicast {
         /// Its address.
         interface: Ipv4Addr,
         /// Why.
         source: io::Error,
     },
+    /// Another program has the port of announcements for itself.
+    #[error(
+        "{0}, so offers are not found by multicast on this machine: say accept --from HOST, or end that program"
+    )]
+    PortInUse(PortInUse),
+    /// The address that the transfer began with is no interface's any more.
+    #[error("the address {0} is no interface's here any more: begin again at this machine's new address")]
+    AddressGone(Ipv4Addr),
     /// A local socket cannot be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -65,6 +72,9 @@ pub enum TransferError {
     /// What the source says of its object does not fit together.
     #[error("the source contradicts itself: {}", Printable(.0))]
     Contradiction(String),
+    /// What is there says nothing that an offer says.
+    #[error("what is there is no offer ({0})")]
+    NoOffer(String),
     /// The source does not say what it has.
     #[error("the source did not answer within {0}")]
     NoAnswer(Duration),
@@ -125,12 +135,30 @@ pub enum TransferError {
     System(#[from] io::Error),
 }
 
+/// What to look at where multicast is refused.
+fn advice(refused: &io::Error) -> &'static str {
+    match refused.kind() {
+        io::ErrorKind::PermissionDenied => "a firewall or a sandbox of this host forbids it",
+        _ => "check that the interface is up and has a multicast route",
+    }
+}
+
 impl TransferError {
     /// The offer has no place any more, or is gone: there may be another one.
     pub(super) fn is_turned_down(&self) -> bool {
         match self {
-            TransferError::Refused(_) | TransferError::NoAnswer(_) => true,
-            TransferError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+            TransferError::Refused(_) => true,
+            _ => self.is_silence(),
+        }
+    }
+
+    /// The source has not been heard: it may be far away, have too much to do, or be gone, and another try may reach it.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            TransferError::NoAnswer(_) | TransferError::NoOffer(_) | TransferError::Unreachable { .. } => {
+                true
+            }
+            TransferError::SourceLost { total, .. } => *total == 0,
             _ => false,
         }
     }
@@ -147,6 +175,9 @@ impl TransferError {
             | TransferError::Contradiction(_) => false,
             TransferError::Interface(_)
             | TransferError::Multicast { .. }
+            | TransferError::PortInUse(_)
+            | TransferError::AddressGone(_)
+            | TransferError::NoOffer(_)
             | TransferError::Listen { .. }
             | TransferError::Unreachable { .. }
             | TransferError::Refused(_)

@@ -65,15 +65,28 @@ pub(crate) fn answer(stream: &mut FrameStream, decision: Result<(), &str>) -> Re
     Ok(())
 }
 
+/// Why an agent does not join.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotJoining {
+    /// It cannot be reached.
+    Unreachable(String),
+    /// It does not want to, or may not.
+    Refuses(String),
+}
+
 /// Invites the agent at `address`; an error says why it does not join.
 pub(crate) fn invite(
     address: SocketAddr,
     invitation: &Invitation,
     permit: Option<ShownPermit<'_>>,
     security: Option<&Security>,
-) -> Result<(), String> {
-    let SocketAddr::V4(source) = invitation.source else { return Err("sources have IPv4 addresses".into()) };
-    let failed = |error: FrameError| format!("its agent at {address} cannot be reached: {error}");
+) -> Result<(), NotJoining> {
+    let SocketAddr::V4(source) = invitation.source else {
+        return Err(NotJoining::Refuses("sources have IPv4 addresses".into()));
+    };
+    let failed = |error: FrameError| {
+        NotJoining::Unreachable(format!("its agent at {address} cannot be reached: {error}"))
+    };
     let mut stream = FrameStream::connect(address, TIMEOUT, security).map_err(failed)?;
     stream
         .send(&Control::Invite {
@@ -89,7 +102,7 @@ pub(crate) fn invite(
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
         Control::Joining => Some(Ok(())),
-        Control::Refuse(reason) => Some(Err(Printable(reason).to_string())),
+        Control::Refuse(reason) => Some(Err(NotJoining::Refuses(Printable(reason).to_string()))),
         _ => None,
     });
     answer.map_err(failed)?
@@ -118,7 +131,7 @@ mod tests {
     use std::io::Write as _;
     use std::net::TcpListener;
 
-    fn exchange(decision: Result<(), String>) -> (Result<(), String>, Invitation) {
+    fn exchange(decision: Result<(), String>) -> (Result<(), NotJoining>, Invitation) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let agent = std::thread::spawn(move || {
@@ -154,7 +167,8 @@ mod tests {
         let (handle, object) = (Handle(3), ObjectId::default());
         let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
         let why = invite(address, &invitation, None, None).unwrap_err();
-        assert!(why.ends_with("cannot be reached: malformed packet"), "{why}");
+        let said = |why: &str| why.ends_with("cannot be reached: malformed packet");
+        assert!(matches!(&why, NotJoining::Unreachable(why) if said(why)), "{why:?}");
         drop(agent.join().unwrap());
     }
 
@@ -165,6 +179,6 @@ mod tests {
         assert_eq!((got.handle, got.pulled), (Handle(3), true));
         assert_eq!((got.object_len, got.root), (5, Some([6; 32])));
         let (told, _) = exchange(Err("the store is full".into()));
-        assert_eq!(told, Err("the store is full".into()));
+        assert_eq!(told, Err(NotJoining::Refuses("the store is full".into())));
     }
 }

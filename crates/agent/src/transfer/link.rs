@@ -9,20 +9,22 @@ use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::tls::Security;
-use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer};
+use polycast_protocol::session::{
+    ANSWER_WITHIN, End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer,
+};
 use polycast_types::{Handle, Time};
 use polycast_wire::control::{Control, Hash, SealSecret};
 use polycast_wire::cursor::NAME_LEN_MAX;
 use rustix::event::{PollFd, PollFlags};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a source may take to accept the connection.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// While what an earlier try left is checked, the source hears at least this often that this end lives.
 const SIGN_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(250);
+/// No other end is waited for longer, however far away the source is.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
 /// How long this end waits for its last word to be taken.
 const PART_WITHIN: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,8 @@ pub(super) struct Link {
     signed_at: Time,
     /// That this end knows the offer's code, where it has one.
     proof: Option<Hash>,
+    /// How long the connection took to be made: a packet's way to the source and back, or more.
+    round_trip: Duration,
 }
 
 impl Link {
@@ -51,20 +55,31 @@ impl Link {
         clock: Clock,
     ) -> Result<(Self, Offer), TransferError> {
         let security = spec.security()?;
-        let mut stream = connect(address, CONNECT_WITHIN, security.as_ref())?;
+        let within = spec.options.answer_within;
+        let begun = clock.now();
+        let mut stream = connect(address, within, security.as_ref(), &spec.cancel)?;
+        let round_trip = Duration::from_nanos(clock.now().since(begun).0);
         let proof = match &spec.rendezvous {
             Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) if security.is_none() => {
                 // HELLO says no more of the name.
                 let name = &spec.name[..spec.name.floor_char_boundary(usize::from(NAME_LEN_MAX))];
-                Some(pair(&mut stream, pairing, handle, name, &spec.cancel)?)
+                Some(pair(&mut stream, pairing, (handle, name), (within, &spec.cancel))?)
             }
             _ => None,
         };
-        let config = GuestConfig { window_bytes, serve_port, ..GuestConfig::new(handle, spec.name.clone()) };
+        let answer_timeout = within.max(ANSWER_WITHIN);
+        let config = GuestConfig::new(handle, spec.name.clone());
+        let config = GuestConfig { window_bytes, serve_port, answer_timeout, ..config };
         let (now, guest) = (clock.now(), Guest::new(clock.now(), config));
-        let mut link = Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof };
+        let mut link =
+            Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof, round_trip };
         let offer = link.await_offer(spec)?;
         Ok((link, offer))
+    }
+
+    /// How long to wait for another end that the source has named: so long at least, and longer where the source is far away.
+    pub(super) fn patience(&self, least: Duration) -> Duration {
+        least.max((self.round_trip * 4).min(PATIENCE_MAX))
     }
 
     /// Whether what is said here can be read and changed by the two ends only.
@@ -245,10 +260,14 @@ impl Link {
 /// Connects to a source.
 pub(super) fn connect(
     address: SocketAddr,
-    within: Duration,
+    within: polycast_types::Duration,
     security: Option<&Security>,
+    cancel: &AtomicBool,
 ) -> Result<FrameStream, TransferError> {
-    FrameStream::connect(address, within, security).map_err(|error| match error {
+    let within = Duration::from_nanos(within.0);
+    let ends = || cancel.load(Ordering::Relaxed);
+    FrameStream::connect_unless(address, within, security, &ends).map_err(|error| match error {
+        FrameError::Io(_) if ends() => TransferError::Cancelled,
         FrameError::Io(source) => TransferError::Unreachable { address, source },
         error => TransferError::Unusable(error.to_string()),
     })

@@ -29,6 +29,7 @@ mod link;
 #[cfg(test)]
 mod names_tests;
 mod older;
+mod pacing;
 mod pairing;
 mod place;
 #[cfg(feature = "cluster")]
@@ -122,6 +123,8 @@ pub struct Options {
     pub deadline: Option<Duration>,
     /// How long to wait for receivers to appear.
     pub join_timeout: Duration,
+    /// How long a source may take to take a receiver's connection, and for each answer until the receiver is welcome.
+    pub answer_within: Duration,
     /// A receiver that has said HELLO says something at least this often until it says what it has; it loses its place otherwise.
     pub have_timeout: Duration,
     /// A receiver that the data channel does not reach for this long gets the rest over TCP.
@@ -186,6 +189,7 @@ impl Default for Options {
         Options {
             deadline: None,
             join_timeout: Duration::from_secs(30),
+            answer_within: Duration::from_secs(10),
             have_timeout: HAVE_WITHIN,
             path_timeout: Duration::from_secs(1),
             stall_timeout: Duration::from_secs(10),

@@ -18,6 +18,7 @@ use origins::Origins;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::port_in_use::PortInUse;
 use polycast_net::seal::Seal;
 use polycast_net::store::PartFile;
 use polycast_net::tls::Security;
@@ -58,6 +59,8 @@ const NAP_AFTER_BATCHES: u64 = 32;
 const UNHASHED_MAX: usize = 16;
 /// Forged packets are spoken of this often at most.
 const FORGED_INTERVAL: Duration = Duration::from_secs(1);
+/// How long another end may take to take a connection, where the source is near.
+const FETCH_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -97,7 +100,9 @@ fn join(
     }
     let seal = link.await_seal(spec, handle)?;
     let only = only_of(link.source(), handle, offer.outer_len);
-    let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
+    let made = make_room(&spec.sink, &offer, spec.options.update);
+    let (target, part) = made.inspect_err(|error| link.fail(error))?;
+    take_channel(spec, &offer, &data, only);
     let mut older = spec.options.older.of(&offer);
     let mut same_len = false;
     if spec.options.update {
@@ -115,20 +120,19 @@ fn join(
     Ok(Run { same_len, looking, security, ..run })
 }
 
-/// Joins the data channel and makes room for the object.
-fn open_store(
-    spec: &ReceiverSpec,
-    offer: &Offer,
-    data: &DataReceiver,
-    only: Only,
-) -> Result<(PathBuf, PartFile), TransferError> {
-    let (target, part) = make_room(&spec.sink, offer, spec.options.update)?;
+/// Joins the data channel. Where that cannot be, the source notices that nothing comes here, and serves this end over TCP.
+fn take_channel(spec: &ReceiverSpec, offer: &Offer, data: &DataReceiver, only: Only) {
     let channel = channel_of(offer.channel);
-    if channel.port() != 0 {
-        let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
-        data.join(spec.interface, channel, only).map_err(multicast)?;
+    if channel.port() == 0 {
+        return;
     }
-    Ok((target, part))
+    if let Err(error) = data.join(spec.interface, channel, only) {
+        let why = match PortInUse::of(channel.port(), &error) {
+            Some(in_use) => format!("{in_use}; offer --udp-port takes another one"),
+            None => error.to_string(),
+        };
+        tracing::warn!(%channel, %why, "no multicast here: the object comes over TCP");
+    }
 }
 
 /// The sockets of a transfer.
@@ -271,7 +275,7 @@ impl Run {
         let geometry = offer.geometry;
         let window_bytes = data.window_bytes();
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
-        let served = Served::new(handle, geometry, Supply::Part(part.file()));
+        let served = Served::new(handle, geometry, Supply::Part(part.file()), None);
         Run {
             machine,
             link,
@@ -780,8 +784,9 @@ impl Run {
         let verified = (0..groups).filter(|g| self.machine.is_verified(*g)).map(|g| g..g + 1);
         // Beyond the frame's room some groups come twice; they are recognised.
         let have = verified.collect::<RangeSet>().iter().take(FETCH_RANGES_MAX).collect();
-        let connected =
-            FrameStream::connect(address, std::time::Duration::from_secs(1), self.security.as_ref());
+        let (within, cancel) = (self.link.patience(FETCH_WITHIN), &self.spec.cancel);
+        let ends = || cancel.load(Ordering::Relaxed);
+        let connected = FrameStream::connect_unless(address, within, self.security.as_ref(), &ends);
         let fetching = connected.and_then(|mut stream| {
             stream.send(&Control::Fetch { handle: self.handle, have })?;
             Ok(stream)

@@ -1,11 +1,12 @@
 //! Serving hash groups to the next in a TCP chain, from the source or from a receiver's part file.
 
 use super::clock::Clock;
+use super::pacing::Pacing;
 use super::strangers::Strangers;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_protocol::push::Geometry;
-use polycast_types::Handle;
+use polycast_types::{Handle, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, MEMBERS_MAX};
 use std::fs::File;
@@ -21,8 +22,10 @@ const PEERS_MAX: usize = 16;
 /// How many of them at one address: several receivers may share a host.
 const PEERS_OF_ONE_MAX: usize = 8;
 /// A peer that takes nothing of what it was sent for this long is dropped, and so is one that has all and stays. One that meant
-/// it comes again: the source shows it where.
-const PEER_TIMEOUT_SECONDS: f64 = 2.0;
+/// it comes again: the source shows it where. One that is far away has longer.
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest time without a look at whether serving has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Where the bytes are read.
 pub(crate) enum Supply {
@@ -37,6 +40,8 @@ pub(crate) struct Served {
     handle: Handle,
     geometry: Geometry,
     supply: Supply,
+    /// The rate of a source; a receiver that serves others has none.
+    pacing: Option<Arc<Pacing>>,
     /// The groups that may be served, in the order in which they became so: each peer reads on where it is.
     verified: Mutex<Verified>,
     changed: Condvar,
@@ -89,10 +94,16 @@ enum Wish {
 }
 
 impl Served {
-    pub(crate) fn new(handle: Handle, geometry: Geometry, supply: Supply) -> Arc<Self> {
+    pub(crate) fn new(
+        handle: Handle,
+        geometry: Geometry,
+        supply: Supply,
+        pacing: Option<Arc<Pacing>>,
+    ) -> Arc<Self> {
         Arc::new(Served {
             handle,
             supply,
+            pacing,
             verified: Mutex::new(Verified { is: vec![false; geometry.groups() as usize], order: Vec::new() }),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
@@ -210,19 +221,21 @@ impl Served {
     }
 
     fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {
-        let (mut payload, mut reader) = (Vec::new(), Reader::new(has));
+        let (mut payload, mut reader, mut due) = (Vec::new(), Reader::new(has), Time::ZERO);
         while let Some(group) = self.next(&mut reader) {
             let bytes = self.geometry.group_bytes(group);
             payload.resize((bytes.end - bytes.start) as usize, 0);
             self.read(&mut payload, bytes.start)?;
-            stream.send(&Control::Group { index: group, payload: &payload })?;
+            stream.queue(&Control::Group { index: group, payload: &payload });
             self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
-            self.drain(stream)?;
+            self.drain(stream, &mut due)?;
         }
         // The peer closes when it needs nothing more. It says nothing here.
         let clock = Clock::start();
-        while !self.stop.load(Ordering::Relaxed) && clock.seconds() < PEER_TIMEOUT_SECONDS {
-            stream.wait(Duration::from_millis(200))?;
+        while !self.stop.load(Ordering::Relaxed)
+            && clock.seconds() < stream.patience(PEER_TIMEOUT).as_secs_f64()
+        {
+            stream.wait(LOOK_INTERVAL)?;
             if stream.fill()? {
                 return Err(FrameError::Wire(WireError::Malformed));
             }
@@ -237,18 +250,32 @@ impl Served {
         }
     }
 
-    fn drain(&self, stream: &mut FrameStream) -> Result<(), FrameError> {
+    /// Sends what is queued, at the source's rate where it has one: no more goes out before `due`.
+    fn drain(&self, stream: &mut FrameStream, due: &mut Time) -> Result<(), FrameError> {
         let clock = Clock::start();
-        let mut left = stream.queued();
         let mut moved_at = 0.0;
         while stream.queued() > 0 {
-            stream.wait(Duration::from_millis(200))?;
-            stream.flush()?;
-            if stream.queued() < left {
-                (left, moved_at) = (stream.queued(), clock.seconds());
-            }
-            if self.stop.load(Ordering::Relaxed) || clock.seconds() - moved_at > PEER_TIMEOUT_SECONDS {
+            if self.stop.load(Ordering::Relaxed) {
                 return Err(FrameError::Closed);
+            }
+            let pause = self.pacing.as_ref().map_or(Duration::ZERO, |pacing| pacing.until(*due));
+            if !pause.is_zero() {
+                std::thread::sleep(pause.min(LOOK_INTERVAL));
+                moved_at = clock.seconds();
+                continue;
+            }
+            let left = stream.queued();
+            let most = self.pacing.as_ref().map_or(usize::MAX, |pacing| pacing.piece_len());
+            let sent = stream.flush_some(most)? as u64;
+            if let Some(pacing) = self.pacing.as_ref().filter(|_| sent > 0) {
+                *due = pacing.spend(sent);
+            }
+            if stream.queued() < left {
+                moved_at = clock.seconds();
+            } else if clock.seconds() - moved_at > stream.patience(PEER_TIMEOUT).as_secs_f64() {
+                return Err(FrameError::Closed);
+            } else {
+                stream.wait(LOOK_INTERVAL)?;
             }
         }
         Ok(())
@@ -288,7 +315,8 @@ mod tests {
             come in proptest::collection::vec((0usize..40, any::<bool>()), 0..80),
         ) {
             let geometry = Geometry { object_len: has.len() as u64 * 10, fragment_len: 10, group_len: 10 };
-            let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(vec![0; has.len() * 10])));
+            let object = Supply::Object(Arc::new(vec![0; has.len() * 10]));
+            let served = Served::new(Handle(5), geometry, object, None);
             let (mut reader, mut got) = (Reader::new(has.clone()), Vec::new());
             let mut there = std::collections::BTreeSet::new();
             for (group, reads) in come {
@@ -316,7 +344,7 @@ mod tests {
     fn idle_peers_do_not_stay() {
         let object = vec![7u8; 96 << 20];
         let geometry = Geometry { object_len: object.len() as u64, fragment_len: 1_400, group_len: 1 << 18 };
-        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)));
+        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)), None);
         (0..geometry.groups()).for_each(|group| served.mark(group));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();

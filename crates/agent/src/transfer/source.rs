@@ -6,11 +6,12 @@ mod path;
 mod racks;
 
 use super::bell::Bell;
-use super::channel::{Channel, Work, batch_of};
+use super::channel::{Channel, ChannelError, Work, batch_of};
 use super::clock::wait;
 use super::control::{Event, Session};
 use super::entrance::Entrance;
 use super::error::TransferError;
+use super::pacing::Pacing;
 use super::receiver::form_of;
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
@@ -20,7 +21,7 @@ use account::Account;
 use announcer::Announcer;
 pub use announcer::Seekers;
 use polycast_net::hash::GROUP_LEN;
-use polycast_net::interface::{Interface, of_address};
+use polycast_net::interface::{Interface, is_here, of_address};
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
@@ -50,6 +51,8 @@ const PATCH_FRAGMENTS: u64 = 16;
 const PATCH_LEN: u64 = 16 << 10;
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
+/// The machine keeps its own rate, and what it does in bursts is paid so soon; connections that have a part of the rate hold it longer.
+const AHEAD_MAX: Duration = Duration::from_millis(20);
 /// The longest time without a look at what the caller asks for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -61,10 +64,11 @@ pub fn deliver(spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Re
     prepare(spec)?.run(on_event)
 }
 
-/// Opens the source's end of a transfer, so that its control address and handle can be told to receivers.
+/// Opens the source's end of a transfer, so that its control address and handle can be told to receivers. What needs multicast
+/// may fail: TCP does without.
 ///
 /// # Errors
-/// The interface, the multicast group or a port cannot be used.
+/// The interface or a port cannot be used.
 pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     let interface = of_address(spec.interface)?;
     let entrance = Entrance::open(spec.interface, &spec.options)?;
@@ -75,14 +79,25 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
             DataSender::open(spec.interface, *group)
                 .and_then(|sender| sender.with_class(spec.options.dscp))
                 .map(|sender| sender.with_outer(outer.clone()))
-                .map_err(|source| TransferError::Multicast { interface: spec.interface, source })?,
+                .map_err(|source| TransferError::Multicast { interface: spec.interface, source }),
         ),
     };
     let beacon = match spec.receivers {
-        Receivers::Count(_) | Receivers::AtLeast(_) => Some(discovery::beacon(spec.interface)?),
+        Receivers::Count(_) | Receivers::AtLeast(_) => Some(discovery::beacon(spec.interface)),
         _ => None,
     };
-    Ok(Prepared { spec, interface, entrance, sender, beacon, seekers: Arc::default() })
+    let (sender, mute) = apart(sender);
+    let (beacon, unannounced) = apart(beacon);
+    Ok(Prepared { spec, interface, entrance, sender, mute, beacon, unannounced, seekers: Arc::default() })
+}
+
+/// What there is, and why there is none where there was to be one.
+fn apart<T>(wanted: Option<Result<T, TransferError>>) -> (Option<T>, Option<String>) {
+    match wanted {
+        Some(Ok(there)) => (Some(there), None),
+        Some(Err(why)) => (None, Some(why.to_string())),
+        None => (None, None),
+    }
 }
 
 /// The source's end of a transfer, before it runs.
@@ -91,11 +106,21 @@ pub struct Prepared {
     interface: Interface,
     entrance: Entrance,
     sender: Option<DataSender>,
+    /// Why there is no sender, where there was to be one.
+    mute: Option<String>,
     beacon: Option<Beacon>,
+    /// Why there is no beacon, where there was to be one.
+    unannounced: Option<String>,
     seekers: Arc<Seekers>,
 }
 
 impl Prepared {
+    /// Why receivers do not find it by multicast, where they were to.
+    #[must_use]
+    pub fn unannounced(&self) -> Option<&str> {
+        self.unannounced.as_deref()
+    }
+
     /// Those who ask for offers, from when it runs on.
     #[must_use]
     pub fn seekers(&self) -> Arc<Seekers> {
@@ -144,6 +169,9 @@ struct Run {
     /// What the data channel is sealed with.
     secret: Option<Secret>,
     served: Arc<Served>,
+    /// The rate of all that is sent, and when what was sent from here is paid.
+    pacing: Arc<Pacing>,
+    paid_at: Time,
     announcer: Option<Announcer>,
     /// Fragments to send as PTCH_DATA when connections have room.
     patches: BTreeMap<PeerId, RangeSet>,
@@ -183,7 +211,7 @@ fn first_fragment(first_byte: u64, geometry: Geometry) -> u64 {
 
 impl Run {
     fn new(prepared: Prepared) -> Result<Self, TransferError> {
-        let Prepared { spec, interface, entrance, sender, beacon, seekers } = prepared;
+        let Prepared { spec, interface, entrance, sender, mute, beacon, seekers, .. } = prepared;
         let secret = entrance.security.as_ref().map(|_| Secret::fresh());
         let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
@@ -215,13 +243,17 @@ impl Run {
         let looks = bell.clone();
         let session = Session::begin(&spec, expected, addresses, entrance, false, Verdicts::Sender, bell);
         let now = session.clock.now();
+        let pacing = Pacing::new(session.clock, rate);
+        let object = ServeSupply::Object(Arc::clone(&spec.source));
         Ok(Run {
             unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
-            session,
             channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
             supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
             secret,
-            served: Served::new(handle, geometry, ServeSupply::Object(Arc::clone(&spec.source))),
+            served: Served::new(handle, geometry, object, Some(Arc::clone(&pacing))),
+            session,
+            pacing,
+            paid_at: Time::ZERO,
             announcer: beacon.map(|beacon| Announcer::new(beacon, seekers)),
             machine,
             handle,
@@ -230,7 +262,7 @@ impl Run {
             patches: BTreeMap::new(),
             done_early: BTreeMap::new(),
             finished: false,
-            account: Account::new(spec.steering.fabric()),
+            account: Account::new(spec.steering.fabric(), mute),
             without_path: false,
             lost_before: BTreeSet::new(),
             cut_off: BTreeSet::new(),
@@ -381,11 +413,14 @@ impl Run {
         let mut sends = 0;
         if let Some(channel) = &mut self.channel {
             let limited = channel.limit_queue(self.machine.host_queue_bytes());
-            limited.map_err(|source| self.channel_error(source))?;
+            self.note_sent(limited.map_err(ChannelError::Socket))?;
         }
         loop {
             if self.channel.as_ref().is_some_and(Channel::is_blocked) || sends >= SENDS_MAX {
                 return Ok(sends >= SENDS_MAX);
+            }
+            if self.is_ahead() {
+                return Ok(false);
             }
             let now = self.now();
             let Some(output) = self.machine.poll(now) else { return Ok(false) };
@@ -396,7 +431,7 @@ impl Run {
                 }
                 Output::SendPatch(sns) => {
                     sends += 1;
-                    self.on_channel(Work::Patch(sns))?;
+                    self.on_channel(Work::Patch(sns), 1)?;
                 }
                 Output::Patch { peer, sns } => {
                     self.patches.entry(peer).or_default().insert(sns);
@@ -417,21 +452,48 @@ impl Run {
             self.hash_batch()?;
         }
         self.account.multicast_carries();
-        self.on_channel(Work::Run { round, sn, count, flags })
+        self.on_channel(Work::Run { round, sn, count, flags }, u64::from(count))
     }
 
-    fn on_channel(&mut self, work: Work) -> Result<(), TransferError> {
+    /// Sends work of so many fragments.
+    fn on_channel(&mut self, work: Work, fragments: u64) -> Result<(), TransferError> {
         let channel = self.channel.as_mut().expect("the machine sends only where there is a channel");
-        channel.send(work, &mut self.supply).map_err(|source| self.channel_error(source))
+        let sent = channel.send(work, &mut self.supply);
+        self.paid_at = self.pacing.spend(fragments * u64::from(self.geometry.fragment_len));
+        self.note_sent(sent)
     }
 
-    /// An error of the channel's socket, or of reading the object.
-    fn channel_error(&self, source: std::io::Error) -> TransferError {
-        if source.raw_os_error().is_some() {
-            TransferError::Multicast { interface: self.spec.interface, source }
-        } else {
-            TransferError::reading(source)
+    /// Whether what was sent from here uses up the rate for longer than the machine knows of: connections have their part of it.
+    fn is_ahead(&self) -> bool {
+        self.now() < self.goes_on_at()
+    }
+
+    /// When what was sent from here is paid as far as it has to be.
+    fn goes_on_at(&self) -> Time {
+        Time(self.paid_at.0.saturating_sub(AHEAD_MAX.0))
+    }
+
+    /// The transfer ends where the object cannot be read, or this machine has another address by now. Where the channel takes nothing
+    /// for another reason, as on a host that may not send multicast, TCP takes it.
+    fn note_sent(&mut self, sent: Result<(), ChannelError>) -> Result<(), TransferError> {
+        let source = match sent {
+            Ok(()) => return Ok(()),
+            Err(ChannelError::Read(source)) => return Err(TransferError::reading(source)),
+            Err(ChannelError::Socket(source)) => source,
+        };
+        let interface = self.spec.interface;
+        if !is_here(interface) {
+            return Err(TransferError::AddressGone(interface));
         }
+        let reason = TransferError::Multicast { interface, source }.to_string();
+        tracing::warn!(%reason, "going on over TCP");
+        if let Some(channel) = &mut self.channel {
+            channel.clear();
+        }
+        let now = self.now();
+        self.account.note(now, reason.clone());
+        self.go_without_path(now, reason);
+        Ok(())
     }
 
     /// Hashes ahead when there is nothing else to do; gives whether there was something to hash.
@@ -531,7 +593,9 @@ impl Run {
             self.patches.iter().filter(|(_, sns)| !sns.is_empty()).map(|(peer, _)| *peer).collect();
         let fragments_max = (PATCH_LEN / u64::from(self.geometry.fragment_len)).clamp(1, PATCH_FRAGMENTS);
         for peer in waiting {
-            while self.session.queued(guest_of(peer)).is_some_and(|queued| queued < PATCH_QUEUE_LEN) {
+            while !self.is_ahead()
+                && self.session.queued(guest_of(peer)).is_some_and(|queued| queued < PATCH_QUEUE_LEN)
+            {
                 let Some(sns) = self.patches.get_mut(&peer) else { break };
                 let Some(first) = sns.first() else { break };
                 let run = sns.run_at(first).expect("its first fragment");
@@ -539,6 +603,7 @@ impl Run {
                 sns.remove(run.clone());
                 let payload = self.supply.plain(run.clone()).map_err(TransferError::reading)?;
                 self.account.unicast_bytes += payload.len() as u64;
+                self.paid_at = self.pacing.spend(payload.len() as u64);
                 self.session.tell(guest_of(peer), &Control::PtchData { sn: run.start, payload });
             }
         }
@@ -559,14 +624,15 @@ impl Run {
         }
         let first = fds.len();
         self.session.descriptors(&mut fds);
-        let own = self.machine.deadline().filter(|_| blocked.is_none());
+        let paid = self.is_ahead().then(|| self.goes_on_at());
+        let own = paid.or(self.machine.deadline()).filter(|_| blocked.is_none());
         let deadline = own.into_iter().chain(self.session.roster.deadline()).min();
         wait(&mut fds, now, if busy { Some(Time::ZERO) } else { deadline }, LOOK_INTERVAL)?;
         let woken = self.session.woken(&fds[first..]);
         drop(fds);
         if let Some(channel) = self.channel.as_mut().filter(|c| c.is_blocked()) {
             let flushed = channel.flush(&mut self.supply);
-            flushed.map_err(|source| self.channel_error(source))?;
+            self.note_sent(flushed)?;
         }
         if woken.bell {
             self.session.clear_bell();
@@ -595,9 +661,15 @@ impl Run {
             return Ok(());
         };
         let (places, code) = (self.session.roster.free_places(), self.session.sign());
-        announcer
-            .turn(now, self.handle, address, places, self.session.shown(false), code)
-            .map_err(|source| TransferError::Multicast { interface: self.spec.interface, source })
+        let said = announcer.turn(now, self.handle, address, places, self.session.shown(false), code);
+        match said {
+            Err(_) if !is_here(self.spec.interface) => Err(TransferError::AddressGone(self.spec.interface)),
+            Err(error) if announcer.is_mute_anew() => {
+                tracing::warn!(%error, "the offer cannot be announced: receivers have to say --from {address}");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes in new connections: receivers, and members of the chain that fetch from here.

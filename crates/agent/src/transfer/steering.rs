@@ -156,6 +156,10 @@ pub struct Fared {
     pub reached_all: bool,
     /// How long the transfer took from its grant to its end, if that tells something of the fabric.
     pub took: Option<Duration>,
+    /// Names of the receivers whose agents could not be reached,
+    pub unreachable: BTreeSet<String>,
+    /// and of those whose agents have answered.
+    pub reachable: BTreeSet<String>,
 }
 
 impl Steering {

@@ -1,7 +1,7 @@
 //! Connections whose other end has not said yet what it asks for. Any machine can open them, so they are few, young, and never
 //! delay anything.
 //!
-//! A connection that has said nothing for [`FIRST_WITHIN`] is closed. Where one address has many that wait, or all together are
+//! A connection that has said nothing for [`FIRST_WITHIN`], and longer where the other end is far away, is closed. Where one address has many that wait, or all together are
 //! many, the oldest are closed: an end that means it says so at once, and is the youngest when it comes. So there is always room for
 //! one more, and the listener need never be left alone.
 
@@ -24,7 +24,7 @@ const STRANGERS_MAX: usize = 256;
 const STRANGERS_OF_ONE_MAX: usize = 8;
 /// those left out that have come just now: many receivers of one host may come at the same moment, and each says HELLO at once.
 const YOUNG: Duration = Duration::from_millis(100);
-/// A connection says what it asks for within this time.
+/// A connection says what it asks for within this time, or within some round trips where these take longer.
 pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that are taken in between two looks at something else.
 const ACCEPTED_MAX: usize = 64;
@@ -207,7 +207,9 @@ impl Strangers {
         let open = stranger.stream.fill();
         let foreign = match stranger.stream.next_frame() {
             Ok(None) => match open {
-                Ok(_) if now.since(stranger.since) < FIRST_WITHIN => return self.waiting.push(stranger),
+                Ok(_) if now.since(stranger.since) < patience(&stranger.stream) => {
+                    return self.waiting.push(stranger);
+                }
                 Err(FrameError::Wire(error)) => error,
                 Err(FrameError::Seal(error)) => {
                     self.note_unsealed(now, stranger.address, &error);
@@ -259,6 +261,11 @@ impl Strangers {
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
+}
+
+/// How long a connection has for its first frame: keys are shown before it.
+fn patience(stream: &FrameStream) -> Duration {
+    Duration(stream.patience(std::time::Duration::from_nanos(FIRST_WITHIN.0)).as_nanos() as u64)
 }
 
 fn send_away(mut stream: FrameStream, why: &dyn Display) {

@@ -195,7 +195,10 @@ impl Inner {
             Said::Extend(extend) => self.extend(agent, extend),
             Said::Release(release) => {
                 let (request, plan) = (agent.request(release.request_id), PlanId(release.response_id));
-                let api::Release { unreached, reached_all, took_us, .. } = release;
+                let api::Release { unreached, reached_all, took_us, unreachable, reachable, .. } = release;
+                if !unreachable.is_empty() || !reachable.is_empty() {
+                    self.apply(Input::Reached { agent: key, unreachable, reachable });
+                }
                 if reached_all || !unreached.is_empty() || took_us.is_some() {
                     let took = took_us.map(|micros| Duration::from_nanos(micros.saturating_mul(1_000)));
                     let request = request.clone();

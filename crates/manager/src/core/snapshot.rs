@@ -2,14 +2,17 @@
 
 use super::Inner;
 use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
-use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Wait};
+use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Unreachable, Wait};
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, ObjectId, Time};
+use std::collections::BTreeMap;
 
 /// The manager's state at one moment.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub agents: Vec<(String, Member)>,
+    /// Those of them that others could not reach.
+    pub unreachable: BTreeMap<String, Unreachable>,
     /// Those that have not come back, and when they were heard of last.
     pub lost: Vec<(String, Time)>,
     pub leases: Vec<LeaseSnapshot>,
@@ -94,6 +97,11 @@ impl Inner {
         let now = self.now();
         Snapshot {
             agents: self.machine.members().map(|(name, member)| (name.to_string(), member.clone())).collect(),
+            unreachable: self
+                .machine
+                .members()
+                .filter_map(|(name, _)| Some((name.to_string(), self.machine.unreachable(name)?.clone())))
+                .collect(),
             lost: self.machine.lost().map(|(name, heard_at)| (name.to_string(), heard_at)).collect(),
             leases: self
                 .machine

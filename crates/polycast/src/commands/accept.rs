@@ -50,8 +50,12 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     };
     let search = Search { handle: args.handle, code: door.code.clone(), from, timeout: door.timeout };
     let progress = Progress::start(&format!("looking for an offer on {}", interface.name));
+    let mut noted = None;
     let mut meet = |offer: &Announced| {
-        progress.note(&format!("offered: {offer}"));
+        // A source that does not answer at once is tried again.
+        if noted.replace(offer.handle) != Some(offer.handle) {
+            progress.note(&format!("offered: {offer}"));
+        }
         may_take(&sink, offer)
     };
     let mut news = |news: &_| say_news(news, &interface, door.from.as_deref(), &progress);

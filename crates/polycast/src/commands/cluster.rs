@@ -759,7 +759,14 @@ fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let peers: Vec<Value> = status
         .peers
         .iter()
-        .map(|p| json!({ "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms }))
+        .map(|p| {
+            let unreachable = (!p.unreachable_by.is_empty())
+                .then(|| json!({ "by": p.unreachable_by, "since_ms": p.unreachable_ms }));
+            json!({
+                "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms,
+                "unreachable": unreachable,
+            })
+        })
         .collect();
     let lost: Vec<Value> =
         status.lost.iter().map(|peer| json!({ "name": peer.name, "silent_ms": peer.silent_ms })).collect();
@@ -834,13 +841,18 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
         );
     }
     for peer in &status.peers {
-        let _ = writeln!(
+        let _ = write!(
             text,
             "peer       {} at {}, heard {} ms ago",
             Printable(&peer.name),
             Printable(&peer.control_address),
             peer.silent_ms
         );
+        if !peer.unreachable_by.is_empty() {
+            let (by, seconds) = (Printable(&peer.unreachable_by), peer.unreachable_ms / 1_000);
+            let _ = write!(text, ", but {by} could not reach it there {seconds} s ago");
+        }
+        text.push('\n');
     }
     for peer in &status.lost {
         let _ =

@@ -134,6 +134,7 @@ pub(super) fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
         checks.push(Check::skipped("multicast", "there is no interface for it"));
     }
     checks::buffers(&mut checks);
+    checks::files(&mut checks);
     checks::store(Path::new(checks::MEMORY), &mut checks);
     #[cfg(feature = "cluster")]
     cluster::look(&args.local, &mut checks);
@@ -169,11 +170,11 @@ fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
 fn others(devices: &[Link], used: &str) -> String {
     let named =
         devices.iter().filter(|device| device.name != used && !device.is_loopback).map(|device| {
-            match (device.address, device.is_up) {
+            match (device.addresses.is_empty(), device.is_up) {
                 (_, false) => format!("{} (off)", device.name),
-                (Some(address), true) => format!("{} ({address})", device.name),
-                (None, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
-                (None, true) => format!("{} (no address)", device.name),
+                (false, true) => format!("{} ({})", device.name, device.addresses_text()),
+                (true, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
+                (true, true) => format!("{} (no address)", device.name),
             }
         });
     named.collect::<Vec<_>>().join(", ")

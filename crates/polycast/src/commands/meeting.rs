@@ -33,8 +33,7 @@ fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
         }
     }
     let others = all.iter().filter(|link| link.name != *name && !link.is_loopback);
-    let (usable, unusable): (Vec<_>, Vec<_>) =
-        others.partition(|link| link.address.is_some() && link.is_up && link.has_carrier);
+    let (usable, unusable): (Vec<_>, Vec<_>) = others.partition(|link| link.is_usable() && link.has_carrier);
     if !usable.is_empty() {
         let names: Vec<String> = usable.iter().map(ToString::to_string).collect();
         let example = &usable[0].name;
@@ -43,7 +42,7 @@ fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
             names.join(", ")
         ));
     }
-    for link in unusable.iter().filter(|link| link.is_up || link.address.is_some()) {
+    for link in unusable.iter().filter(|link| link.is_up || !link.addresses.is_empty()) {
         lines.push(format!("{link}, so it is not used"));
     }
     lines
@@ -182,6 +181,11 @@ pub(super) fn say_news(news: &News, own: &Interface, from: Option<&str>, progres
     match news {
         News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
         News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
+        News::Mute(why) => progress.note(&format!(
+            "offers cannot be asked for by multicast from {} ({why}): those that announce themselves are heard; if none is, say \
+             --from HOST",
+            own.name
+        )),
         News::Searching { span, heard } => {
             let lines = silence(*span, *heard, own, from);
             progress.note(&lines.join("\n  "));
@@ -226,7 +230,8 @@ pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u1
         .map(|receiver| Printable(&receiver.name).to_string())
         .take(NAMED_MAX)
         .collect();
-    (!chained.is_empty()).then(|| {
+    // Where the path was lost for a reason, the report has it.
+    (!chained.is_empty() && report.path_lost.is_none()).then(|| {
         format!(
             "multicast did not reach {} within a second, so TCP carried the object there: a firewall may drop UDP port \
              {udp_port}, a switch may lack an IGMP querier, or take no packets of {} bytes (the MTU of {})",
@@ -244,7 +249,7 @@ mod tests {
     fn link(name: &str, address: Option<Ipv4Addr>) -> Link {
         Link {
             name: name.into(),
-            address,
+            addresses: address.into_iter().collect(),
             has_ipv6: true,
             is_up: true,
             has_carrier: true,

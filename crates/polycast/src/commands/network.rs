@@ -28,22 +28,28 @@ pub(crate) fn security(path: &Path) -> Result<Security, Failure> {
     Ok(Security::shared(&key))
 }
 
-/// The interface that the user named, or the one from which this machine reaches the source.
+/// The interface that the user named, or the one from which this machine reaches the source. Of an interface with several
+/// addresses it is the one that the source will see, unless the user named an address.
 pub(crate) fn interface_towards(
     args: &NetworkArgs,
     source: Option<&SocketAddr>,
 ) -> Result<Interface, Failure> {
-    let Some(source) = source.filter(|_| args.interface.is_none()) else { return interface(args) };
-    // Connecting a UDP socket sends nothing: the kernel says which address it would take.
-    let own = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        socket.connect(source)?;
-        socket.local_addr()
-    });
-    match own {
-        Ok(SocketAddr::V4(own)) => {
-            interface::of_address(*own.ip()).map_err(|error| Failure::input(error.to_string()))
-        }
+    let own = source.and_then(|source| own_address_towards(source));
+    let towards = own.map(interface::of_address);
+    match (&args.interface, towards) {
+        (None, Some(towards)) => towards.map_err(|error| Failure::input(error.to_string())),
+        (Some(name), Some(Ok(towards))) if *name == towards.name => Ok(towards),
         _ => interface(args),
+    }
+}
+
+/// The address that the kernel would send from. Connecting a UDP socket sends nothing.
+fn own_address_towards(other: &SocketAddr) -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(other).ok()?;
+    match socket.local_addr().ok()? {
+        SocketAddr::V4(own) => Some(*own.ip()),
+        SocketAddr::V6(_) => None,
     }
 }
 

@@ -117,6 +117,7 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
         "interface": interface,
         "handle": handle,
         "name": name,
+        "unannounced": source.unannounced(),
     });
     let command = match &code {
         Some(code) if flags.insecure => format!("polycast accept {code} --insecure"),
@@ -135,6 +136,9 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
             ));
         } else {
             output::say(&format!("where multicast does not pass: {command} --from {address} --out PATH"));
+        }
+        if let Some(why) = source.unannounced() {
+            output::say(why);
         }
         if is_open || flags.insecure {
             output::say(

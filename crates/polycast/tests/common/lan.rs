@@ -61,10 +61,22 @@ impl Lan {
 
     /// A host's firewall: it lets in this, answers, and nothing else.
     pub(crate) fn let_in(&self, host: usize, rules: &str) {
-        let rules = format!(
-            "flush ruleset\ntable inet firewall {{\n chain input {{\n type filter hook input priority 0; policy drop;\n \
-             iif lo accept; ct state established,related accept; {rules}\n }}\n}}\n"
+        self.set_rules(
+            host,
+            &format!(
+                "chain input {{\n type filter hook input priority 0; policy drop;\n iif lo accept; \
+                 ct state established,related accept; {rules}\n }}"
+            ),
         );
+    }
+
+    /// A host's firewall: it lets everything in, and out everything but what is named here.
+    pub(crate) fn keep_in(&self, host: usize, rules: &str) {
+        self.set_rules(host, &format!("chain output {{\n type filter hook output priority 0; {rules}\n }}"));
+    }
+
+    fn set_rules(&self, host: usize, chain: &str) {
+        let rules = format!("flush ruleset\ntable inet firewall {{\n {chain}\n}}\n");
         let mut nft = Command::new("ip");
         nft.args(["netns", "exec", &self.space(host), "nft", "-f", "-"]).stdin(Stdio::piped());
         let mut nft = nft.spawn().unwrap();

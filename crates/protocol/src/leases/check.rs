@@ -108,6 +108,11 @@ impl Members {
             let known = self.known.get(name);
             assert!(known.is_none_or(|known| *known == host), "'{name}' is known by another number");
         }
+        let mut unreachable = self.unreachable.keys();
+        assert!(
+            unreachable.all(|name| self.by_name.contains_key(name)),
+            "one that is not here is not reached"
+        );
         let mut numbers = BTreeSet::new();
         for (name, host) in &self.known {
             assert!(numbers.insert(host), "number {} is known by two names", host.0);

@@ -93,6 +93,15 @@ impl Member {
     }
 }
 
+/// That an agent cannot be reached where it says that it is, though its session stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreachable {
+    /// The agent that has said so last.
+    pub by: String,
+    /// When it did.
+    pub said_at: Time,
+}
+
 /// How an agent came, and the number of its session.
 #[derive(Debug)]
 pub(super) struct Arrival {
@@ -113,6 +122,8 @@ pub(super) struct Members {
     pub(super) heard: BTreeSet<(Time, HostId)>,
     /// Until when those may come back that are away.
     pub(super) away: BTreeSet<(Time, HostId)>,
+    /// Members that others could not reach.
+    pub(super) unreachable: BTreeMap<String, Unreachable>,
     /// Agents that have not come back, and when they were heard of last.
     lost: BTreeMap<String, Time>,
     /// Agents that have left in good order, and when.
@@ -132,6 +143,7 @@ impl Members {
             known: BTreeMap::new(),
             heard: BTreeSet::new(),
             away: BTreeSet::new(),
+            unreachable: BTreeMap::new(),
             lost: BTreeMap::new(),
             left: BTreeMap::new(),
             next_host: 0,
@@ -354,7 +366,36 @@ impl Members {
             self.away.remove(&(until, member.host));
         }
         self.names.remove(&member.host);
+        self.unreachable.remove(name);
         Some(member)
+    }
+
+    /// An agent says which members it could not reach, and which it has reached again. What is said of one is forgotten when it
+    /// comes anew: it may be somewhere else.
+    pub(super) fn note_reached(
+        &mut self,
+        now: Time,
+        agent: &AgentKey,
+        unreachable: &[String],
+        reachable: &[String],
+    ) {
+        if self.check(agent).is_err() {
+            return;
+        }
+        for name in unreachable.iter().filter(|name| self.by_name.contains_key(*name)) {
+            self.unreachable.insert(name.clone(), Unreachable { by: agent.name.clone(), said_at: now });
+        }
+        for name in reachable {
+            // Others may still not reach it.
+            if self.unreachable.get(name).is_some_and(|said| said.by == agent.name) {
+                self.unreachable.remove(name);
+            }
+        }
+    }
+
+    /// What others say of a member that they cannot reach.
+    pub(super) fn unreachable(&self, name: &str) -> Option<&Unreachable> {
+        self.unreachable.get(name)
     }
 
     /// Remembers one that has not come back.
@@ -547,6 +588,29 @@ mod tests {
         assert_eq!(members.overdue(at(30)).as_deref(), Some("a"));
         members.remove("a");
         assert_eq!(members.deadline(), None);
+    }
+
+    /// What one says of another counts until that one takes it back, or the other comes anew.
+    #[test]
+    fn one_that_cannot_be_reached_is_remembered_until_it_can() {
+        let mut members = members(9);
+        for name in ["a", "b", "c"] {
+            join(&mut members, at(0), name);
+        }
+        let by = |members: &Members| members.unreachable("b").map(|said| (said.by.clone(), said.said_at));
+        let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        members.note_reached(at(1), &agent("a", 1), &names(&["b", "x"]), &[]);
+        assert_eq!((by(&members), members.unreachable("x")), (Some(("a".into(), at(1))), None));
+        members.note_reached(at(2), &agent("c", 1), &[], &names(&["b"]));
+        members.note_reached(at(2), &agent("a", 2), &[], &names(&["b"]));
+        assert_eq!(by(&members), Some(("a".into(), at(1))), "a has not taken it back");
+        members.note_reached(at(3), &agent("c", 1), &names(&["b"]), &[]);
+        assert_eq!(by(&members), Some(("c".into(), at(3))));
+        members.note_reached(at(4), &agent("c", 1), &[], &names(&["b"]));
+        assert_eq!(by(&members), None);
+        members.note_reached(at(5), &agent("c", 1), &names(&["b"]), &[]);
+        join(&mut members, at(6), "b");
+        assert_eq!(by(&members), None, "it may be somewhere else");
     }
 
     #[test]

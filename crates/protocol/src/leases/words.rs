@@ -142,6 +142,15 @@ pub enum Input {
         /// object over this path, and none of them was slower than the path.
         took: Option<Duration>,
     },
+    /// An agent says which agents it could not reach at the addresses that these have given, and which it has reached since.
+    Reached {
+        /// The one that says so.
+        agent: AgentKey,
+        /// Names of those that it could not reach.
+        unreachable: Vec<String>,
+        /// Names of those of whom it has said so before.
+        reachable: Vec<String>,
+    },
     /// The racks of these receivers should have light of a path in use, and have none.
     Unlit {
         /// The path.

@@ -16,6 +16,7 @@ pub mod congestion;
 pub mod delay;
 pub mod feedback;
 mod geometry;
+mod pacing;
 pub mod patches;
 mod peer;
 mod receiver;
@@ -23,6 +24,7 @@ mod sender;
 
 pub use attempt::{AttemptInterval, FullRate};
 pub use geometry::Geometry;
+pub use pacing::Pacer;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
     Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,

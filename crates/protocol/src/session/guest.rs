@@ -203,7 +203,7 @@ pub struct Guest {
     stall: Duration,
     outputs: VecDeque<Output>,
     heard_at: Time,
-    /// When it last said that it lives, while it waits for hashes.
+    /// When it last said that it lives, while it waits for WELCOME or for hashes.
     said_at: Time,
     verifiable: bool,
     chained: bool,
@@ -323,7 +323,7 @@ impl Guest {
             Stage::Storing | Stage::Checking => None,
             Stage::Knocking | Stage::Waiting | Stage::Running => {
                 let silent = self.heard_at + self.stall;
-                let alive = (self.stage == Stage::Waiting).then_some(self.said_at + ALIVE_INTERVAL);
+                let alive = (self.stage != Stage::Running).then_some(self.said_at + ALIVE_INTERVAL);
                 self.complain_at.into_iter().chain(alive).chain([silent]).min()
             }
         }
@@ -417,8 +417,8 @@ impl Guest {
                     self.end(if knocking { End::NoAnswer(self.stall) } else { End::Silent(self.stall) });
                 } else if self.complain_at.take_if(|at| now >= *at).is_some() {
                     self.outputs.push_back(Output::Say(Control::UpstreamLost));
-                } else if self.stage == Stage::Waiting && now.since(self.said_at) >= ALIVE_INTERVAL {
-                    // Others may have the place of one that is silent before it is ready.
+                } else if self.stage != Stage::Running && now.since(self.said_at) >= ALIVE_INTERVAL {
+                    // Others may have the place of one that is silent before it is ready, and its way may be longer than that.
                     self.said_at = now;
                     self.outputs.push_back(Output::Say(Control::Alive));
                 }

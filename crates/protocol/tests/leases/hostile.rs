@@ -206,6 +206,9 @@ fn input() -> impl Strategy<Value = Input> {
                 Input::Fared { request, plan, unreached, reached_all, took }
             }
         ),
+        1 => (key(), names(), names()).prop_map(|(agent, unreachable, reachable)| {
+            Input::Reached { agent, unreachable, reachable }
+        }),
         1 => (number(), vec(small().prop_map(HostId), 0..5)).prop_map(|(plan, hosts)| {
             Input::Unlit { plan: PlanId(plan), receivers: hosts.into_iter().collect() }
         }),

@@ -402,6 +402,7 @@ impl ManagerLink {
 mod tests {
     use super::super::Identity;
     use super::*;
+    use crate::daemon::place::Place;
     use polycast_api::manager::manager_client::ManagerClient;
     use polycast_types::DataId;
     use std::net::Ipv4Addr;
@@ -448,7 +449,8 @@ mod tests {
     }
 
     fn link() -> ManagerLink {
-        let me = Identity { name: "a".into(), address: Ipv4Addr::LOCALHOST, control_port: 1 };
+        let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
+        let me = Identity { name: "a".into(), place: tokio::sync::watch::Sender::new(place) };
         ManagerLink::new("127.0.0.1:1", me, None).unwrap()
     }
 

@@ -86,6 +86,9 @@ pub(crate) struct Peer {
     pub name: String,
     pub control_address: String,
     pub silent_ms: u64,
+    /// Which agent could not reach it at that address, and how long ago; empty where none has said so.
+    pub unreachable_by: String,
+    pub unreachable_ms: u64,
 }
 
 /// A request; given up when dropped, unless its path has become a [`Lease`].

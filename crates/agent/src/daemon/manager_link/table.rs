@@ -12,7 +12,7 @@ use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentMessage};
 use polycast_api::{REQUEST_TO_PATH_AT_SOURCE, SCHEDULING};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -73,6 +73,8 @@ pub(super) struct Table {
     /// By request ids.
     pub asked: BTreeMap<u64, Asked>,
     owed: BTreeMap<u64, Owed>,
+    /// Names of the agents of which the manager was told that they cannot be reached.
+    unreachable: BTreeSet<String>,
     /// Streams of messages that we send or hear.
     pub streams: Streams,
     /// Wishes to remove objects at other agents.
@@ -160,19 +162,27 @@ impl Table {
     }
 
     /// Gives back a lease, or a request that has none.
-    pub(super) fn give_back(&mut self, request: u64, response: Option<u64>, fared: Fared) {
+    pub(super) fn give_back(&mut self, request: u64, response: Option<u64>, mut fared: Fared) {
+        // Of those of whom nothing bad was said nothing needs to be taken back.
+        fared.reachable.retain(|name| self.unreachable.remove(name));
+        self.unreachable.extend(fared.unreachable.iter().cloned());
         self.owed.insert(request, Owed { response, fared: fared.clone(), confirmed_by: None });
         self.say_owed(request, response, fared);
     }
 
     fn say_owed(&mut self, request_id: u64, response: Option<u64>, fared: Fared) {
-        let Fared { unreached, reached_all, took } = fared;
+        let Fared { unreached, reached_all, took, unreachable, reachable } = fared;
         let took_us = took.map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         let said = match response {
-            Some(response_id) => {
-                let release = api::Release { request_id, response_id, unreached, reached_all, took_us };
-                self.say(Said::Release(release))
-            }
+            Some(response_id) => self.say(Said::Release(api::Release {
+                request_id,
+                response_id,
+                unreached,
+                reached_all,
+                took_us,
+                unreachable: unreachable.into_iter().collect(),
+                reachable: reachable.into_iter().collect(),
+            })),
             None => self.say(Said::Withdraw(api::Withdraw { request_id })),
         };
         let next = self.beats + 1;

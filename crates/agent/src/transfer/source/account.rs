@@ -26,14 +26,15 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(fabric: Option<String>) -> Self {
+    /// Nothing has happened yet, unless there is no path for the reason `path_lost`.
+    pub(super) fn new(fabric: Option<String>, path_lost: Option<String>) -> Self {
         Account {
             fabric: fabric.unwrap_or_else(|| MULTICAST.into()),
             used: Vec::new(),
             multicast_used: false,
             chain_used: false,
             unicast_bytes: 0,
-            path_lost: None,
+            path_lost,
             events: Vec::new(),
             control: Vec::new(),
             fabrics: BTreeMap::new(),

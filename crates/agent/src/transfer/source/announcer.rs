@@ -43,11 +43,18 @@ pub(super) struct Announcer {
     next: Time,
     seekers: Arc<Seekers>,
     host: String,
+    /// An announcement could not be sent, and that was said.
+    is_mute: bool,
 }
 
 impl Announcer {
     pub(super) fn new(beacon: Beacon, seekers: Arc<Seekers>) -> Self {
-        Announcer { beacon, next: Time::ZERO, seekers, host: host_name() }
+        Announcer { beacon, next: Time::ZERO, seekers, host: host_name(), is_mute: false }
+    }
+
+    /// An announcement could not be sent: gives whether that is to be said now.
+    pub(super) fn is_mute_anew(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_mute, true)
     }
 
     /// Announces the offer at once to those who ask, and now and then while there are free places.

@@ -63,7 +63,8 @@ impl Run {
                 unreached.push(entry.name.clone());
             }
         }
-        self.spec.steering.set_fared(Fared { unreached, reached_all, took: None });
+        let (unreachable, reachable) = self.session.reached();
+        self.spec.steering.set_fared(Fared { unreached, reached_all, took: None, unreachable, reachable });
     }
 
     /// Goes on over another path, or without one where that cannot be.
@@ -125,6 +126,7 @@ impl Run {
         let told =
             Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;
+        self.pacing.set(rate);
         self.account.change_fabric(next.fabric);
         for guest in self.session.connected() {
             // One that is slower than the others has left the data channel for good.

@@ -3,6 +3,7 @@
 use super::{Check, others};
 use crate::exit::plain;
 use polycast_net::interface::{self, Interface, InterfaceError, Link};
+use polycast_net::port_in_use::PortInUse;
 use polycast_net::udp::{Beacon, DataReceiver, RECEIVE_BUFFER_LEN};
 use polycast_types::format_bytes;
 use polycast_wire::discovery;
@@ -68,10 +69,31 @@ pub(super) fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
         Ok(_) => Check::ok("ports", format!("UDP {} can be used", discovery::PORT)),
         Err(error) => Check::failed(
             "ports",
-            format!("UDP {} cannot be used: {}", discovery::PORT, plain(&error)),
-            "`offer` and `accept` do not find each other",
-            format!("find who has it: ss -ulpn sport = {}", discovery::PORT),
+            match PortInUse::of(discovery::PORT, &error) {
+                Some(in_use) => in_use.to_string(),
+                None => format!("UDP {} cannot be used: {}", discovery::PORT, plain(&error)),
+            },
+            "`offer` and `accept` do not find each other by multicast, and data comes over TCP",
+            "end that program, or say `accept --from HOST` and `offer --udp-port P`",
         ),
+    });
+}
+
+/// Below this an agent, or a source of some hundred receivers, may run out of files.
+const FILES_FEW: u64 = 1_024;
+
+/// How many files and connections a program may have open.
+pub(super) fn files(checks: &mut Vec<Check>) {
+    const NAME: &str = "files";
+    checks.push(match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        Some(files) if files < FILES_FEW => Check::warning(
+            NAME,
+            format!("a program may have {files} of them open, connections among them"),
+            "a source takes no more receivers than that at a time; the others wait",
+            format!("ulimit -Hn {FILES_FEW}; for a service: LimitNOFILE={FILES_FEW}"),
+        ),
+        Some(files) => Check::ok(NAME, format!("a program may have {files} open, connections among them")),
+        None => Check::ok(NAME, "a program may have as many open as it needs"),
     });
 }
 

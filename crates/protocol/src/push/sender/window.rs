@@ -3,6 +3,7 @@
 
 use super::{Peer, Sender, Service};
 use crate::push::congestion::Others;
+use crate::push::pacing::paid_at;
 use polycast_types::{Duration, Time};
 
 /// Fragments that may always be in flight.
@@ -56,9 +57,7 @@ impl Sender {
     /// So many packets go out at a granted rate.
     pub(super) fn spend(&mut self, now: Time, packets: u64) {
         let Some(rate) = self.config.rate else { return };
-        // A late call may catch up for 2 ms, not more.
-        let behind = Time(now.0.saturating_sub(2_000_000));
-        self.next_send = self.next_send.max(behind) + rate.time_for(self.packet_len() * packets);
+        self.next_send = paid_at(self.next_send, now, rate, self.packet_len() * packets);
     }
 
     /// When a window that is shut lets one more packet out: a receiver that has lost all of it sees no gap, and has

@@ -58,7 +58,7 @@ fn running() -> Guest {
 fn a_guest_that_has_nothing_begins_at_once() {
     let mut guest = guest();
     assert_eq!(outputs(&mut guest, ms(0)), [Output::Hello]);
-    assert_eq!(guest.deadline(), Some(ms(10_000)), "then the source has not answered");
+    assert_eq!(guest.deadline(), Some(ms(500)), "then it says that it lives");
     hear(&mut guest, ms(1), &welcome());
     let offered = outputs(&mut guest, ms(1));
     assert!(matches!(&offered[..], [Output::Offer(offer)] if offer.name == "x"), "{offered:?}");
@@ -110,6 +110,18 @@ fn a_guest_that_waits_for_hashes_says_that_it_lives() {
     }
     assert_eq!(said, 8);
     assert_eq!(guest.deadline(), Some(ms(4_500)));
+}
+
+/// The way to a source may be longer than a receiver's place stays its own: the source hears of it before its WELCOME is here.
+#[test]
+fn a_guest_that_waits_for_an_answer_says_that_it_lives() {
+    let mut guest = guest();
+    assert_eq!(outputs(&mut guest, ms(0)), [Output::Hello]);
+    let said = |guest: &mut Guest, at: u64| outputs(guest, ms(at)).contains(&Output::Say(Control::Alive));
+    let signs: Vec<u64> = (100..2_600).step_by(100).filter(|at| said(&mut guest, *at)).collect();
+    assert_eq!(signs, [500, 1_000, 1_500, 2_000, 2_500]);
+    hear(&mut guest, ms(2_600), &welcome());
+    assert!(matches!(outputs(&mut guest, ms(2_600))[..], [Output::Offer(_)]));
 }
 
 /// Every way in which a session ends for a receiver.

@@ -1,0 +1,124 @@
+//! Where an agent is: the interface's address, and its control port there. Both change when the interface's address does, as with
+//! a lease of DHCP that has run out.
+
+use super::manager_link::LinkState;
+use super::{Answering, Shared};
+use crate::transfer::clock::wait;
+use polycast_net::interface;
+use polycast_net::link_watch::NetworkWatch;
+use polycast_types::Time;
+use rustix::event::{PollFd, PollFlags};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The longest time without a look at whether the agent ends.
+const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(500);
+/// What changes together has changed by then: an address goes before another one comes.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Where an agent is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Address of the interface that carries the transfers.
+    pub interface: Ipv4Addr,
+    /// Where other agents reach it.
+    pub control: SocketAddr,
+}
+
+/// What an agent was told of where to be.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    /// The interface, by name or address.
+    pub interface: Option<String>,
+    /// The port; any where the usual one is taken.
+    pub port: Option<u16>,
+    /// The usual one.
+    pub usual_port: u16,
+}
+
+impl Wish {
+    /// Listens at this address, at the port that was wished for.
+    ///
+    /// # Errors
+    /// The port, or the address, cannot be had.
+    pub(super) fn listen(&self, address: Ipv4Addr) -> io::Result<(TcpListener, Place)> {
+        let listener = TcpListener::bind((address, self.port.unwrap_or(self.usual_port)));
+        let listener = listener.or_else(|error| match self.port {
+            None => TcpListener::bind((address, 0)),
+            Some(_) => Err(error),
+        })?;
+        let control = listener.local_addr()?;
+        Ok((listener, Place { interface: address, control }))
+    }
+}
+
+/// Keeps an agent where its interface is, until `ends`.
+pub(super) fn follow(shared: &Arc<Shared>, wish: &Wish, ends: &AtomicBool) {
+    let mut answering = Answering::start(shared);
+    let mut watch = match NetworkWatch::open() {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            tracing::warn!(%error, "the kernel does not tell of changes: they are looked for while no manager is there");
+            None
+        }
+    };
+    // What has changed before the kernel was listened to is seen now.
+    let (mut is_due, mut trouble) = (true, None);
+    while !ends.load(Ordering::Relaxed) {
+        if is_due {
+            match look(shared, wish) {
+                Ok(has_moved) => {
+                    if has_moved {
+                        answering = Answering::start(shared);
+                    }
+                    trouble = None;
+                }
+                Err(error) => {
+                    let words = error.to_string();
+                    if trouble.as_ref() != Some(&words) {
+                        tracing::warn!(%error, "the agent cannot follow its interface's address: tries again");
+                    }
+                    trouble = Some(words);
+                }
+            }
+        }
+        let heard = hear(watch.as_mut());
+        if heard {
+            std::thread::sleep(SETTLE);
+        }
+        is_due = heard || trouble.is_some() || shared.link.state() != LinkState::Joined;
+    }
+    drop(answering);
+}
+
+/// Waits for a change for a while; gives whether there was one.
+fn hear(watch: Option<&mut NetworkWatch>) -> bool {
+    let mut fds: Vec<PollFd<'_>> =
+        watch.iter().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)).collect();
+    if wait(&mut fds, Time::ZERO, None, LOOK_INTERVAL).is_err() {
+        std::thread::sleep(SETTLE);
+    }
+    drop(fds);
+    watch.is_some_and(|watch| watch.heard().unwrap_or(true))
+}
+
+/// Moves the agent where it is to be, if that is elsewhere; gives whether it has moved.
+fn look(shared: &Shared, wish: &Wish) -> io::Result<bool> {
+    let at_large = shared.link.state() != LinkState::Joined;
+    let before = shared.place();
+    let Some(to) = interface::elsewhere(wish.interface.as_deref(), before.interface, at_large)? else {
+        return Ok(false);
+    };
+    let (listener, place) = wish.listen(to.address)?;
+    listener.set_nonblocking(true)?;
+    tracing::warn!(before = %before.control, now = %place.control, interface = %to.name,
+        "the machine's address has changed: the agent listens at the new one");
+    shared.door.move_to(place.control);
+    shared.moved.put(listener);
+    shared.link.move_to(place);
+    Ok(true)
+}
