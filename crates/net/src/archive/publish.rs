@@ -1,6 +1,6 @@
 //! How a directory that has been filled gets its name, or what is in it gets into the directory that has the name and cannot be replaced.
 
-use super::{ArchiveError, TreeSource};
+use super::{ArchiveError, Selection, TreeSource};
 use crate::file_system::{explained, is_mounted};
 use crate::scratch::{self, Scratch, remove_tree};
 use crate::store::{folder_of, hidden_name, is_part_name, place, waiting_folder, waits_inside};
@@ -119,7 +119,8 @@ pub fn present(directory: &Path) -> Result<TreeSource, ArchiveError> {
         return TreeSource::open(directory);
     }
     let passing = ["/lost+found", "/.*.polycast-part", "/.*.polycast-unpacking"];
-    TreeSource::open_without(directory, &passing.map(|name| name.parse().expect("it is a pattern")))
+    let exclude = passing.map(|name| name.parse().expect("it is a pattern")).to_vec();
+    TreeSource::open_some(directory, &Selection { exclude, ..Selection::default() })
 }
 
 /// The names in a directory; in one that stays, without those that stay with it.

@@ -34,7 +34,7 @@ pub(crate) fn interface_towards(
     args: &NetworkArgs,
     source: Option<&SocketAddr>,
 ) -> Result<Interface, Failure> {
-    let own = source.and_then(|source| own_address_towards(source));
+    let own = source.and_then(own_address_towards);
     let towards = own.map(interface::of_address);
     match (&args.interface, towards) {
         (None, Some(towards)) => towards.map_err(|error| Failure::input(error.to_string())),

@@ -112,6 +112,7 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Extend { .. } => "leases: Extend",
     leases::Input::Release { .. } => "leases: Release",
     leases::Input::Fared { .. } => "leases: Fared",
+    leases::Input::Reached { .. } => "leases: Reached",
     leases::Input::Unlit { .. } => "leases: Unlit",
     leases::Input::Drain { .. } => "leases: Drain",
 );

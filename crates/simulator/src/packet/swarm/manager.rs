@@ -458,7 +458,11 @@ impl World {
             2 => Some(Duration(u64::MAX)),
             _ => Some(Duration::from_millis(plan.0 % 1_000)),
         };
+        let (agent, all) = (self.key(at), lease.receivers.iter());
+        let reachable = all.filter(|name| !unreached.contains(name)).cloned().collect();
+        let unreachable = unreached.clone();
         self.call(at, Input::Fared { request, plan, unreached, reached_all, took });
+        self.call(at, Input::Reached { agent, unreachable, reachable });
     }
 
     fn new_ask(&self, now: Time, receivers: Receivers) -> Ask {
