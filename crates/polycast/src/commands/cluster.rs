@@ -352,14 +352,13 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
                 names::id_of(&names::Whose::of(session), &paths, &name, names::stamp_of(stamp, args.files))
             }
         };
-        let selected = selected(args);
         let add = async || {
             if session.is_other_user() {
                 return bytes.put(session, data, &name, args.private, args.id.is_some()).await;
             }
             match args.files {
-                true => session.add_set(data, &paths, &name, &selected).await,
-                false => session.add_all(data, &paths, &name, &selected).await,
+                true => session.add_set(data, &paths, &name, &selected(args)).await,
+                false => session.add_all(data, &paths, &name, &selected(args)).await,
             }
         };
         let object = if args.replace {
