@@ -174,7 +174,7 @@ fn a_directory_with_such_a_file_reaches_no_receiver() {
     }
     for (number, path) in [(10, multicast(10)), (11, Path::Chain)] {
         // While the file itself is read, and when it has been read long ago.
-        for at in [1_000_000, 2_500_000 + number] {
+        for at in [1_400_000, 2_500_000 + number] {
             let source = Written::new(TreeSource::open(&root).unwrap(), root.join("b"), at);
             let (said, _) = refused(source, ObjectKind::Directory, path.clone(), patient());
             assert!(said.contains("root/b was changed while it was being sent"), "{said}");

@@ -352,15 +352,13 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
                 names::id_of(&names::Whose::of(session), &paths, &name, names::stamp_of(stamp, args.files))
             }
         };
-        let exclude = args.choice.exclude.iter().map(ToString::to_string).collect();
-        let selected = Selected { exclude, follow: args.choice.read.follow, private: args.private };
         let add = async || {
             if session.is_other_user() {
                 return bytes.put(session, data, &name, args.private, args.id.is_some()).await;
             }
             match args.files {
-                true => session.add_set(data, &paths, &name, &selected).await,
-                false => session.add_all(data, &paths, &name, &selected).await,
+                true => session.add_set(data, &paths, &name, &selected(args)).await,
+                false => session.add_all(data, &paths, &name, &selected(args)).await,
             }
         };
         let object = if args.replace {
@@ -376,11 +374,10 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
                 "receivers keep what they have verified: the same command goes on from there")),
         };
         progress.finish();
-        let failed = |report: &Report| report.receivers.iter().any(|receiver| !receiver.verified);
-        let outcome = match outcome {
-            Ok(report) if again && failed(&report) => object::changed(&*bytes.source).map_or(Ok(report), Err),
-            outcome => outcome,
-        };
+        let outcome = outcome.and_then(|report| match again && !is_at_all(&report) {
+            true => object::changed(&*bytes.source).map_or(Ok(report), Err),
+            false => Ok(report),
+        });
         if outcome.is_err() || object_is_passing {
             forget(session, data).await;
         }
@@ -394,6 +391,15 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         };
         report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
     }))
+}
+
+fn is_at_all(report: &Report) -> bool {
+    report.receivers.iter().all(|receiver| receiver.verified)
+}
+
+fn selected(args: &SendArgs) -> Selected {
+    let exclude = args.choice.exclude.iter().map(ToString::to_string).collect();
+    Selected { exclude, follow: args.choice.read.follow, private: args.private }
 }
 
 fn send_options(args: &SendArgs) -> SendOptions {

@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use polycast_api::agent::TopicEvent;
+use polycast_api::agent::{Object, PublishResponse, TopicEvent};
 use polycast_api::client::{ClientError, Selected, Session};
 use polycast_types::{AppId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
@@ -39,54 +39,68 @@ fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) 
     let bytes = Bytes { kind: object.kind, source: object.source };
     let app = AppId::default();
     let paths = [args.path.clone()];
-    let (object, published, seconds, len) =
-        runtime()?.block_on(in_session(&args.local, app, async |session| {
-            let ending = Ending::watch()?;
-            if args.files {
-                bytes::check_paths(session)?;
+    let done = runtime()?.block_on(in_session(&args.local, app, async |session| {
+        let ending = Ending::watch()?;
+        if args.files {
+            bytes::check_paths(session)?;
+        }
+        let stamp = names::stamp_of(stamp, args.files);
+        let data = names::id_of(&names::Whose::of(session), &paths, &name, stamp);
+        let selected = Selected { follow: args.read.follow, ..Selected::default() };
+        let object = if args.files {
+            session.add_set(data, &paths, &name, &selected).await?
+        } else if session.is_other_user() {
+            bytes.put(session, data, &name, false, false).await?
+        } else {
+            session.add_all(data, &paths, &name, &selected).await?
+        };
+        let progress = Progress::start(&format!("publishing {name}"));
+        let begun = Instant::now();
+        let outcome = tokio::select! {
+            published = session.publish(&args.topic, args.version, data, args.timeout) => {
+                published.map_err(Failure::from)
             }
-            let stamp = names::stamp_of(stamp, args.files);
-            let data = names::id_of(&names::Whose::of(session), &paths, &name, stamp);
-            let selected = Selected { follow: args.read.follow, ..Selected::default() };
-            let object = if args.files {
-                session.add_set(data, &paths, &name, &selected).await?
-            } else if session.is_other_user() {
-                bytes.put(session, data, &name, false, false).await?
-            } else {
-                session.add_all(data, &paths, &name, &selected).await?
-            };
-            let progress = Progress::start(&format!("publishing {name}"));
-            let begun = Instant::now();
-            let outcome = tokio::select! {
-                published = session.publish(&args.topic, args.version, data, args.timeout) => {
-                    published.map_err(Failure::from)
-                }
-                () = ending.asked() => Err(Failure::input("cancelled")),
-            };
-            progress.finish();
-            let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
-            if again
-                && !published.missing.is_empty()
-                && let Some(failure) = object::changed(&*bytes.source)
-            {
-                return Err(failure);
-            }
-            let len = bytes::len_of(session, &object).await?;
-            Ok((object, published, seconds, len))
-        }))?;
+            () = ending.asked() => Err(Failure::input("cancelled")),
+        };
+        progress.finish();
+        let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
+        if again
+            && !published.missing.is_empty()
+            && let Some(failure) = object::changed(&*bytes.source)
+        {
+            return Err(failure);
+        }
+        let len = bytes::len_of(session, &object).await?;
+        Ok(Done { object, published, seconds, len })
+    }))?;
+    tell(&args.topic, &done, format)
+}
+
+/// What a version came to.
+struct Done {
+    object: Object,
+    published: PublishResponse,
+    seconds: f64,
+    /// Bytes of the object.
+    len: u64,
+}
+
+/// Says which subscribers have a version, and which have not.
+fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
+    let Done { object, published, seconds, len } = done;
     let id = object.id().map_err(ClientError::from)?.to_string();
     let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null }));
     let missing = published.missing.iter();
     let missing = missing.map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason }));
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let document = json!({
-        "topic": args.topic, "version": published.version, "object": id, "name": object.name,
-        "bytes": len, "seconds": seconds, "sent_bytes": published.sent_bytes,
+        "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,
+        "seconds": seconds, "sent_bytes": published.sent_bytes,
         "spared_bytes": published.spared_bytes, "subscribers": subscribers,
     });
     let name = Printable(&object.name);
     let subscribers = output::counted(published.have.len(), "subscriber");
-    let (topic, version, bytes) = (&args.topic, published.version, format_bytes(len));
+    let (version, bytes) = (published.version, format_bytes(*len));
     let mut text = format!("{topic} version {version}: {name} ({bytes}) at {subscribers} in {seconds:.3} s");
     if published.spared_bytes > 0 {
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
