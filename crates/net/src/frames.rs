@@ -437,7 +437,7 @@ mod tests {
         assert!(came.ends_with(&payload));
     }
 
-    /// One that nobody takes any more is not waited for, however long it may take.
+    /// A connection that is not wanted any more is not waited for, however long it may take.
     #[test]
     fn connecting_ends_when_it_is_not_wanted_any_more() {
         // A listener whose queue is full answers no more.

@@ -411,7 +411,7 @@ impl Run {
     /// Does what the machine orders; gives whether there may be more at once.
     fn drain(&mut self) -> Result<bool, TransferError> {
         let mut sends = 0;
-        if let Some(channel) = &mut self.channel {
+        if let Some(channel) = self.channel.as_mut().filter(|_| !self.without_path) {
             let limited = channel.limit_queue(self.machine.host_queue_bytes());
             self.note_sent(limited.map_err(ChannelError::Socket))?;
         }

@@ -5,7 +5,7 @@ use polycast_types::{Duration, Rate, Time};
 /// A late call may catch up for so long, not more.
 const CATCH_UP: Duration = Duration::from_millis(2);
 
-/// The rate of all that one source sends, whoever of several sends it.
+/// The rate of all that one source sends, by whichever of several ways.
 ///
 /// Each that has sent something sends no more before the time that [`Pacer::spend`] has given it. In any span of time all of them
 /// together then send no more than fits into it at this rate, and what each sends at a time.
