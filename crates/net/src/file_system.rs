@@ -149,7 +149,8 @@ fn timestamps(modified: ModificationTime) -> Timestamps {
 }
 
 /// When a file was changed last.
-pub(crate) fn time_of(metadata: &fs::Metadata) -> ModificationTime {
+#[must_use]
+pub fn time_of(metadata: &fs::Metadata) -> ModificationTime {
     let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
     ModificationTime { seconds: metadata.mtime(), nanos }
 }

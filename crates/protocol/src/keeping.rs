@@ -72,6 +72,8 @@ pub enum Described {
     Of {
         /// Its length.
         length_bytes: u64,
+        /// Whether the bytes are as they were written when it was: nothing has written to them since.
+        is_of_these: bool,
     },
     /// Something that cannot be read now, or by this version.
     Unreadable,
@@ -99,7 +101,9 @@ pub fn verdict(bytes: Option<u64>, described: Described) -> Verdict {
         (None, Described::Nothing) => Verdict::Nothing,
         (None, Described::Of { .. } | Described::Unreadable) => Verdict::Stray,
         (Some(_), Described::Nothing) => Verdict::Rest,
-        (Some(len), Described::Of { length_bytes }) if len == length_bytes => Verdict::Whole,
+        (Some(len), Described::Of { length_bytes, is_of_these: true }) if len == length_bytes => {
+            Verdict::Whole
+        }
         (Some(_), Described::Of { .. }) => Verdict::Rest,
         (Some(_), Described::Unreadable) => Verdict::Unread,
     }
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn only_bytes_that_a_description_vouches_for_are_an_object() {
-        let of = |length_bytes| Described::Of { length_bytes };
+        let of = |length_bytes| Described::Of { length_bytes, is_of_these: true };
+        let changed = Described::Of { length_bytes: 3, is_of_these: false };
         for (bytes, described, is) in [
             (None, Described::Nothing, Verdict::Nothing),
             (None, of(3), Verdict::Stray),
@@ -140,6 +145,8 @@ mod tests {
             (Some(3), Described::Nothing, Verdict::Rest),
             (Some(3), of(3), Verdict::Whole),
             (Some(3), of(4), Verdict::Rest),
+            (Some(3), changed, Verdict::Rest),
+            (None, changed, Verdict::Stray),
             (Some(3), Described::Unreadable, Verdict::Unread),
         ] {
             assert_eq!(verdict(bytes, described), is, "{bytes:?} {described:?}");

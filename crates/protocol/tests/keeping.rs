@@ -302,7 +302,7 @@ impl Agent {
         let bytes = self.disk.content((Kind::Bytes, object)).map(|_| LEN);
         let described = match self.disk.content((Kind::Description, object)) {
             None => Described::Nothing,
-            Some(Content::Version(_)) => Described::Of { length_bytes: LEN },
+            Some(Content::Version(_)) => Described::Of { length_bytes: LEN, is_of_these: true },
             Some(_) => Described::Unreadable,
         };
         verdict(bytes, described)

@@ -683,6 +683,9 @@ pub(super) fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSour
             Arc::new(tree.map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
         }
         _ => {
+            if !in_place {
+                super::store::check_bytes(path)?;
+            }
             let file = match in_place {
                 true => FileSource::open_as_it_is(path),
                 // The store notes by its times when it was used.

@@ -6,10 +6,12 @@
 
 mod names;
 
+use super::catalog::Available;
 use super::error::AgentError;
 use super::users::Holder;
 use names::Names;
-use polycast_net::file_system::Lock;
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::file_system::{Lock, time_of};
 use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{
@@ -87,6 +89,17 @@ struct Written {
     private: bool,
     #[serde(default)]
     pinned: bool,
+    /// When the bytes were written last, and all of them were verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written_seconds: Option<i64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    written_nanos: u32,
+}
+
+impl Written {
+    fn written(&self) -> Option<ModificationTime> {
+        self.written_seconds.and_then(|seconds| ModificationTime::new(seconds, self.written_nanos))
+    }
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -198,7 +211,10 @@ impl Store {
             }
             Step::SyncRemovals | Step::SyncNames => self.names.sync(|| sync_folder(&self.folder)),
             Step::SyncBytes => arrived.file.sync_data(),
-            Step::Describe => self.write(object, description).map(drop),
+            Step::Describe => {
+                let written = time_of(&arrived.file.metadata()?);
+                self.write(object, description, Some(written)).map(drop)
+            }
             Step::SyncDescription => File::open(self.file(object, PASSING))?.sync_data(),
             Step::NameBytes => self.name(arrived.part, &self.path(object)),
             Step::NameDescription => self.name(&self.file(object, PASSING), &self.file(object, DESCRIPTION)),
@@ -223,7 +239,12 @@ impl Store {
     }
 
     /// Writes down what the bytes of an object are, under a passing name.
-    fn write(&self, object: ObjectId, description: &Description) -> io::Result<File> {
+    fn write(
+        &self,
+        object: ObjectId,
+        description: &Description,
+        written: Option<ModificationTime>,
+    ) -> io::Result<File> {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
@@ -236,6 +257,8 @@ impl Store {
             brought_by: description.holder.map(|holder| holder.uid),
             private: description.holder.is_some_and(|holder| holder.private),
             pinned: description.pinned,
+            written_seconds: written.map(|written| written.seconds),
+            written_nanos: written.map_or(0, |written| written.nanos),
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let passing = self.file(object, PASSING);
@@ -247,7 +270,9 @@ impl Store {
 
     /// Writes down anew what the bytes of an object are that is here: it is pinned, or is not any more.
     pub(crate) fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
-        let file = self.write(object, description)?;
+        // What the bytes were when they were verified, and not what they are by now.
+        let before = read(&self.file(object, DESCRIPTION)).ok().flatten();
+        let file = self.write(object, description, before.and_then(|before| before.written()))?;
         let lasts = !self.is_in_memory();
         if lasts {
             file.sync_data()?;
@@ -406,7 +431,10 @@ impl Store {
         let described = self.description(object);
         let standing = match &described {
             Ok(None) => Described::Nothing,
-            Ok(Some(description)) => Described::Of { length_bytes: description.length },
+            Ok(Some(description)) => Described::Of {
+                length_bytes: description.length,
+                is_of_these: is_as_written(&self.path(object)),
+            },
             Err(_) => Described::Unreadable,
         };
         let bytes = fs::symlink_metadata(self.path(object)).ok().filter(fs::Metadata::is_file);
@@ -419,7 +447,7 @@ impl Store {
             }
             (Verdict::Rest, _) => match self.set_back(object) {
                 Ok(()) => {
-                    tracing::warn!(%object, "what is in the store of it is checked by its next transfer: no description says that it is whole")
+                    tracing::warn!(%object, "what is in the store of it is checked by its next transfer: no description says that it is whole, or it was changed since")
                 }
                 Err(error) => {
                     tracing::warn!(%object, %error, "stays in the store unused: no description says that it is whole")
@@ -438,11 +466,7 @@ impl Store {
 
     /// What is written of an object; nothing where there is no description.
     fn description(&self, object: ObjectId) -> Result<Option<Description>, String> {
-        let text = match fs::read_to_string(self.file(object, DESCRIPTION)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| error.to_string())?,
-        };
-        let written: Written = toml::from_str(&text).map_err(|error| error.message().to_string())?;
+        let Some(written) = read(&self.file(object, DESCRIPTION))? else { return Ok(None) };
         Ok(Some(Description {
             name: written.name,
             kind: match (written.directory, written.set) {
@@ -460,6 +484,55 @@ impl Store {
             pinned: written.pinned,
         }))
     }
+}
+
+/// What is written in a description; nothing where there is none.
+fn read(path: &Path) -> Result<Option<Written>, String> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| error.to_string())?,
+    };
+    toml::from_str(&text).map(Some).map_err(|error| error.message().to_string())
+}
+
+/// Whether nothing has written to an object's bytes since they were verified, as far as their time tells. A description of an earlier version
+/// does not say when that was: then it is itself younger than they are.
+fn is_as_written(bytes: &Path) -> bool {
+    let path = bytes.with_extension(DESCRIPTION);
+    let (Ok(now), Ok(described)) = (fs::metadata(bytes), fs::metadata(&path)) else { return true };
+    // What cannot be read is judged elsewhere.
+    let Ok(Some(written)) = read(&path) else { return true };
+    let now = time_of(&now);
+    match written.written() {
+        // Some file systems keep two seconds together, and show the whole time until they are mounted again.
+        Some(then) => {
+            now == then || (now.nanos == 0 && (0..=2).contains(&(then.seconds - now.seconds).abs()))
+        }
+        None => now <= time_of(&described),
+    }
+}
+
+/// Looks whether the bytes of an object in the store are still those that were verified.
+///
+/// # Errors
+/// Another program has written to them.
+pub(crate) fn check_bytes(bytes: &Path) -> Result<(), Refusal> {
+    if is_as_written(bytes) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} was changed since its bytes were verified: remove the object with `polycast rm`, and have it sent again",
+        bytes.display()
+    );
+    Err(Refusal::new(Kind::Path, message))
+}
+
+/// The same of an object that is given to a process here; one that was added is its owner's.
+///
+/// # Errors
+/// As there.
+pub(crate) fn check_here(store: &Store, id: ObjectId, object: &Available) -> Result<(), Refusal> {
+    if object.added_from.is_some() { Ok(()) } else { check_bytes(&store.path(id)) }
 }
 
 /// Removes a file; gives whether there was one.

@@ -3,6 +3,7 @@
 use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::manager_link::{LinkState, ObjectWish};
+use super::super::store::check_here;
 use super::super::users::User;
 use super::Objects;
 use polycast_api::agent::fetch_event::Event;
@@ -127,6 +128,7 @@ impl Objects {
                 found = &mut here => {
                     let found = found?;
                     drop(place);
+                    check_here(&self.shared.store, object, &found)?;
                     self.shared.used(object);
                     let found = convert::available(object, found, &self.shared.store.path(object), asks.user);
                     tell(Event::Object(found)).await;

@@ -85,6 +85,45 @@ fn what_cannot_be_read_now_stays() {
     assert_eq!(found.iter().map(|one| one.id).collect::<Vec<_>>(), [object(1)], "it is of use again");
 }
 
+/// Another program, or an administrator, writes to the bytes of an object: it is the object no more, and nothing of it is lost.
+#[test]
+fn bytes_that_were_changed_are_no_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(folder.path()).unwrap();
+    for data in 1..=3 {
+        keep(&store, data, b"abc").unwrap();
+        check_bytes(&store.path(object(data))).unwrap();
+    }
+    let later = |path: &Path, by| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.set_modified(file.metadata().unwrap().modified().unwrap() + by).unwrap();
+    };
+    fs::write(store.path(object(1)), b"abX").unwrap();
+    later(&store.path(object(1)), Duration::from_millis(5));
+    let why = check_bytes(&store.path(object(1))).unwrap_err().message;
+    assert!(
+        why.contains("was changed since its bytes were verified") && why.contains("polycast rm"),
+        "{why}"
+    );
+    // To pin it does not make it right.
+    store.describe(object(1), &description(3)).unwrap();
+    assert!(check_bytes(&store.path(object(1))).is_err());
+    // A description of an earlier version says nothing of the time; what is younger than it was changed.
+    let path = store.file(object(2), DESCRIPTION);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("written_")).collect();
+    fs::write(&path, lines.join("\n")).unwrap();
+    check_bytes(&store.path(object(2))).unwrap();
+    later(&store.path(object(2)), Duration::from_secs(60));
+    assert!(check_bytes(&store.path(object(2))).is_err());
+    drop(store);
+    let (store, found) = Store::open(folder.path()).unwrap();
+    assert_eq!(found.iter().map(|one| one.id).collect::<Vec<_>>(), [object(3)]);
+    let mut parts: Vec<u64> = store.parts().unwrap().iter().map(|(id, ..)| id.data.0).collect();
+    parts.sort_unstable();
+    assert_eq!(parts, [1, 2], "the next transfer checks them");
+}
+
 #[test]
 fn a_store_belongs_to_one_agent() {
     let folder = tempfile::tempdir().unwrap();
