@@ -128,6 +128,11 @@ impl Directory {
             // Another process there may get it than the one that could not.
             want.fill_failed &= want.wish.can_fill || !wish.can_fill;
             (want.asked, want.wish) = (true, wish);
+            if says_again && matches!(want.state, WantState::Arriving(_)) {
+                // It has come and gone again, as in a store that is full, or has not come: in any case it is not there, and the one that
+                // sent it is asked once more. To blame it would have the origin read beside it.
+                (want.state, want.sent_by) = (WantState::Waiting, None);
+            }
         }
         if wish.fills && entry.filling.is_none() {
             entry.filling = Some(agent);

@@ -26,6 +26,27 @@ fn one_that_waits_for_its_path_makes_room_for_an_idle_one() {
     }
 }
 
+/// An object has come, and is gone again from a full store before the agent could say so; in its next session it asks for it. The one that sent
+/// it has not failed: it sends it again, and no origin is read beside it.
+#[test]
+fn one_that_has_sent_what_is_gone_again_sends_it_once_more() {
+    let mut directory = settled(3);
+    directory.handle(ms(20_000), have(0, 1));
+    let wish = Wish { can_fill: true, waits: false, fills: false };
+    let want = || DirectoryInput::Want { agent: agent(1), object: object(1), wish };
+    directory.handle(ms(20_000), want());
+    assert_eq!(outputs(&mut directory, ms(20_100)), [serve(0, 1, 1, &[1])]);
+    directory.handle(ms(20_500), served(0, 1, &[(1, true)]));
+    // Within a session the two words may have crossed.
+    directory.handle(ms(20_600), want());
+    assert_eq!(outputs(&mut directory, ms(20_700)), []);
+    directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(1) });
+    directory.handle(ms(21_010), want());
+    directory.handle(ms(21_020), DirectoryInput::Told { agent: agent(1) });
+    assert_eq!(outputs(&mut directory, ms(21_100)), [serve(0, 2, 1, &[1])]);
+    assert_eq!(outputs(&mut directory, ms(40_000)), [], "its first wish is not judged any more");
+}
+
 fn waits(of: u64) -> DirectoryInput {
     DirectoryInput::Unserved { agent: agent(of), object: object(1), waits: true }
 }
