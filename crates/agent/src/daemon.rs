@@ -67,8 +67,8 @@ use service::Service;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use store::Store;
 use streams::Streams;
@@ -425,21 +425,21 @@ impl Answering {
     }
 }
 
-/// A thread that keeps the agent where its interface is; it ends when this is dropped.
-struct Following(Arc<AtomicBool>);
+/// A thread that keeps the agent where its interface is. When this has been dropped it uses the agent no more: its store may be another one's.
+struct Following(Arc<Mutex<bool>>);
 
 impl Following {
     fn start(shared: &Arc<Shared>, wish: Wish) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let (shared, ended) = (Arc::clone(shared), Arc::clone(&ends));
-        std::thread::spawn(move || place::follow(&shared, &wish, &ended));
-        Following(ends)
+        let ended = Arc::new(Mutex::new(false));
+        let (shared, ends) = (Arc::downgrade(shared), Arc::clone(&ended));
+        std::thread::spawn(move || place::follow(&shared, &wish, &ends));
+        Following(ended)
     }
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }
 

@@ -11,8 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The longest time without a look at whether the agent ends.
@@ -56,9 +55,9 @@ impl Wish {
     }
 }
 
-/// Keeps an agent where its interface is, until `ends`.
-pub(super) fn follow(shared: &Arc<Shared>, wish: &Wish, ends: &AtomicBool) {
-    let mut answering = Answering::start(shared);
+/// Keeps an agent where its interface is, until it has `ended`, which is held while it is looked: an agent that has ended is used no more.
+pub(super) fn follow(shared: &Weak<Shared>, wish: &Wish, ended: &Mutex<bool>) {
+    let mut answering: Option<Answering> = None;
     let mut watch = match NetworkWatch::open() {
         Ok(watch) => Some(watch),
         Err(error) => {
@@ -68,31 +67,39 @@ pub(super) fn follow(shared: &Arc<Shared>, wish: &Wish, ends: &AtomicBool) {
     };
     // What has changed before the kernel was listened to is seen now.
     let (mut is_due, mut trouble) = (true, None);
-    while !ends.load(Ordering::Relaxed) {
-        if is_due {
-            match look(shared, wish) {
-                Ok(has_moved) => {
-                    if has_moved {
-                        answering = Answering::start(shared);
-                    }
-                    trouble = None;
-                }
-                Err(error) => {
-                    let words = error.to_string();
-                    if trouble.as_ref() != Some(&words) {
-                        tracing::warn!(%error, "the agent cannot follow its interface's address: tries again");
-                    }
-                    trouble = Some(words);
-                }
+    loop {
+        {
+            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(shared) = shared.upgrade().filter(|_| !*ended) else { return };
+            let has_moved = is_due && follow_once(&shared, wish, &mut trouble);
+            if has_moved || answering.is_none() {
+                answering = Some(Answering::start(&shared));
             }
+            is_due = trouble.is_some() || shared.link.state() != LinkState::Joined;
         }
-        let heard = hear(watch.as_mut());
-        if heard {
+        if hear(watch.as_mut()) {
             std::thread::sleep(SETTLE);
+            is_due = true;
         }
-        is_due = heard || trouble.is_some() || shared.link.state() != LinkState::Joined;
     }
-    drop(answering);
+}
+
+/// Looks once, and says what is in the way if that is new; gives whether the agent has moved.
+fn follow_once(shared: &Shared, wish: &Wish, trouble: &mut Option<String>) -> bool {
+    match look(shared, wish) {
+        Ok(has_moved) => {
+            *trouble = None;
+            has_moved
+        }
+        Err(error) => {
+            let words = error.to_string();
+            if trouble.as_ref() != Some(&words) {
+                tracing::warn!(%error, "the agent cannot follow its interface's address: tries again");
+            }
+            *trouble = Some(words);
+            false
+        }
+    }
 }
 
 /// Waits for a change for a while; gives whether there was one.

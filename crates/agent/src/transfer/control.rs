@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 /// So many wrong codes are named in the log.
 const WRONG_CODES_NAMED: u32 = 8;
+/// How long receivers may take to hear why a session has ended. They close their connections at once when they have heard it.
+const PART_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What a receiver has said of itself in HELLO.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +99,10 @@ pub(super) struct Session {
     told: BTreeSet<String>,
     /// Connections that take nothing any more. What came before their end is still to be read.
     broken: BTreeSet<GuestId>,
+    /// The session is over.
+    ends: bool,
+    /// Connections that have been told why they are of no use any more, and may not have heard it.
+    parting: Vec<FrameStream>,
     guests: BTreeMap<GuestId, Guest>,
     /// Receivers that ask for hashes before they begin to pull.
     ask_hashes: BTreeSet<GuestId>,
@@ -166,6 +172,8 @@ impl Session {
             welcomed: BTreeSet::new(),
             told: BTreeSet::new(),
             broken: BTreeSet::new(),
+            ends: false,
+            parting: Vec::new(),
             guests: BTreeMap::new(),
             ask_hashes: BTreeSet::new(),
             asked_sums: BTreeSet::new(),
@@ -363,18 +371,27 @@ impl Session {
         }
         if let Some(mut stream) = self.forget(guest) {
             // One that does not hear this notices that the connection ends.
-            let _ = match word {
+            let told = match word {
                 Goodbye::Finished => stream.send(&Control::Finished),
                 Goodbye::Refuse(why) => stream.send(&Control::Refuse(&why.to_string())),
             };
+            if told.is_ok() && matches!(word, Goodbye::Refuse(_)) && self.ends {
+                return self.parting.push(stream);
+            }
             stream.finish();
         }
     }
 
     /// Ends the session: everyone hears how.
     pub(super) fn end(&mut self, word: Goodbye) {
+        self.ends = true;
         self.handle(Input::Over(word));
         while self.poll().is_some() {}
+        // To close them with something unread would take the word from those that have not read it yet.
+        let until = std::time::Instant::now() + PART_WITHIN;
+        for mut stream in self.parting.drain(..) {
+            stream.part(until.saturating_duration_since(std::time::Instant::now()));
+        }
     }
 
     /// What to wait on: the bell, every connection, and those on which no name has been said.
