@@ -112,12 +112,12 @@ pub enum ArchiveError {
         why: &'static str,
     },
     /// Two entries have names that are one name to the file system here.
-    #[error("'{}' and '{}' are one file here: the file system of {} takes the names for the same", Printable(entry), Printable(other), place.display())]
+    #[error("'{}' and {} are one file here: the file system of {} takes the names for the same", Printable(entry), other_name(other.as_deref()), place.display())]
     OneNameHere {
         /// The entry that came second, with its path.
         entry: String,
-        /// The name of the one that came first.
-        other: String,
+        /// The name of the one that came first, where the file system tells it.
+        other: Option<String>,
         /// The directory that was being unpacked.
         place: PathBuf,
     },
@@ -127,6 +127,27 @@ pub enum ArchiveError {
         /// Where the directory was to appear.
         path: PathBuf,
     },
+}
+
+impl ArchiveError {
+    /// Whether another try with the same stream may do what this one could not: when there is room, when a name is free, when the user
+    /// may write there.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy, StorageFull};
+        match self {
+            ArchiveError::TargetExists { .. } => true,
+            ArchiveError::Io { source, .. } => {
+                [PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy, StorageFull]
+                    .contains(&source.kind())
+            }
+            _ => false,
+        }
+    }
+}
+
+fn other_name(name: Option<&str>) -> String {
+    name.map_or_else(|| "an earlier name".into(), |name| format!("'{}'", Printable(name)))
 }
 
 impl From<ArchiveError> for io::Error {

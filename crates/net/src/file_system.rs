@@ -255,10 +255,11 @@ pub(crate) fn explained(error: io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), words)
 }
 
-/// The same where a name was to be made: a file system that takes no such name says that the call is wrong.
+/// The same where a name was to be made in a folder that is there: a file system that takes no such name says that the call is wrong, or
+/// that there is no such file.
 #[must_use]
 pub(crate) fn explained_name(error: io::Error, path: &Path) -> io::Error {
-    if Errno::from_io_error(&error) == Some(Errno::INVAL) {
+    if matches!(Errno::from_io_error(&error), Some(Errno::INVAL | Errno::NOENT)) {
         return io::Error::new(error.kind(), "its file system takes no such name");
     }
     explained(error, path)

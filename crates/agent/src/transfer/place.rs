@@ -4,7 +4,7 @@ use super::error::TransferError;
 use super::link::Link;
 use super::receiver::kind_of;
 use super::{Sink, Verified};
-use polycast_net::archive::{self, ArchiveError};
+use polycast_net::archive;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::{PartFile, Placing, check_name, follow};
 use polycast_protocol::session::Offer;
@@ -132,8 +132,8 @@ fn settle(
             let file = std::fs::File::open(part.path())?;
             let reader = std::io::BufReader::with_capacity(1 << 20, file);
             if let Err(error) = archive::unpack(reader, target, replace) {
-                if let ArchiveError::TargetExists { .. } | ArchiveError::Io { .. } = error {
-                    // All of it is here: when its name is free, or there is room, another try needs no byte.
+                if error.may_pass() {
+                    // All of it is here: another try needs no byte.
                     part.keep_for_later();
                 }
                 return Err(TransferError::Unpack(error.to_string()));

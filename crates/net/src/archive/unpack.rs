@@ -465,10 +465,9 @@ impl Tree {
         if self.is_twice {
             return refused(&entry.name, "it is in the stream twice");
         }
-        let other = self.namesake(name).unwrap_or_else(|| OsString::from("another name"));
         ArchiveError::OneNameHere {
             entry: String::from_utf8_lossy(&entry.name).into_owned(),
-            other: other.to_string_lossy().into_owned(),
+            other: self.namesake(name).map(|other| other.to_string_lossy().into_owned()),
             place: self.shown.clone(),
         }
     }
@@ -483,7 +482,10 @@ impl Tree {
         let listing = Dir::read_from(self.current()).ok()?;
         let mut names =
             listing.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_os_string());
-        names.find(|other| other != name && look(other) == Some(there))
+        // Some file systems number a file anew for each of its names.
+        let in_small = |name: &OsStr| name.to_string_lossy().to_lowercase();
+        let same = |other: &OsStr| look(other) == Some(there) || in_small(other) == in_small(name);
+        names.find(|other| other != name && same(other))
     }
 
     fn failed_at(&self, action: &'static str, entry: &Entry, source: impl Into<io::Error>) -> ArchiveError {

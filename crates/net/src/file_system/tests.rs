@@ -142,8 +142,16 @@ fn a_directory_arrives_whatever_its_file_system_lacks() {
         remove(&target);
     }
     let lacks = [(libc::SYS_symlinkat, Errno::PERM)];
-    let said = without(&lacks, || unpack(bytes.as_slice(), &target, false)).unwrap().unwrap_err().to_string();
+    let error = without(&lacks, || unpack(bytes.as_slice(), &target, false)).unwrap().unwrap_err();
+    let said = error.to_string();
     assert!(said.contains("to/link") && said.contains("has no symbolic links"), "{said}");
+    // What the file system never takes need not wait for another try; what it has no room for does.
+    assert!(!error.may_pass());
+    for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ACCESS, Errno::BUSY] {
+        let lacks = [(libc::SYS_mkdirat, errno)];
+        let error = without(&lacks, || unpack(bytes.as_slice(), &target, false)).unwrap().unwrap_err();
+        assert!(error.may_pass(), "{error}");
+    }
     assert_eq!(names(folder.path()).len(), 0);
 }
 
@@ -189,6 +197,7 @@ fn what_is_refused_leaves_nothing_and_is_said_in_words() {
         (libc::SYS_ftruncate, Errno::FBIG, "takes no file as long as that"),
         (libc::SYS_ftruncate, Errno::DQUOT, "quota"),
         (OPEN, Errno::INVAL, "takes no such name"),
+        (OPEN, Errno::NOENT, "takes no such name"),
         (OPEN, Errno::ILSEQ, "takes no such name"),
         (OPEN, Errno::NAMETOOLONG, "longer than its file system takes"),
     ] {
