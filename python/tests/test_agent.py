@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -284,6 +285,15 @@ def await_end(pids: list[int]) -> None:
     until("all have ended", lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
 
+def is_free(lock: Path) -> bool:
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 PRINTS = "import os, polycast; a = polycast.Agent.embedded(); print(*[c.pid for c in a._embedded._children], a._embedded._folder, flush=True)"
 
 
@@ -299,6 +309,8 @@ def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
         child.wait(HANG_S)
         try:
             await_end([int(pid) for pid in pids])
+            # The kernel lets go of a process's files after its memory.
+            until("its store is free", lambda: is_free(Path(folder) / "store" / ".lock"))
             assert Path(f"/proc/{forked}").exists()
         finally:
             os.kill(forked, signal.SIGKILL)
