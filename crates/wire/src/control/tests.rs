@@ -1,0 +1,136 @@
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+    proptest::collection::vec((1u64..1000, 1u64..1000), 0..20).prop_map(|steps| {
+        let mut at = 0;
+        let step = |(gap, len): (u64, u64)| {
+            let range = at + gap..at + gap + len;
+            at = range.end;
+            range
+        };
+        steps.into_iter().map(step).collect()
+    })
+}
+
+fn assert_round_trip(control: &Control<'_>) {
+    let mut bytes = vec![0xaa];
+    control.emit(&mut bytes);
+    assert_eq!(Control::frame_len(&bytes[1..]), Ok(Some(bytes.len() - 1)));
+    assert_eq!(Control::parse(&bytes[1..]).as_ref(), Ok(control));
+}
+
+proptest! {
+    #[test]
+    fn pull_frames_come_back_equal(
+        tree: u8, a: u64, count in 1u8.., block in 1u64.., credits in 1u32..65_536,
+        hops in proptest::collection::vec(any::<u8>(), 0..=HOPS_MAX),
+        digests in proptest::collection::vec(any::<[u8; DIGEST_LEN]>(), 1..9),
+    ) {
+        let (retry_ms, overtaken, progress_ms) = (credits / 2, credits, 1 + credits / 3);
+        assert_round_trip(&Control::Trees {
+            count, block_bytes: block, credits, retry_ms, overtaken, progress_ms,
+        });
+        assert_round_trip(&Control::AskHashes);
+        assert_round_trip(&Control::AskSums);
+        assert_round_trip(&Control::Sums { first: a, sums: digests.iter().map(|digest| a ^ u64::from(digest[0])).collect() });
+        assert_round_trip(&Control::Route { tree, begins: (tree > 9).then_some(credits), hops: &hops });
+        let digests = digests.into_iter().map(Digest).collect();
+        assert_round_trip(&Control::Roots { first: a, digests });
+        assert_round_trip(&Control::Stalled { tree });
+    }
+
+    #[test]
+    fn frames_come_back_equal(
+        a: u64, b: u64, c: u64, d: u64, port: u16, address: [u8; 4], app: [u8; 16], flag: bool,
+        text in ".{0,60}", ranges in ranges(), payload in proptest::collection::vec(any::<u8>(), 0..300),
+        hashes in proptest::collection::vec(any::<[u8; 32]>(), 1..5),
+    ) {
+        let object = ObjectId { app: AppId(app), data: DataId(d) };
+        let frames = [
+            Control::Hello(Hello {
+                handle: Handle(a), name: &text, window_bytes: b, serve_port: port,
+            }),
+            Control::Welcome(Welcome {
+                object, form: [Form::File, Form::Directory, Form::Set][usize::from(port % 3)], mode: port % 0o1000, name: &text, object_len: b >> 14,
+                fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
+                modified: if flag { ModificationTime::new(a.cast_signed(), (b % 1_000_000_000) as u32) } else { None },
+            }),
+            Control::Refuse(&text),
+            Control::Ask { handle: Handle(a), nonce: hashes[0] },
+            Control::Offered(Offered {
+                handle: Handle(a), places: b as u32, object_len: c, name: &text, host: &text,
+                code: flag.then_some(CodeSign { salt: app, tag: d.to_be_bytes() }), challenge: hashes[0], proof: hashes[0],
+            }),
+            Control::Join {
+                proof: hashes[0],
+                hello: Hello { handle: Handle(a), name: &text, window_bytes: b, serve_port: port },
+            },
+            Control::Root(hashes[0]),
+            Control::Seal(SealSecret(hashes[0])),
+            Control::Forged { packets: a },
+            Control::Invite {
+                address, port, handle: Handle(a), object, pulled: a % 2 == 1,
+                object_len: b, root: flag.then_some(hashes[0]),
+                permit: flag.then(|| ShownPermit {
+                    permit: &payload[..payload.len().min(60)], signature: [7; 64], index: b as u32,
+                    way: hashes.iter().take(9).copied().collect(),
+                }),
+            },
+            Control::Hashes { first: a, hashes: hashes.clone() },
+            Control::Have(ranges.clone()),
+            Control::IntlSeq { position: a },
+            Control::Progress {
+                position: a,
+                received: b,
+                lost: c,
+                verified_bytes: d,
+                arrived_ns: b,
+                waited_ns: a,
+            },
+            Control::PtchReq(ranges.clone()),
+            Control::PtchData { sn: a, payload: &payload },
+            Control::DataRcvd { patched_bytes: b, proof: hashes[0] },
+            Control::DataFnsd { position: c },
+            Control::Upstream { address, port },
+            Control::UpstreamLost,
+            Control::Fetch { handle: Handle(a), have: ranges },
+            Control::Group { index: b, payload: &payload },
+            Control::Finished,
+            Control::Joining,
+            Control::Alive,
+            Control::Channel { channel: (address, port), outer_len: 24 },
+        ];
+        frames.iter().for_each(assert_round_trip);
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic(body in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..24) {
+        let mut frame = ((body.len() + 1) as u32).to_be_bytes().to_vec();
+        frame.push(kind);
+        frame.extend_from_slice(&body);
+        if let Ok(control) = Control::parse(&frame) {
+            let mut again = Vec::new();
+            control.emit(&mut again);
+            prop_assert_eq!(again, frame);
+        }
+        let _ = Control::parse(&body);
+    }
+}
+
+#[test]
+fn a_peer_of_another_version_is_named() {
+    let mut bytes = Vec::new();
+    let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1 };
+    Control::Hello(hello).emit(&mut bytes);
+    bytes[5] = 3;
+    assert_eq!(Control::parse(&bytes), Err(WireError::Version(3)));
+}
+
+#[test]
+fn lengths_out_of_range_are_refused_before_any_allocation() {
+    assert_eq!(Control::frame_len(&[0, 0]), Ok(None));
+    assert_eq!(Control::frame_len(&[0, 0, 0, 0]), Err(WireError::Malformed));
+    assert_eq!(Control::frame_len(&[255, 255, 255, 255]), Err(WireError::Malformed));
+}
