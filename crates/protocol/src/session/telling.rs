@@ -44,7 +44,7 @@ struct Looking {
     counts: bool,
 }
 
-/// See the [module](self).
+/// Says when the hashes of an object may be told, and when it is to be looked at again.
 #[derive(Debug)]
 pub struct Telling {
     groups: u64,
