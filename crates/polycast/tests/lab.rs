@@ -445,9 +445,9 @@ fn fixed_splitters_carry_a_delivery_over_relays() {
     }
 }
 
-/// What the source has sent to the group: patches go to each over TCP, and not over splitters or by labels.
+/// The most that the source can have sent to the group: the report does not tell patches that went there from those over TCP.
 fn sent_once(report: &Value) -> u64 {
-    report["sent_bytes"].as_u64().unwrap() - report["patched_bytes"].as_u64().unwrap()
+    report["sent_bytes"].as_u64().unwrap()
 }
 
 /// 15 ToRs as a 2,3-Shufflecast of 24 logical ones: nine have two splitters and get two copies, of which hosts see one
@@ -627,23 +627,24 @@ fn a_source_hears_racks() {
     }
     let place = Place::new();
     let file = place.file("object", &noise(24_000_000));
-    let heard = |settings: &str, more: &[&str], status: i32| {
-        let spec = format!("orca:4,rate=150mbit{settings}");
-        let ran = polycast(&[&["lab", "cast", &spec, &file, "--json"][..], more].concat());
+    let cast = |settings: &str, file: &str, more: &[&str], status: i32| {
+        let spec = format!("orca:4{settings}");
+        let ran = polycast(&[&["lab", "cast", &spec, file, "--json"][..], more].concat());
         assert_eq!(ran.status, status, "{}", ran.stderr);
-        let report = ran.json();
-        (report["heard"].as_u64().unwrap(), report)
+        ran.json()
     };
-    // How many messages there are depends on what a busy machine loses: once it has to show.
+    // What a busy machine loses is told of as well, by hosts and racks alike: where packets come slowly it loses few.
+    let few = place.file("few", &noise(3_000_000));
     until("racks are heard less than hosts", || {
-        let (hosts, report) = heard(",feedback=0", &[], 0);
-        all_verified(&report, 15);
-        let (racks, report) = heard("", &[], 0);
-        all_verified(&report, 15);
+        let [hosts, racks] = [",rate=10mbit,feedback=0", ",rate=10mbit"].map(|settings| {
+            let report = cast(settings, &few, &[], 0);
+            all_verified(&report, 15);
+            report["heard"].as_u64().unwrap()
+        });
         racks * 10 < hosts * 9
     });
     // One of the two in the rack speaks for the other: whichever it is, that one is served to the end.
-    let (_, report) = heard("", &["--fail", "agent:h4@10%"], 1);
+    let report = cast(",rate=150mbit", &file, &["--fail", "agent:h4@10%"], 1);
     let failed = report["receivers"].as_array().unwrap().iter().filter(|r| r["verified"] == false);
     assert_eq!(failed.map(|r| r["name"].as_str().unwrap()).collect::<Vec<_>>(), ["h4"]);
     assert!(over(&report, "orca"), "{report}");
