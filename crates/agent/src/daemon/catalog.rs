@@ -12,10 +12,10 @@ use super::users::{Holder, User};
 use crate::transfer::Arrivals;
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
-use polycast_types::{AppId, DataId, ModificationTime, ObjectId, format_bytes};
+use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId, format_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,6 +85,8 @@ pub(crate) struct Progress {
     pub arrivals: Arc<Arrivals>,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
+    /// The source whose invitation it follows, and the transfer's handle.
+    pub called_by: OnceLock<(SocketAddr, Handle)>,
     /// The user of this host who brings it; `None`: it comes from elsewhere.
     pub holder: Option<Holder>,
 }

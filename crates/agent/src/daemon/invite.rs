@@ -9,8 +9,8 @@ use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    Held, Invitation, Keeper, OlderVersions, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink,
-    TransferError, Verified, answer, kind_of, permit_of,
+    ANSWER_WITHIN, Held, Invitation, Keeper, OlderVersions, Received, ReceiverProgress, ReceiverSpec,
+    Rendezvous, Sink, TransferError, Verified, answer, kind_of, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
@@ -38,8 +38,8 @@ const DECISIONS_MAX: usize = 32;
 const PART_OF_ONE: usize = 4;
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(200);
-/// How long an earlier transfer of the same object may take to end,
-const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
+/// How long an earlier transfer of the same object may take to end: as long as the source listens, less the time that a word takes to it.
+const ENDING_WITHIN: Duration = ANSWER_WITHIN.saturating_sub(Duration::from_secs(1));
 /// and how often it is looked whether it has.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -313,6 +313,7 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         if !busy || begun.elapsed() > ENDING_WITHIN {
             break receive;
         }
+        end_earlier(shared, invitation);
         std::thread::sleep(LOOK_AGAIN);
     };
     let answer = match receive {
@@ -327,6 +328,15 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
     }
     answer.map_err(|refusal| refusal.to_string())
+}
+
+/// A source that calls again has given up what it called for before: it need not be waited for until that is noticed here.
+fn end_earlier(shared: &Shared, invitation: &Invitation) {
+    if let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object)
+        && progress.called_by.get() == Some(&(invitation.source, invitation.handle))
+    {
+        progress.cancel.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Begins to receive an object; one whose bytes were in the memory of a process that has ended is not in the way.
@@ -347,6 +357,8 @@ fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result
     let (id, bytes) = (receive.id(), invitation.object_len);
     // Before room is made for others that come at the same time.
     receive.progress().total.store(bytes, Ordering::Relaxed);
+    // It was made just now.
+    let _ = receive.progress().called_by.set((invitation.source, invitation.handle));
     match shared.limits.make_room_or_recycle(&shared.catalog, &shared.store, id, bytes) {
         Ok(recycled) => Ok((receive, recycled)),
         Err(refusal) => {

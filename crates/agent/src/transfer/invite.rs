@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long the source waits for an agent's one frame.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An invitation to a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

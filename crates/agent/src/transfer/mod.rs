@@ -50,7 +50,7 @@ pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
 pub use error::TransferError;
 pub use invite::Invitation;
-pub(crate) use invite::{answer, permit_of};
+pub(crate) use invite::{TIMEOUT as ANSWER_WITHIN, answer, permit_of};
 pub use older::OlderVersions;
 pub use pairing::Code;
 #[cfg(feature = "cluster")]
