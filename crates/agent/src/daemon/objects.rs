@@ -125,7 +125,10 @@ fn announce(catalog: &Catalog, link: &ManagerLink) {
     /// What is taken first is said first.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let held = |object: Available| HeldObject { length: object.length, root: parse_hex(&object.root) };
+    let held = |object: Available| {
+        let root = parse_hex(&object.root);
+        HeldObject { length: object.length, root, since: object.since }
+    };
     let changes = catalog.take_journal().into_iter().map(|(id, object)| (id, object.map(held)));
     link.tell_held(changes.collect());
 }

@@ -438,10 +438,13 @@ impl Store {
             Err(_) => Described::Unreadable,
         };
         let bytes = fs::symlink_metadata(self.path(object)).ok().filter(fs::Metadata::is_file);
-        match (keeping::verdict(bytes.map(|bytes| bytes.len()), standing), described) {
+        match (keeping::verdict(bytes.as_ref().map(fs::Metadata::len), standing), described) {
             (Verdict::Whole, Ok(Some(description))) => {
                 let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
-                let since = metadata.modified()?;
+                let described = metadata.modified()?;
+                // Of one that was pinned meanwhile the description is younger than the bytes are.
+                let since =
+                    bytes.and_then(|bytes| bytes.modified().ok()).map_or(described, |at| at.min(described));
                 let used = metadata.accessed().map_or(since, |used| used.max(since));
                 return Ok(Some(Found { id: object, description, since, used }));
             }

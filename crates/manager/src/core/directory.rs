@@ -71,8 +71,9 @@ fn inputs(agent: &AgentKey, word: Word) -> Result<Vec<DirectoryInput>, Refusal> 
         Word::Have(have) => {
             let held = |held: api::HeldObject| {
                 let root = held.root.as_slice().try_into().ok();
-                let object = object(held.object)?;
-                Ok(DirectoryInput::Have { agent: agent.clone(), object, length: held.length, root })
+                let (object, length) = (object(held.object)?, held.length);
+                let age = Duration(held.age_ms.saturating_mul(1_000_000));
+                Ok(DirectoryInput::Have { agent: agent.clone(), object, length, root, age })
             };
             return bounded(have.objects)?.into_iter().map(held).collect();
         }
@@ -268,7 +269,8 @@ mod tests {
             };
             // Another transfer has the one address that there is.
             core.with(|inner| inner.apply(path("other", 1, 2, "receiver")));
-            let held = api::HeldObject { object: object_ref(object), length: 7, root: vec![3; 32] };
+            let held =
+                api::HeldObject { object: object_ref(object), length: 7, root: vec![3; 32], age_ms: 0 };
             says("holder", Word::Have(api::Have { objects: vec![held] }));
             let want = api::Want { object: object_ref(object), can_fill: true, waits: true, fills: false };
             tokio::time::advance(std::time::Duration::from_secs(1)).await;

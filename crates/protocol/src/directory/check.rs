@@ -9,7 +9,7 @@ impl Directory {
     /// # Panics
     /// It is not so.
     pub fn check(&self) {
-        let holds: usize = self.entries.values().map(|entry| entry.holders.len()).sum();
+        let holds: usize = self.entries.values().map(|entry| entry.copies.all().count()).sum();
         assert_eq!(holds, self.holds, "who has what is counted");
         let wants: usize = self.entries.values().map(|entry| entry.wants.len()).sum();
         let subscribers: usize = self.topics.values().map(|topic| topic.subscribers.len()).sum();
@@ -19,9 +19,11 @@ impl Directory {
         assert!(self.numbers.len() <= self.config.topics_max);
         assert!(self.numbers.keys().all(|topic| !self.topics.contains_key(topic)), "a number is noted once");
         for (object, entry) in &self.entries {
-            assert!(!entry.holders.is_empty() || !entry.wants.is_empty(), "an empty entry has gone");
-            for agent in entry.holders.keys() {
+            assert!(!entry.copies.is_empty() || !entry.wants.is_empty(), "an empty entry has gone");
+            for agent in entry.copies.all() {
                 assert!(self.members[agent].holds.contains(object));
+            }
+            for agent in entry.copies.holders() {
                 assert!(!entry.wants.contains_key(agent), "no agent asks for what it has");
             }
             for (agent, want) in &entry.wants {

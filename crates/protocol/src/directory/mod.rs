@@ -5,9 +5,11 @@
 //! committed when all subscribers have it that live and can. Nothing of this is written down: agents say again in every
 //! session what they have and what they ask for, and a manager that has just begun waits until they have.
 //!
-//! `objects` decides which agent gets what from which, `topics` what is published.
+//! `objects` decides which agent gets what from which, `editions` which bytes count where agents have different ones, `topics` what is
+//! published.
 
 mod check;
+mod editions;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ pub use words::{
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
+use editions::Edition;
 use objects::{Entry, Serve, WantState};
 use polycast_types::{ObjectId, Time};
 use topics::Topic;
@@ -110,8 +113,8 @@ impl Directory {
             DirectoryInput::Arrived { agent } => self.arrived(now, &agent),
             DirectoryInput::Told { agent } => self.told(now, &agent),
             DirectoryInput::Gone { agent } => self.gone(now, &agent),
-            DirectoryInput::Have { agent, object, length, root } => {
-                self.have(now, agent, object, length, root);
+            DirectoryInput::Have { agent, object, length, root, age } => {
+                self.have(now, agent, object, Edition { length, root }, age);
             }
             DirectoryInput::Lost { agent, object } => self.lost(now, &agent, object),
             DirectoryInput::Want { agent, object, wish } => self.want(now, agent, object, wish),
@@ -178,7 +181,7 @@ impl Directory {
 
     /// The agents that have an object.
     pub fn holders(&self, object: ObjectId) -> impl Iterator<Item = &AgentKey> {
-        self.entries.get(&object).into_iter().flat_map(|entry| entry.holders.keys())
+        self.entries.get(&object).into_iter().flat_map(|entry| entry.copies.holders())
     }
 
     /// The agent that gets an object from its origin.

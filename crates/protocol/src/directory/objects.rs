@@ -1,19 +1,17 @@
 //! Which agent gets which object from which.
 
-use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Root, Wish, WishRefusal};
+use super::editions::{Change, Copies, Edition};
+use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Wish, WishRefusal};
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_types::{ObjectId, Time};
+use polycast_types::{Duration, ObjectId, Time};
 
 /// What is known of an object.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub holders: BTreeMap<AgentKey, Option<Root>>,
-    /// Of those who have it: they all have the same.
-    pub length: u64,
-    pub root: Option<Root>,
+    pub copies: Copies,
     pub wants: BTreeMap<AgentKey, Want>,
     /// When it is decided which agents are served.
     pub look_at: Option<Time>,
@@ -68,49 +66,55 @@ impl Directory {
         now: Time,
         agent: AgentKey,
         object: ObjectId,
-        length: u64,
-        root: Option<Root>,
+        edition: Edition,
+        age: Duration,
     ) {
         let entry = self.entries.entry(object).or_default();
-        if entry.holders.keys().all(|holder| *holder == agent) {
-            (entry.length, entry.root) = (length, root);
-        }
-        let differs = entry.length != length || entry.root.zip(root).is_some_and(|(a, b)| a != b);
-        let is_new = !entry.holders.contains_key(&agent);
+        let is_new = !entry.copies.has_any(&agent);
         let own = self.members.get(&agent).map_or(0, |member| member.holds.len());
-        let is_full = is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max);
-        if differs || is_full {
-            // Another object of the same id, or one too many: others do not get it from there.
-            self.lost(now, &agent, object);
-            let other = "it has another object of the same id";
-            let why = if differs { other } else { "the manager has no room for more objects" };
-            let why = WishRefusal::Failed(why.to_string());
+        if is_new && !DirectoryConfig::has_room(self.holds, own, self.config.holds_max) {
+            // Others do not get it from there.
+            let why = WishRefusal::Failed("the manager has no room for more objects".to_string());
             self.deny(now, &agent, object, &why);
             return self.tidy(object);
         }
-        entry.root = entry.root.or(root);
-        entry.holders.insert(agent.clone(), root);
         self.holds += usize::from(is_new);
         let member = self.members.entry(agent.clone()).or_default();
         member.holds.insert(object);
         member.stale_holds.remove(&object);
-        self.drop_want(now, &agent, object);
-        self.look_soon(now, object, now);
-        self.version_arrived(now, &agent, object);
+        let change = entry.copies.put(now, agent.clone(), edition, age, self.config.arrive);
+        let is_outdated = !entry.copies.has(&agent);
+        self.copies_changed(now, object, change);
+        if is_outdated {
+            let why = WishRefusal::Failed("it has another object of the same id".to_string());
+            self.deny(now, &agent, object, &why);
+        }
     }
 
     pub(super) fn lost(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
-        if entry.holders.remove(agent).is_some() {
+        if let Some(change) = entry.copies.remove(now, agent) {
             self.holds -= 1;
             if let Some(member) = self.members.get_mut(agent) {
                 member.holds.remove(&object);
                 member.stale_holds.remove(&object);
             }
             self.forget_member(agent);
-            self.version_lost(now, object);
+            self.copies_changed(now, object, Change { outdated: true, ..change });
         }
         self.tidy(object);
+    }
+
+    /// Agents have an object that had not, or have it no more.
+    fn copies_changed(&mut self, now: Time, object: ObjectId, change: Change) {
+        for agent in change.gained {
+            self.drop_want(now, &agent, object);
+            self.look_soon(now, object, now);
+            self.version_arrived(now, &agent, object);
+        }
+        if change.outdated {
+            self.version_lost(now, object);
+        }
     }
 
     pub(super) fn want(&mut self, now: Time, agent: AgentKey, object: ObjectId, wish: Wish) {
@@ -137,13 +141,11 @@ impl Directory {
         if wish.fills && entry.filling.is_none() {
             entry.filling = Some(agent);
         } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
-            if !entry.holders.is_empty() {
-                // An agent has it by now: the origin need not be read.
+            // Where an agent has it by now the origin need not be read. In a new session it has not heard the word, and it is decided anew who
+            // does. Within one session the words have crossed: told twice, it would read the origin once more when it has failed, beside the
+            // next one.
+            if !entry.copies.is_empty() || says_again {
                 entry.filling = None;
-            } else if says_again {
-                // It may not have heard it. Within one session the words have crossed: told twice, it would read the origin once more
-                // when it has failed, beside the next one.
-                self.outputs.push_back(DirectoryOutput::Fill { agent, object });
             }
         }
         let window = now + self.config.window;
@@ -228,6 +230,10 @@ impl Directory {
 
     pub(super) fn fill_failed(&mut self, now: Time, agent: &AgentKey, object: ObjectId, reason: String) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
+        // It need not be the one that was told to last.
+        if let Some(want) = entry.wants.get_mut(agent).filter(|want| want.wish.fills) {
+            (want.fill_failed, want.wish.fills) = (true, false);
+        }
         if entry.filling.as_ref() != Some(agent) {
             return;
         }
@@ -266,7 +272,7 @@ impl Directory {
         let Some(want) = entry.wants.get(agent) else { return false };
         let sends = |other: &AgentKey| self.serves.values().any(|serve| serve.holder == *other);
         let asked = |other: &AgentKey| want.tried.contains(other) || want.passed.contains(other);
-        entry.holders.keys().any(|other| other != holder && !asked(other) && !sends(other))
+        entry.copies.holders().any(|other| other != holder && !asked(other) && !sends(other))
     }
 
     /// An agent has not sent an object to this one, whatever it says, or waits for its path. Gives whether another one may, or the one that
@@ -282,7 +288,7 @@ impl Directory {
         let is_in_doubt = now < self.in_doubt_until();
         let Some(entry) = self.entries.get_mut(&object) else { return false };
         let Some(want) = entry.wants.get_mut(agent) else { return false };
-        let has_other = entry.holders.keys().any(|other| *other != holder && !want.tried.contains(other));
+        let has_other = entry.copies.holders().any(|other| *other != holder && !want.tried.contains(other));
         let asked = if waits { &mut want.passed } else { &mut want.tried };
         asked.insert(holder);
         let can_fill = want.wish.can_fill && !want.fill_failed && !is_in_doubt;
@@ -406,7 +412,7 @@ impl Directory {
         if wanting.is_empty() {
             return;
         }
-        if !entry.holders.is_empty() {
+        if !entry.copies.is_empty() {
             return self.serve(now, object, wanting);
         }
         if entry.filling.is_some() {
@@ -436,7 +442,7 @@ impl Directory {
             wants.filter(|want| want.passed.contains(holder)).count()
         };
         let all_serves = |holder: &AgentKey| self.serves.values().filter(|s| s.holder == *holder).count();
-        let best = entry.holders.keys().min_by_key(|holder| {
+        let best = entry.copies.holders().min_by_key(|holder| {
             (tried(holder), passed(holder), running(holder), all_serves(holder), (*holder).clone())
         });
         let Some(holder) = best.cloned() else { return };
@@ -460,6 +466,12 @@ impl Directory {
         let can = |agent: &&AgentKey| {
             entry.wants.get(*agent).is_some_and(|want| want.wish.can_fill && !want.fill_failed)
         };
+        // One that counted as dead and was not may be at it still.
+        let fills = |agent: &&AgentKey| entry.wants.get(*agent).is_some_and(|want| want.wish.fills);
+        if let Some(agent) = wanting.iter().find(fills).cloned() {
+            entry.filling = Some(agent);
+            return;
+        }
         if let Some(agent) = wanting.iter().find(can).cloned() {
             entry.filling = Some(agent.clone());
             return self.outputs.push_back(DirectoryOutput::Fill { agent, object });
@@ -489,7 +501,7 @@ impl Directory {
     /// An object of which nothing is known takes no place.
     pub(super) fn tidy(&mut self, object: ObjectId) {
         let Some(entry) = self.entries.get(&object) else { return };
-        if entry.holders.is_empty() && entry.wants.is_empty() {
+        if entry.copies.is_empty() && entry.wants.is_empty() {
             if let Some(at) = entry.look_at {
                 self.looks.remove(&(at, Look::Object(object)));
             }

@@ -23,7 +23,8 @@ fn ms(at: u64) -> Time {
 }
 
 fn have(of: u64, number: u64) -> DirectoryInput {
-    DirectoryInput::Have { agent: agent(of), object: object(number), length: 7, root: Some([3; 32]) }
+    let (root, age) = (Some([3; 32]), Duration::ZERO);
+    DirectoryInput::Have { agent: agent(of), object: object(number), length: 7, root, age }
 }
 
 fn outputs(directory: &mut Directory, now: Time) -> Vec<DirectoryOutput> {
@@ -79,9 +80,10 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     assert_eq!(outputs(&mut directory, ms(20_200)), []);
     directory.handle(ms(21_000), DirectoryInput::Arrived { agent: agent(0) });
     directory.handle(ms(21_001), want());
-    assert_eq!(outputs(&mut directory, ms(21_001)), fill);
     directory.handle(ms(21_002), want());
-    directory.handle(ms(21_003), DirectoryInput::Told { agent: agent(0) });
+    assert_eq!(outputs(&mut directory, ms(21_060)), [], "what it has is not known yet");
+    directory.handle(ms(21_061), DirectoryInput::Told { agent: agent(0) });
+    assert_eq!(outputs(&mut directory, ms(21_061)), fill);
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
 }
 
@@ -639,7 +641,14 @@ fn one_that_asks_no_more_is_sent_nothing() {
 /// asked for the first one hears so.
 #[test]
 fn another_object_of_the_same_id_is_not_sent() {
-    let other = |of, length, root| DirectoryInput::Have { agent: agent(of), object: object(1), length, root };
+    let aged = |of, length, root, age| DirectoryInput::Have {
+        agent: agent(of),
+        object: object(1),
+        length,
+        root,
+        age,
+    };
+    let other = |of, length, root| aged(of, length, root, Duration::from_millis(5));
     for (length, root, is_same) in
         [(7, Some([3; 32]), true), (7, None, true), (8, Some([3; 32]), false), (7, Some([4; 32]), false)]
     {
@@ -658,6 +667,13 @@ fn another_object_of_the_same_id_is_not_sent() {
     directory.handle(ms(20_000), have(0, 1));
     directory.handle(ms(20_001), other(0, 9, Some([9; 32])));
     directory.handle(ms(20_002), other(1, 9, None));
+    assert_eq!(directory.holders(object(1)).count(), 2);
+    directory.handle(ms(20_002), other(1, 9, Some([9; 32])));
+    // What is younger takes the place of what all others have, and they are not asked for it any more.
+    let fresh = aged(3, 9, Some([5; 32]), Duration::ZERO);
+    assert_eq!(said(&mut directory, fresh), []);
+    assert_eq!(directory.holders(object(1)).collect::<Vec<_>>(), [&agent(3)]);
+    directory.handle(ms(20_003), DirectoryInput::Gone { agent: agent(3) });
     assert_eq!(directory.holders(object(1)).count(), 2);
 }
 

@@ -119,7 +119,7 @@ impl Directory {
     }
 
     fn has(&self, agent: &AgentKey, object: ObjectId) -> bool {
-        self.entries.get(&object).is_some_and(|entry| entry.holders.contains_key(agent))
+        self.entries.get(&object).is_some_and(|entry| entry.copies.has(agent))
     }
 
     fn news(&mut self, agent: &AgentKey, topic: &str, version: Version, committed: bool) {
@@ -446,7 +446,7 @@ impl Directory {
     fn tidy_topic(&mut self, topic: &str) {
         let Some(found) = self.topics.get(topic) else { return };
         let is_held =
-            |version: &Version| self.entries.get(&version.object).is_some_and(|e| !e.holders.is_empty());
+            |version: &Version| self.entries.get(&version.object).is_some_and(|e| !e.copies.is_empty());
         let is_empty = found.subscribers.is_empty()
             && found.staging.is_none()
             && !found.committed.as_ref().is_some_and(is_held);

@@ -104,6 +104,8 @@ pub enum DirectoryInput {
         length: u64,
         /// Its root hash, where that is known.
         root: Option<Root>,
+        /// For how long it has had it. Of different objects of one id the youngest counts.
+        age: Duration,
     },
     /// It has it no more.
     Lost {

@@ -46,7 +46,13 @@ fn an_origin_is_read_once_and_each_byte_leaves_the_source_once() {
     assert_ne!(second, first);
     directory.handle(
         seconds(41),
-        DirectoryInput::Have { agent: second.clone(), object, length: 7, root: Some([3; 32]) },
+        DirectoryInput::Have {
+            agent: second.clone(),
+            object,
+            length: 7,
+            root: Some([3; 32]),
+            age: Duration::ZERO,
+        },
     );
     let said: Vec<_> = (41..43).flat_map(|at| outputs(&mut directory, seconds(at))).collect();
     let [DirectoryOutput::Serve { holder, receivers, .. }] = &said[..] else { panic!("{said:?}") };

@@ -10,6 +10,7 @@ use polycast_api::manager::directory_word::Word;
 use polycast_types::{AppId, ObjectId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::SystemTime;
 use tokio::sync::{mpsc, oneshot};
 
 /// Objects that one message names.
@@ -19,11 +20,12 @@ const NEWS_MAX: usize = 4_096;
 /// Versions without a publisher that are remembered until it is known what has become of them.
 const ABANDONED_MAX: usize = 1_024;
 
-/// An object that is here: its length, and its root hash where that is known.
+/// An object that is here: its length, its root hash where that is known, and since when it is here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HeldObject {
     pub length: u64,
     pub root: Option<[u8; 32]>,
+    pub since: SystemTime,
 }
 
 /// How an object is wanted.
@@ -101,6 +103,8 @@ fn have<'a>(held: impl Iterator<Item = (&'a ObjectId, &'a HeldObject)>) -> Vec<W
         object: object_ref(*id),
         length: held.length,
         root: held.root.map_or_else(Vec::new, |root| root.to_vec()),
+        // One from the future is no younger than one that has come now.
+        age_ms: held.since.elapsed().map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
     };
     let objects: Vec<api::HeldObject> = held.map(object).collect();
     objects.chunks(BATCH_MAX).map(|batch| Word::Have(api::Have { objects: batch.to_vec() })).collect()

@@ -190,8 +190,8 @@ fn a_run_that_has_ended_is_not_said_to_lack_what_the_next_one_has() {
     directory.handle(ms(20_000), DirectoryInput::Arrived { agent: next.clone() });
     directory.handle(ms(20_000), DirectoryInput::Gone { agent: super::agent(1) });
     let have_it = |agent| {
-        let DirectoryInput::Have { object, length, root, .. } = have(0, 1) else { unreachable!() };
-        DirectoryInput::Have { agent, object, length, root }
+        let DirectoryInput::Have { object, length, root, age, .. } = have(0, 1) else { unreachable!() };
+        DirectoryInput::Have { agent, object, length, root, age }
     };
     directory.handle(ms(20_000), have_it(next.clone()));
     let (app, topic) = (AppId::default(), "t".to_string());

@@ -1,11 +1,11 @@
 //! Cases of objects that are asked for, and of topics: the manager's directory and its table of agents, agents that crash and are
 //! back before, at and after the time that they have for it, that freeze and go on, sessions that break with what was on its
-//! way, a manager that begins anew, origins that fail, and transfers that some do not get. Crowds ask for many objects at one
-//! moment; each transfer asks for its path first, and waits where a receiver takes no more. Stores are full: what is not being sent
+//! way, a manager that begins anew, origins that fail, and transfers that some do not get. Objects are replaced while some that have
+//! them are away. Crowds ask for many objects at one moment; each transfer asks for its path first, and waits where a receiver takes no more. Stores are full: what is not being sent
 //! goes, or what comes finds no room.
 //!
 //! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living
-//! host has the object or reads it already. Several hosts publish, and each goes by the numbers that it knows: a version is
+//! host has the object or reads it already, and none sends an edition while one that is known has a younger one. Several hosts publish, and each goes by the numbers that it knows: a version is
 //! committed when every subscriber has it or is named, and no number twice. In the end every wish has its answer, and every
 //! subscriber the last version.
 
@@ -55,6 +55,16 @@ fn object(data: u64) -> ObjectId {
     ObjectId { app: APP, data: DataId(data) }
 }
 
+/// An object at a host.
+#[derive(Clone, Copy)]
+struct Held {
+    /// How often it was replaced anywhere before these bytes were.
+    edition: u64,
+    since: Time,
+    /// It came when there was a younger one: only those that it came from know how old it is.
+    is_late: bool,
+}
+
 /// A transfer that waits for its path, or has it.
 struct Sending {
     serve: u64,
@@ -74,7 +84,9 @@ struct Host {
     session: bool,
     /// When it comes back, or its session does.
     back_at: Time,
-    has: BTreeSet<ObjectId>,
+    has: BTreeMap<ObjectId, Held>,
+    /// What takes the place of an object that was here, and when.
+    awaits: BTreeMap<ObjectId, (u64, Time)>,
     /// How many objects the store has room for, beside versions.
     room: usize,
     wants: BTreeMap<ObjectId, Wish>,
@@ -113,6 +125,9 @@ struct World<'r> {
     /// How many transfers a receiver takes at once.
     places: usize,
     versions: u64,
+    /// How often objects were replaced, and when a host had an edition first.
+    editions: BTreeMap<ObjectId, u64>,
+    births: BTreeMap<(ObjectId, u64), Time>,
     requests: u64,
     /// What this manager has committed.
     committed: BTreeMap<u64, ObjectId>,
@@ -132,7 +147,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         frozen_until: Time::ZERO,
         session: false,
         back_at: Time::ZERO,
-        has: BTreeSet::new(),
+        has: BTreeMap::new(),
+        awaits: BTreeMap::new(),
         room: rooms[at],
         wants: BTreeMap::new(),
         filling: BTreeMap::new(),
@@ -156,6 +172,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         manager_back_at: Time::ZERO,
         places,
         versions: 0,
+        editions: BTreeMap::new(),
+        births: BTreeMap::new(),
         requests: 0,
         committed: BTreeMap::new(),
         healed: false,
@@ -200,7 +218,7 @@ impl World<'_> {
         for host in (0..self.hosts.len()).filter(|host| !self.is_frozen(*host)).collect::<Vec<_>>() {
             self.beat(host);
             self.work(host);
-            self.hear(host);
+            self.hear(host)?;
         }
         self.drain_members();
         self.speak()?;
@@ -270,6 +288,7 @@ impl World<'_> {
                 one.wants.clear();
                 one.filling.clear();
                 one.sending.clear();
+                one.awaits.clear();
                 (one.publishing, one.publishes_at, one.subscribed, one.last) = (None, None, false, None);
                 one.incarnation += 1;
                 // A supervisor restarts most of them at once.
@@ -375,12 +394,14 @@ impl World<'_> {
     }
 
     fn say_all(&mut self, host: usize) {
-        let agent = self.key(host);
+        let (agent, now) = (self.key(host), self.now);
+        let is_ageless = self.plant == Some(Plant::NoAges);
         let one = &mut self.hosts[host];
         one.unsaid = false;
         let mut words = Vec::new();
         if self.plant != Some(Plant::ForgetHave) {
-            words.extend(one.has.iter().map(|object| have(&agent, *object)));
+            let age = |held: &Held| if is_ageless { Duration::ZERO } else { now.since(held.since) };
+            words.extend(one.has.iter().map(|(object, held)| have(&agent, *object, held.edition, age(held))));
         }
         let serves = one.sending.values().map(|sending| sending.serve).collect();
         words.push(Input::Serving { agent: agent.clone(), serves });
@@ -407,6 +428,9 @@ impl World<'_> {
         if self.random.one_in(1_500) {
             self.crowd();
         }
+        if self.random.one_in(400) {
+            self.replace();
+        }
         if !self.random.one_in(20) {
             return;
         }
@@ -422,7 +446,7 @@ impl World<'_> {
                     waits: self.random.one_in(4),
                     fills: self.hosts[host].filling.contains_key(&wanted),
                 };
-                if !self.hosts[host].has.contains(&wanted) {
+                if !self.hosts[host].has.contains_key(&wanted) {
                     self.hosts[host].wants.insert(wanted, wish);
                     self.say(host, Input::Want { agent, object: wanted, wish });
                 }
@@ -435,7 +459,7 @@ impl World<'_> {
             }
             6 => {
                 let one = &mut self.hosts[host];
-                if !one.sends(wanted) && one.has.remove(&wanted) {
+                if !one.sends(wanted) && one.has.remove(&wanted).is_some() {
                     self.say(host, Input::Lost { agent, object: wanted });
                 }
             }
@@ -451,9 +475,9 @@ impl World<'_> {
                 let number = self.hosts[host].last.as_ref().map_or(1, |last| last.number + 1);
                 let version = Version { number, object: object(VERSIONS + self.versions) };
                 let one = &mut self.hosts[host];
-                one.has.insert(version.object);
+                one.has.insert(version.object, Held { edition: 0, since: self.now, is_late: false });
                 one.publishing = Some(version.clone());
-                self.say(host, have(&agent, version.object));
+                self.say(host, have(&agent, version.object, 0, Duration::ZERO));
                 self.say(host, publish(&agent, version));
             }
             _ => {}
@@ -479,10 +503,16 @@ impl World<'_> {
             if self.random.one_in(4) {
                 let reason = "no such page".to_string();
                 self.say(host, Input::FillFailed { agent: agent.clone(), object, reason });
-            } else if !self.receive(host, object) {
+            } else if !self.receive(host, object, self.editions.get(&object).copied().unwrap_or(0)) {
                 let reason = "its store is full".to_string();
                 self.say(host, Input::FillFailed { agent: agent.clone(), object, reason });
             }
+        }
+        let come = self.hosts[host].awaits.iter().filter(|(_, (_, at))| *at <= now);
+        let come: Vec<(ObjectId, u64)> = come.map(|(object, (edition, _))| (*object, *edition)).collect();
+        for (object, edition) in come {
+            self.hosts[host].awaits.remove(&object);
+            self.receive(host, object, edition);
         }
         self.hear_of_paths(host);
         let over = |sending: &Sending| sending.path.is_some_and(|(_, ends_at)| ends_at <= now);
@@ -499,11 +529,12 @@ impl World<'_> {
         else {
             return;
         };
-        let is_here = self.hosts[host].has.contains(&object);
+        let edition = self.hosts[host].has.get(&object).map(|held| held.edition);
         let outcomes = receivers.into_iter().map(|name| {
             let receiver = index(&name);
-            let comes = path.is_some() && is_here && self.hosts[receiver].up && !missed.contains(&name);
-            let gets = comes && !self.random.one_in(8) && self.receive(receiver, object);
+            let comes = path.is_some() && self.hosts[receiver].up && !missed.contains(&name);
+            let edition = edition.filter(|_| comes && !self.random.one_in(8));
+            let gets = edition.is_some_and(|edition| self.receive(receiver, object, edition));
             (name, if gets { Ok(()) } else { Err("it was lost on the way".to_string()) })
         });
         let outcomes = outcomes.collect();
@@ -517,12 +548,13 @@ impl World<'_> {
     }
 
     /// An object has come; gives whether the store had room for it.
-    fn receive(&mut self, host: usize, object: ObjectId) -> bool {
-        let agent = self.key(host);
+    fn receive(&mut self, host: usize, object: ObjectId, edition: u64) -> bool {
+        let (agent, since) = (self.key(host), self.now);
+        let is_late = self.editions.get(&object).is_some_and(|last| edition < *last);
         let one = &mut self.hosts[host];
-        if !one.has.contains(&object) && one.is_full() && object.data.0 < VERSIONS {
+        if !one.has.contains_key(&object) && one.is_full() && object.data.0 < VERSIONS {
             // What is being sent, or comes to be a version, stays.
-            let goes = one.has.iter().find(|other| other.data.0 < VERSIONS && !one.sends(**other)).copied();
+            let goes = one.has.keys().find(|other| other.data.0 < VERSIONS && !one.sends(**other)).copied();
             let Some(goes) = goes else { return false };
             one.has.remove(&goes);
             self.say(host, Input::Lost { agent: agent.clone(), object: goes });
@@ -530,14 +562,17 @@ impl World<'_> {
         let one = &mut self.hosts[host];
         one.wants.remove(&object);
         one.filling.remove(&object);
-        if one.has.insert(object) {
-            self.say(host, have(&agent, object));
+        one.awaits.remove(&object);
+        self.births.entry((object, edition)).or_insert(since);
+        if !one.has.contains_key(&object) {
+            one.has.insert(object, Held { edition, since, is_late });
+            self.say(host, have(&agent, object, edition, Duration::ZERO));
         }
         true
     }
 
     /// The manager hears what a host has said.
-    fn hear(&mut self, host: usize) {
+    fn hear(&mut self, host: usize) -> Result<(), String> {
         let now = self.now;
         while let Some((at, _)) = self.hosts[host].up_words.front()
             && *at <= now
@@ -549,7 +584,9 @@ impl World<'_> {
             }
             self.events += 1;
             manager.directory.handle(now, word);
+            self.speak()?;
         }
+        Ok(())
     }
 
     /// What the manager says goes on its way.
@@ -570,8 +607,9 @@ impl World<'_> {
                     self.check_commit(&version, have, missing)?;
                 }
             }
-            if let Output::Serve { receivers, .. } = &output {
+            if let Output::Serve { holder, receivers, object, .. } = &output {
                 check_names(receivers)?;
+                self.check_edition(index(&holder.name), *object)?;
             }
             let (Output::Serve { holder: agent, .. }
             | Output::Fill { agent, .. }
@@ -595,10 +633,30 @@ impl World<'_> {
         for (at, other) in self.hosts.iter().enumerate().filter(|(at, other)| *at != host && other.up) {
             // What is on its way to the manager, or was lost on it, no manager can know.
             let is_known = !other.unsaid && other.up_words.is_empty();
-            if is_known && (other.filling.contains_key(&object) || other.has.contains(&object)) {
+            if is_known && (other.filling.contains_key(&object) || other.has.contains_key(&object)) {
                 let data = object.data.0;
                 return Err(format!(
                     "the origin of {data} is read twice: by host {host}, and host {at} has it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// No host sends an edition of an object while another one that is known has had a younger one for some time.
+    fn check_edition(&self, host: usize, object: ObjectId) -> Result<(), String> {
+        // What it had when it was told may have gone since.
+        let Some(sent) = self.hosts[host].has.get(&object).filter(|sent| !sent.is_late) else {
+            return Ok(());
+        };
+        for (at, other) in self.hosts.iter().enumerate().filter(|(_, other)| other.up && other.session) {
+            let is_known = !other.unsaid && other.up_words.is_empty();
+            let younger = other.has.get(&object).filter(|held| held.edition > sent.edition);
+            let is_younger = |held: &&Held| self.births[&(object, held.edition)] > sent.since + DELAY + DELAY;
+            if let Some(held) = younger.filter(is_younger).filter(|_| is_known) {
+                let (data, old, new) = (object.data.0, sent.edition, held.edition);
+                return Err(format!(
+                    "host {host} is to send edition {old} of object {data}, and host {at} has edition {new}"
                 ));
             }
         }
@@ -623,7 +681,7 @@ impl World<'_> {
             return Err(format!("version {number} is at {name}, and is not"));
         }
         for name in have {
-            if !self.hosts[index(name)].has.contains(&version) {
+            if !self.hosts[index(name)].has.contains_key(&version) {
                 return Err(format!("version {number} is committed before {name} has it"));
             }
         }
@@ -689,10 +747,10 @@ impl World<'_> {
             for name in &receivers {
                 let receiver = index(name);
                 let agent = self.key(receiver);
-                self.say(receiver, have(&agent, object));
+                self.say(receiver, have(&agent, object, 0, Duration::ZERO));
             }
         }
-        if !self.hosts[host].has.contains(&object) {
+        if !self.hosts[host].has.contains_key(&object) {
             // It has made room since it was told.
             let outcome = |name| (name, Err("it has gone".to_string()));
             let outcomes = receivers.into_iter().map(outcome).collect();
@@ -768,10 +826,37 @@ impl World<'_> {
                 let (agent, wanted) = (self.key(host), object(data));
                 let wish = Wish { can_fill: true, waits: false, fills: false };
                 let one = &mut self.hosts[host];
-                if !one.has.contains(&wanted) && !one.wants.contains_key(&wanted) {
+                if !one.has.contains_key(&wanted) && !one.wants.contains_key(&wanted) {
                     one.wants.insert(wanted, wish);
                     self.say(host, Input::Want { agent, object: wanted, wish });
                 }
+            }
+        }
+    }
+
+    /// A host replaces an object at itself and at others: those that are there give up what they have, and get the new one a little later.
+    fn replace(&mut self) {
+        let source = self.random.below(self.hosts.len() as u64) as usize;
+        let replaced = object(self.random.below(OBJECTS));
+        // While one takes its place no other one does.
+        if self.hosts.iter().any(|host| host.awaits.contains_key(&replaced)) {
+            return;
+        }
+        let edition = self.editions.entry(replaced).or_default();
+        *edition += 1;
+        let edition = *edition;
+        for host in 0..self.hosts.len() {
+            let is_meant = host == source || self.random.one_in(2);
+            let one = &self.hosts[host];
+            if !is_meant || !one.up || !one.session || self.is_frozen(host) || one.sends(replaced) {
+                continue;
+            }
+            let agent = self.key(host);
+            let comes_at = self.now + Duration(self.random.magnitude(TICK.0..=2_000_000_000));
+            let one = &mut self.hosts[host];
+            one.awaits.insert(replaced, (edition, comes_at));
+            if one.has.remove(&replaced).is_some() {
+                self.say(host, Input::Lost { agent, object: replaced });
             }
         }
     }
@@ -796,11 +881,11 @@ impl World<'_> {
     /// Reads an origin.
     fn fill(&mut self, host: usize, object: ObjectId) {
         let one = &self.hosts[host];
-        if one.filling.contains_key(&object) || one.has.contains(&object) {
+        if one.filling.contains_key(&object) || one.has.contains_key(&object) {
             return;
         }
         let agent = self.key(host);
-        if !one.wants.contains_key(&object) {
+        if !one.wants.get(&object).is_some_and(|wish| wish.can_fill) {
             let reason = "no process here asks for it".to_string();
             return self.say(host, Input::FillFailed { agent, object, reason });
         }
@@ -819,10 +904,10 @@ impl World<'_> {
                 return Err(format!("host {at} was not answered about version {}", version.number));
             }
             let held =
-                last.as_ref().filter(|last| self.hosts.iter().any(|one| one.has.contains(&last.object)));
+                last.as_ref().filter(|last| self.hosts.iter().any(|one| one.has.contains_key(&last.object)));
             if let Some(last) = held
                 && host.subscribed
-                && !host.has.contains(&last.object)
+                && !host.has.contains_key(&last.object)
                 && self.healed
                 && host.last.as_ref().is_some_and(|known| known.number > last.number)
             {
@@ -840,7 +925,7 @@ impl Host {
     }
 
     fn is_full(&self) -> bool {
-        self.has.iter().filter(|object| object.data.0 < VERSIONS).count() >= self.room
+        self.has.keys().filter(|object| object.data.0 < VERSIONS).count() >= self.room
     }
 }
 
@@ -884,8 +969,9 @@ fn index(name: &str) -> usize {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
 }
 
-fn have(agent: &AgentKey, object: ObjectId) -> Input {
-    Input::Have { agent: agent.clone(), object, length: 1, root: Some([object.data.0 as u8; 32]) }
+fn have(agent: &AgentKey, object: ObjectId, edition: u64, age: Duration) -> Input {
+    let root = Some([(object.data.0 ^ edition << 4) as u8; 32]);
+    Input::Have { agent: agent.clone(), object, length: 1, root, age }
 }
 
 fn publish(agent: &AgentKey, version: Version) -> Input {

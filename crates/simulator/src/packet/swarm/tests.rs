@@ -139,6 +139,7 @@ fn bugs_of_the_directory_are_found() {
         (Plant::KeepGhosts, &["are named twice", "was not answered", "is read twice", "and is not"]),
         (Plant::EarlyHave, &["is committed before"]),
         (Plant::NoPlaces, &["more transfers at once"]),
+        (Plant::NoAges, &["is to send edition"]),
     ] {
         let found = found_among(OBJECTS..OBJECTS + 1, plant);
         assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
