@@ -128,6 +128,8 @@ pub enum Plant {
     NoPlaces,
     /// A request for a path is said once, also where the session in which it was said has ended.
     AskOnce,
+    /// A grant does not name the receivers that it does not lead to.
+    HideMissed,
     /// Agents say of all that they have that it has come just now.
     NoAges,
     /// A source tells the last hash before it has looked whether its object is what it was.

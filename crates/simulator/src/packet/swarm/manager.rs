@@ -3,11 +3,12 @@
 //! ([`Wire`]); in the others a transfer is a time.
 //!
 //! Checked over all managers that there ever are: no resource is lent to two agents that both use it by what they were
-//! told, nothing is told that is not written, numbers never repeat, a path is taken away only for a reason, and after
-//! healing every request is answered and everything comes back.
+//! told, nothing is told that is not written, numbers never repeat, a path is taken away only for a reason, every receiver
+//! that was asked for has the path or is named, and after healing every request is answered and everything comes back.
 
 mod agent;
 mod choice;
+mod named;
 mod office;
 mod store;
 
@@ -627,6 +628,7 @@ impl World {
                 if grant.accepted_bytes < 1_000 {
                     self.coverage.hit(coverage::PART_GRANTED);
                 }
+                self.check_named(request, grant)?;
             }
             Output::Granted { plan_id, plan, .. } => {
                 // It may have come back before it is looked at what is lent.

@@ -106,6 +106,7 @@ fn bugs_of_managers_are_found() {
         (Plant::MissReplan, &["goes on with", "is lent twice"]),
         (Plant::TakeSlower, &["was free"]),
         (Plant::ForgetLearned, &["a manager that goes on from"]),
+        (Plant::HideMissed, &["does not hear what became of it"]),
     ] {
         let found = found_among(MANAGERS, plant);
         assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
