@@ -1,10 +1,11 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
+mod intake;
 mod look;
 mod origins;
 mod rack;
 
-use super::assembler::{Assembler, Check, HeaderRoom, prove, xor};
+use super::assembler::{Assembler, Check, prove, xor};
 use super::clock::{Clock, wait};
 use super::door::Side;
 use super::error::TransferError;
@@ -14,7 +15,7 @@ use super::place::{leave, make_room, present, put_in_place, verified};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
-use origins::Origins;
+use intake::Intake;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::{ObjectKind, ObjectSource};
@@ -33,8 +34,6 @@ use polycast_wire::control::{Control, FETCH_RANGES_MAX, Form, Hash};
 use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
 use polycast_wire::seal;
 use rack::Rack;
-use rand_core::Rng;
-use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -45,8 +44,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Room for what follows the expected fragments in one receive.
-const OVERFLOW_LEN: usize = 64 << 10;
 /// Receives between two looks at the control channel.
 const RECEIVES_MAX: usize = 32;
 /// A nap lasts this long,
@@ -204,50 +201,6 @@ struct Run {
     security: Option<Security>,
     /// It is the object.
     unchanged: bool,
-}
-
-/// The data channel, and the buffers of the receive path.
-struct Intake {
-    data: DataReceiver,
-    loss: Option<(Pcg64Mcg, u64)>,
-    /// Taken out while in use.
-    headers: Vec<HeaderRoom>,
-    outers: Vec<u8>,
-    overflow: Vec<u8>,
-    linear: Vec<u8>,
-    sum: Vec<u8>,
-    expected: usize,
-    /// Datagram batches taken from the data channel so far.
-    batches: u64,
-    /// The senders of the packets.
-    origins: Origins,
-    /// What packets are sealed with.
-    seal: Option<Seal>,
-    /// Packets that came for the transfer and were not its source's.
-    forged: Forged,
-}
-
-impl Intake {
-    fn new(spec: &ReceiverSpec, data: DataReceiver, outer_len: usize, seal: Option<Seal>) -> Self {
-        let loss = (spec.options.loss > 0.0).then(|| {
-            let seed = name_seed(spec.options.seed, &spec.name);
-            (Pcg64Mcg::new(u128::from(seed) << 1 | 1), (spec.options.loss * u64::MAX as f64) as u64)
-        });
-        Intake {
-            data,
-            loss,
-            headers: vec![[0; HEADER_LEN + FRAGMENT_TAGS_LEN]; SEGMENTS_MAX],
-            outers: vec![0; outer_len * SEGMENTS_MAX],
-            overflow: vec![0; OVERFLOW_LEN],
-            linear: Vec::new(),
-            sum: Vec::new(),
-            expected: SEGMENTS_MAX,
-            batches: 0,
-            origins: Origins::default(),
-            seal,
-            forged: Forged::default(),
-        }
-    }
 }
 
 /// Where the bytes of the fragments being handled are.
@@ -437,6 +390,7 @@ impl Run {
     fn wait(&mut self, busy: bool) -> Result<Ready, TransferError> {
         let now = self.clock.now();
         let own = self.machine.deadline().into_iter().chain(self.link.guest.deadline());
+        let busy = busy || self.intake.was_held_up(now);
         let deadline = if busy { Some(Time::ZERO) } else { own.chain(self.rack.deadline()).min() };
         let idle = || PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::empty());
         let upstream = self.upstream.as_ref().filter(|_| self.unhashed.len() < UNHASHED_MAX);
@@ -451,6 +405,11 @@ impl Run {
         self.strangers.descriptors(&mut fds);
         wait(&mut fds, now, deadline, EVENT_INTERVAL)?;
         let is = |i: usize| !fds[i].revents().is_empty();
+        let looked_at = self.clock.now();
+        if !is(0) {
+            self.machine.handle(looked_at, Input::NothingWaits);
+        }
+        self.intake.looked_at = looked_at;
         Ok(Ready {
             data: is(0),
             source: is(1),
@@ -503,6 +462,7 @@ impl Run {
             None
         };
         let now = self.clock.now();
+        self.intake.looked_at = now;
         let arrived = Time(now.0.saturating_sub(arrival.waited.as_nanos() as u64));
         if let Some((round, flags)) = landed {
             let packet = Packet { outer_len, header_len, payload_len: geometry.fragment_len as usize };
@@ -536,11 +496,6 @@ impl Run {
         Ok(true)
     }
 
-    /// Whether the next datagram falls to the loss that was asked for.
-    fn loses(&mut self) -> bool {
-        self.intake.loss.as_mut().is_some_and(|(rng, threshold)| rng.next_u64() < *threshold)
-    }
-
     /// The runs that the loss that was asked for leaves of fragments.
     fn survivors(&mut self, sns: Range<u64>) -> Vec<Range<u64>> {
         if self.intake.loss.is_none() {
@@ -548,7 +503,7 @@ impl Run {
         }
         let mut left = RangeSet::new();
         for sn in sns {
-            if !self.loses() {
+            if !self.intake.loses() {
                 left.insert(sn..sn + 1);
             }
         }
@@ -557,7 +512,7 @@ impl Run {
 
     /// One datagram that is not where it belongs.
     fn datagram(&mut self, now: Time, arrived: Time, datagram: &mut [u8]) -> Result<(), TransferError> {
-        if self.loses() {
+        if self.intake.loses() {
             return Ok(());
         }
         let Ok((header, header_len)) = Header::parse(datagram) else { return Ok(()) };
@@ -625,7 +580,12 @@ impl Run {
 
     /// Does what the machine orders.
     fn drain(&mut self, landing: Landing<'_>) -> Result<(), TransferError> {
-        while let Some(output) = self.machine.poll(self.clock.now()) {
+        loop {
+            let now = self.clock.now();
+            if self.intake.was_held_up(now) {
+                self.machine.handle(now, Input::HeldUp);
+            }
+            let Some(output) = self.machine.poll(now) else { return Ok(()) };
             match output {
                 Output::Keep { sn, count } => match landing {
                     Landing::InPlace => {}
@@ -638,7 +598,6 @@ impl Run {
                 Output::Complete => self.commit()?,
             }
         }
-        Ok(())
     }
 
     fn keep(&mut self, sn: u64, count: u32, first: u64, bytes: &[u8]) -> Result<(), TransferError> {
@@ -979,13 +938,6 @@ fn in_place(
     let last = geometry.fragment_bytes(next.checked_sub(1).filter(|last| *last >= sn)?);
     let want = (segments - 1) * packet_len + outer_len + header_len + (last.end - last.start) as usize;
     found.filter(|_| arrival.len == want && next == sn + segments as u64)
-}
-
-/// Every receiver loses other packets, and the same ones again with the same seed.
-fn name_seed(seed: u64, name: &str) -> u64 {
-    name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

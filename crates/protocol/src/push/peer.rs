@@ -167,8 +167,9 @@ pub(super) struct Peer {
     pub(super) is_late: bool,
     /// When its path was last seen to be shared with others.
     pub(super) shared_at: Option<Time>,
-    /// Last sign of life, last progress on the data channel, last progress at all.
+    /// Last sign of life, last report, last progress on the data channel, last progress at all.
     pub(super) heard_at: Time,
+    pub(super) reported_at: Time,
     pub(super) advanced_at: Time,
     pub(super) verified_at: Time,
     /// Lost fragments that wait for a patch.
@@ -353,6 +354,7 @@ impl Peer {
             is_late: true,
             shared_at: None,
             heard_at: now,
+            reported_at: now,
             advanced_at: now,
             verified_at: now,
             missing: RangeSet::new(),

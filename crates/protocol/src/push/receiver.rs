@@ -81,6 +81,10 @@ pub enum Input<'a> {
         /// When they reached this host; `now` is when they were taken out of the socket.
         arrived: Time,
     },
+    /// This end was held up, as by its disk, and has not looked at its data channel since then: what has come waits there.
+    HeldUp,
+    /// It has looked, and nothing is there.
+    NothingWaits,
     /// A coded patch was decoded into this fragment.
     Patched {
         /// First fragment.
@@ -206,6 +210,8 @@ pub struct Receiver {
     arrived: Time,
     waited: Duration,
     begun: bool,
+    /// It was held up, and so many packets may wait that have come meanwhile.
+    behind: Option<u64>,
     chained: bool,
     complete: bool,
     committed: bool,
@@ -246,6 +252,7 @@ impl Receiver {
             arrived: Time::ZERO,
             waited: Duration::ZERO,
             begun: false,
+            behind: None,
             chained: false,
             complete: false,
             committed: false,
@@ -351,6 +358,10 @@ impl Receiver {
                 self.gathered.clear();
                 self.gathered_at = None;
             }
+            Input::HeldUp => self.behind = Some(self.config.reach_packets),
+            Input::NothingWaits => self.behind = None,
+            // It comes again when what waits was read.
+            Input::Control(Control::DataFnsd { .. }) if self.behind.is_some() => {}
             Input::Control(Control::DataFnsd { position }) if self.initial.is_some() => {
                 self.offered(now, *position);
             }
@@ -375,7 +386,9 @@ impl Receiver {
         if !self.begun || self.committed {
             return None;
         }
-        if !self.chained && !self.complete {
+        // What waits to be read is not lost, and a report without it would say that nothing comes.
+        let is_abreast = self.behind.is_none();
+        if is_abreast && !self.chained && !self.complete {
             if let Some(claim) = self.claims.believed(now) {
                 self.believe(now, &claim);
             }
@@ -385,7 +398,8 @@ impl Receiver {
         }
         let fresh = self.received - self.reported_received;
         let due = self.report_due || fresh >= self.config.report_packets;
-        if due || now.since(self.reported_at) >= self.config.heartbeat {
+        let has_read = self.behind.is_none_or(|left| left < self.config.reach_packets);
+        if due && has_read || is_abreast && now.since(self.reported_at) >= self.config.heartbeat {
             self.report(now);
         }
         self.outputs.pop_front()
@@ -397,7 +411,8 @@ impl Receiver {
         if !self.outputs.is_empty() {
             return Some(Time::ZERO);
         }
-        if !self.begun || self.committed {
+        // One that was held up has to look what has come before anything is due.
+        if !self.begun || self.committed || self.behind.is_some() {
             return None;
         }
         let mut at = self.reported_at + self.config.heartbeat;
@@ -418,6 +433,9 @@ impl Receiver {
     fn data(&mut self, now: Time, arrived: Time, (round, sn, count): (u32, u64, u32), flags: u8) {
         let Some(position) = self.config.geometry.position(round, sn, count) else { return };
         let count = u64::from(count);
+        // One that has waited for less than a report takes came after it was held up.
+        let left = self.behind.filter(|_| now.since(arrived) >= self.config.heartbeat / 4);
+        self.behind = left.and_then(|left| left.checked_sub(count));
         let sns = sn..sn + count;
         if flags & FLAG_PATCH != 0 {
             return self.patched(sns);

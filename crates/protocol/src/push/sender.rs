@@ -298,6 +298,7 @@ impl Sender {
         match control {
             Control::IntlSeq { position } => self.initial(now, id, *position),
             Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
+                peer.reported_at = now;
                 let verified_bytes = (*verified_bytes).min(self.config.geometry.object_len);
                 peer.has_verified(now, verified_bytes);
                 let arrival = (Time(*arrived_ns), Duration(*waited_ns));
@@ -753,9 +754,16 @@ impl Sender {
     fn check_path(&mut self, now: Time, id: PeerId) {
         let timeout = self.config.path_timeout;
         let peer = &self.peers[&id];
-        let alive = now.since(peer.heard_at) < timeout && !self.path_waits && !self.paused;
+        // It says itself that nothing comes, and for how long: one that lives may be held up by its disk, and have much to read.
+        let nothing_came = |since: Time| {
+            let says_so = now.since(peer.reported_at) < timeout && peer.reported_at.since(since) >= timeout;
+            // One that lives and never reports holds nobody.
+            let unreported = now.since(peer.reported_at.max(since)) >= self.config.stall_timeout;
+            let is_mute = now.since(peer.heard_at) < timeout && unreported;
+            (says_so || is_mute) && !self.path_waits && !self.paused
+        };
         match peer.service {
-            Service::Listening { since } if alive && now.since(since) >= timeout => self.cut_off(now, id),
+            Service::Listening { since } if nothing_came(since) => self.cut_off(now, id),
             Service::Streaming | Service::Patching => {
                 let lap_end = peer.lap_end(self.fragments).expect("its lap has begun");
                 // What was sent since its last report, and when: a sender that waited for another receiver
@@ -764,7 +772,7 @@ impl Sender {
                 let unreported = self.sent.get(next).filter(|_| peer.position < lap_end).map(|s| s.at);
                 // Patches count as progress: only a receiver that gets nothing at all has lost its path.
                 let silent_since = unreported.map(|at| at.max(peer.advanced_at).max(peer.verified_at));
-                if alive && silent_since.is_some_and(|since| now.since(since) >= timeout) {
+                if silent_since.is_some_and(nothing_came) {
                     self.cut_off(now, id);
                 } else if self.position >= lap_end || self.needed_run().is_none() {
                     self.finish(now, id);

@@ -3,6 +3,7 @@
 
 mod alone;
 mod asked;
+mod held;
 mod hostile;
 mod idle;
 mod liar;

@@ -775,6 +775,9 @@ impl World {
             self.wakes.insert(Some(peer), until);
             return;
         }
+        if self.pauses.remove(&peer).is_some() {
+            self.comes_to(peer);
+        }
         let mut frames = Vec::new();
         let corruption = self.faults.corruption;
         loop {

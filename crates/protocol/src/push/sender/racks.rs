@@ -68,7 +68,7 @@ impl Sender {
         let acknowledged = self.packets_before(position);
         for id in members {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
-            peer.heard_at = now;
+            (peer.heard_at, peer.reported_at) = (now, now);
             peer.is_said_to_have(now, verified_bytes);
             if peer.initial.is_some() && position > peer.position {
                 peer.position = position;

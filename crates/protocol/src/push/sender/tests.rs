@@ -439,19 +439,29 @@ fn requests_are_gathered_as_long_as_there_is_more_to_come() {
     }
 }
 
-/// The path is what fails one that lives: one that has been silent for as long is not cut off from it.
+/// A path is what fails one that says that nothing has come for as long: one that has been silent may be held up itself, and so may one
+/// whose last word is older than that.
 #[test]
-fn only_one_that_lives_is_cut_off() {
-    for (silent, lives) in
-        [(MS, true), (MS * 1_000 - Duration(1), true), (MS * 1_000, false), (MS * 2_000, false)]
-    {
-        let mut sender = sender(2);
-        let listening = peer(&mut sender, 1);
-        (listening.service, listening.initial) = (Service::Listening { since: NOW }, None);
-        let now = NOW + MS * 5_000;
-        listening.heard_at = Time(now.0 - silent.0);
-        sender.check_path(now, PeerId(1));
-        assert_eq!(sender.peers[&PeerId(1)].cut_off, lives, "silent for {silent}");
+fn only_one_that_says_that_nothing_comes_is_cut_off() {
+    let timeout = MS * 1_000;
+    let ends = [(MS, false), (timeout - Duration(1), false), (timeout, true), (MS * 4_999, true)];
+    for (reported, cut_off) in ends {
+        for (silent, lives) in
+            [(MS, true), (timeout - Duration(1), true), (timeout, false), (MS * 2_000, false)]
+        {
+            let mut sender = sender(2);
+            let listening = peer(&mut sender, 1);
+            (listening.service, listening.initial) = (Service::Listening { since: NOW }, None);
+            let now = NOW + reported + silent;
+            (listening.reported_at, listening.heard_at) = (NOW + reported, now);
+            sender.check_path(now, PeerId(1));
+            let expected = cut_off && lives;
+            assert_eq!(
+                sender.peers[&PeerId(1)].cut_off,
+                expected,
+                "reported {reported} on, and {silent} ago"
+            );
+        }
     }
 }
 

@@ -69,11 +69,22 @@ impl World {
 
     /// From now on for so long the receiver's host does something else: its socket fills.
     pub(crate) fn pause(&mut self, peer: u32, span: Duration) {
-        let until = self.now + span;
+        let until = (self.now + span).max(self.pauses.get(&peer).copied().unwrap_or(Time::ZERO));
         self.pauses.insert(peer, until);
         if let Some(node) = self.nodes.get_mut(&peer) {
             node.busy_until = node.busy_until.max(until);
         }
+    }
+
+    /// A receiver that was held up goes on where it was: it says what there is to say, before it looks at its socket.
+    pub(super) fn comes_to(&mut self, peer: u32) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&peer) else { return };
+        node.machine.handle(now, ReceiverInput::HeldUp);
+        if node.queued == 0 {
+            node.machine.handle(now, ReceiverInput::NothingWaits);
+        }
+        self.say(peer, &Control::Alive);
     }
 
     /// The receiver's socket: a queue of limited length, served one packet after the other.

@@ -204,6 +204,8 @@ kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
     ReceiverInput::Chained => "push receiver: Chained",
     ReceiverInput::Control(_) => "push receiver: Control",
     ReceiverInput::Committed { .. } => "push receiver: Committed",
+    ReceiverInput::HeldUp => "push receiver: HeldUp",
+    ReceiverInput::NothingWaits => "push receiver: NothingWaits",
 );
 
 kinds!(of_roster, ROSTER, RosterInput<'_>:
@@ -252,6 +254,7 @@ kinds!(of_happening, HAPPENINGS, Happening:
     Happening::CancelSource { .. } => "world: CancelSource",
     Happening::StartTransfer { .. } => "world: StartTransfer",
     Happening::Service { .. } => "world: Service",
+    Happening::Hold { .. } => "world: Hold",
     Happening::StartFlow { .. } => "world: StartFlow",
     Happening::Relabel { .. } => "world: Relabel",
     Happening::LosePath { .. } => "world: LosePath",

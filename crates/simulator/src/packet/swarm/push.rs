@@ -91,6 +91,7 @@ pub(super) fn run(
     case.planned = forwarding.is_some();
     cluster.add_push(&net, NodeId(source), &nodes, bytes, config.clone(), forwarding);
     older_versions(seed, &mut cluster, &mut summary);
+    hold_up(seed, &mut net, &mut cluster, &case);
     if case.planned {
         cluster.set_members(0, &nodes);
     }
@@ -133,6 +134,18 @@ fn older_versions(seed: u64, cluster: &mut Cluster, summary: &mut String) {
                 cluster.give_readers(0, receiver, readers_of(&mut readers));
                 summary.push_str(" whose pages may be taken");
             }
+        }
+    }
+}
+
+/// Some receivers are held up by their disks. Drawn apart as well.
+fn hold_up(seed: u64, net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
+    let mut random = Random::new(seed ^ 0x6865_6c64_7570_0000);
+    for receiver in 0..cluster.push(0).receivers().len() as u32 {
+        if random.one_in(8) {
+            let span = Duration(random.magnitude(500_000..=2_000_000_000));
+            let at = random.time_below(case.heal_at);
+            cluster.plan(net, at, Happening::Hold { transfer: 0, receiver, span });
         }
     }
 }

@@ -176,7 +176,7 @@ fn a_slow_receiver_does_not_hold_the_others() {
 #[test]
 fn a_manager_with_transfers_finds_bugs_of_both() {
     let with_transfers = |seed: &u64| run(*seed, None).case.contains("transfers over the paths");
-    let seeds: Vec<u64> = (0..1_000).filter(with_transfers).take(40).collect();
+    let seeds: Vec<u64> = (0..1_000).filter(with_transfers).take(120).collect();
     for (plant, words) in
         [(Plant::DropPatch, "not"), (Plant::SkipCheck, "content"), (Plant::LoseGrant, "not answered")]
     {

@@ -24,6 +24,13 @@ impl Cluster {
             }
             Owner::Control { .. } | Owner::Chain { .. } | Owner::Rack { .. } => {}
         }
+        if let Some((transfer, receiver)) = reader(owner, end) {
+            let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+            if net.now() < host.held_until {
+                host.unread.push((id, end));
+                return;
+            }
+        }
         while let Some(frame) = self.streams.next_frame(id, 1 - end) {
             if matches!(frame.body, Body::Fin) {
                 self.streams.close(id);
@@ -155,5 +162,18 @@ impl Cluster {
             (Owner::Rack { transfer, speaker, .. }, _) => self.rack_left(net, transfer, speaker, stream),
             (Owner::Bulk { .. } | Owner::Flow { .. }, _) => {}
         }
+    }
+}
+
+/// The receiver at an end of a connection, if one is there.
+fn reader(owner: Owner, end: End) -> Option<(u32, u32)> {
+    match (owner, end) {
+        (Owner::Control { transfer, receiver } | Owner::Chain { transfer, receiver, .. }, 0) => {
+            Some((transfer, receiver))
+        }
+        (Owner::Chain { transfer, upstream, .. }, _) => upstream.map(|upstream| (transfer, upstream)),
+        (Owner::Rack { transfer, member, .. }, 0) => Some((transfer, member)),
+        (Owner::Rack { transfer, speaker, .. }, _) => Some((transfer, speaker)),
+        (Owner::Control { .. } | Owner::Bulk { .. } | Owner::Flow { .. }, _) => None,
     }
 }

@@ -712,7 +712,8 @@ impl Cluster {
             return;
         }
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
-        if host.service == Duration::ZERO && host.socket.is_empty() {
+        let is_held = net.now() < host.held_until;
+        if host.service == Duration::ZERO && host.socket.is_empty() && !is_held {
             host.believes = believes;
             let is_ours = host.fragment(net.now(), &waiting);
             if is_ours {
@@ -728,7 +729,7 @@ impl Cluster {
         host.socket_bytes += bytes;
         host.socket.push_back(waiting);
         if host.socket.len() == 1 {
-            let at = net.now() + host.service;
+            let at = net.now().max(host.held_until) + host.service;
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
         }
     }
@@ -737,11 +738,18 @@ impl Cluster {
     fn leave_socket(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let (plant, believes) = (self.plant, attacker::believes(self.plant));
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        if net.now() < host.held_until {
+            let at = host.held_until + host.service;
+            net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
+            return;
+        }
         let Some(waiting) = host.socket.pop_front() else { return };
         host.socket_bytes -= waiting.bytes;
         host.believes = believes;
         let is_ours = host.fragment(net.now(), &waiting);
-        if !host.socket.is_empty() {
+        if host.socket.is_empty() {
+            host.handle(net.now(), polycast_protocol::push::ReceiverInput::NothingWaits);
+        } else {
             let dear = !is_ours && plant == Some(Plant::DearForgeries);
             let at = net.now() + host.service * if dear { 30 } else { 1 };
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());

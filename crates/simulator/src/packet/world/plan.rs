@@ -131,6 +131,15 @@ pub enum Happening {
         /// Time for one packet.
         service: Duration,
     },
+    /// A receiver is held up for so long, as by its disk: it hears and says nothing, and packets wait in its socket.
+    Hold {
+        /// The transfer.
+        transfer: u32,
+        /// The receiver's number in it.
+        receiver: u32,
+        /// For how long.
+        span: Duration,
+    },
     /// A background flow starts.
     StartFlow {
         /// Its number.
@@ -300,6 +309,12 @@ impl Cluster {
             }
             Happening::Service { transfer, receiver, service } => {
                 self.push_mut(transfer).receivers[receiver as usize].service = service;
+            }
+            Happening::Hold { transfer, receiver, span } => {
+                let until = net.now() + span;
+                let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+                host.held_until = host.held_until.max(until);
+                self.drive_receiver(net, transfer, receiver);
             }
             other => unreachable!("{other:?} does not happen to a receiver"),
         }

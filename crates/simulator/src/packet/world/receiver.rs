@@ -8,7 +8,7 @@ use super::attacker::Author;
 use super::keys::{CONTENT_LEN, Keyring, number, proof_of};
 use super::pages::{Pages, Taking};
 use super::racks::Rack;
-use super::streams::StreamId;
+use super::streams::{self, StreamId};
 use super::{Alarm, Fragment};
 use crate::packet::NodeId;
 use crate::packet::swarm::Plant;
@@ -109,6 +109,11 @@ pub struct PushReceiver {
     pub(super) socket_bytes: u64,
     pub(super) window_bytes: u64,
     pub(super) service: Duration,
+    /// It does nothing until then.
+    pub(super) held_until: Time,
+    pub(super) is_held: bool,
+    /// Ends of connections on which something has come meanwhile.
+    pub(super) unread: Vec<(StreamId, streams::End)>,
     pub(super) overflows: u64,
     pub(super) finished_at: Option<Time>,
     /// Packets of the stream that held nothing new.
@@ -194,6 +199,9 @@ impl PushReceiver {
             socket_bytes: 0,
             window_bytes,
             service,
+            held_until: Time::ZERO,
+            is_held: false,
+            unread: Vec::new(),
             overflows: 0,
             finished_at: None,
             duplicates: 0,

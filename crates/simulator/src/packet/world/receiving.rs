@@ -63,6 +63,9 @@ impl Cluster {
     /// Does what a receiver's end of the session orders.
     fn drive_guest(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let now = net.now();
+        if self.push(transfer).receivers[receiver as usize].is_held {
+            return;
+        }
         loop {
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
             let Some(guest) = host.guest.as_mut() else { return };
@@ -149,9 +152,32 @@ impl Cluster {
         ends.into_iter().for_each(|(stream, end)| self.finish(net, stream, end));
     }
 
+    /// Whether a receiver does nothing at present. One that goes on has not looked what has come meanwhile.
+    fn is_held(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) -> bool {
+        let now = net.now();
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        let was_held = core::mem::replace(&mut host.is_held, now < host.held_until);
+        if host.is_held {
+            host.alarm.set(net, host.node, Token::Receiver(transfer, receiver), Some(host.held_until));
+        } else if was_held {
+            host.handle(now, ReceiverInput::HeldUp);
+            if host.socket.is_empty() {
+                host.handle(now, ReceiverInput::NothingWaits);
+            }
+            for (stream, end) in core::mem::take(&mut host.unread) {
+                self.take_frames(net, stream, end);
+            }
+            return false;
+        }
+        host.is_held
+    }
+
     /// Polls a receiver until it has nothing to say.
     pub(super) fn drive_receiver(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let now = net.now();
+        if self.is_held(net, transfer, receiver) {
+            return;
+        }
         let mut verified = false;
         let skips_checks = self.plant == Some(Plant::SkipCheck);
         loop {
