@@ -13,6 +13,7 @@ use super::coverage::Coverage;
 use super::draw::Random;
 use super::{Plant, Verdict};
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -564,8 +565,8 @@ impl World<'_> {
         one.filling.remove(&object);
         one.awaits.remove(&object);
         self.births.entry((object, edition)).or_insert(since);
-        if !one.has.contains_key(&object) {
-            one.has.insert(object, Held { edition, since, is_late });
+        if let Entry::Vacant(place) = one.has.entry(object) {
+            place.insert(Held { edition, since, is_late });
             self.say(host, have(&agent, object, edition, Duration::ZERO));
         }
         true
