@@ -9,7 +9,7 @@ use polycast_net::tls::Security;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 type Wall = dyn Fn() -> u64 + Send + Sync;
 type Devices = BTreeMap<DeviceId, Box<dyn Device>>;
@@ -27,8 +27,11 @@ pub(crate) struct Around {
 
 impl Default for Around {
     fn default() -> Self {
-        let wall = || {
-            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Agents are told the time when they join, and count on by themselves: where the host's clock is set later, permits go on from what
+        // they know, and numbers that rise do not fall.
+        let (begun, begun_at) = (SystemTime::now(), Instant::now());
+        let wall = move || {
+            let since_epoch = begun.duration_since(UNIX_EPOCH).unwrap_or_default() + begun_at.elapsed();
             u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
         };
         Around { wall: Arc::new(wall), devices: fabrics::devices, security: None, guard: Arc::default() }
@@ -69,7 +72,7 @@ impl Around {
         Arc::clone(&self.guard)
     }
 
-    /// The time of day, in nanoseconds.
+    /// The time of day, in nanoseconds, as it was when this manager began and has gone on since then.
     pub(crate) fn wall_ns(&self) -> u64 {
         (self.wall)()
     }
