@@ -389,7 +389,10 @@ impl Sender {
             return; // Its rack's reports have governed the pace so far.
         }
         if let Some(sent) = sent {
-            self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
+            // A receiver that was held up says nothing of the way.
+            let held = Some(arrival.1).filter(|waited| *waited >= self.config.path_timeout / 4);
+            let trip = now.since(sent).0.saturating_sub(held.map_or(0, |held| held.0));
+            self.round_trip = Duration((self.round_trip.0 * 7 + trip) / 8);
             peer.arrived(now, sent, arrival);
             let queue = peer.path.queue();
             peer.look.queue(queue);
@@ -769,7 +772,10 @@ impl Sender {
                 // What was sent since its last report, and when: a sender that waited for another receiver
                 // must not take that for silence of this one.
                 let next = self.sent.partition_point(|s| s.position <= peer.position);
-                let unreported = self.sent.get(next).filter(|_| peer.position < lap_end).map(|s| s.at);
+                let first = self.sent.get(next).filter(|_| peer.position < lap_end).map(|s| s.at);
+                // The last ones before the sender waited may be lost, and only a later one shows that.
+                let last = self.sent.back().map_or(Time::ZERO, |s| s.at);
+                let unreported = first.filter(|at| last.since(*at) >= timeout / 8);
                 // Patches count as progress: only a receiver that gets nothing at all has lost its path.
                 let silent_since = unreported.map(|at| at.max(peer.advanced_at).max(peer.verified_at));
                 if silent_since.is_some_and(nothing_came) {

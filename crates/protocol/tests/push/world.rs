@@ -541,6 +541,9 @@ impl World {
                 if let Some(node) = self.nodes.get_mut(&peer) {
                     (node.queued, node.forged) = (node.queued - 1, forged);
                     node.machine.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
+                    if node.queued == 0 {
+                        node.machine.handle(now, ReceiverInput::NothingWaits);
+                    }
                 }
             }
             Event::Coded { peer, sns } => {
@@ -904,7 +907,11 @@ impl World {
     pub(crate) fn assert_all_done(&self) {
         assert!(self.finished_at.is_some(), "not finished at {:?}: settled {:?}", self.now, self.settled);
         for (peer, node) in &self.nodes {
-            assert!(node.done || self.frozen.contains(peer), "receiver {peer} is not done");
+            assert!(
+                node.done || self.frozen.contains(peer),
+                "receiver {peer} is not done: {:?}",
+                self.settled.get(peer)
+            );
         }
     }
 }
