@@ -760,7 +760,7 @@ impl Sender {
         // It says itself that nothing comes, and for how long: one that lives may be held up by its disk, and have much to read.
         let nothing_came = |since: Time| {
             let says_so = now.since(peer.reported_at) < timeout && peer.reported_at.since(since) >= timeout;
-            // One that lives and never reports holds nobody.
+            // One that lives and never reports holds no others.
             let unreported = now.since(peer.reported_at.max(since)) >= self.config.stall_timeout;
             let is_mute = now.since(peer.heard_at) < timeout && unreported;
             (says_so || is_mute) && !self.path_waits && !self.paused
