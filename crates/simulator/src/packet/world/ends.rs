@@ -25,8 +25,9 @@ impl Cluster {
             Owner::Control { .. } | Owner::Chain { .. } | Owner::Rack { .. } => {}
         }
         if let Some((transfer, receiver)) = reader(owner, end) {
+            self.release(net, transfer, receiver);
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-            if net.now() < host.held_until {
+            if host.is_held {
                 host.unread.push((id, end));
                 return;
             }

@@ -703,6 +703,7 @@ impl Cluster {
     /// A packet comes to the socket of a receiver.
     fn take_in(&mut self, net: &mut Network<Datagram>, (transfer, receiver): (u32, u32), fragment: Fragment) {
         let believes = attacker::believes(self.plant);
+        self.release(net, transfer, receiver);
         let push = self.push_mut(transfer);
         let bytes = u64::from(push.config.packet_bytes());
         let host = &mut push.receivers[receiver as usize];
@@ -712,8 +713,7 @@ impl Cluster {
             return;
         }
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
-        let is_held = net.now() < host.held_until;
-        if host.service == Duration::ZERO && host.socket.is_empty() && !is_held {
+        if host.service == Duration::ZERO && host.socket.is_empty() && !host.is_held {
             host.believes = believes;
             let is_ours = host.fragment(net.now(), &waiting);
             if is_ours {
@@ -737,8 +737,9 @@ impl Cluster {
     /// The receiver has taken one packet out of its socket.
     fn leave_socket(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let (plant, believes) = (self.plant, attacker::believes(self.plant));
+        self.release(net, transfer, receiver);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-        if net.now() < host.held_until {
+        if host.is_held {
             let at = host.held_until + host.service;
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
             return;

@@ -152,6 +152,14 @@ impl Cluster {
         ends.into_iter().for_each(|(stream, end)| self.finish(net, stream, end));
     }
 
+    /// A receiver that was held up goes on, if it is time, before anything else comes to it.
+    pub(super) fn release(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let host = &self.push(transfer).receivers[receiver as usize];
+        if host.is_held && net.now() >= host.held_until {
+            self.drive_receiver(net, transfer, receiver);
+        }
+    }
+
     /// Whether a receiver does nothing at present. One that goes on has not looked what has come meanwhile.
     fn is_held(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) -> bool {
         let now = net.now();
