@@ -62,7 +62,7 @@ struct Held {
     /// How often it was replaced anywhere before these bytes were.
     edition: u64,
     since: Time,
-    /// It came when there was a younger one: only those that it came from know how old it is.
+    /// It came when there was a younger one, or was heard of late: the manager cannot know how old it is.
     is_late: bool,
 }
 
@@ -580,6 +580,12 @@ impl World<'_> {
             && let Some((_, word)) = self.hosts[host].up_words.pop_front()
             && let Some(manager) = &mut self.manager
         {
+            if let Input::Have { object, age, .. } = &word
+                && let Some(held) = self.hosts[host].has.get_mut(object)
+            {
+                // The word has waited, as in one that was frozen, and says an age of before.
+                held.is_late |= now.since(held.since) > *age + DELAY + DELAY;
+            }
             if matches!(word, Input::Subscribe { .. }) {
                 self.hosts[host].subscription_heard.get_or_insert(now);
             }
