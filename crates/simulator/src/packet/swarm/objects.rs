@@ -584,7 +584,8 @@ impl World<'_> {
                 && let Some(held) = self.hosts[host].has.get_mut(object)
             {
                 // The word has waited, as in one that was frozen, and says an age of before.
-                held.is_late |= now.since(held.since) > *age + DELAY + DELAY;
+                let is_late = now.since(held.since) > *age + DELAY + DELAY;
+                held.is_late |= is_late && self.plant != Some(Plant::NoAges);
             }
             if matches!(word, Input::Subscribe { .. }) {
                 self.hosts[host].subscription_heard.get_or_insert(now);
