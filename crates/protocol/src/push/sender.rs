@@ -389,10 +389,10 @@ impl Sender {
             return; // Its rack's reports have governed the pace so far.
         }
         if let Some(sent) = sent {
-            // A receiver that was held up says nothing of the way.
-            let held = Some(arrival.1).filter(|waited| *waited >= self.config.path_timeout / 4);
-            let trip = now.since(sent).0.saturating_sub(held.map_or(0, |held| held.0));
-            self.round_trip = Duration((self.round_trip.0 * 7 + trip) / 8);
+            // A receiver that was held up, or says so, says nothing of the way.
+            if arrival.1 < self.config.path_timeout / 4 {
+                self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
+            }
             peer.arrived(now, sent, arrival);
             let queue = peer.path.queue();
             peer.look.queue(queue);

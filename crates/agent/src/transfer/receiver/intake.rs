@@ -12,8 +12,8 @@ use rand_pcg::Pcg64Mcg;
 
 /// Room for what follows the expected fragments in one receive.
 const OVERFLOW_LEN: usize = 64 << 10;
-/// An end that has not looked at its data channel for so long was held up, as by its disk. The shortest time after which what has not
-/// come counts as lost is 2 ms, and a turn takes less.
+/// An end that has not looked at its data channel for so long was held up, as by its disk. It looks with every batch that it takes, and losses
+/// are gathered for 12 ms before they are asked for.
 const HELD_UP: Duration = Duration::from_millis(10);
 
 /// The data channel, and the buffers of the receive path.

@@ -56,6 +56,21 @@ fn only_the_one_furthest_behind_opens_a_shut_window() {
     }
 }
 
+/// A packet that has waited in a socket for a quarter of a path's patience says nothing of the way: its receiver was held up, or lies.
+#[test]
+fn one_that_was_held_up_says_nothing_of_the_way() {
+    for (waited, counts) in [(MS * 249, true), (MS * 250, false), (MS * 9_000, false)] {
+        let mut sender = sender(2);
+        sent_to(&mut sender, 30);
+        let (trip, waited_ns) = (sender.round_trip, waited.0);
+        let (received, verified_bytes) = (4, 0);
+        let report =
+            Control::Progress { position: 4, received, lost: 0, verified_bytes, arrived_ns: 1, waited_ns };
+        sender.control(NOW + MS * 2_000, PeerId(0), &report);
+        assert_eq!(sender.round_trip != trip, counts, "{waited}");
+    }
+}
+
 /// Reports of one for whom another speaks, and its first report after that, do not govern the pace: its totals are not those
 /// that were heard before.
 #[test]
