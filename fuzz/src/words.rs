@@ -245,6 +245,7 @@ impl<'a> Words<'a> {
             modified: self
                 .flip()
                 .then(|| ModificationTime { seconds: self.number(near).cast_signed(), nanos: 999_999_999 }),
+            data_len: self.flip().then_some(0),
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod format;
 mod glob;
+mod growing;
 mod links;
 mod manifest;
 mod publish;
@@ -23,6 +24,7 @@ mod hostile_tests;
 mod tests;
 
 pub use glob::{Glob, GlobError};
+pub(crate) use growing::{Growing, Waiting, Whereabouts, put_back};
 pub use links::{LinkOut, LinksOut, links_out_of};
 pub use manifest::{ENTRIES_MAX, Listed, MANIFEST_LEN_MAX, Manifest, Root};
 pub use publish::{check_target, is_free, present};

@@ -12,6 +12,7 @@ pub mod file_system;
 pub mod frames;
 pub mod hash;
 pub mod heap;
+mod holes;
 pub mod interface;
 pub mod lease;
 #[cfg(feature = "cluster")]

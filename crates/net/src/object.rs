@@ -3,6 +3,7 @@
 mod state;
 
 use crate::file_system::time_of;
+use crate::holes::holes_len;
 use crate::lease::is_written;
 use polycast_types::ModificationTime;
 pub use state::{Changed, FileState, changed_in};
@@ -68,6 +69,11 @@ pub trait ObjectSource: Send + Sync {
         None
     }
 
+    /// Bytes of it that are holes, which read as zeros and take no room: a receiver that knows of them need not be sent them.
+    fn holes_len(&self) -> u64 {
+        0
+    }
+
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -84,6 +90,7 @@ pub struct FileSource {
     mode: u16,
     modified: Option<ModificationTime>,
     stamp: Stamp,
+    holes_len: u64,
     /// What it was when it was opened; `None` where it cannot change, or its owner answers for that.
     state: Option<FileState>,
 }
@@ -107,6 +114,7 @@ impl FileSource {
         let mode = (metadata.mode() & 0o777) as u16;
         let state = FileState::of(&metadata);
         state.settle();
+        let holes_len = holes_len(&file, &metadata);
         // The memory of a process: it says itself when it writes there, and the times of such a file do not tell.
         let changes = !path.starts_with("/proc");
         Ok(FileSource {
@@ -116,6 +124,7 @@ impl FileSource {
             mode,
             modified: Some(time_of(&metadata)),
             stamp: state.stamp(),
+            holes_len,
             state: changes.then_some(state),
         })
     }
@@ -180,11 +189,33 @@ impl ObjectSource for FileSource {
         self.modified
     }
 
+    fn holes_len(&self) -> u64 {
+        self.holes_len
+    }
+
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => Changed::new(&self.path, "became shorter").into(),
             _ => error,
         })
+    }
+}
+
+/// So many zeros as an object.
+#[derive(Clone, Copy, Debug)]
+pub struct Zeros(pub u64);
+
+impl ObjectSource for Zeros {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > self.0) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buffer.fill(0);
+        Ok(())
     }
 }
 

@@ -19,7 +19,8 @@ const NAMES_MAX: u32 = 10_000;
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// Held while this process is at work. `None` on a file system without locks: there no process sweeps either.
+    /// Held while this process is at work. `None` on a file system without locks, where no process sweeps, and where another lock
+    /// says that this process alone is at work with it.
     _lock: Option<File>,
     kept: bool,
 }
@@ -50,6 +51,15 @@ impl Scratch {
         Err(io::Error::other("no name is free"))
     }
 
+    /// Makes the directory `path` for this user alone. The caller sees to it that no other process is at work with it.
+    ///
+    /// # Errors
+    /// Something has the name, or the folder cannot be written to.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        rustix::fs::mkdir(path, Mode::RWXU)?;
+        Ok(Scratch { path: path.to_path_buf(), _lock: None, kept: false })
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -57,7 +67,7 @@ impl Scratch {
     }
 
     /// It has got another name: nothing is to be removed any more.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
 }

@@ -4,14 +4,18 @@
 //! the caller asks to replace it. A part file that a crash left behind is taken up again: what of it verifies need not
 //! be sent once more. One that another user could have made, or could change, is refused.
 
+mod held;
 mod room;
 
+use crate::archive::{self, ArchiveError, Growing, Unpacked, Whereabouts};
 use crate::file_system::{
     Lock, PERMISSIONS, Shown, explained, explained_name, is_lack, is_mounted, lock, mode_of_new,
     name_len_max, set_mode, set_time,
 };
 use crate::hash::hex;
+use crate::holes::HOLE_LEN;
 use crate::lease::{Alone, is_alone};
+pub use held::Held;
 use polycast_types::ModificationTime;
 use room::Room;
 use rustix::fs::{Access, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom};
@@ -25,17 +29,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The longest file name of Linux, in bytes.
 const NAME_LEN_MAX: usize = 255;
 /// Ends the names of part files.
 const PART_SUFFIX: &str = ".polycast-part";
+/// Ends the names of directories that are filled as they come.
+const TREE_SUFFIX: &str = ".polycast-tree";
 /// Ends the names of copies that take the place of a part file once they are whole.
 const COPY_SUFFIX: &str = ".copy.polycast-part";
 /// Bytes that are copied at a time.
 const COPY_LEN: usize = 1 << 20;
-/// So many zeros become a hole.
-const HOLE_LEN: usize = 64 << 10;
 /// Part files that vanish between two looks, because another receiver has just finished.
 const OPENS_MAX: usize = 16;
 /// The longest time from finding a file by its name to having it open.
@@ -73,6 +78,9 @@ pub enum StoreError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A directory cannot be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] ArchiveError),
     /// The file system says no.
     #[error("cannot write {}: {source}", path.display())]
     Io {
@@ -92,8 +100,24 @@ fn failed(path: &Path, source: impl Into<io::Error>) -> StoreError {
 pub struct Placing {
     /// What has the final name already is replaced.
     pub replace: bool,
-    /// The object is a directory, which is unpacked beside the part file: it needs its room twice.
+    /// The object is a directory, which is unpacked beside the part file as it comes.
     pub unpacked: bool,
+}
+
+/// How long an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// With all its holes, in bytes.
+    pub len: u64,
+    /// What of it needs room, in bytes.
+    pub data_len: u64,
+}
+
+impl From<u64> for Size {
+    /// That of an object without holes.
+    fn from(len: u64) -> Self {
+        Size { len, data_len: len }
+    }
 }
 
 /// Makes room where a part file's file system is full, because other programs have filled it meanwhile.
@@ -116,7 +140,7 @@ impl fmt::Debug for MoreRoom {
 /// A file that is being received.
 #[derive(Debug)]
 pub struct PartFile {
-    file: Arc<File>,
+    held: Arc<Held>,
     path: PathBuf,
     target: PathBuf,
     placing: Placing,
@@ -133,7 +157,7 @@ impl PartFile {
     /// Something has the final name and is to stay, there is no room or no permission, another receiver writes there, or
     /// the part file is not one that this user has left.
     pub fn open(target: &Path, len: u64, placing: Placing) -> Result<Self, StoreError> {
-        Self::open_with(target, len, placing, None)
+        Self::open_with(target, len.into(), placing, None)
     }
 
     /// The same, where more room can be made if the file system is full, also while the file is being written.
@@ -142,7 +166,7 @@ impl PartFile {
     /// As there.
     pub fn open_with(
         target: &Path,
-        len: u64,
+        Size { len, data_len }: Size,
         placing: Placing,
         more: Option<MoreRoom>,
     ) -> Result<Self, StoreError> {
@@ -158,25 +182,30 @@ impl PartFile {
         }
         let (file, found) = open_part(&path, target)?;
         let wrong = |source| failed(&path, source);
+        let tree_at = folder.join(hidden_name(name, TREE_SUFFIX));
+        take_back(&file, &tree_at)?;
         let there = file.metadata().map_err(wrong)?.len();
         // What it has is checked group by group: an earlier version may be longer or shorter.
         let resumed = found && there > 0 && len > 0;
         let file = Arc::new(file);
-        let total = if placing.unpacked { len.saturating_mul(2) } else { len };
-        let room = match Room::claim(&file, &folder, total) {
-            Err(StoreError::Full { .. }) if more.as_ref().is_some_and(|more| (more.0)()) => {
-                Room::claim(&file, &folder, total)
-            }
+        let moved = Arc::new(AtomicU64::new(0));
+        let claim = || Room::claim(&file, &moved, &folder, data_len);
+        let room = match claim() {
+            Err(StoreError::Full { .. }) if more.as_ref().is_some_and(|more| (more.0)()) => claim(),
             room => room,
         };
-        let room = room.inspect_err(|_| {
+        let begun = room.and_then(|room| {
+            let tree = placing.unpacked.then(|| Growing::begin(&tree_at, target, len)).transpose()?;
+            Ok((room, tree))
+        });
+        let (room, tree) = begun.inspect_err(|_| {
             if !found || there == 0 {
                 // Another try finds the place as this one did, and nothing is worth keeping.
                 let _ = std::fs::remove_file(&path);
             }
         })?;
         let part = PartFile {
-            file,
+            held: Arc::new(Held::new(file, tree, moved)),
             resumed,
             // What an earlier try left stays until this one has looked at it.
             keep: resumed,
@@ -187,9 +216,9 @@ impl PartFile {
             _room: room,
         };
         if !part.resumed && there > 0 {
-            part.file.set_len(0).map_err(wrong)?;
+            part.held.file.set_len(0).map_err(wrong)?;
         }
-        lengthen(&part.file, len).map_err(wrong)?;
+        lengthen(&part.held.file, len).map_err(wrong)?;
         Ok(part)
     }
 
@@ -199,29 +228,52 @@ impl PartFile {
         self.resumed
     }
 
-    /// The open file, to serve others from.
+    /// The open file of an object that is not unpacked.
     #[must_use]
     pub fn file(&self) -> Arc<File> {
-        Arc::clone(&self.file)
+        Arc::clone(&self.held.file)
     }
 
-    /// Writes bytes at their place.
+    /// What is here of the object, to serve others from.
+    #[must_use]
+    pub fn held(&self) -> Arc<Held> {
+        Arc::clone(&self.held)
+    }
+
+    /// Puts verified bytes where they belong. All of the object before `verified_to` is verified, these included where they are before
+    /// that. `written` says that they are in the part file already.
+    ///
+    /// # Errors
+    /// The file system is full or fails; or it is a directory, and its stream is damaged or hostile.
+    pub fn put(&self, bytes: &[u8], offset: u64, verified_to: u64, written: bool) -> Result<(), StoreError> {
+        match (self.held.unpacks(), written) {
+            (false, true) => Ok(()),
+            (false, false) => self.write(bytes, offset),
+            (true, _) => {
+                let whereabouts = if written { Whereabouts::InPart } else { Whereabouts::InMemory };
+                Ok(self.held.unpack_some(&self.path, (bytes, whereabouts), offset, verified_to)?)
+            }
+        }
+    }
+
+    /// Writes bytes that may be wrong, or are of a file, at their place.
     ///
     /// # Errors
     /// The file system is full or fails.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
         let wrong = |source: io::Error| failed(&self.target, source);
-        let is_hole = |piece: &[u8]| piece.len() == HOLE_LEN && piece.iter().all(|byte| *byte == 0);
+        const PIECE_LEN: usize = HOLE_LEN as usize;
+        let is_hole = |piece: &[u8]| piece.len() == PIECE_LEN && piece.iter().all(|byte| *byte == 0);
         let mut at = 0;
         while at < bytes.len() {
-            let mut pieces = bytes[at..].chunks(HOLE_LEN).take_while(|piece| !is_hole(piece));
+            let mut pieces = bytes[at..].chunks(PIECE_LEN).take_while(|piece| !is_hole(piece));
             let len: usize = pieces.by_ref().map(<[u8]>::len).sum();
             if len > 0 {
                 self.write_bytes(&bytes[at..at + len], offset + at as u64).map_err(wrong)?;
             } else {
-                self.write_zeros(&bytes[at..at + HOLE_LEN], offset + at as u64).map_err(wrong)?;
+                self.write_zeros(&bytes[at..at + PIECE_LEN], offset + at as u64).map_err(wrong)?;
             }
-            at += if len > 0 { len } else { HOLE_LEN };
+            at += if len > 0 { len } else { PIECE_LEN };
         }
         Ok(())
     }
@@ -229,7 +281,7 @@ impl PartFile {
     /// Makes a hole, whatever an earlier try has left there; on a file system without holes zeros are written.
     fn write_zeros(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, how, offset, zeros.len() as u64) {
+        match rustix::fs::fallocate(&self.held.file, how, offset, zeros.len() as u64) {
             Ok(()) => Ok(()),
             Err(_) => self.write_bytes(zeros, offset),
         }
@@ -237,12 +289,12 @@ impl PartFile {
 
     /// Writes bytes, a second time where there was no room and more could be made.
     fn write_bytes(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        match self.file.write_all_at(bytes, offset) {
+        match self.held.file.write_all_at(bytes, offset) {
             Err(error)
                 if error.kind() == io::ErrorKind::StorageFull
                     && self.more.as_ref().is_some_and(|more| (more.0)()) =>
             {
-                self.file.write_all_at(bytes, offset)
+                self.held.file.write_all_at(bytes, offset)
             }
             outcome => outcome,
         }
@@ -253,7 +305,7 @@ impl PartFile {
     /// # Errors
     /// The file system fails.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), StoreError> {
-        self.file.read_exact_at(bytes, offset).map_err(|source| failed(&self.path, source))
+        self.held.read_exact_at(bytes, offset).map_err(|source| failed(&self.path, source))
     }
 
     /// Keeps the part file when this value is dropped without `commit`, so that a later try can go on.
@@ -280,22 +332,33 @@ impl PartFile {
     /// Something has the final name by now and is to stay, or the file system fails.
     pub fn commit(mut self, mode: u16, modified: Option<ModificationTime>) -> Result<PathBuf, StoreError> {
         // All of it is here: whatever goes wrong now, another try needs no byte.
-        self.keep = self.file.metadata().is_ok_and(|there| there.len() > 0);
+        self.keep = self.held.file.metadata().is_ok_and(|there| there.len() > 0);
         let placed = self.place(mode, modified);
         match &placed {
             Ok(_) => self.keep = true,
             // A part is this user's alone.
-            Err(_) => drop(set_mode(&*self.file, PRIVATE, &self.path)),
+            Err(_) => drop(set_mode(&*self.held.file, PRIVATE, &self.path)),
         }
         placed
+    }
+
+    /// Unpacks what is left of a directory that is here as a whole, and gives it its name.
+    ///
+    /// # Errors
+    /// Something has the name by now and is to stay, the stream is damaged or hostile, or the file system fails.
+    pub fn unpack(mut self) -> Result<Unpacked, ArchiveError> {
+        let unpacked = self.held.unpack_rest(&self.path, self.placing.replace);
+        // Where another try may do it, it needs no byte.
+        self.keep = unpacked.as_ref().is_err_and(ArchiveError::may_pass);
+        unpacked
     }
 
     fn place(&self, mode: u16, modified: Option<ModificationTime>) -> Result<PathBuf, StoreError> {
         let wrong = |source: io::Error| failed(&self.target, source);
         let mode = mode_of_new(&folder_of(&self.target), u32::from(mode) & PERMISSIONS);
-        set_mode(&*self.file, mode, &self.target).map_err(wrong)?;
+        set_mode(&*self.held.file, mode, &self.target).map_err(wrong)?;
         if let Some(modified) = modified {
-            set_time(&*self.file, modified, &self.target).map_err(wrong)?;
+            set_time(&*self.held.file, modified, &self.target).map_err(wrong)?;
         }
         place(&self.path, &self.target, self.placing.replace).map_err(|errno| match errno {
             Errno::EXIST => StoreError::Exists(self.target.clone()),
@@ -308,6 +371,7 @@ impl PartFile {
 
 impl Drop for PartFile {
     fn drop(&mut self) {
+        self.held.end(self.keep);
         if !self.keep {
             // Nothing half-written stays; one that is gone already is as good.
             let _ = std::fs::remove_file(&self.path);
@@ -404,6 +468,21 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
     Err(wrong(io::Error::other(what)))
 }
 
+/// Puts back into a part file what an earlier try has unpacked of it.
+fn take_back(part: &File, tree: &Path) -> Result<(), StoreError> {
+    let planted = |why| StoreError::Planted { path: tree.to_path_buf(), why };
+    let Ok(there) = std::fs::symlink_metadata(tree) else { return Ok(()) };
+    if !there.is_dir() {
+        return Err(planted("is not a directory"));
+    }
+    let user = Shown::of(&there).user;
+    // Some file systems show all files as one user's.
+    if user != rustix::process::geteuid().as_raw() && !Shown::of_new(tree).is_ok_and(|new| new.user == user) {
+        return Err(planted("belongs to another user"));
+    }
+    archive::put_back(part, tree).map_err(planted)
+}
+
 /// Gives a file its length; what it has already stays.
 pub(crate) fn lengthen(file: &File, len: u64) -> io::Result<()> {
     let there = file.metadata()?.len();
@@ -446,7 +525,7 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
             return Err(StoreError::Busy(target.to_path_buf()));
         }
         let written = file.metadata().map_err(io)?.blocks().saturating_mul(512);
-        let _room = Room::claim(&own, &folder, written)?;
+        let _room = Room::claim(&own, &Arc::default(), &folder, written)?;
         copy_sparse(file, &own).map_err(io)?;
         std::fs::rename(&aside, path).map_err(io)
     };
@@ -586,6 +665,11 @@ pub fn part_path(target: &Path) -> PathBuf {
 #[must_use]
 pub fn is_part_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX.as_bytes())
+}
+
+/// Whether a directory that is filled as it comes has this name.
+pub(crate) fn is_tree_name(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(TREE_SUFFIX.as_bytes())
 }
 
 /// A hidden name for something that will be called `name`; the hash of a name that is too long stands for it.

@@ -7,7 +7,7 @@
 
 use polycast_net::archive::{TreeSource, unpack};
 use polycast_net::object::ObjectSource;
-use polycast_net::store::{PartFile, Placing};
+use polycast_net::store::{PartFile, Placing, StoreError};
 use polycast_testing::{Need, folder_in_memory, needs};
 use polycast_types::ModificationTime;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,12 +78,32 @@ enum Task {
     File,
     FileOverOld,
     FileResumed,
+    /// A stream that is there as a whole is unpacked,
     Directory,
+    /// or one is unpacked as it comes, out of order,
+    DirectoryComing,
     DirectoryOverOld,
+    DirectoryResumed,
 }
 
-const TASKS: [Task; 5] =
-    [Task::File, Task::FileOverOld, Task::FileResumed, Task::Directory, Task::DirectoryOverOld];
+const TASKS: [Task; 7] = [
+    Task::File,
+    Task::FileOverOld,
+    Task::FileResumed,
+    Task::Directory,
+    Task::DirectoryComing,
+    Task::DirectoryOverOld,
+    Task::DirectoryResumed,
+];
+
+/// The pieces in which a stream comes.
+const PIECE_LEN: usize = 9_000;
+
+/// The order of their coming: of three the last comes before the second.
+fn pieces(stream: &[u8]) -> Vec<usize> {
+    let all: Vec<usize> = (0..stream.len().div_ceil(PIECE_LEN)).collect();
+    all.chunks(3).flat_map(|three| three.iter().take(1).chain(three[1..].iter().rev())).copied().collect()
+}
 
 const NEW_LEN: usize = 70_000;
 
@@ -118,7 +138,20 @@ fn tree_of(root: &Path) -> Tree {
 
 impl Task {
     fn is_of_directory(self) -> bool {
-        matches!(self, Task::Directory | Task::DirectoryOverOld)
+        !matches!(self, Task::File | Task::FileOverOld | Task::FileResumed)
+    }
+
+    /// Puts pieces of a stream into the directory that it becomes.
+    fn put(part: &PartFile, stream: &[u8], pieces: &[usize]) -> Result<(), StoreError> {
+        let mut put = BTreeSet::new();
+        for piece in pieces {
+            put.insert(*piece);
+            let row = (0..).take_while(|piece| put.contains(piece)).count();
+            let range = piece * PIECE_LEN..stream.len().min((piece + 1) * PIECE_LEN);
+            let verified_to = stream.len().min(row * PIECE_LEN) as u64;
+            part.put(&stream[range.clone()], range.start as u64, verified_to, false)?;
+        }
+        Ok(())
     }
 
     fn target(self, folder: &Path) -> PathBuf {
@@ -126,12 +159,18 @@ impl Task {
     }
 
     /// Lays out the folder, with what is there before.
-    fn prepare(self, folder: &Path) {
+    fn prepare(self, folder: &Path, stream: &[u8]) {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir(folder).unwrap();
         let target = self.target(folder);
         match self {
-            Task::File | Task::Directory => {}
+            Task::File | Task::Directory | Task::DirectoryComing => {}
+            Task::DirectoryResumed => {
+                let placing = Placing { replace: false, unpacked: true };
+                let mut part = PartFile::open(&target, stream.len() as u64, placing).unwrap();
+                Task::put(&part, stream, &pieces(stream)[..6]).unwrap();
+                part.keep_for_later();
+            }
             Task::FileOverOld => fs::write(target, b"the old one").unwrap(),
             Task::FileResumed => {
                 let mut part = PartFile::open(&target, NEW_LEN as u64, Placing::default()).unwrap();
@@ -150,11 +189,19 @@ impl Task {
     fn perform(self, folder: &Path, stream: &[u8]) -> Result<(), String> {
         let target = self.target(folder);
         let replace = matches!(self, Task::FileOverOld | Task::DirectoryOverOld);
-        if self.is_of_directory() {
+        let said = |error: StoreError| error.to_string();
+        if self == Task::Directory {
             return unpack(stream, &target, replace).map(drop).map_err(|error| error.to_string());
+        } else if self.is_of_directory() {
+            let placing = Placing { replace, unpacked: true };
+            let part = PartFile::open(&target, stream.len() as u64, placing).map_err(said)?;
+            Task::put(&part, stream, &pieces(stream)).map_err(said)?;
+            let mut there = vec![0; stream.len()];
+            part.read(&mut there, 0).map_err(said)?;
+            assert!(there == stream, "what was put can be read");
+            return part.unpack().map(drop).map_err(|error| error.to_string());
         }
         let bytes = new_bytes();
-        let said = |error: polycast_net::store::StoreError| error.to_string();
         let part =
             PartFile::open(&target, NEW_LEN as u64, Placing { replace, unpacked: false }).map_err(said)?;
         for (number, piece) in bytes.chunks(40_000).enumerate() {
@@ -179,12 +226,12 @@ impl Task {
     fn is_old(self, folder: &Path) -> bool {
         let target = self.target(folder);
         match self {
-            Task::File | Task::FileResumed | Task::Directory => fs::symlink_metadata(target).is_err(),
             Task::FileOverOld => fs::read(target).is_ok_and(|bytes| bytes == b"the old one"),
             Task::DirectoryOverOld => {
                 let names: Vec<PathBuf> = tree_of(&target).into_keys().collect();
                 names == ["a", "sub", "sub/old"].map(PathBuf::from)
             }
+            _ => fs::symlink_metadata(target).is_err(),
         }
     }
 }
@@ -272,14 +319,14 @@ fn a_call_that_is_refused_leaves_nothing_wrong() {
     let errors_max = if std::env::var_os(ALL).is_some() { usize::MAX } else { 2 };
     let (mut pairs, mut refused) = (BTreeSet::new(), 0);
     for (number, task) in TASKS.into_iter().enumerate() {
-        task.prepare(&folder);
+        task.prepare(&folder, &stream);
         let calls = calls_of(number, (&folder, &stream_at), &log);
         assert!(calls.len() > 8, "{task:?}: {calls:?}");
         assert!(task.is_new(&folder, &expected), "{task:?} works where nothing is refused");
         for (call, at) in calls {
             let (_, errors) = CALLS.iter().find(|(name, _)| *name == call).unwrap();
             for error in errors.iter().take(errors_max) {
-                task.prepare(&folder);
+                task.prepare(&folder, &stream);
                 let inject = format!("inject={call}:error={error}:when={at}");
                 let said = run(
                     number,

@@ -145,6 +145,8 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
         }
         if receiver.slow {
             let _ = write!(text, "  slow: {}", format_rate(receiver.rate_bps));
+        } else if let Some(reason) = &receiver.reason {
+            let _ = write!(text, "  {}", Printable(reason));
         }
         if let Some(path) = copies.get(&receiver.name) {
             let _ = write!(text, "  {}", path.display());

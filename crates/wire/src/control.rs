@@ -128,6 +128,8 @@ pub struct Welcome<'a> {
     pub stall_ns: u64,
     /// Random bytes, others for every receiver: DATA_RCVD has to show bytes that these choose.
     pub salt: Salt,
+    /// What of the object's length is no hole, in bytes, if the source knows of holes: runs of zeros that need not be sent.
+    pub data_len: Option<u64>,
 }
 
 /// What a source says of its offer to one that asks.
@@ -722,11 +724,17 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
         out.u64(modified.seconds.cast_unsigned());
         out.u32(modified.nanos);
     }
+    if let Some(data_len) = w.data_len {
+        out.u64(data_len);
+    }
 }
 
-/// A time at the end of a frame, where there is one.
+/// Bytes of a time.
+const TIME_LEN: usize = 12;
+
+/// A time near the end of a frame, where there is one: what may come behind it is shorter.
 fn take_time(r: &mut Reader<'_>) -> Result<Option<ModificationTime>, WireError> {
-    if r.0.is_empty() {
+    if r.0.len() < TIME_LEN {
         return Ok(None);
     }
     let (seconds, nanos) = (r.u64()?.cast_signed(), r.u32()?);
@@ -748,6 +756,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         stall_ns: r.u64()?,
         salt: r.array()?,
         modified: take_time(r)?,
+        data_len: if r.0.is_empty() { None } else { Some(r.u64()?) },
     };
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
@@ -755,7 +764,8 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         && welcome.group_len.is_power_of_two()
         && (1 << 16..=1 << 20).contains(&welcome.group_len)
         && welcome.mode <= MODE_MAX
-        && welcome.object_len <= 1 << 50;
+        && welcome.object_len <= 1 << 50
+        && welcome.data_len.is_none_or(|data_len| data_len <= welcome.object_len);
     if sane { Ok(welcome) } else { Err(WireError::Malformed) }
 }
 

@@ -78,6 +78,7 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         stall_ns: 1,
         salt: [9; 32],
         modified: None,
+        data_len: None,
     };
     let good = emitted(&Control::Welcome(welcome));
     // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8, fragment_len 4,

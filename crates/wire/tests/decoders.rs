@@ -101,6 +101,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             stall_ns: number,
             salt: [6; 32],
             modified: ModificationTime::new(-(number as i64 >> 1), 7),
+            data_len: Some(number >> 21),
         }),
         Control::Refuse(text),
         Control::Hashes { first: number, hashes: vec![[5; 32]; 3] },

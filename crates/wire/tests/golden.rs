@@ -219,6 +219,7 @@ fn first_frames() -> Vec<Control<'static>> {
             stall_ns: F,
             salt: hash(0x30),
             modified: None,
+            data_len: None,
         }),
     ]
 }
@@ -326,7 +327,11 @@ fn control_frames_are_as_kept() {
         unreachable!("there is one of every kind");
     };
     let modified = ModificationTime::new(A.cast_signed(), SHORT % ModificationTime::NANOS);
-    packets.push(frame("WELCOME-time", Control::Welcome(Welcome { form: Form::File, modified, ..welcome })));
+    let welcome = Welcome { form: Form::File, ..welcome };
+    packets.push(frame("WELCOME-time", Control::Welcome(Welcome { modified, ..welcome.clone() })));
+    let data_len = Some(0x0001_0103_0405_0607);
+    packets.push(frame("WELCOME-holes", Control::Welcome(Welcome { data_len, ..welcome.clone() })));
+    packets.push(frame("WELCOME-time-holes", Control::Welcome(Welcome { modified, data_len, ..welcome })));
     check("control", &packets);
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Assembler {
     /// Whole groups whose hash has not come yet.
     unhashed: BTreeSet<u64>,
     verified: Vec<bool>,
+    /// So many of the first groups are verified without a gap.
+    first_gap: u64,
     scratch: Vec<u8>,
 }
 
@@ -57,6 +59,7 @@ impl Assembler {
             hashes: Vec::new(),
             unhashed: BTreeSet::new(),
             verified: vec![false; geometry.groups() as usize],
+            first_gap: 0,
             scratch: Vec::new(),
             geometry,
         }
@@ -188,35 +191,40 @@ impl Assembler {
         };
         let bytes = self.geometry.group_bytes(group);
         let len = (bytes.end - bytes.start) as usize;
-        let intact = if self.spilled.contains(&group) {
-            self.scratch.resize(len, 0);
-            self.part.read(&mut self.scratch, bytes.start)?;
-            self.hash(&self.scratch, group) == expected
-        } else if len == 0 {
-            self.hash(&[], group) == expected
-        } else {
-            let slot = &self.slots.get(&group).expect("a whole group is in a slot or spilled")[..len];
-            let intact = self.hash(slot, group) == expected;
-            if intact {
-                self.part.write(slot, bytes.start)?;
+        let spilled = self.spilled.contains(&group);
+        let slot = if spilled || len == 0 {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            scratch.resize(len, 0);
+            if spilled {
+                self.part.read(&mut scratch, bytes.start)?;
             }
-            intact
+            scratch
+        } else {
+            self.slots.remove(&group).expect("a whole group is in a slot or spilled")
         };
-        if intact {
-            self.settle(group);
+        let intact = self.hash(&slot[..len], group) == expected;
+        let put = if intact { self.put(group, &slot[..len], spilled) } else { Ok(()) };
+        if spilled || len == 0 {
+            self.scratch = slot;
+        } else if intact {
+            self.free.push(slot);
+        } else {
+            self.slots.insert(group, slot);
         }
+        put?;
         Ok(if intact { Check::Intact } else { Check::Corrupt })
     }
 
     /// Checks what an earlier try left in the part file for this group.
     pub(crate) fn check_held(&mut self, group: u64) -> Result<bool, StoreError> {
         let bytes = self.geometry.group_bytes(group);
-        self.scratch.resize((bytes.end - bytes.start) as usize, 0);
-        self.part.read(&mut self.scratch, bytes.start)?;
-        let intact = self.hashes.get(group as usize) == Some(&self.hash(&self.scratch, group));
-        if intact {
-            self.settle(group);
-        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize((bytes.end - bytes.start) as usize, 0);
+        self.part.read(&mut scratch, bytes.start)?;
+        let intact = self.hashes.get(group as usize) == Some(&self.hash(&scratch, group));
+        let put = if intact { self.put(group, &scratch, true) } else { Ok(()) };
+        self.scratch = scratch;
+        put?;
         Ok(intact)
     }
 
@@ -234,12 +242,9 @@ impl Assembler {
         // One that cannot be read any more has nothing: it comes like the rest.
         let read = older.read_exact_at(&mut scratch, at).is_ok();
         let intact = read && self.hashes.get(group as usize) == Some(&self.hash(&scratch, group));
-        let written = if intact { self.part.write(&scratch, bytes.start) } else { Ok(()) };
+        let put = if intact { self.put(group, &scratch, false) } else { Ok(()) };
         self.scratch = scratch;
-        written?;
-        if intact {
-            self.settle(group);
-        }
+        put?;
         Ok(intact)
     }
 
@@ -259,8 +264,7 @@ impl Assembler {
             return Ok(Check::Corrupt);
         }
         if !self.verified[group as usize] {
-            self.part.write(payload, bytes.start)?;
-            self.settle(group);
+            self.put(group, payload, false)?;
         }
         Ok(Check::Intact)
     }
@@ -269,8 +273,19 @@ impl Assembler {
         group_hash(bytes, group, self.geometry.group_len, self.geometry.groups())
     }
 
+    /// Puts a right group where it belongs; `written` says that it is in the part file already.
+    fn put(&mut self, group: u64, bytes: &[u8], written: bool) -> Result<(), StoreError> {
+        self.settle(group);
+        let row_to = self.geometry.group_bytes(self.first_gap.saturating_sub(1)).end;
+        let verified_to = if self.first_gap == 0 { 0 } else { row_to };
+        self.part.put(bytes, self.geometry.group_bytes(group).start, verified_to, written)
+    }
+
     fn settle(&mut self, group: u64) {
         self.verified[group as usize] = true;
+        while self.verified.get(self.first_gap as usize) == Some(&true) {
+            self.first_gap += 1;
+        }
         self.spilled.remove(&group);
         self.unhashed.remove(&group);
         self.free.extend(self.slots.remove(&group));

@@ -723,6 +723,7 @@ mod tests {
             form: polycast_wire::control::Form::File,
             mode: 0o644,
             modified: None,
+            data_len: object_len,
             geometry: polycast_protocol::push::Geometry {
                 object_len,
                 fragment_len: 1_400,

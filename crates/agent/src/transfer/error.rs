@@ -18,7 +18,7 @@ pub enum TransferError {
     Interface(#[from] InterfaceError),
     /// The object cannot be stored.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The object's name is none that a file here may get.
     #[error("the offered name '{}' {}: say with --out what to call it", Printable(.0), .1)]
     Name(String, &'static str),
@@ -133,6 +133,15 @@ pub enum TransferError {
     /// The kernel fails us.
     #[error("system error: {0}")]
     System(#[from] io::Error),
+}
+
+impl From<StoreError> for TransferError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unpack(error) => TransferError::Unpack(error.to_string()),
+            error => TransferError::Store(error),
+        }
+    }
 }
 
 /// What to look at where multicast is refused.

@@ -202,6 +202,7 @@ fn sums_that_nothing_asks_for_end_the_session() {
         stall_ns: 5_000_000_000,
         salt: [0; 32],
         modified: None,
+        data_len: None,
     }));
     let sums = frame(&Control::Sums { first: 0, sums: vec![1] });
     let older = OlderVersions::found_by(|_| vec![Arc::new(vec![7u8; 3 << 20])]);

@@ -1,7 +1,7 @@
 //! What a receiver has of an object before it comes: rests of earlier tries, and older versions of it.
 
 use super::assembler::Assembler;
-use polycast_net::object::ObjectSource;
+use polycast_net::object::{ObjectSource, Zeros};
 use polycast_net::rolling::Wanted;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
@@ -86,6 +86,8 @@ pub(super) struct Looking {
     /// Whether the part file is the first version.
     in_part: bool,
     older: Vec<Older>,
+    /// The first of the older versions is zeros, which the object's holes are.
+    has_holes: bool,
     geometry: Geometry,
     /// Sums of groups, which are looked for elsewhere; none before they are asked for.
     sums: Option<Wanted>,
@@ -97,6 +99,8 @@ pub(super) struct Looking {
 pub(super) struct Turn {
     /// Groups that are right.
     pub(super) held: Vec<u64>,
+    /// Bytes of those that are holes.
+    pub(super) holes_len: u64,
     /// There may be more at once.
     pub(super) more: bool,
     /// The source is to be asked for sums.
@@ -105,9 +109,13 @@ pub(super) struct Turn {
 
 impl Looking {
     /// `None` where nothing is here. `searches`: whether the source can be asked for sums.
-    pub(super) fn at(offer: &Offer, part: InPart, older: Vec<Older>, searches: bool) -> Option<Self> {
+    pub(super) fn at(offer: &Offer, part: InPart, mut older: Vec<Older>, searches: bool) -> Option<Self> {
         let geometry = offer.geometry;
         let len = geometry.object_len;
+        let has_holes = offer.data_len < len;
+        if has_holes {
+            older.insert(0, Arc::new(Zeros(len)));
+        }
         let rest = match part {
             InPart::Nothing => None,
             InPart::Rest => Some(Version { len, whole: true, shifts: false }),
@@ -115,15 +123,18 @@ impl Looking {
         };
         // Weights keep their length, and nothing in them moves; streams of directories are padded.
         let may_move = |other: u64| searches && (other != len || offer.form == Form::Directory);
-        let version = |len: u64| Version { len, whole: false, shifts: may_move(len) };
-        let versions = older.iter().map(|source| version(source.len()));
-        let versions: Vec<Version> = rest.into_iter().chain(versions).collect();
+        let version = |(at, source): (usize, &Older)| match has_holes && at == 0 {
+            true => Version { len, whole: true, shifts: false },
+            false => Version { len: source.len(), whole: false, shifts: may_move(source.len()) },
+        };
+        let versions: Vec<Version> = rest.into_iter().chain(older.iter().enumerate().map(version)).collect();
         let machine = Reuse::new(geometry, &versions);
         let in_part = part != InPart::Nothing;
         (!versions.is_empty()).then_some(Looking {
             machine,
             in_part,
             older,
+            has_holes,
             geometry,
             sums: None,
             searched: Vec::new(),
@@ -146,7 +157,7 @@ impl Looking {
         if let Some(sums) = &self.sums {
             self.machine.handle(Input::Sums(sums.known()));
         }
-        let mut turn = Turn { held: Vec::new(), more: true, ask_sums: false };
+        let mut turn = Turn { held: Vec::new(), holes_len: 0, more: true, ask_sums: false };
         for _ in 0..LOOKS_MAX {
             match self.machine.poll() {
                 None => {
@@ -164,10 +175,15 @@ impl Looking {
                     break;
                 }
                 Some(Act::Look(look)) => {
-                    let same = match look.version.checked_sub(usize::from(self.in_part)) {
+                    let older = look.version.checked_sub(usize::from(self.in_part));
+                    let same = match older {
                         None => assembler.check_held(look.group)?,
                         Some(at) => assembler.take_from(&*self.older[at], look.group, look.at)?,
                     };
+                    if same && self.has_holes && older == Some(0) {
+                        let bytes = self.geometry.group_bytes(look.group);
+                        turn.holes_len += bytes.end - bytes.start;
+                    }
                     self.machine.handle(Input::Looked { look, same });
                     turn.held.extend(same.then_some(look.group));
                 }

@@ -6,7 +6,7 @@ use super::receiver::kind_of;
 use super::{Sink, Verified};
 use polycast_net::archive;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
-use polycast_net::store::{PartFile, Placing, check_name, follow};
+use polycast_net::store::{PartFile, Placing, Size, check_name, follow};
 use polycast_protocol::session::Offer;
 use polycast_wire::control::{Control, Form};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub(super) fn make_room(
         Sink::Kept { keeper, .. } => Some(keeper.more.clone()),
         _ => None,
     };
-    let part = PartFile::open_with(&target, offer.geometry.object_len, placing, more)?;
+    let size = Size { len: offer.geometry.object_len, data_len: offer.data_len };
+    let part = PartFile::open_with(&target, size, placing, more)?;
     Ok((target, part))
 }
 
@@ -92,18 +93,18 @@ pub(super) fn verified(offer: &Offer, root: String) -> Verified {
     }
 }
 
-/// Gives a verified object its place; a directory is unpacked where the sink asks for one. This takes as long as the disk
+/// Gives a verified object its place; of a directory the rest is unpacked where the sink asks for one. This takes as long as the disk
 /// does: the source hears meanwhile that this end lives.
 pub(super) fn put_in_place(
     part: PartFile,
     target: &Path,
-    (sink, update): (&Sink, bool),
+    sink: &Sink,
     object: &Verified,
     link: &mut Link,
 ) -> Result<PathBuf, TransferError> {
     let (done, outcome) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || done.send(settle(part, target, sink, update, object)));
+        scope.spawn(move || done.send(settle(part, target, sink, object)));
         loop {
             match outcome.recv_timeout(ALIVE_INTERVAL) {
                 Ok(outcome) => return outcome,
@@ -114,33 +115,16 @@ pub(super) fn put_in_place(
     })
 }
 
-fn settle(
-    mut part: PartFile,
-    target: &Path,
-    sink: &Sink,
-    update: bool,
-    object: &Verified,
-) -> Result<PathBuf, TransferError> {
-    let replace = match sink {
-        Sink::Raw(_) => return Ok(part.commit(RAW_MODE, None)?),
-        Sink::Kept { keeper, .. } => return keeper.keep(part, object).map(|()| target.to_path_buf()),
-        Sink::At { replace, .. } | Sink::Into { replace, .. } => *replace,
-    };
-    let replace = replace || update;
-    match object.kind {
-        ObjectKind::Directory => {
-            let file = std::fs::File::open(part.path())?;
-            let reader = std::io::BufReader::with_capacity(1 << 20, file);
-            if let Err(error) = archive::unpack(reader, target, replace) {
-                if error.may_pass() {
-                    // All of it is here: another try needs no byte.
-                    part.keep_for_later();
-                }
-                return Err(TransferError::Unpack(error.to_string()));
-            }
-            part.discard();
+fn settle(part: PartFile, target: &Path, sink: &Sink, object: &Verified) -> Result<PathBuf, TransferError> {
+    match (sink, object.kind) {
+        (Sink::Raw(_), _) => Ok(part.commit(RAW_MODE, None)?),
+        (Sink::Kept { keeper, .. }, _) => keeper.keep(part, object).map(|()| target.to_path_buf()),
+        (Sink::At { .. } | Sink::Into { .. }, ObjectKind::Directory) => {
+            part.unpack().map_err(|error| TransferError::Unpack(error.to_string()))?;
             Ok(target.to_path_buf())
         }
-        ObjectKind::File | ObjectKind::Set => Ok(part.commit(object.mode, object.modified)?),
+        (Sink::At { .. } | Sink::Into { .. }, ObjectKind::File | ObjectKind::Set) => {
+            Ok(part.commit(object.mode, object.modified)?)
+        }
     }
 }

@@ -193,8 +193,10 @@ struct Run {
     committed_at: Option<Time>,
     /// What is here already, until it has been looked at.
     looking: Option<Looking>,
-    /// Bytes that need not be sent.
+    /// Bytes that need not be sent, since they were here,
     spared_bytes: u64,
+    /// or are holes.
+    holes_len: u64,
     /// What is at the object's place already is as long as the object.
     same_len: bool,
     /// How connections to others are sealed.
@@ -228,7 +230,7 @@ impl Run {
         let geometry = offer.geometry;
         let window_bytes = data.window_bytes();
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
-        let served = Served::new(handle, geometry, Supply::Part(part.file()), None);
+        let served = Served::new(handle, geometry, Supply::Part(part.held()), None);
         Run {
             machine,
             link,
@@ -246,6 +248,7 @@ impl Run {
             committed_at: None,
             looking: None,
             spared_bytes: 0,
+            holes_len: 0,
             same_len: false,
             security: None,
             unchanged: false,
@@ -639,8 +642,8 @@ impl Run {
         if self.unchanged {
             leave(part, &self.target, &self.offer)?;
         } else {
-            let how = (&self.spec.sink, self.spec.options.update);
-            put_in_place(part, &self.target, how, &verified(&self.offer, hex(&root)), &mut self.link)?;
+            let object = verified(&self.offer, hex(&root));
+            put_in_place(part, &self.target, &self.spec.sink, &object, &mut self.link)?;
         }
         let now = self.clock.now();
         self.committed_at = Some(now);

@@ -5,14 +5,13 @@ use super::pacing::Pacing;
 use super::strangers::Strangers;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
+use polycast_net::store::Held;
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, MEMBERS_MAX};
-use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,8 +28,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Where the bytes are read.
 pub(crate) enum Supply {
-    /// A receiver's part file.
-    Part(Arc<File>),
+    /// What a receiver has of it.
+    Part(Arc<Held>),
     /// The object at its source.
     Object(Arc<dyn ObjectSource>),
 }
@@ -245,7 +244,7 @@ impl Served {
 
     fn read(&self, payload: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.supply {
-            Supply::Part(file) => file.read_exact_at(payload, offset),
+            Supply::Part(held) => held.read_exact_at(payload, offset),
             Supply::Object(object) => object.read_exact_at(payload, offset),
         }
     }

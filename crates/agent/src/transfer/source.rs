@@ -22,6 +22,7 @@ use announcer::Announcer;
 pub use announcer::Seekers;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, is_here, of_address};
+use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
@@ -49,6 +50,10 @@ const PATCH_QUEUE_LEN: usize = 32 << 10;
 /// Fragments in one PTCH_DATA, and their bytes if it is more than one.
 const PATCH_FRAGMENTS: u64 = 16;
 const PATCH_LEN: u64 = 16 << 10;
+/// Holes are told of where they are so many bytes, four hash groups, and at least this part of the object: below that, hashing ahead and
+/// looking at zeros take longer than they spare.
+const HOLES_LEN_LEAST: u64 = 4 * GROUP_LEN as u64;
+const HOLES_PART_LEAST: u64 = 8;
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// The machine keeps its own rate, and what it does in bursts is paid so soon; connections that have a part of the rate hold it longer.
@@ -703,6 +708,7 @@ impl Run {
             stall_ns: self.spec.options.stall_timeout.0,
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
             modified: self.spec.source.modified(),
+            data_len: data_len(&*self.spec.source),
         });
         self.session.tell(guest, &welcome);
         if let Some(secret) = &self.secret {
@@ -717,4 +723,11 @@ impl Run {
             self.session.tell(guest, &Control::Root(root));
         }
     }
+}
+
+/// What of an object is no hole, in bytes, where it is worth a word: a receiver that knows of holes looks where they are, and its source
+/// hashes all of it first.
+fn data_len(source: &dyn ObjectSource) -> Option<u64> {
+    let (len, holes_len) = (source.len(), source.holes_len());
+    (holes_len >= HOLES_LEN_LEAST && holes_len >= len / HOLES_PART_LEAST).then(|| len - holes_len.min(len))
 }

@@ -98,7 +98,7 @@ impl Manifest {
         if bytes.len() as u64 > MANIFEST_LEN_MAX {
             return Err(refused(&[], "the list is longer than 32 MiB, which is the most"));
         }
-        let mut stream = Stream::new(bytes);
+        let mut stream = Stream::from(bytes, 0);
         let (mut entries, mut tree, mut total) = (Vec::new(), Shape::default(), 0u64);
         let mut lengths: BTreeMap<Root, u64> = BTreeMap::new();
         while let Some(mut entry) = stream.next_entry()? {

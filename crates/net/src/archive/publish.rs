@@ -3,7 +3,7 @@
 use super::{ArchiveError, Selection, TreeSource};
 use crate::file_system::{explained, is_mounted};
 use crate::scratch::{self, Scratch, remove_tree};
-use crate::store::{folder_of, hidden_name, is_part_name, place, waiting_folder, waits_inside};
+use crate::store::{folder_of, hidden_name, is_part_name, is_tree_name, place, waiting_folder, waits_inside};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -13,12 +13,16 @@ use std::path::{Path, PathBuf};
 
 /// Ends the names of directories that are being filled.
 const SUFFIX: &str = ".polycast-unpacking";
+/// What a directory that is filled as it comes is called in the one that waits for another try.
+pub(super) const WITHIN: &str = "unpacked";
 /// What some file systems keep at their root for their own repair.
 const LOST: &str = "lost+found";
 
 /// A directory that is being filled, and gets its name when it is whole.
 pub(super) struct Staging {
     scratch: Scratch,
+    /// Where it is in that one, which another try knows by it; nothing where it is that one.
+    within: Option<PathBuf>,
     /// It lies in the target, which stays.
     inside: bool,
 }
@@ -26,11 +30,20 @@ pub(super) struct Staging {
 impl Staging {
     /// Makes one beside `target`, or in it where it cannot be replaced.
     pub(super) fn make(target: &Path) -> Result<Self, ArchiveError> {
-        Ok(Staging { scratch: scratch_for(target)?, inside: waits_inside(target) })
+        Ok(Staging { scratch: scratch_for(target)?, within: None, inside: waits_inside(target) })
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.scratch.path()
+        self.within.as_deref().unwrap_or(self.scratch.path())
+    }
+
+    /// Makes one in a directory with this path, which is that of no other try's: the lock of the target's part file says so.
+    pub(super) fn at(path: &Path, target: &Path) -> Result<Self, ArchiveError> {
+        let wrong = |error: io::Error| failed("write to", target, error);
+        let scratch = Scratch::at(path).map_err(wrong)?;
+        let within = path.join(WITHIN);
+        rustix::fs::mkdir(&within, Mode::RWXU).map_err(|errno| wrong(errno.into()))?;
+        Ok(Staging { scratch, within: Some(within), inside: waits_inside(target) })
     }
 
     /// The folder in which it becomes the target; nothing where the target stays, and only gets what is in it.
@@ -39,7 +52,7 @@ impl Staging {
     }
 
     /// Gives the filled directory its name. What has it already is removed, if it is to be replaced.
-    pub(super) fn publish(self, target: &Path, replace: bool) -> Result<(), ArchiveError> {
+    pub(super) fn publish(&mut self, target: &Path, replace: bool) -> Result<(), ArchiveError> {
         if self.inside {
             return move_in(self.path(), target, replace);
         }
@@ -56,8 +69,15 @@ impl Staging {
             Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR => exists(target),
             _ => failed("write to", target, errno),
         })?;
-        self.scratch.keep();
+        if self.within.is_none() {
+            self.scratch.keep();
+        }
         Ok(())
+    }
+
+    /// Leaves it where it is for another try.
+    pub(super) fn keep(&mut self) {
+        self.scratch.keep();
     }
 }
 
@@ -118,7 +138,7 @@ pub fn present(directory: &Path) -> Result<TreeSource, ArchiveError> {
     if !waits_inside(directory) {
         return TreeSource::open(directory);
     }
-    let passing = ["/lost+found", "/.*.polycast-part", "/.*.polycast-unpacking"];
+    let passing = ["/lost+found", "/.*.polycast-part", "/.*.polycast-tree", "/.*.polycast-unpacking"];
     let exclude = passing.map(|name| name.parse().expect("it is a pattern")).to_vec();
     TreeSource::open_some(directory, &Selection { exclude, ..Selection::default() })
 }
@@ -128,7 +148,8 @@ fn contents(directory: &Path, stays: bool) -> io::Result<Vec<OsString>> {
     let names: io::Result<Vec<OsString>> =
         fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name())).collect();
     let mut names = names?;
-    names.retain(|name| !(stays && (is_part_name(name) || is_staging(name) || name == LOST)));
+    let passes = |name: &OsStr| is_part_name(name) || is_tree_name(name) || is_staging(name) || name == LOST;
+    names.retain(|name| !(stays && passes(name)));
     Ok(names)
 }
 

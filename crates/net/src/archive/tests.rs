@@ -30,7 +30,7 @@ impl Read for Sequential<'_> {
     }
 }
 
-fn stream_of(source: &TreeSource) -> Vec<u8> {
+pub(super) fn stream_of(source: &TreeSource) -> Vec<u8> {
     let mut bytes = vec![0; source.len() as usize];
     source.read_exact_at(&mut bytes, 0).unwrap();
     bytes
@@ -38,7 +38,7 @@ fn stream_of(source: &TreeSource) -> Vec<u8> {
 
 /// Everything about an entry that must survive.
 #[derive(Debug, PartialEq)]
-struct Seen {
+pub(super) struct Seen {
     mode: u32,
     modified: (i64, i64),
     contents: Contents,
@@ -51,7 +51,7 @@ enum Contents {
     Symlink(PathBuf),
 }
 
-fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
+pub(super) fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut seen = BTreeMap::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(name) = pending.pop() {

@@ -5,6 +5,7 @@ use super::format::{Entry, Kind, TRAILER_LEN, padded};
 use super::glob::Glob;
 use super::links::{LinksOut, leads_nowhere, leads_too_far};
 use crate::file_system::time_of;
+use crate::holes::{has_holes, holes_len};
 use crate::object::{Changed, FileState, ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
@@ -65,6 +66,7 @@ pub struct TreeSource {
     settled_at: Instant,
     entries: Vec<Placed>,
     len: u64,
+    holes_len: u64,
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
 }
 
@@ -84,6 +86,8 @@ struct Found {
     file: Option<(u64, u64)>,
     /// What it was, where it has bytes.
     state: Option<FileState>,
+    /// Bytes of it that are holes.
+    holes_len: u64,
     /// The directory that it is, where links are followed.
     within: Option<Arc<Above>>,
 }
@@ -97,7 +101,7 @@ struct Above {
 
 impl Found {
     fn of(entry: Entry) -> Self {
-        Found { entry, file: None, state: None, within: None }
+        Found { entry, file: None, state: None, holes_len: 0, within: None }
     }
 }
 
@@ -198,6 +202,7 @@ impl TreeSource {
             settled_at: Instant::now(),
             entries: Vec::new(),
             len: 0,
+            holes_len: 0,
             open: Mutex::new(VecDeque::with_capacity(OPEN_FILES_MAX)),
         }
     }
@@ -294,7 +299,10 @@ impl TreeSource {
             self.settled_at = self.settled_at.max(Instant::now() + state.unsettled_for());
         }
         let within = if metadata.is_dir() { self.above(path, &metadata, within.cloned())? } else { None };
-        Ok(Some(Found { entry: describe(name, kind, &metadata), file, state, within }))
+        // One that cannot be opened now is named when it is read.
+        let sparse = if has_holes(&metadata) { File::open(path).ok() } else { None };
+        let holes_len = sparse.map_or(0, |file| holes_len(&file, &metadata));
+        Ok(Some(Found { entry: describe(name, kind, &metadata), file, state, holes_len, within }))
     }
 
     /// What a link leads to where links are followed; one that leads to nothing stays a link.
@@ -352,7 +360,7 @@ impl TreeSource {
         self.tops.get(top).unwrap_or(&self.root).clone()
     }
 
-    fn place(&mut self, Found { mut entry, file, state, .. }: Found) {
+    fn place(&mut self, Found { mut entry, file, state, holes_len, .. }: Found) {
         if let Some(file) = file {
             match self.linked.entry(file) {
                 btree_map::Entry::Vacant(vacant) => drop(vacant.insert(entry.name.clone())),
@@ -365,6 +373,7 @@ impl TreeSource {
         let content_len = padded(entry.content_len());
         self.entries.push(Placed { entry, offset: self.len, headers_len, state });
         self.len += headers_len + content_len;
+        self.holes_len += if content_len > 0 { holes_len } else { 0 };
     }
 
     pub(super) fn path_of(&self, name: &[u8]) -> PathBuf {
@@ -491,6 +500,10 @@ impl ObjectSource for TreeSource {
             hasher.update(&placed.entry.headers());
         }
         *hasher.finalize().as_bytes()
+    }
+
+    fn holes_len(&self) -> u64 {
+        self.holes_len
     }
 
     fn is_checked_quickly(&self) -> bool {

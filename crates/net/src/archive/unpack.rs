@@ -7,6 +7,7 @@ use crate::file_system::{
     Lack, PERMISSIONS, explained_name, is_lack, mode_of_new, say, set_group_of, set_mode, set_time,
     set_time_of_link,
 };
+use crate::holes::HOLE_LEN;
 use crate::store::{copy_sparse, lengthen};
 use polycast_types::ModificationTime;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
@@ -21,8 +22,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tar::{EntryType, Header};
 
-/// So many zeros, where they would lie aligned, become a hole.
-const HOLE_LEN: usize = 64 * 1024;
 /// Contents are copied in pieces of this size.
 const COPY_LEN: usize = 256 * 1024;
 
@@ -54,8 +53,8 @@ pub struct Unpacked {
 /// The stream is damaged or hostile, `target` exists, or the file system refuses.
 pub fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<Unpacked, ArchiveError> {
     check_target(target, replace)?;
-    let staging = Staging::make(target)?;
-    let mut stream = Stream::new(reader);
+    let mut staging = Staging::make(target)?;
+    let mut stream = Stream::from(reader, 0);
     let mut tree = Tree::new(staging.path(), target)?;
     let mut buffer = vec![0; COPY_LEN];
     while let Some(entry) = stream.next_entry()? {
@@ -73,8 +72,14 @@ pub(super) struct Stream<R> {
 }
 
 impl<R: Read> Stream<R> {
-    pub(super) fn new(reader: R) -> Self {
-        Stream { reader, offset: 0 }
+    /// A stream, or what of it begins at this offset.
+    pub(super) fn from(reader: R, offset: u64) -> Self {
+        Stream { reader, offset }
+    }
+
+    /// Behind what has been read.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
     }
 
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
@@ -230,7 +235,7 @@ struct Unfinished {
 
 /// The directory being filled. Every name is resolved one component at a time without following
 /// links, so that no entry can reach outside.
-struct Tree {
+pub(super) struct Tree {
     /// What messages call the root: the name that it will have.
     shown: PathBuf,
     root: OwnedFd,
@@ -245,7 +250,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn new(root: &Path, shown: &Path) -> Result<Self, ArchiveError> {
+    pub(super) fn new(root: &Path, shown: &Path) -> Result<Self, ArchiveError> {
         let root = open_directory(CWD, root.as_os_str()).map_err(|errno| failed("write to", shown, errno))?;
         // It was made with these: where it shows others, so will all that is made in it.
         let mode = rustix::fs::fstat(&root).map_err(|errno| failed("read", shown, errno))?.st_mode;
@@ -269,13 +274,36 @@ impl Tree {
         stream: &mut Stream<R>,
         buffer: &mut [u8],
     ) -> Result<(), ArchiveError> {
+        let (Some(mut file), len) = (self.begin(entry)?, entry.content_len()) else { return Ok(()) };
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(buffer.len() as u64) as usize;
+            stream.fill(&mut buffer[..n])?;
+            for piece in buffer[..n].chunks(HOLE_LEN as usize) {
+                // What is not written reads as zeros, and takes no room.
+                let written = if piece.iter().all(|byte| *byte == 0) {
+                    file.seek_relative(piece.len() as i64)
+                } else {
+                    file.write_all(piece)
+                };
+                written.map_err(|error| self.failed_at("write", entry, error))?;
+            }
+            left -= n as u64;
+        }
+        let padding = (padded(len) - len) as usize;
+        stream.fill(&mut buffer[..padding])?;
+        self.end(entry, &file)
+    }
+
+    /// Makes what an entry describes; a file is still without its contents.
+    pub(super) fn begin(&mut self, entry: &Entry) -> Result<Option<File>, ArchiveError> {
         let components = components(entry)?;
         let Some((name, parent)) = components.split_last() else {
             if !self.directories.is_empty() || self.unpacked != Unpacked::default() {
                 return Err(refused(&entry.name, "the directory itself comes first or not at all"));
             }
             self.remember(components, entry);
-            return Ok(());
+            return Ok(None);
         };
         self.enter(parent, entry)?;
         self.is_twice = !self.paths.insert(number_of(&components));
@@ -289,48 +317,30 @@ impl Tree {
             }
             Kind::Symlink { target } => self.add_symlink(entry, name, OsStr::from_bytes(target))?,
             Kind::HardLink { target } => self.add_link(entry, name, target)?,
-            Kind::File { len } => self.add_file(entry, name, *len, stream, buffer)?,
+            Kind::File { .. } => return self.create(entry, name).map(Some),
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn add_file<R: Read>(
-        &mut self,
-        entry: &Entry,
-        name: &OsStr,
-        len: u64,
-        stream: &mut Stream<R>,
-        buffer: &mut [u8],
-    ) -> Result<(), ArchiveError> {
-        let mut file = self.create(entry, name)?;
-        let mut left = len;
-        while left > 0 {
-            let n = left.min(buffer.len() as u64) as usize;
-            stream.fill(&mut buffer[..n])?;
-            for piece in buffer[..n].chunks(HOLE_LEN) {
-                // What is not written reads as zeros, and takes no room.
-                let written = if piece.iter().all(|byte| *byte == 0) {
-                    file.seek_relative(piece.len() as i64)
-                } else {
-                    file.write_all(piece)
-                };
-                written.map_err(|error| self.failed_at("write", entry, error))?;
-            }
-            left -= n as u64;
-        }
-        lengthen(&file, len).map_err(|error| self.failed_at("write", entry, error))?;
-        let padding = (padded(len) - len) as usize;
-        stream.fill(&mut buffer[..padding])?;
-        set_time(&file, entry.modified, &self.shown)
+    /// Gives a file whose contents are written its length, which holes at its end leave to be set, and its time.
+    pub(super) fn end(&mut self, entry: &Entry, file: &File) -> Result<(), ArchiveError> {
+        let len = entry.content_len();
+        lengthen(file, len).map_err(|error| self.failed_at("write", entry, error))?;
+        set_time(file, entry.modified, &self.shown)
             .map_err(|error| self.failed_at("set the time of", entry, error))?;
         self.unpacked.files += 1;
         self.unpacked.bytes += len;
         Ok(())
     }
 
-    /// Makes a file with its permissions, as far as they count here; it can be written to through this, whatever they are.
+    /// The directory that is being filled.
+    pub(super) fn root(&self) -> impl AsFd + '_ {
+        self.root.as_fd()
+    }
+
+    /// Makes a file with its permissions, as far as they count here; it can be written to and read through this, whatever they are.
     fn create(&self, entry: &Entry, name: &OsStr) -> Result<File, ArchiveError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & PERMISSIONS);
         let made = rustix::fs::openat(self.current(), name, flags, mode);
         Ok(File::from(made.map_err(|errno| self.creation_failed(errno, entry, name))?))
@@ -397,7 +407,7 @@ impl Tree {
 
     /// Sets what had to wait: a directory may be read-only, and its time changes as it fills. The root gets the permissions that count
     /// for a new directory in `folder`, if it becomes one there.
-    fn finish(mut self, folder: Option<&Path>) -> Result<Unpacked, ArchiveError> {
+    pub(super) fn finish(&mut self, folder: Option<&Path>) -> Result<Unpacked, ArchiveError> {
         let directories = std::mem::take(&mut self.directories);
         // Children come after their parents, so from the end every path is still open to us.
         for directory in directories.iter().rev() {
@@ -488,12 +498,17 @@ impl Tree {
         names.find(|other| other != name && same(other))
     }
 
-    fn failed_at(&self, action: &'static str, entry: &Entry, source: impl Into<io::Error>) -> ArchiveError {
+    pub(super) fn failed_at(
+        &self,
+        action: &'static str,
+        entry: &Entry,
+        source: impl Into<io::Error>,
+    ) -> ArchiveError {
         failed(action, &self.shown.join(OsStr::from_bytes(&entry.name)), source)
     }
 }
 
-fn open_directory(parent: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(super) fn open_directory(parent: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }

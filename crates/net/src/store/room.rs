@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What this process has promised, by the number of the claim.
@@ -17,12 +18,15 @@ struct Claim {
     device: u64,
     total: u64,
     file: Arc<File>,
+    /// What of it has gone elsewhere.
+    moved: Arc<AtomicU64>,
 }
 
 impl Claim {
     /// Bytes that are still to be written.
     fn open(&self) -> u64 {
-        self.total.saturating_sub(written(&self.file).unwrap_or(0))
+        let moved = self.moved.load(Ordering::Relaxed);
+        self.total.saturating_sub(written(&self.file).unwrap_or(0)).saturating_sub(moved)
     }
 }
 
@@ -31,8 +35,14 @@ impl Claim {
 pub(super) struct Room(u64);
 
 impl Room {
-    /// Claims `total` bytes for what is written to `file`; what is there of it already needs no more room.
-    pub(super) fn claim(file: &Arc<File>, folder: &Path, total: u64) -> Result<Self, StoreError> {
+    /// Claims `total` bytes for what is written to `file`, and for what is `moved` from there to others; what is there of it already
+    /// needs no more room.
+    pub(super) fn claim(
+        file: &Arc<File>,
+        moved: &Arc<AtomicU64>,
+        folder: &Path,
+        total: u64,
+    ) -> Result<Self, StoreError> {
         let wrong = |source: io::Error| failed(folder, source);
         let device = file.metadata().map_err(wrong)?.dev();
         let needed = total.saturating_sub(written(file).map_err(wrong)?);
@@ -48,7 +58,8 @@ impl Room {
         }
         claims.0 += 1;
         let number = claims.0;
-        claims.1.insert(number, Claim { device, total, file: Arc::clone(file) });
+        let claim = Claim { device, total, file: Arc::clone(file), moved: Arc::clone(moved) };
+        claims.1.insert(number, claim);
         Ok(Room(number))
     }
 }

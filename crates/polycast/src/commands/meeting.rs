@@ -226,7 +226,8 @@ pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u1
     let chained: Vec<String> = report
         .receivers
         .iter()
-        .filter(|receiver| receiver.verified && receiver.fabric == "tcp-chain" && !receiver.slow)
+        // Where the receiver was the reason, the report says so.
+        .filter(|receiver| receiver.verified && receiver.fabric == "tcp-chain" && receiver.reason.is_none())
         .map(|receiver| Printable(&receiver.name).to_string())
         .take(NAMED_MAX)
         .collect();

@@ -236,6 +236,8 @@ pub(super) struct Peer {
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
     pub(super) unawaited: bool,
+    /// Packets have waited at it for long, by its own word: its disk or its processor did not keep up.
+    pub(super) was_held_up: bool,
     /// Its next report tells its own totals, which were not known meanwhile.
     pub(super) totals_unknown: bool,
 }
@@ -390,6 +392,7 @@ impl Peer {
             gave_nothing: None,
             broke_at: None,
             unawaited: false,
+            was_held_up: false,
             spoken_by: None,
             totals_unknown: false,
         }

@@ -249,6 +249,7 @@ impl Sender {
             chained: self.chain.contains(peer) || p.service == Service::Chained,
             streamed: p.initial.is_some(),
             cut_off: p.cut_off,
+            held_up: p.was_held_up,
             slow: p.slower,
         })
     }
@@ -299,6 +300,7 @@ impl Sender {
             Control::IntlSeq { position } => self.initial(now, id, *position),
             Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
                 peer.reported_at = now;
+                peer.was_held_up |= self.config.is_held_up(Duration(*waited_ns));
                 let verified_bytes = (*verified_bytes).min(self.config.geometry.object_len);
                 peer.has_verified(now, verified_bytes);
                 let arrival = (Time(*arrived_ns), Duration(*waited_ns));
@@ -390,7 +392,7 @@ impl Sender {
         }
         if let Some(sent) = sent {
             // A receiver that was held up, or says so, says nothing of the way.
-            if arrival.1 < self.config.path_timeout / 4 {
+            if !self.config.is_held_up(arrival.1) {
                 self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
             }
             peer.arrived(now, sent, arrival);

@@ -50,6 +50,8 @@ pub struct Offer {
     pub modified: Option<ModificationTime>,
     /// The object's division.
     pub geometry: Geometry,
+    /// What of it is no hole, in bytes: all of it, where its source knows of no holes.
+    pub data_len: u64,
     /// Address and port of the data channel; port 0 where there is none.
     pub channel: ([u8; 4], u16),
     /// Bytes of the network's own header before every datagram.
@@ -73,6 +75,7 @@ impl From<&Welcome<'_>> for Offer {
                 fragment_len: welcome.fragment_len,
                 group_len: welcome.group_len,
             },
+            data_len: welcome.data_len.unwrap_or(welcome.object_len),
             channel: welcome.channel,
             outer_len: welcome.outer_len,
             stall: Duration(welcome.stall_ns).min(STALL_MAX),

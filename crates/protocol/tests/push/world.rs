@@ -290,6 +290,7 @@ impl World {
             stall_ns: u64::MAX,
             salt: [0; 32],
             modified: None,
+            data_len: None,
         }));
         self.hear(peer, &Control::parse(&welcome).unwrap());
         let node = self.nodes.get_mut(&peer).expect("it has said HELLO");

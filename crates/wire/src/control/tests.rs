@@ -56,6 +56,7 @@ proptest! {
                 object, form: [Form::File, Form::Directory, Form::Set][usize::from(port % 3)], mode: port % 0o1000, name: &text, object_len: b >> 14,
                 fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
                 modified: if flag { ModificationTime::new(a.cast_signed(), (b % 1_000_000_000) as u32) } else { None },
+                data_len: port.is_multiple_of(2).then_some(b >> 15),
             }),
             Control::Refuse(&text),
             Control::Ask { handle: Handle(a), nonce: hashes[0] },

@@ -411,7 +411,7 @@ impl Run<'_> {
     fn finish(&mut self, part: PartFile, target: PathBuf, root: String) -> Result<Received, TransferError> {
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
         let object = verified(&self.offer, root);
-        let path = put_in_place(part, &target, (&self.spec.sink, false), &object, &mut self.link)?;
+        let path = put_in_place(part, &target, &self.spec.sink, &object, &mut self.link)?;
         let seconds = self.clock.seconds();
         self.link.handle(GuestInput::Committed);
         self.link.say(&Control::DataRcvd { patched_bytes: 0, proof });

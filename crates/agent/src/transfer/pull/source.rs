@@ -379,6 +379,7 @@ impl Run {
             stall_ns: self.spec.options.stall_timeout.0,
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
             modified: self.spec.source.modified(),
+            data_len: None,
         };
         self.session.tell(guest, &Control::Welcome(welcome));
         if let Some(secret) = &self.secret {

@@ -13,6 +13,7 @@ impl Run {
         };
         let turn = looking.turn(assembler)?;
         let (more, done) = (turn.more, looking.is_done());
+        self.holes_len += turn.holes_len;
         if turn.ask_sums {
             self.link.say(&Control::AskSums);
         }
@@ -51,8 +52,9 @@ impl Run {
     /// What is here has been looked at.
     pub(super) fn looked(&mut self) {
         let bytes = self.machine.verified_bytes();
-        self.spared_bytes = bytes;
-        tracing::info!(bytes, "these need not be sent");
+        // Holes are nothing that was here.
+        self.spared_bytes = bytes - self.holes_len;
+        tracing::info!(bytes, holes = self.holes_len, "these need not be sent");
         self.unchanged = self.same_len && bytes == self.offer.geometry.object_len;
         self.link.handle(GuestInput::Checked);
     }

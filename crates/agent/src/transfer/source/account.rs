@@ -1,10 +1,10 @@
 //! What a source's report tells: which fabrics carried the object, what happened to the path, how each receiver fared.
 
 use super::super::{CHAIN, ControlStep, MULTICAST, ReceiverReport, Report};
-use super::{Channel, Run};
+use super::{Channel, Run, data_len};
 use polycast_api::report::goodput_bps;
 use polycast_net::hash::hex;
-use polycast_protocol::push::PeerId;
+use polycast_protocol::push::{PeerId, PeerStatus};
 use polycast_protocol::session::{Entry, Stage, Why};
 use polycast_types::Time;
 use std::collections::BTreeMap;
@@ -138,6 +138,9 @@ impl Run {
         let seconds = self.session.roster.time_of(entry, now).as_secs_f64();
         let bytes = status.map_or(0, |status| status.verified_bytes);
         let spared_bytes = status.map_or(0, |status| status.spared_bytes);
+        // Holes are nothing that a receiver had.
+        let holes_len =
+            self.geometry.object_len - data_len(&*self.spec.source).unwrap_or(self.geometry.object_len);
         let slower = status.and_then(|status| status.slow);
         ReceiverReport {
             name: entry.name.clone(),
@@ -145,12 +148,12 @@ impl Run {
             seconds,
             bytes,
             patched_bytes: status.map_or(0, |status| status.patched_bytes),
-            spared_bytes,
+            spared_bytes: spared_bytes.saturating_sub(holes_len),
             fabric,
             slow: slower.is_some(),
             // What it had already has not come.
             rate_bps: goodput_bps(bytes.saturating_sub(spared_bytes), seconds),
-            reason: slower.map(|slower| slower.to_string()),
+            reason: reason_of(status),
             error: self.session.failure_of(entry),
         }
     }
@@ -172,5 +175,16 @@ impl Run {
         let guests = self.session.roster.entries().filter_map(|entry| entry.guest);
         let mut statuses = guests.filter_map(|guest| self.machine.status(PeerId(guest.0)));
         statuses.all(|status| status.chained && !status.streamed)
+    }
+}
+
+/// Why a receiver was slow, or its path was given up though packets came through.
+fn reason_of(status: Option<&PeerStatus>) -> Option<String> {
+    let status = status?;
+    let held_up = "its disk or processor did not keep up with what came";
+    match status.slow {
+        Some(slower) if status.held_up => Some(format!("{slower}; {held_up}")),
+        Some(slower) => Some(slower.to_string()),
+        None => (status.held_up && status.cut_off).then(|| format!("{held_up}, so the rest came over TCP")),
     }
 }

@@ -62,6 +62,7 @@ fn one_that_was_held_up_says_nothing_of_the_way() {
     for (waited, counts) in [(MS * 249, true), (MS * 250, false), (MS * 9_000, false)] {
         let mut sender = sender(2);
         sent_to(&mut sender, 30);
+        assert!(!sender.status(PeerId(0)).unwrap().held_up);
         let (trip, waited_ns) = (sender.round_trip, waited.0);
         let (received, verified_bytes) = (4, 0);
         let report =
@@ -341,6 +342,7 @@ fn what_is_shown_is_what_is_known() {
         chained: false,
         streamed: true,
         cut_off: false,
+        held_up: false,
         slow: None,
     };
     assert_eq!(status(0), expected);

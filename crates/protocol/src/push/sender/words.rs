@@ -123,6 +123,11 @@ impl SenderConfig {
         u64::from(self.geometry.fragment_len) + (HEADER_LEN + tags) as u64
     }
 
+    /// Whether a receiver whose packets wait so long before it takes them is held up by its disk or its processor.
+    pub(super) fn is_held_up(&self, waited: Duration) -> bool {
+        waited >= self.path_timeout / 4
+    }
+
     /// How many fragments a coded patch may combine.
     pub(super) fn coded_max(&self) -> usize {
         if self.sealed { SEALED_FRAGMENTS_MAX } else { CODED_FRAGMENTS_MAX }
@@ -272,6 +277,8 @@ pub struct PeerStatus {
     pub streamed: bool,
     /// Whether the data channel did not reach it, or no longer did, so that it went on over the chain.
     pub cut_off: bool,
+    /// Packets have waited at it for long, by its own word: its disk or its processor did not keep up.
+    pub held_up: bool,
     /// The others go on without waiting for it, as it is slower than they.
     pub slow: Option<Slower>,
 }

@@ -35,6 +35,7 @@ fn welcome() -> Control<'static> {
         stall_ns: 5_000_000_000,
         salt: [3; 32],
         modified: None,
+        data_len: None,
     })
 }
 

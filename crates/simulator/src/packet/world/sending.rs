@@ -218,6 +218,7 @@ impl Cluster {
             stall_ns: push.config.stall_timeout.0,
             salt,
             modified: None,
+            data_len: None,
         });
         self.tell(net, transfer, stream, &welcome);
         self.join_members(net, transfer, stream);
