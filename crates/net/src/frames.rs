@@ -1,6 +1,6 @@
 //! Control frames over TCP, sealed or plain, without blocking.
 
-use crate::tls::{PeerNames, Pipe, SealError, Security};
+use crate::tls::{Binding, PeerNames, Pipe, SealError, Security};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -171,6 +171,30 @@ impl FrameStream {
     #[must_use]
     pub fn peer_names(&self) -> PeerNames {
         self.pipe.peer_names()
+    }
+
+    /// What stands for this sealed connection alone, once the two ends have shown who they are.
+    #[must_use]
+    pub fn binding(&self) -> Option<Binding> {
+        self.pipe.binding()
+    }
+
+    /// Waits until the two ends of a sealed connection have shown who they are, for at most `timeout`. Before the first frame only.
+    ///
+    /// # Errors
+    /// The other end is none that this one takes, or it does not answer in time.
+    pub fn shake_hands(&mut self, timeout: Duration) -> Result<(), FrameError> {
+        let until = Instant::now() + timeout;
+        self.flush()?;
+        while self.pipe.is_shaking() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.wait(left)?;
+            self.fill()?;
+        }
+        Ok(())
     }
 
     /// Address of the other end.

@@ -14,6 +14,7 @@
 //! Only members with the secret can read the object; two objects may never be sealed with the same secret.
 
 use crate::object::ObjectSource;
+use crate::tls::Binding;
 use aes::Aes128;
 use ctr::cipher::{
     BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper, StreamCipherSeek,
@@ -29,6 +30,8 @@ use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
+/// What tickets are derived for.
+const TICKET: &str = "polycast 2026-11-28 ticket of a transfer";
 /// Bytes of a block of the cipher.
 const BLOCK_LEN: usize = 16;
 /// A header of at most so many bytes gets its tag in one step.
@@ -59,6 +62,12 @@ impl Secret {
     #[must_use]
     pub fn reveal(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    /// What shows on a connection that its end has this secret of a transfer: for the connection with this binding alone.
+    #[must_use]
+    pub fn ticket(&self, binding: &Binding) -> [u8; 32] {
+        *self.derive(TICKET, binding).reveal()
     }
 
     /// Another secret, for this purpose, that tells nothing of this one.

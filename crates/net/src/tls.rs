@@ -22,6 +22,7 @@ pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{OtherName, PeerNames, Shown};
+pub use stream::Binding;
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
 pub use talk::{Answering, ForeignServer, Remark, Talk};

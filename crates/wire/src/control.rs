@@ -45,7 +45,7 @@ pub const LENGTH_LEN: usize = 4;
 /// How many ranges one HAVE or PTCH_REQ may hold.
 pub const RANGES_MAX: usize = 4_096;
 /// How many ranges one FETCH may hold: it is the first frame of its connection.
-pub const FETCH_RANGES_MAX: usize = 4_095;
+pub const FETCH_RANGES_MAX: usize = 4_093;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
 /// How many sums one SUMS may hold.
@@ -239,6 +239,8 @@ pub enum Control<'a> {
     Fetch {
         /// The transfer.
         handle: Handle,
+        /// What shows that the source lets it take part, for this connection alone; zeros where connections are not sealed.
+        ticket: Hash,
         /// Groups that it holds already.
         have: Vec<Range<u64>>,
     },
@@ -327,6 +329,8 @@ pub enum Control<'a> {
         handle: Handle,
         /// Its number.
         member: u32,
+        /// What shows that the source lets it take part, as in FETCH.
+        ticket: Hash,
     },
     /// Speaker: its PROGRESS counts for these receivers too from now on, and for no others.
     Rack(Vec<u32>),
@@ -455,9 +459,10 @@ impl<'a> Control<'a> {
                 out.u16(*port);
             }
             Control::UpstreamLost => out.u8(14),
-            Control::Fetch { handle, have } => {
+            Control::Fetch { handle, ticket, have } => {
                 out.extend_from_slice(&[15, VERSION]);
                 out.u64(handle.0);
+                out.extend_from_slice(ticket);
                 put_ranges(have, FETCH_RANGES_MAX, out);
             }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
@@ -512,10 +517,11 @@ impl<'a> Control<'a> {
                 out.extend_from_slice(address);
                 out.u16(*port);
             }
-            Control::Member { handle, member } => {
+            Control::Member { handle, member, ticket } => {
                 out.extend_from_slice(&[32, VERSION]);
                 out.u64(handle.0);
                 out.u32(*member);
+                out.extend_from_slice(ticket);
             }
             Control::Rack(members) => {
                 out.u8(33);
@@ -578,7 +584,8 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         14 => Control::UpstreamLost,
         15 => {
             version(r)?;
-            Control::Fetch { handle: Handle(r.u64()?), have: take_ranges(r, FETCH_RANGES_MAX)? }
+            let (handle, ticket) = (Handle(r.u64()?), r.array()?);
+            Control::Fetch { handle, ticket, have: take_ranges(r, FETCH_RANGES_MAX)? }
         }
         16 => Control::Group { index: r.u64()?, payload: r.take(r.0.len())? },
         17 => Control::Finished,
@@ -619,7 +626,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         31 => Control::Speaker { member: r.u32()?, address: r.array()?, port: r.u16()? },
         32 => {
             version(r)?;
-            Control::Member { handle: Handle(r.u64()?), member: r.u32()? }
+            Control::Member { handle: Handle(r.u64()?), member: r.u32()?, ticket: r.array()? }
         }
         33 => Control::Rack(take_members(r)?),
         34 => Control::RackReq(take_ranges(r, RANGES_MAX)?),

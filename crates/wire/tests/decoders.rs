@@ -124,7 +124,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::DataFnsd { position: number },
         Control::Upstream { address: [10, 0, 0, 1], port: 80 },
         Control::UpstreamLost,
-        Control::Fetch { handle, have: ranges },
+        Control::Fetch { handle, ticket: [4; 32], have: ranges },
         Control::Group { index: number, payload: bytes },
         Control::Finished,
     ]
@@ -153,7 +153,7 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Channel { channel: ([239, 255, 1, 3], 5_001), outer_len: 24 },
         Control::Gather { own: 3, members: vec![4, 5, number as u32 | 8] },
         Control::Speaker { member: number as u32, address: [10, 0, 0, 1], port: 80 },
-        Control::Member { handle, member: number as u32 },
+        Control::Member { handle, member: number as u32, ticket: [3; 32] },
         Control::Rack(vec![1, number as u32 | 2]),
         Control::RackReq(vec![1..2, 5..number | 8]),
         Control::Trees {

@@ -251,7 +251,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::DataFnsd { position: B },
         Control::Upstream { address: ADDRESS, port: PORT },
         Control::UpstreamLost,
-        Control::Fetch { handle, have: vec![A..B, C..E] },
+        Control::Fetch { handle, ticket: hash(0x40), have: vec![A..B, C..E] },
         Control::Group { index: F, payload: b"group" },
         Control::Finished,
         Control::Invite {
@@ -274,7 +274,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Channel { channel: (ADDRESS, PORT), outer_len: 24 },
         Control::Gather { own: 3, members: vec![SHORT, OTHER] },
         Control::Speaker { member: SHORT, address: ADDRESS, port: PORT },
-        Control::Member { handle, member: OTHER },
+        Control::Member { handle, member: OTHER, ticket: hash(0x50) },
         Control::Rack(vec![4, SHORT]),
         Control::RackReq(vec![C..D, E..F]),
         Control::Trees {

@@ -122,7 +122,7 @@ impl Invitations {
             std::thread::sleep(LOOK_AGAIN);
         }
         drop(fds);
-        for (stream, wish) in self.strangers.meet(Wish::of) {
+        for (stream, wish) in self.strangers.meet(|frame, _| Wish::of(frame)) {
             match wish {
                 Wish::Invite(invitation, permit) => self.decide(stream, invitation, permit),
                 Wish::Visit(visit, first) => self.pass(visit, Visitor { stream, first }),

@@ -417,12 +417,12 @@ impl Session {
 
     /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH is given back.
     pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
-        let heard = self.strangers.meet(|control| match control {
+        let heard = self.strangers.meet(|control, _| match control {
             Control::Hello(hello) => Some(First::hello(hello, None)),
             Control::Join { proof, hello } => Some(First::hello(hello, Some(*proof))),
             Control::Ask { handle, nonce } => Some(First::Ask { handle: *handle, nonce: *nonce }),
-            Control::Fetch { handle, have } => {
-                Some(First::Fetch(Control::Fetch { handle: *handle, have: have.clone() }))
+            Control::Fetch { handle, ticket, have } => {
+                Some(First::Fetch(Control::Fetch { handle: *handle, ticket: *ticket, have: have.clone() }))
             }
             _ => None,
         });

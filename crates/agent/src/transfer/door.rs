@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn fetch(handle: u64) -> Visit {
-        Visit::of(&Control::Fetch { handle: Handle(handle), have: Vec::new() }).unwrap()
+        Visit::of(&Control::Fetch { handle: Handle(handle), ticket: [0; 32], have: Vec::new() }).unwrap()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::discovery::{Announced, pair};
 use super::error::TransferError;
 use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
-use polycast_net::seal::{Seal, Secret};
+use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
 use polycast_protocol::session::{
     ANSWER_WITHIN, End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer,
@@ -87,12 +87,9 @@ impl Link {
         self.stream.is_sealed()
     }
 
-    /// What packets are sealed with: the first that a source says after WELCOME, where its connections are sealed.
-    pub(super) fn await_seal(
-        &mut self,
-        spec: &ReceiverSpec,
-        handle: Handle,
-    ) -> Result<Option<Seal>, TransferError> {
+    /// What packets are sealed with, and tickets are made of: the first that a source says after WELCOME, where its connections are
+    /// sealed.
+    pub(super) fn await_secret(&mut self, spec: &ReceiverSpec) -> Result<Option<Secret>, TransferError> {
         if !self.is_sealed() {
             return Ok(None);
         }
@@ -102,7 +99,7 @@ impl Link {
             }
             match self.next_frame() {
                 Some(Control::Seal(SealSecret(secret))) => {
-                    return Ok(Some(Seal::new(&Secret::new(secret), handle)));
+                    return Ok(Some(Secret::new(secret)));
                 }
                 Some(Control::Alive) => continue,
                 Some(Control::Refuse(_)) | None => {}

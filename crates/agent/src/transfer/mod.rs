@@ -42,6 +42,8 @@ mod source;
 mod steering;
 pub(crate) mod strangers;
 mod supply;
+#[cfg(test)]
+mod tickets_tests;
 mod unchanged;
 
 pub use arrivals::Arrivals;

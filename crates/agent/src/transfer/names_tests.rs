@@ -9,11 +9,12 @@ use polycast_types::Duration;
 use polycast_wire::control::Control;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fs::{self, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 /// Members of one cluster, each with a certificate for its name.
-fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security); N] {
+pub(super) fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security); N] {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -49,9 +50,13 @@ fn answer(stream: &mut FrameStream) -> Option<String> {
     }
 }
 
+pub(super) fn connect(address: SocketAddr, as_who: &Security) -> FrameStream {
+    FrameStream::connect(address, HANG, Some(as_who)).unwrap()
+}
+
 /// Comes to a source by this name; gives the connection, and what it says.
-fn come(source: &Source, as_who: &Security, name: &str) -> Option<(FrameStream, String)> {
-    let mut stream = FrameStream::connect(source.address, HANG, Some(as_who)).ok()?;
+pub(super) fn come(source: &Source, as_who: &Security, name: &str) -> Option<(FrameStream, String)> {
+    let mut stream = connect(source.address, as_who);
     stream.send(&Control::parse(&hello(source.handle, name)).unwrap()).ok()?;
     let said = answer(&mut stream)?;
     Some((stream, said))

@@ -20,7 +20,7 @@ use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::port_in_use::PortInUse;
-use polycast_net::seal::Seal;
+use polycast_net::seal::{Seal, Secret};
 use polycast_net::store::PartFile;
 use polycast_net::tls::Security;
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
@@ -95,7 +95,7 @@ fn join(
     if let Rendezvous::Announced(announced) = &spec.rendezvous {
         announced.check(&offer).inspect_err(|error| link.fail(error))?;
     }
-    let seal = link.await_seal(spec, handle)?;
+    let secret = link.await_secret(spec)?;
     let only = only_of(link.source(), handle, offer.outer_len);
     let made = make_room(&spec.sink, &offer, spec.options.update);
     let (target, part) = made.inspect_err(|error| link.fail(error))?;
@@ -113,7 +113,7 @@ fn join(
     let looking = Looking::at(&offer, in_part, older, true);
     link.handle(GuestInput::Stored { resumes: looking.is_some() });
     let ends = Ends { data, link, strangers };
-    let run = Run::new(spec.clone(), offer, (handle, seal), clock, ends, target, part);
+    let run = Run::new(spec.clone(), offer, (handle, secret), clock, ends, target, part);
     Ok(Run { same_len, looking, security, ..run })
 }
 
@@ -201,6 +201,8 @@ struct Run {
     same_len: bool,
     /// How connections to others are sealed.
     security: Option<Security>,
+    /// What shows others that this end takes part.
+    secret: Option<Secret>,
     /// It is the object.
     unchanged: bool,
 }
@@ -220,7 +222,7 @@ impl Run {
     fn new(
         spec: ReceiverSpec,
         offer: Offer,
-        (handle, seal): (Handle, Option<Seal>),
+        (handle, secret): (Handle, Option<Secret>),
         clock: Clock,
         ends: Ends,
         target: PathBuf,
@@ -230,7 +232,8 @@ impl Run {
         let geometry = offer.geometry;
         let window_bytes = data.window_bytes();
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
-        let served = Served::new(handle, geometry, Supply::Part(part.held()), None);
+        let seal = secret.as_ref().map(|secret| Seal::new(secret, handle));
+        let served = Served::new(handle, geometry, Supply::Part(part.held()), (secret.clone(), None));
         Run {
             machine,
             link,
@@ -251,6 +254,7 @@ impl Run {
             holes_len: 0,
             same_len: false,
             security: None,
+            secret,
             unchanged: false,
             spec,
             offer,
@@ -750,7 +754,8 @@ impl Run {
         let ends = || cancel.load(Ordering::Relaxed);
         let connected = FrameStream::connect_unless(address, within, self.security.as_ref(), &ends);
         let fetching = connected.and_then(|mut stream| {
-            stream.send(&Control::Fetch { handle: self.handle, have })?;
+            let ticket = ticket_for(&mut stream, self.secret.as_ref(), within)?;
+            stream.send(&Control::Fetch { handle: self.handle, ticket, have })?;
             Ok(stream)
         });
         match fetching {
@@ -815,6 +820,17 @@ impl Run {
         }
         Ok(true)
     }
+}
+
+/// What shows the other end of a connection that this one takes part; zeros where connections are not sealed.
+fn ticket_for(
+    stream: &mut FrameStream,
+    secret: Option<&Secret>,
+    within: std::time::Duration,
+) -> Result<Hash, FrameError> {
+    let Some(secret) = secret else { return Ok([0; 32]) };
+    stream.shake_hands(within)?;
+    Ok(stream.binding().map_or([0; 32], |binding| secret.ticket(&binding)))
 }
 
 /// How long the parts of a packet are.

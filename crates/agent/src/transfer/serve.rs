@@ -5,11 +5,13 @@ use super::pacing::Pacing;
 use super::strangers::Strangers;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
+use polycast_net::seal::Secret;
 use polycast_net::store::Held;
+use polycast_net::tls::Binding;
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, MEMBERS_MAX};
+use polycast_wire::control::{Control, Hash, MEMBERS_MAX};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +41,10 @@ pub(crate) struct Served {
     handle: Handle,
     geometry: Geometry,
     supply: Supply,
+    /// What tickets are made of; none are asked for where connections are not sealed.
+    secret: Option<Secret>,
+    /// Connections that had no ticket for this transfer.
+    foreign: AtomicU64,
     /// The rate of a source; a receiver that serves others has none.
     pacing: Option<Arc<Pacing>>,
     /// The groups that may be served, in the order in which they became so: each peer reads on where it is.
@@ -97,11 +103,13 @@ impl Served {
         handle: Handle,
         geometry: Geometry,
         supply: Supply,
-        pacing: Option<Arc<Pacing>>,
+        (secret, pacing): (Option<Secret>, Option<Arc<Pacing>>),
     ) -> Arc<Self> {
         Arc::new(Served {
             handle,
             supply,
+            secret,
+            foreign: AtomicU64::new(0),
             pacing,
             verified: Mutex::new(Verified { is: vec![false; geometry.groups() as usize], order: Vec::new() }),
             changed: Condvar::new(),
@@ -149,7 +157,7 @@ impl Served {
 
     /// Takes in connections and what they ask for: each that fetches is served in a thread of its own.
     pub(crate) fn meet(self: &Arc<Self>, strangers: &mut Strangers) {
-        for (stream, wish) in strangers.meet(|frame| self.wish(frame)) {
+        for (stream, wish) in strangers.meet(|frame, binding| self.wish(frame, binding)) {
             match wish {
                 Wish::Groups(have) => self.serve_stream(stream, have),
                 Wish::Speaker(member) => self.come(member, stream),
@@ -158,11 +166,33 @@ impl Served {
     }
 
     /// What a connection is for, if it is for this transfer.
-    fn wish(&self, frame: &Control<'_>) -> Option<Wish> {
+    fn wish(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Wish> {
         match frame {
-            Control::Member { handle, member } => (*handle == self.handle).then_some(Wish::Speaker(*member)),
-            frame => self.fetched(frame).map(Wish::Groups),
+            Control::Member { handle, member, ticket } => {
+                self.lets_in(*handle, ticket, binding).then_some(Wish::Speaker(*member))
+            }
+            frame => self.fetched(frame, binding).map(Wish::Groups),
         }
+    }
+
+    /// Whether the other end of a connection takes part in this transfer: its handle is in clear in every packet, and only those whom the
+    /// source lets take part can make a ticket.
+    fn lets_in(&self, handle: Handle, ticket: &Hash, binding: Option<Binding>) -> bool {
+        if handle != self.handle {
+            return false;
+        }
+        let Some(secret) = &self.secret else { return true };
+        // Compared in a time that tells nothing.
+        let made = |binding: Binding| blake3::Hash::from_bytes(secret.ticket(&binding));
+        let is_right = binding.is_some_and(|binding| made(binding) == blake3::Hash::from_bytes(*ticket));
+        if !is_right {
+            let so_far = self.foreign.fetch_add(1, Ordering::Relaxed) + 1;
+            // One that tries often fills no log.
+            if so_far.is_power_of_two() {
+                tracing::warn!(so_far, "one that has no ticket for this transfer was turned away");
+            }
+        }
+        is_right
     }
 
     /// Serves a connection whose end has these groups.
@@ -208,15 +238,15 @@ impl Served {
         }
     }
 
-    /// The groups that the sender of a FETCH has; `None` where it is not for this transfer.
-    pub(crate) fn fetched(&self, frame: &Control<'_>) -> Option<Vec<bool>> {
-        let Control::Fetch { handle, have } = frame else { return None };
+    /// The groups that the sender of a FETCH has; `None` where it is not for this transfer, or its sender takes no part.
+    pub(crate) fn fetched(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Vec<bool>> {
+        let Control::Fetch { handle, ticket, have } = frame else { return None };
         let mut has = vec![false; self.geometry.groups() as usize];
         for range in have {
             let range = range.start as usize..range.end as usize;
             has.get_mut(range)?.fill(true);
         }
-        (*handle == self.handle).then_some(has)
+        self.lets_in(*handle, ticket, binding).then_some(has)
     }
 
     fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {
@@ -315,7 +345,7 @@ mod tests {
         ) {
             let geometry = Geometry { object_len: has.len() as u64 * 10, fragment_len: 10, group_len: 10 };
             let object = Supply::Object(Arc::new(vec![0; has.len() * 10]));
-            let served = Served::new(Handle(5), geometry, object, None);
+            let served = Served::new(Handle(5), geometry, object, (None, None));
             let (mut reader, mut got) = (Reader::new(has.clone()), Vec::new());
             let mut there = std::collections::BTreeSet::new();
             for (group, reads) in come {
@@ -343,17 +373,17 @@ mod tests {
     fn idle_peers_do_not_stay() {
         let object = vec![7u8; 96 << 20];
         let geometry = Geometry { object_len: object.len() as u64, fragment_len: 1_400, group_len: 1 << 18 };
-        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)), None);
+        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)), (None, None));
         (0..geometry.groups()).for_each(|group| served.mark(group));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let mut strangers = Strangers::new(listener, None);
         let mut fetch = Vec::new();
-        Control::Fetch { handle: Handle(5), have: Vec::new() }.emit(&mut fetch);
+        Control::Fetch { handle: Handle(5), ticket: [0; 32], have: Vec::new() }.emit(&mut fetch);
         let all = std::iter::once(0..geometry.groups()).collect();
         let mut has_all = Vec::new();
-        Control::Fetch { handle: Handle(5), have: all }.emit(&mut has_all);
+        Control::Fetch { handle: Handle(5), ticket: [0; 32], have: all }.emit(&mut has_all);
         let peers: Vec<TcpStream> = (0..PEERS_OF_ONE_MAX + 4)
             .map(|at| {
                 let mut peer = TcpStream::connect(address).unwrap();

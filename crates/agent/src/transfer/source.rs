@@ -254,8 +254,8 @@ impl Run {
             unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
             channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
             supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
+            served: Served::new(handle, geometry, object, (secret.clone(), Some(Arc::clone(&pacing)))),
             secret,
-            served: Served::new(handle, geometry, object, Some(Arc::clone(&pacing))),
             session,
             pacing,
             paid_at: Time::ZERO,
@@ -680,7 +680,7 @@ impl Run {
     /// Takes in new connections: receivers, and members of the chain that fetch from here.
     fn meet_strangers(&mut self) {
         for (stream, frame) in self.session.meet_strangers() {
-            match self.served.fetched(&frame) {
+            match self.served.fetched(&frame, stream.binding()) {
                 Some(have) => self.served.serve_stream(stream, have),
                 None => tracing::debug!("a connection that is not of this transfer"),
             }

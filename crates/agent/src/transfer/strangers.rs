@@ -8,7 +8,7 @@
 use super::clock::Clock;
 use super::door::{Desk, Visitor};
 use polycast_net::frames::{FrameError, FrameStream};
-use polycast_net::tls::{SealError, Security};
+use polycast_net::tls::{Binding, SealError, Security};
 use polycast_types::{Duration, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::Control;
@@ -112,14 +112,18 @@ impl Strangers {
 
     /// Takes new connections, and hands over those that `want` says something of their first frame. One whose first frame is
     /// none, or of another version, is told so.
-    pub(crate) fn meet<T>(&mut self, want: impl FnMut(&Control<'_>) -> Option<T>) -> Vec<(FrameStream, T)> {
+    /// It hears what stands for the connection, too.
+    pub(crate) fn meet<T>(
+        &mut self,
+        want: impl FnMut(&Control<'_>, Option<Binding>) -> Option<T>,
+    ) -> Vec<(FrameStream, T)> {
         self.meet_at(self.clock.now(), want)
     }
 
     fn meet_at<T>(
         &mut self,
         now: Time,
-        mut want: impl FnMut(&Control<'_>) -> Option<T>,
+        mut want: impl FnMut(&Control<'_>, Option<Binding>) -> Option<T>,
     ) -> Vec<(FrameStream, T)> {
         let mut heard = Vec::new();
         let before = std::mem::take(&mut self.waiting);
@@ -138,13 +142,13 @@ impl Strangers {
     /// Takes in those who have said their first frame at the agent's door.
     fn fetch_from_desk<T>(
         &mut self,
-        want: &mut impl FnMut(&Control<'_>) -> Option<T>,
+        want: &mut impl FnMut(&Control<'_>, Option<Binding>) -> Option<T>,
         heard: &mut Vec<(FrameStream, T)>,
     ) {
         let Place::Desk(desk) = &self.place else { return };
         for Visitor { stream, first } in desk.take() {
             let control = Control::parse(&first).expect("the door has written the frame itself");
-            match want(&control) {
+            match want(&control, stream.binding()) {
                 _ if !self.may_say(&stream, &control) => send_away(stream, &NOT_SEALED),
                 Some(wish) => heard.push((stream, wish)),
                 None => send_away(stream, &WireError::Malformed),
@@ -201,10 +205,11 @@ impl Strangers {
         &mut self,
         now: Time,
         mut stranger: Stranger,
-        want: &mut impl FnMut(&Control<'_>) -> Option<T>,
+        want: &mut impl FnMut(&Control<'_>, Option<Binding>) -> Option<T>,
         heard: &mut Vec<(FrameStream, T)>,
     ) {
         let open = stranger.stream.fill();
+        let binding = stranger.stream.binding();
         let foreign = match stranger.stream.next_frame() {
             Ok(None) => match open {
                 Ok(_) if now.since(stranger.since) < patience(&stranger.stream) => {
@@ -219,7 +224,7 @@ impl Strangers {
             },
             Ok(Some(Control::Ask { .. })) if stranger.has_asked => WireError::Malformed,
             Ok(Some(control)) => {
-                match want(&control).map(|wish| (wish, matches!(control, Control::Ask { .. }))) {
+                match want(&control, binding).map(|wish| (wish, matches!(control, Control::Ask { .. }))) {
                     Some((_, false)) if self.sealed && !stranger.stream.is_sealed() => {
                         return send_away(stranger.stream, &NOT_SEALED);
                     }
@@ -288,7 +293,7 @@ mod tests {
         (Strangers::new(listener, None), address)
     }
 
-    fn alive(control: &Control<'_>) -> Option<()> {
+    fn alive(control: &Control<'_>, _: Option<Binding>) -> Option<()> {
         matches!(control, Control::Alive).then_some(())
     }
 

@@ -9,6 +9,10 @@ use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+/// What bindings are exported for: RFC 9266.
+const BINDING: &[u8] = b"EXPORTER-Channel-Binding";
+/// Stands for one sealed connection.
+pub type Binding = [u8; 32];
 /// How often it is looked whether the other end is still one that this end takes.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -91,6 +95,21 @@ impl Pipe {
         match &self.layer {
             Layer::Sealed(tls) => PeerNames::of(tls.peer_certificates().and_then(<[_]>::first)),
             Layer::Plain | Layer::Undecided(_) => PeerNames::Any,
+        }
+    }
+
+    /// What stands for this connection, and for no other: the two ends have it when their hands are shaken, and no third one.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        let Layer::Sealed(tls) = &self.layer else { return None };
+        tls.export_keying_material(Binding::default(), BINDING, None).ok()
+    }
+
+    /// Whether the two ends are still about to show who they are.
+    pub(crate) fn is_shaking(&self) -> bool {
+        match &self.layer {
+            Layer::Plain => false,
+            Layer::Undecided(_) => true,
+            Layer::Sealed(tls) => tls.is_handshaking(),
         }
     }
 

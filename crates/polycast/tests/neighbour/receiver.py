@@ -157,7 +157,7 @@ class Receiver:
     def _fetch(self, where, port):
         """What is lacking comes from there, group by group."""
         upstream = wire.connect(where, port, 120.0)
-        upstream.say(wire.frame(wire.FETCH, struct.pack(">BQ", wire.VERSION, self.handle)))
+        upstream.say(wire.frame(wire.FETCH, struct.pack(">BQ32x", wire.VERSION, self.handle)))
         for _ in range(self.groups):
             heard = upstream.hear(120.0)
             if heard is None or heard[0] != wire.GROUP:

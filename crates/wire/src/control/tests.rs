@@ -96,7 +96,7 @@ proptest! {
             Control::DataFnsd { position: c },
             Control::Upstream { address, port },
             Control::UpstreamLost,
-            Control::Fetch { handle: Handle(a), have: ranges },
+            Control::Fetch { handle: Handle(a), ticket: hashes[0], have: ranges },
             Control::Group { index: b, payload: &payload },
             Control::Finished,
             Control::Joining,
@@ -125,8 +125,8 @@ fn a_peer_of_another_version_is_named() {
     let mut bytes = Vec::new();
     let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1 };
     Control::Hello(hello).emit(&mut bytes);
-    bytes[5] = 3;
-    assert_eq!(Control::parse(&bytes), Err(WireError::Version(3)));
+    bytes[5] = VERSION + 1;
+    assert_eq!(Control::parse(&bytes), Err(WireError::Version(VERSION + 1)));
 }
 
 #[test]

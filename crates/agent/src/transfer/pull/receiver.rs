@@ -50,7 +50,7 @@ pub fn fetch(
     };
     // It serves no others and has no data channel.
     let (mut link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
-    let seal = link.await_seal(spec, handle)?;
+    let seal = link.await_secret(spec)?.map(|secret| Seal::new(&secret, handle));
     let mut run = Run {
         spec,
         node,

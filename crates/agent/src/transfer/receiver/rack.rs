@@ -1,7 +1,7 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{FrameStream, Run, SocketAddr, Time};
+use super::{FrameStream, Run, SocketAddr, Time, ticket_for};
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
@@ -69,7 +69,8 @@ impl Run {
         self.rack = Rack::Alone;
         let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref());
         let said = connected.and_then(|mut stream| {
-            stream.send(&Control::Member { handle: self.handle, member })?;
+            let ticket = ticket_for(&mut stream, self.secret.as_ref(), CONNECT_WITHIN)?;
+            stream.send(&Control::Member { handle: self.handle, member, ticket })?;
             Ok(stream)
         });
         match said {

@@ -60,7 +60,7 @@ impl Cluster {
         }
         let stream = self.open(net, node, to, Owner::Chain { transfer, receiver, upstream });
         self.push_mut(transfer).receivers[receiver as usize].upstream = Some(stream);
-        let body = Body::of(&Control::Fetch { handle, have });
+        let body = Body::of(&Control::Fetch { handle, ticket: [0; 32], have });
         let len = body.len(&geometry);
         self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         self.streams.pump(net, stream, 0);
@@ -78,7 +78,7 @@ impl Cluster {
         body: &Body,
     ) {
         match body.control() {
-            Some(Control::Fetch { handle, have }) => {
+            Some(Control::Fetch { handle, have, .. }) => {
                 let push = self.push(transfer);
                 let own = match upstream {
                     None => push.source.run.as_ref().map(|run| run.handle),

@@ -85,7 +85,7 @@ impl Cluster {
         let (node, handle) = (host.node, Handle(host.handle.into()));
         let stream = self.open(net, node, to, Owner::Rack { transfer, member: receiver, speaker });
         *self.rack_mut(transfer, receiver) = Rack::Member { speaker: stream };
-        self.write_in_rack(net, transfer, stream, &Control::Member { handle, member });
+        self.write_in_rack(net, transfer, stream, &Control::Member { handle, member, ticket: [0; 32] });
     }
 
     /// Leaves the rack: others that are connected here notice that their connection ends.
@@ -151,7 +151,7 @@ impl Cluster {
             return self.finish(net, stream, 1);
         };
         match (body.control(), speaker.members.get(&stream)) {
-            (Some(Control::Member { handle, member }), None)
+            (Some(Control::Member { handle, member, .. }), None)
                 if handle == own && speaker.expected.contains(&member) =>
             {
                 speaker.members.insert(stream, member);
