@@ -435,6 +435,7 @@ impl Agent for Service {
             store_max_bytes: shared.limits.most(),
             store_used_bytes: shared.catalog.stored_bytes(None),
             rests: rests.into_iter().map(convert::rest).collect(),
+            descriptors_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
         }))
     }
 

@@ -803,6 +803,7 @@ fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         "manager_connected": status.manager_connected, "manager_error": manager_error,
         "store": status.store, "store_free_bytes": status.store_free_bytes,
         "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
+        "descriptors_max": status.descriptors_max,
         "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
         "transfers": transfers, "rests": rests, "peers": peers, "lost": lost,
     });
