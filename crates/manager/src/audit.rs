@@ -1,18 +1,28 @@
 //! The audit log: what a manager has allowed and refused, a line of JSON each, and each with the hash of the line before.
 //!
-//! A line that is changed, removed or added in the middle breaks the chain. A user who can write the file can write all of it anew:
-//! to notice that too, keep the hash of the last line, which [`verify`] gives, somewhere else.
+//! A line that is changed, removed or added in the middle breaks the chain. How far the log goes is written beside it every minute,
+//! and signed ([`Head`]): so lines that are missing at its end, or before its first one, are noticed too. A user who can read the key
+//! can write all of it anew: to notice that, keep the head, which [`verify`] gives, somewhere else.
+//!
+//! Refusals have a log of their own: a host that is refused again and again pushes out nothing that was allowed.
 //!
 //! Lines that come together are written and synced at once, before the next ones; the manager does not wait for that. So a
 //! machine that loses its power loses the lines of the last moment, and a manager that dies those that waited. What is cut off in
 //! the middle of a line is removed at the next start, which says so.
 
 mod check;
+mod head;
 
 pub use check::{Broken, Verified, verify};
+pub use head::Head;
 
+use check::first_number;
+use head::key_of;
+use polycast_net::audit_key::AuditKey;
 use polycast_net::hash::{bytes_hash, hex};
+use polycast_net::seal::Secret;
 use serde_json::{Map, Value, json};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Lines that may wait to be written. What comes when more do is lost, and counted.
 const LINES_MAX: usize = 65_536;
@@ -28,6 +38,10 @@ const LINES_MAX: usize = 65_536;
 const BATCH_MAX: usize = 1_024;
 /// The longest line: what names more is cut before.
 pub const LINE_LEN_MAX: usize = 64 << 10;
+/// How far the log goes is written this often: lines that are cut off are noticed where they are older.
+const HEAD_EVERY: Duration = Duration::from_secs(60);
+/// Begins the name of the log with what was refused.
+const REFUSALS: &str = "refusals-";
 /// Stands before the first line of all.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -40,6 +54,65 @@ pub struct AuditSettings {
     pub bytes_max: u64,
     /// How many full ones are kept.
     pub kept: usize,
+    /// The file with the key that signs how far the log goes; made where there is none.
+    pub key: PathBuf,
+}
+
+impl AuditSettings {
+    /// A log in this file, with its key beside it.
+    #[must_use]
+    pub fn new(path: PathBuf, bytes_max: u64, kept: usize) -> Self {
+        let key = key_of(&path);
+        AuditSettings { path, bytes_max, kept, key }
+    }
+
+    /// The log beside it, of what was refused. It has the same key, and as much room again.
+    #[must_use]
+    pub fn refusals(&self) -> Self {
+        let mut name = OsString::from(REFUSALS);
+        name.push(self.path.file_name().unwrap_or_default());
+        AuditSettings { path: self.path.with_file_name(name), ..self.clone() }
+    }
+}
+
+/// The two logs of a manager: what it has allowed, and what it has refused.
+#[derive(Debug)]
+pub struct AuditLogs {
+    allowed: AuditLog,
+    refused: AuditLog,
+}
+
+impl AuditLogs {
+    /// Goes on with the logs in this place, or begins them.
+    ///
+    /// # Errors
+    /// As [`AuditLog::open`]; the file is named.
+    pub fn open(settings: AuditSettings) -> io::Result<Self> {
+        let open = |settings: AuditSettings| {
+            let path = settings.path.clone();
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            AuditLog::open(settings).map_err(named)
+        };
+        let refusals = settings.refusals();
+        Ok(AuditLogs { allowed: open(settings)?, refused: open(refusals)? })
+    }
+
+    /// Writes down what was allowed, or has happened; `fields` is an object.
+    pub fn note(&self, what: &'static str, fields: Value) {
+        self.allowed.note(what, fields);
+    }
+
+    /// Writes down what was refused; `fields` is an object.
+    pub fn refuse(&self, what: &'static str, fields: Value) {
+        self.refused.note(what, fields);
+    }
+
+    /// Writes what waits, and ends.
+    pub fn close(&self) {
+        self.allowed.close();
+        self.refused.close();
+    }
 }
 
 /// What is to be written.
@@ -69,19 +142,17 @@ impl AuditLog {
         let lost = std::sync::Arc::new(AtomicU64::new(0));
         let lost_lines = std::sync::Arc::clone(&lost);
         let writer = std::thread::Builder::new().name("audit".into()).spawn(move || {
-            while let Ok(first) = entries.recv() {
-                let mut batch = vec![first];
-                batch.extend(entries.try_iter().take(BATCH_MAX - 1));
-                let lost = lost_lines.swap(0, Ordering::Relaxed);
-                if lost > 0 {
-                    batch.insert(0, entry("lost", json!({ "lines": lost })));
+            loop {
+                match entries.recv_timeout(book.head_in()) {
+                    Ok(first) => book.write_waiting(first, &entries, &lost_lines),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 }
-                let count = batch.len() as u64;
-                if let Err(error) = book.write(batch) {
-                    tracing::error!(%error, path = %book.settings.path.display(), "the audit log cannot be written");
-                    lost_lines.fetch_add(count, Ordering::Relaxed);
+                if book.head_in().is_zero() {
+                    book.sign();
                 }
             }
+            book.sign();
         })?;
         Ok(AuditLog { lines: Mutex::new(Some(lines)), writer: Mutex::new(Some(writer)), lost })
     }
@@ -113,8 +184,12 @@ impl Drop for AuditLog {
 
 fn entry(what: &'static str, fields: Value) -> Entry {
     let Value::Object(fields) = fields else { unreachable!("what is written down has names") };
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Entry { what, at_unix_ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX), fields }
+    Entry { what, at_unix_ms: now_unix_ms(), fields }
+}
+
+fn now_unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The files.
@@ -126,6 +201,29 @@ struct Book {
     /// The number of the last line, and its hash.
     number: u64,
     before: String,
+    key: AuditKey,
+    /// The number of the oldest line that is kept.
+    first: u64,
+    /// When it was last written how far it goes.
+    head_at: Option<Instant>,
+}
+
+/// The key in this file; a new one where there is none.
+fn key_in(path: &Path) -> io::Result<AuditKey> {
+    if !path.exists() {
+        Secret::fresh().write_new(path)?;
+    }
+    let seed = Secret::read(path).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(AuditKey::new(&seed))
+}
+
+/// What was signed of the log when it was last written, if it was with this key.
+fn own_head(path: &Path, key: &AuditKey) -> Option<Head> {
+    let read = Head::read(path).unwrap_or_else(|reason| {
+        tracing::error!(path = %path.display(), "the head of the audit log says nothing: {reason}");
+        None
+    });
+    read.filter(|head| head.key == key.public())
 }
 
 /// The hash of a line, without its end.
@@ -183,7 +281,7 @@ impl Book {
         {
             last = last_line(&mut full)?.1;
         }
-        let (number, before) = match &last {
+        let (mut number, mut before) = match &last {
             None => (0, BEGINNING.to_string()),
             Some(line) => {
                 let (number, _) = chain_of(line).ok_or_else(|| io::Error::other("it is no audit log"))?;
@@ -192,11 +290,59 @@ impl Book {
         };
         // Only now: what is none is left as it is.
         file.set_len(len)?;
-        let mut book = Book { settings, file, len, number, before };
+        let key = key_in(&settings.key)?;
+        let head = own_head(&settings.path, &key);
+        let first = head.as_ref().map_or_else(|| oldest(&settings, number + 1), |head| head.first);
+        if let Some(head) = head
+            && (head.last > number || head.last == number && head.hash != before)
+        {
+            tracing::error!(path = %settings.path.display(), ends = number, ended = head.last,
+                "lines of the audit log are gone, or were written anew");
+            // The gap is to be seen ever after.
+            (number, before) = (head.last, head.hash);
+        }
+        let mut book = Book { settings, file, len, number, before, key, first, head_at: None };
         if was > len {
             book.write(vec![entry("mended", json!({ "bytes": was - len }))])?;
         }
         Ok(book)
+    }
+
+    /// How long until it is to be written how far it goes.
+    fn head_in(&self) -> Duration {
+        match self.head_at {
+            Some(at) => HEAD_EVERY.saturating_sub(at.elapsed()),
+            None if self.number == 0 => HEAD_EVERY,
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Writes how far it goes.
+    fn sign(&mut self) {
+        self.head_at = Some(Instant::now());
+        if self.number == 0 {
+            return;
+        }
+        let (path, ends) = (&self.settings.path, (self.first, self.number));
+        let head = Head::signed(&self.key, path, ends, &self.before, now_unix_ms());
+        if let Err(error) = head.write(path) {
+            tracing::error!(%error, path = %path.display(), "how far the audit log goes cannot be written");
+        }
+    }
+
+    /// Writes a line, and those that wait behind it; counts what cannot be written.
+    fn write_waiting(&mut self, first: Entry, entries: &mpsc::Receiver<Entry>, lost_lines: &AtomicU64) {
+        let mut batch = vec![first];
+        batch.extend(entries.try_iter().take(BATCH_MAX - 1));
+        let lost = lost_lines.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            batch.insert(0, entry("lost", json!({ "lines": lost })));
+        }
+        let count = batch.len() as u64;
+        if let Err(error) = self.write(batch) {
+            tracing::error!(%error, path = %self.settings.path.display(), "the audit log cannot be written");
+            lost_lines.fetch_add(count, Ordering::Relaxed);
+        }
     }
 
     /// Writes lines, and sees that they are on the disk.
@@ -244,9 +390,24 @@ impl Book {
         written
     }
 
+    /// The number of the oldest line that is kept when a new file has begun.
+    fn first_then(&self) -> u64 {
+        let path = &self.settings.path;
+        let oldest = match self.settings.kept {
+            0 => return self.number + 1,
+            kept if !full(path, kept).exists() => return self.first,
+            1 => path.clone(),
+            kept => full(path, kept - 1),
+        };
+        first_number(&oldest).unwrap_or(self.first)
+    }
+
     /// Begins a new file; the oldest goes.
     fn turn_over(&mut self) -> io::Result<()> {
         let path = self.settings.path.clone();
+        // First, so that the lines of the oldest are not missed.
+        self.first = self.first_then();
+        self.sign();
         for number in (1..self.settings.kept).rev() {
             match std::fs::rename(full(&path, number), full(&path, number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -273,13 +434,23 @@ fn full(path: &Path, number: usize) -> PathBuf {
     name.into()
 }
 
+/// The number of the oldest line that is there; `next` where there is none.
+fn oldest(settings: &AuditSettings, next: u64) -> u64 {
+    let fulls = (1..=settings.kept).rev().map(|number| full(&settings.path, number));
+    fulls.chain([settings.path.clone()]).find_map(|path| first_number(&path)).unwrap_or(next)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
 
     fn settings(folder: &Path, bytes_max: u64, kept: usize) -> AuditSettings {
-        AuditSettings { path: folder.join("audit"), bytes_max, kept }
+        AuditSettings::new(folder.join("audit"), bytes_max, kept)
+    }
+
+    fn verify(files: &[PathBuf]) -> Result<Verified, Broken> {
+        super::verify(files, None)
     }
 
     fn write(settings: &AuditSettings, names: &[&str]) {
@@ -356,9 +527,59 @@ mod tests {
         let changed = check(&[lines[0], &other, lines[2], lines[3]]).unwrap_err();
         assert!(changed.line == 3 && changed.reason.contains("line 2 was changed"), "{changed}");
         assert!(check(&[lines[0], "{}", lines[2]]).unwrap_err().reason.contains("no line of an audit log"));
-        // What is cut off at the end shows only in the hash of the last line.
-        let (whole, shorter) = (check(&lines).unwrap(), check(&lines[..3]).unwrap());
-        assert_ne!(whole.last_hash, shorter.last_hash);
+        // What is cut off at the end shows in what was signed, and so does another last line.
+        check(&lines).unwrap();
+        assert!(check(&lines[..3]).unwrap_err().reason.contains("line 4 is missing at its end"));
+        let last = lines[3].replace("\"d\"", "\"x\"");
+        let changed = check(&[lines[0], lines[1], lines[2], &last]).unwrap_err();
+        assert!(changed.line == 4 && changed.reason.contains("it was changed"), "{changed}");
+    }
+
+    /// Lines that are gone at either end are missed, also when the log has gone on since then.
+    #[test]
+    fn a_missing_beginning_or_end_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two lines are in a file.
+        let settings = settings(folder.path(), 300, 3);
+        write(&settings, &["a"; 5]);
+        let (oldest, path) = (full(&settings.path, 2), settings.path.clone());
+        let all = [oldest.clone(), full(&settings.path, 1), path.clone()];
+        assert_eq!(verify(&all).unwrap().last, 5);
+        let text = fs::read(&oldest).unwrap();
+        fs::remove_file(&oldest).unwrap();
+        let beginning = verify(&all[1..]).unwrap_err();
+        assert!(beginning.line == 1 && beginning.reason.contains("lines 1 to 2 are missing"), "{beginning}");
+        // Files that are there and were not named may have them.
+        assert!(!verify(std::slice::from_ref(&path)).unwrap().is_whole);
+        fs::write(&oldest, text).unwrap();
+        fs::write(&path, "").unwrap();
+        let end = verify(&all).unwrap_err();
+        assert!(end.file == path && end.reason.contains("line 5 is missing at its end"), "{end}");
+        write(&settings, &["b"]);
+        let gap = verify(&all).unwrap_err();
+        assert!(gap.reason.contains("line 5 is missing before it"), "{gap}");
+    }
+
+    #[test]
+    fn what_is_signed_is_of_one_key_and_one_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), 1 << 20, 3);
+        write(&settings, &["a", "b"]);
+        write(&settings.refusals(), &["c"]);
+        let files = [settings.path.clone(), head::head_of(&settings.path), settings.key.clone()];
+        let head = verify(&files).unwrap().head.expect("it was signed at the end");
+        assert_eq!((head.first, head.last), (1, 2));
+        let with = |key: &str| super::verify(&files, Some(key));
+        assert_eq!(with(&head.key).unwrap().lines, 2);
+        assert!(with(BEGINNING).unwrap_err().reason.contains("signed with another key"));
+        let text = fs::read_to_string(&files[1]).unwrap();
+        fs::write(&files[1], text.replace("\"last\":2", "\"last\":1")).unwrap();
+        assert!(verify(&files).unwrap_err().reason.contains("its signature is wrong"));
+        fs::copy(head::head_of(&settings.refusals().path), &files[1]).unwrap();
+        assert!(verify(&files).unwrap_err().reason.contains("of another log, refusals-audit"));
+        fs::remove_file(&files[1]).unwrap();
+        assert_eq!(verify(&files).unwrap().head, None);
+        assert!(with(&head.key).unwrap_err().reason.contains("there is none"));
     }
 
     #[test]

@@ -323,7 +323,7 @@ impl ManagerConfig {
     /// Where the audit log is, if there is one.
     pub(crate) fn audit(&self) -> Option<AuditSettings> {
         let (bytes_max, kept) = (self.audit_log_max, self.audit_logs_kept);
-        self.audit_log.clone().map(|path| AuditSettings { path, bytes_max, kept })
+        self.audit_log.clone().map(|path| AuditSettings::new(path, bytes_max, kept))
     }
 
     /// How the manager proves its name.

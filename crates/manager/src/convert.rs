@@ -23,6 +23,8 @@ const LEASES_MAX: usize = 4_096;
 const PLAN_LEN_MAX: usize = 1 << 20;
 /// Receivers that one request may name.
 const RECEIVERS_MAX: usize = 65_536;
+/// Bytes of a name, of an agent or of an object.
+const NAME_LEN_MAX: usize = 255;
 
 fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(Kind::Invalid, message)
@@ -33,8 +35,17 @@ pub(crate) fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
     Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
 }
 
+/// Refuses a name that is too long, before it is written anywhere.
+pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.len() <= NAME_LEN_MAX {
+        return Ok(());
+    }
+    Err(invalid(format!("a name of {} bytes is longer than {NAME_LEN_MAX}", name.len())))
+}
+
 pub(crate) fn join(request: api::Join, from: IpAddr) -> Result<Join, Refusal> {
     let agent = agent(request.agent)?;
+    check_name(&agent.name)?;
     let leases = bounded(request.leases, LEASES_MAX, "leases")?;
     Ok(Join {
         agent,

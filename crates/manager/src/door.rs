@@ -4,7 +4,7 @@
 //! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles delays no other.
 
 use crate::config::ManagerConfig;
-use crate::guard::Guard;
+use crate::guard::{Guard, Refused};
 use polycast_net::tls::{Answering, PeerNames, Remark, Security, Shown, Talk};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
@@ -33,8 +33,6 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 const REFUSAL: (Duration, usize) = (Duration::from_secs(1), 64 << 10);
 /// How long no connection is taken after one could not be taken.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often it is said that connections could not be taken.
-const SAY: Duration = Duration::from_secs(1);
 
 /// The connections that are open: all of them, and how many from each address.
 #[derive(Debug)]
@@ -96,26 +94,12 @@ pub(crate) struct Door {
     house: Arc<Mutex<House>>,
     security: Option<Security>,
     pause: Option<Pin<Box<Sleep>>>,
-    log: Log,
-}
-
-/// Says now and then that connections could not be taken: when it was last said, and how many could not since.
-#[derive(Clone, Debug, Default)]
-struct Log {
-    said: Arc<Mutex<(Option<Instant>, u64)>>,
     guard: Arc<Guard>,
 }
 
-impl Log {
-    fn say(&self, why: &str) {
-        let mut inner = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.1 += 1;
-        if inner.0.is_none_or(|at| at.elapsed() >= SAY) {
-            tracing::warn!(times = inner.1, "a connection cannot be taken: {why}");
-            self.guard.note("connection-refused", || json!({ "reason": why, "times": inner.1 }));
-            *inner = (Some(Instant::now()), 0);
-        }
-    }
+/// Says that a connection could not be taken.
+fn refuse(guard: &Guard, why: &str) {
+    guard.refuse(Refused::Connection, json!({ "reason": why }));
 }
 
 /// Takes connections at this listener; with `security` only from those that have the same.
@@ -131,13 +115,7 @@ pub(crate) fn open(
         all_max: config.agents_max.saturating_add(OTHERS_MAX),
         of_address_max: config.address_agents_max.saturating_add(OTHERS_OF_ADDRESS_MAX),
     };
-    Door {
-        listener,
-        house: Arc::new(Mutex::new(house)),
-        security,
-        pause: None,
-        log: Log { guard: Arc::clone(guard), ..Log::default() },
-    }
+    Door { listener, house: Arc::new(Mutex::new(house)), security, pause: None, guard: Arc::clone(guard) }
 }
 
 impl Stream for Door {
@@ -154,14 +132,14 @@ impl Stream for Door {
                     Ok(place) => {
                         // Without it small messages would wait for each other, which costs time and nothing else.
                         let _ = stream.set_nodelay(true);
-                        let visitor = Visitor::new(stream, place, self.security.as_ref(), &self.log);
+                        let visitor = Visitor::new(stream, place, self.security.as_ref(), &self.guard);
                         return Poll::Ready(Some(Ok(visitor)));
                     }
-                    Err(why) => self.log.say(&why),
+                    Err(why) => refuse(&self.guard, &why),
                 },
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    self.log.say(&error.to_string());
+                    refuse(&self.guard, &error.to_string());
                     self.pause = Some(Box::pin(sleep(PAUSE)));
                 }
             }
@@ -208,18 +186,24 @@ pub(crate) struct Visitor {
     guest: Guest,
     /// Ends the wait for its key, then for the first word, until there was one.
     silent: Option<Pin<Box<Sleep>>>,
-    log: Log,
+    guard: Arc<Guard>,
     place: Option<Place>,
 }
 
 impl Visitor {
-    fn new(stream: TcpStream, place: Place, security: Option<&Security>, log: &Log) -> Self {
+    fn new(stream: TcpStream, place: Place, security: Option<&Security>, guard: &Arc<Guard>) -> Self {
         let guest = Guest { from: stream.peer_addr().ok(), known: Arc::default() };
         let (stage, within) = match security {
             Some(security) => (Stage::Shaking(Talk::accept(stream, security)), HANDSHAKE),
             None => (Stage::In(Talk::plain(stream, &Remark::default())), FIRST_WORD),
         };
-        Visitor { stage, guest, silent: Some(Box::pin(sleep(within))), log: log.clone(), place: Some(place) }
+        Visitor {
+            stage,
+            guest,
+            silent: Some(Box::pin(sleep(within))),
+            guard: Arc::clone(guard),
+            place: Some(place),
+        }
     }
 
     /// The connection, once it can be used.
@@ -258,7 +242,7 @@ impl Visitor {
 
     fn log_refusal(&self, error: &io::Error) {
         let from = self.guest.from.map_or_else(String::new, |from| format!("{from}: "));
-        self.log.say(&format!("{from}{error}"));
+        refuse(&self.guard, &format!("{from}{error}"));
     }
 }
 
@@ -346,6 +330,7 @@ mod tests {
     use polycast_net::seal::Secret;
     use polycast_net::tls::SealError;
     use polycast_testing::HANG;
+    use tokio::time::Instant;
     use tokio_stream::StreamExt;
 
     async fn door(agents_max: usize, address_agents_max: usize) -> (Door, std::net::SocketAddr) {
@@ -380,15 +365,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_an_error_it_waits() {
         let (mut door, address) = door(4, 4).await;
-        door.log.say("too many open files");
         door.pause = Some(Box::pin(sleep(PAUSE)));
         let begun = Instant::now();
         let _call = TcpStream::connect(address).await.unwrap();
         door.next().await.unwrap().unwrap();
         assert!(begun.elapsed() >= PAUSE);
-        // It is said once a second.
-        (0..9).for_each(|_| door.log.say("too many open files"));
-        assert_eq!(door.log.said.lock().unwrap().1, 9);
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ pub use config::{Choose, EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::{Around, Core};
-use audit::AuditLog;
+use audit::AuditLogs;
 use authority::{Authority, AuthorityError, RENEW_AFTER};
 use guard::Guard;
 use leader::Role;
@@ -71,6 +71,9 @@ const POLICY_LOOK: Duration = Duration::from_secs(1);
 const STREAMS_MAX: u32 = 16;
 /// Bytes of one message: an agent names all its paths when it joins.
 const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Bytes of a wish for a certificate, which comes from hosts that have shown nothing: a name, a token and a key are shorter.
+const ENROLMENT_LEN_MAX: usize = 16 << 10;
 
 /// Why the manager does not run.
 #[derive(Debug, thiserror::Error)]
@@ -135,11 +138,9 @@ impl Manager {
         };
         let policy = config.policy.as_deref().map(Policy::load).transpose()?.unwrap_or_default();
         let audit = config.audit().map(|settings| {
-            let path = settings.path.clone();
-            AuditLog::open(settings).map_err(|error| SettingsError::Value {
-                setting: "audit-log",
-                reason: format!("{}: {error}", path.display()),
-            })
+            let wrong =
+                |error: io::Error| SettingsError::Value { setting: "audit-log", reason: error.to_string() };
+            AuditLogs::open(settings).map_err(wrong)
         });
         let guard = Guard::new(security.is_some(), config.permit_s, policy, audit.transpose()?);
         match &authority {
@@ -211,11 +212,7 @@ impl Manager {
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .max_concurrent_streams(STREAMS_MAX)
             .add_service(ManagerServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX))
-            .add_optional_service(
-                self.authority
-                    .clone()
-                    .map(|own| AuthorityServer::new(Enrolment(own, Arc::clone(&self.guard)))),
-            )
+            .add_optional_service(self.authority.clone().map(|own| enrolment(own, &self.guard)))
             .serve_with_incoming_shutdown(incoming, async {
                 // An end of the channel without a word is an end too.
                 let _ = server_stopped.await;
@@ -232,6 +229,7 @@ impl Manager {
             }
             () = renew(self.authority.as_deref()) => None,
             () = follow_policy(self.config.policy.as_deref(), &self.guard, &role) => None,
+            () = say_refusals(&self.guard) => None,
             () = &mut shutdown => None,
         };
         // First the core: with it the sessions end, for which the server would wait.
@@ -253,6 +251,12 @@ impl Manager {
     }
 }
 
+/// The service of the manager's own authority.
+fn enrolment(authority: Arc<Authority>, guard: &Arc<Guard>) -> AuthorityServer<Enrolment> {
+    let service = AuthorityServer::new(Enrolment(authority, Arc::clone(guard)));
+    service.max_decoding_message_size(ENROLMENT_LEN_MAX)
+}
+
 /// Keeps the manager's own certificate fresh, as long as the manager runs.
 async fn renew(authority: Option<&Authority>) {
     let Some(authority) = authority else { return std::future::pending().await };
@@ -261,6 +265,14 @@ async fn renew(authority: Option<&Authority>) {
         if let Err(error) = authority.certify_manager() {
             tracing::warn!(%error, "the manager's certificate cannot be renewed");
         }
+    }
+}
+
+/// Says what was refused within the second in which another one was, as long as the manager runs.
+async fn say_refusals(guard: &Guard) {
+    loop {
+        tokio::time::sleep(guard::SAY).await;
+        guard.say_refusals();
     }
 }
 

@@ -5,7 +5,7 @@ use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Around, Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
 use crate::door::Guest;
-use crate::guard::Guard;
+use crate::guard::{Guard, Refused};
 use crate::leader::Role;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -102,9 +102,9 @@ impl Manager for Service {
             known(guest)?;
             let named = guest.names().check(&join.agent.name);
             named.map_err(|error| {
-                self.around.guard().note(
-                    "join-refused",
-                    || json!({ "agent": join.agent.name, "from": from, "reason": error.to_string() }),
+                self.around.guard().refuse(
+                    Refused::Join,
+                    json!({ "agent": join.agent.name, "from": from, "reason": error.to_string() }),
                 );
                 Refusal::new(Kind::Invalid, error.to_string())
             })?;
@@ -255,6 +255,8 @@ impl api::authority_server::Authority for Enrolment {
         let api::EnrollRequest { protocol_version, name, request, token } = request.into_inner();
         check_version(protocol_version)?;
         let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        // Before anything is written: any host can say any name.
+        convert::check_name(&name)?;
         let from = guest.as_ref().and_then(|guest| guest.from).map(|from| from.ip().to_canonical());
         let mut token_id = None;
         let certificate = if token.is_empty() {
@@ -264,14 +266,12 @@ impl api::authority_server::Authority for Enrolment {
         } else {
             let token = token.parse::<JoinToken>().map_err(|error| invalid(error.to_string()))?;
             token_id = Some(token.id.clone());
-            // First what may fail without the token's fault: it is used up by the one that it lets in.
-            self.0.certify(&name, &request).and_then(|made| self.0.redeem(&token, &name).map(|()| made))
+            self.0.certify_for_token(&name, &request, &token)
         };
         let certificate = certificate.map_err(|error| {
-            tracing::warn!(name = %Printable(&name), %error, "no certificate is given");
-            self.1.note(
-                "certificate-refused",
-                || json!({ "agent": name, "from": from, "token": token_id, "reason": error.to_string() }),
+            self.1.refuse(
+                Refused::Certificate,
+                json!({ "agent": name, "from": from, "token": token_id, "reason": error.to_string() }),
             );
             invalid(error.to_string())
         })?;

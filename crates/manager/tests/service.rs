@@ -13,7 +13,7 @@ use polycast_api::manager::{
 };
 use polycast_manager::authority::Authority;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
-use polycast_net::tls::{Remark, Talk};
+use polycast_net::tls::{JoinToken, Remark, Talk};
 use polycast_testing::{HANG, free_port};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -579,6 +579,56 @@ async fn plans_that_make_no_sense_are_not_followed() {
     manager.stop().await;
 }
 
+/// A connection of a client that knows the authority by its pin, and has shown nothing.
+async fn stranger(address: String, pin: String) -> tonic::transport::Channel {
+    let connector = tower::service_fn(move |_| {
+        let (address, pin) = (address.clone(), pin.clone());
+        async move {
+            Talk::connect_pinned(&address, &pin, &Remark::default()).await.map(hyper_util::rt::TokioIo::new)
+        }
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://manager");
+    endpoint.connect_with_connector(connector).await.unwrap()
+}
+
+/// What a stranger tries is counted and not written down each time, and pushes out nothing that was allowed.
+#[tokio::test]
+async fn a_strangers_tries_do_not_fill_the_audit_log() {
+    const TRIES: u64 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::open_or_new(&folder.path().join("ca")).unwrap();
+    let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
+    let settings = "ca = 'PLACE/ca'\naudit-log = 'PLACE/audit'";
+    let settings = settings.replace("PLACE", folder.path().to_str().unwrap());
+    let manager = Running::start(&format!("{PATIENT}{settings}")).await;
+    let begun = Instant::now();
+    let client = AuthorityClient::new(stranger(manager.address.to_string(), token.pin.clone()).await);
+    for number in 0..TRIES {
+        let token = JoinToken::fresh(&token.pin).to_string();
+        // Every other name is one that nothing is written of.
+        let name = "x".repeat(if number % 2 == 0 { 255 } else { 30_000 });
+        let request = EnrollRequest { protocol_version: PROTOCOL_VERSION, name, token, ..Default::default() };
+        client.clone().enroll(request).await.unwrap_err();
+    }
+    manager.stop().await;
+    let lines = |name: &str| -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let allowed: Vec<_> = lines("audit").into_iter().map(|line| line["what"].clone()).collect();
+    assert_eq!(allowed, ["begin", "end"]);
+    let refused = lines("refusals-audit");
+    let times: u64 = refused.iter().map(|line| line["times"].as_u64().unwrap()).sum();
+    assert_eq!(times, TRIES / 2, "{refused:?}");
+    assert!(refused.iter().all(|line| line["what"] == "certificate-refused"), "{refused:?}");
+    // The first one, one each second, and the last one when the manager ends.
+    assert!(refused.len() as u64 <= begun.elapsed().as_secs() + 2, "{refused:?}");
+    for name in ["audit", "refusals-audit"] {
+        let good = polycast_manager::audit::verify(&[folder.path().join(name)], None).unwrap();
+        assert_eq!(good.head.map(|head| head.last), Some(good.last));
+    }
+}
+
 /// A client without a certificate may ask the manager's authority for one, and nothing else; a certificate can be had for its own
 /// name only.
 #[tokio::test]
@@ -587,15 +637,7 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let authority = Authority::open_or_new(folder.path()).unwrap();
     let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
     let manager = Running::start(&format!("{PATIENT}ca = '{}'", folder.path().display())).await;
-    let (address, pin) = (manager.address.to_string(), token.pin.clone());
-    let connector = tower::service_fn(move |_| {
-        let (address, pin) = (address.clone(), pin.clone());
-        async move {
-            Talk::connect_pinned(&address, &pin, &Remark::default()).await.map(hyper_util::rt::TokioIo::new)
-        }
-    });
-    let endpoint = tonic::transport::Endpoint::from_static("http://manager");
-    let channel = endpoint.connect_with_connector(connector).await.unwrap();
+    let channel = stranger(manager.address.to_string(), token.pin.clone()).await;
     let client = ManagerClient::new(channel.clone());
     let asked = client.clone().status(StatusRequest { protocol_version: PROTOCOL_VERSION }).await;
     assert!(asked.unwrap_err().message().contains("asks for a certificate"));
@@ -605,8 +647,16 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
         EnrollRequest { protocol_version: PROTOCOL_VERSION, name: "a".into(), ..Default::default() };
     let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate of 'a' is for no name"));
+    // Nothing is read for a client that has no token, and no long name is written down.
+    let forged = JoinToken::fresh(&token.pin).to_string();
+    let request = EnrollRequest { token: forged, request: vec![1], ..request };
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
+    assert!(enrolled.unwrap_err().message().contains("there is no token"));
+    let long = EnrollRequest { name: "x".repeat(256), ..request.clone() };
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(long).await;
+    assert_eq!(enrolled.unwrap_err().message(), "a name of 256 bytes is longer than 255");
     // A request that is none does not use up the token.
-    let request = EnrollRequest { token: token.to_string(), request: vec![1], ..request };
+    let request = EnrollRequest { token: token.to_string(), ..request };
     let enrolled = AuthorityClient::new(channel).enroll(request).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate request is wrong"));
     authority.redeem(&token, "a").unwrap();

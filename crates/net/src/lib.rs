@@ -4,6 +4,7 @@
 //! programs in the kernel, links of nodes, connections that wait in tokio) comes with the feature `cluster`.
 
 pub mod archive;
+pub mod audit_key;
 #[cfg(feature = "cluster")]
 pub mod bpf;
 #[cfg(feature = "cluster")]

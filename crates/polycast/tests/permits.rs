@@ -149,8 +149,10 @@ fn the_policy_says_who_sends_what_to_whom() {
 /// What the manager has written down of that is whole, and says so; with one letter changed it is not.
 fn audited(mut cluster: Cluster, path: &str) {
     assert_eq!(cluster.managers[0].stop(rustix::process::Signal::TERM), Some(0));
-    let lines = log(path);
-    let of = |what: &str| lines.iter().filter(|line| line["what"] == what).collect::<Vec<_>>();
+    let refusals = format!("{}refusals-audit", path.strip_suffix("audit").unwrap());
+    let (lines, refused) = (log(path), log(&refusals));
+    let of =
+        |what: &str| lines.iter().chain(&refused).filter(|line| line["what"] == what).collect::<Vec<_>>();
     assert_eq!(of("join").len(), 3, "{lines:?}");
     assert!(of("permit").iter().any(|line| line["name"] == "model-1" && line["source"] == "a"));
     assert!(of("refused").iter().any(|line| line["reason"].as_str().unwrap().contains("'model-1' to 'c'")));
@@ -159,6 +161,8 @@ fn audited(mut cluster: Cluster, path: &str) {
     assert_eq!(of("end").len(), 1);
     let good = polycast(&["audit", "verify", path, "--json"]);
     assert_eq!((good.status, good.json()["lines"].as_u64()), (0, Some(lines.len() as u64)));
+    assert_eq!(good.json()["signed"]["last"], good.json()["last"], "it is signed when the manager ends");
+    assert_eq!(polycast(&["audit", "verify", &refusals]).status, 0);
     let text = fs::read_to_string(path).unwrap().replacen("\"agent\":\"b\"", "\"agent\":\"x\"", 1);
     fs::write(path, text).unwrap();
     let broken = polycast(&["audit", "verify", path]);

@@ -1,9 +1,13 @@
 //! Whether an audit log is as it was written.
 
-use super::{BEGINNING, LINE_LEN_MAX, chain_of, hash_of};
+use super::head::{self, Head};
+use super::{BEGINNING, LINE_LEN_MAX, chain_of, full, hash_of};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+
+/// So many full files of a log are looked for.
+const FULL_MAX: usize = 1_000;
 
 /// What a log that is as it was written holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +20,10 @@ pub struct Verified {
     pub last: u64,
     /// Whether it begins with the first line that was ever written.
     pub is_whole: bool,
-    /// The hash of the last line. Kept elsewhere, it shows also that the end was cut off, or that all was written anew.
+    /// The hash of the last line. Kept elsewhere, it shows also that all was written anew.
     pub last_hash: String,
+    /// How far it went when that was signed last; `None` where that does not lie beside it.
+    pub head: Option<Head>,
 }
 
 /// The first line that is not as it was written.
@@ -61,43 +67,131 @@ fn lines(path: &Path, mut each: impl FnMut(u64, &[u8]) -> Result<(), String>) ->
     Ok(())
 }
 
-/// The number of a file's first line; files that have none come last.
-fn first_number(path: &Path) -> u64 {
+/// The number of a file's first line, if it has one.
+pub(super) fn first_number(path: &Path) -> Option<u64> {
     let first = File::open(path).and_then(|file| line_of(&mut BufReader::new(file)));
     let first = first.ok().flatten().and_then(|line| chain_of(line.trim_ascii_end()));
-    first.map_or(u64::MAX, |(number, _)| number)
+    first.map(|(number, _)| number)
 }
 
-/// Checks the files of a log, in whatever order they are named.
+/// A log to which files belong, and what was signed of it.
+struct Signed {
+    log: PathBuf,
+    head: Option<Head>,
+}
+
+impl Signed {
+    /// What lies beside the youngest of these files; with `key` it has to be there, and signed with that.
+    fn of(files: &[&PathBuf], key: Option<&str>) -> Result<Self, Broken> {
+        let logs = files.iter().rev().map(|path| match head::head_of(path).exists() {
+            true => path.to_path_buf(),
+            false => head::log_of(path),
+        });
+        let logs: Vec<PathBuf> = logs.collect();
+        let signed = logs.iter().find(|log| head::head_of(log).exists());
+        let log = signed.or(logs.first()).cloned().unwrap_or_default();
+        let broken = |reason: String| Broken { file: head::head_of(&log), line: 1, reason };
+        let head = Head::read(&log).map_err(broken)?;
+        match (key, &head) {
+            (Some(key), Some(head)) if !head.key.eq_ignore_ascii_case(key) => {
+                Err(broken(format!("it is signed with another key, {}", head.key)))
+            }
+            (Some(_), None) => Err(broken("there is none, so that nothing shows where the log ended".into())),
+            _ => Ok(Signed { log, head }),
+        }
+    }
+
+    /// Whether a line is the one that was the last when it was signed.
+    fn check_line(&self, number: u64, hash: &str) -> Result<(), String> {
+        match &self.head {
+            Some(head) if head.last == number && head.hash != hash => {
+                Err("it is not the line that the manager has signed: it was changed".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether lines are gone behind the last of these files.
+    fn check_end(&self, files: &[&PathBuf], all: &Verified) -> Result<(), String> {
+        match &self.head {
+            Some(head) if head.last > all.last && files.contains(&&self.log) => {
+                Err(format!("{} at its end", are_missing(all.last.saturating_add(1), head.last)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether lines are gone before the first of these files. Files that are there and were not named may have them.
+    fn check_beginning(&self, files: &[&PathBuf], all: &Verified) -> Result<(), String> {
+        let mut fulls = (1..=FULL_MAX).map(|number| full(&self.log, number)).filter(|path| path.exists());
+        let has_all = files.contains(&&self.log) && fulls.all(|path| files.contains(&&path));
+        match &self.head {
+            Some(head) if has_all && all.lines > 0 && all.first > head.first => {
+                let missing = are_missing(head.first, all.first - 1);
+                Err(format!("{missing} before it: name the files that have them, if they were moved"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which lines are missing, as the beginning of a sentence.
+fn are_missing(from: u64, to: u64) -> String {
+    if from == to { format!("line {from} is missing") } else { format!("lines {from} to {to} are missing") }
+}
+
+/// Checks the files of a log, in whatever order they are named, and whether all lines are there that were signed; with `key` they have
+/// to be signed with that one.
 ///
 /// # Errors
 /// The first line that is not as it was written.
-pub fn verify(files: &[PathBuf]) -> Result<Verified, Broken> {
-    let mut files: Vec<&PathBuf> = files.iter().collect();
-    files.sort_by_key(|path| first_number(path));
-    let mut all = Verified { lines: 0, first: 0, last: 0, is_whole: true, last_hash: BEGINNING.to_string() };
-    for path in files {
-        lines(path, |_, line| {
-            let (number, before) = chain_of(line).ok_or("it is no line of an audit log")?;
-            if all.lines == 0 {
-                all.first = number;
-                all.is_whole = number == 1 && before == BEGINNING;
-            } else if number != all.last + 1 {
-                return Err(match (all.last + 1, number - 1) {
-                    (from, to) if from == to => format!("line {from} is missing before it"),
-                    (from, to) if from < to => format!("lines {from} to {to} are missing before it"),
-                    _ => format!("its number is {number}, behind number {}", all.last),
-                });
-            } else if before != all.last_hash {
-                return Err(format!(
-                    "it does not follow from the one before it: line {} was changed",
-                    all.last
-                ));
-            }
-            all.lines += 1;
-            (all.last, all.last_hash) = (number, hash_of(line));
-            Ok(())
+pub fn verify(files: &[PathBuf], key: Option<&str>) -> Result<Verified, Broken> {
+    let mut files: Vec<&PathBuf> = files.iter().filter(|path| !head::is_beside(path)).collect();
+    // Files that have no line come last.
+    files.sort_by_key(|path| first_number(path).unwrap_or(u64::MAX));
+    // Before the lines are read: a manager that runs writes more.
+    let signed = Signed::of(&files, key)?;
+    let mut all = Verified {
+        lines: 0,
+        first: 0,
+        last: 0,
+        is_whole: true,
+        last_hash: BEGINNING.to_string(),
+        head: signed.head.clone(),
+    };
+    let mut at = 0;
+    for path in &files {
+        at = 0;
+        lines(path, |line_number, line| {
+            at = line_number;
+            follow(&mut all, line)?;
+            signed.check_line(all.last, &all.last_hash)
         })?;
     }
+    let broken = |path: Option<&&PathBuf>, line, reason| {
+        let file = path.map_or_else(PathBuf::new, |path| path.to_path_buf());
+        Broken { file, line, reason }
+    };
+    signed.check_end(&files, &all).map_err(|reason| broken(files.last(), at + 1, reason))?;
+    signed.check_beginning(&files, &all).map_err(|reason| broken(files.first(), 1, reason))?;
     Ok(all)
+}
+
+/// Takes the next line of the chain, or says what is wrong with it.
+fn follow(all: &mut Verified, line: &[u8]) -> Result<(), String> {
+    let (number, before) = chain_of(line).ok_or("it is no line of an audit log")?;
+    if all.lines == 0 {
+        all.first = number;
+        all.is_whole = number == 1 && before == BEGINNING;
+    } else if number != all.last.saturating_add(1) {
+        return Err(match (all.last.saturating_add(1), number.saturating_sub(1)) {
+            (from, to) if from <= to => format!("{} before it", are_missing(from, to)),
+            _ => format!("its number is {number}, behind number {}", all.last),
+        });
+    } else if before != all.last_hash {
+        return Err(format!("it does not follow from the one before it: line {} was changed", all.last));
+    }
+    all.lines += 1;
+    (all.last, all.last_hash) = (number, hash_of(line));
+    Ok(())
 }

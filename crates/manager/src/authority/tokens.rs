@@ -145,11 +145,39 @@ impl Authority {
         Err(TokenError::Unknown(id.to_string()).into())
     }
 
+    /// The certificate of an agent of this name that asks with this request, and with a token, which is used then.
+    ///
+    /// # Errors
+    /// The token cannot be used, or not by this agent; or the name or the request is none, and then the token stays good.
+    pub fn certify_for_token(
+        &self,
+        name: &str,
+        request: &[u8],
+        token: &JoinToken,
+    ) -> Result<String, AuthorityError> {
+        // First: nothing is read or signed for a host that has no token.
+        self.check_token(token, name)?;
+        let certificate = self.certify(name, request)?;
+        self.redeem(token, name)?;
+        Ok(certificate)
+    }
+
     /// Takes a token from an agent that says this name; it is used then.
     ///
     /// # Errors
     /// It cannot be used, or not by this agent.
     pub fn redeem(&self, token: &JoinToken, said: &str) -> Result<(), AuthorityError> {
+        self.check_token(token, said)?;
+        let (good, used) = (self.token_file(&token.id, "token"), self.token_file(&token.id, "used"));
+        // Of two that come at the same time one renames it.
+        fs::rename(&good, &used).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => TokenError::Used(token.id.clone()).into(),
+            _ => AuthorityError::File { path: used.clone(), action: "written", source },
+        })
+    }
+
+    /// Whether an agent that says this name may use a token.
+    fn check_token(&self, token: &JoinToken, said: &str) -> Result<(), AuthorityError> {
         let id = || token.id.clone();
         let (good, used) = (self.token_file(&token.id, "token"), self.token_file(&token.id, "used"));
         if !good.exists() {
@@ -167,11 +195,7 @@ impl Authority {
         if name != said {
             return Err(TokenError::OtherName { id: id(), name, said: said.to_string() }.into());
         }
-        // Of two that come at the same time one renames it.
-        fs::rename(&good, &used).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => TokenError::Used(id()).into(),
-            _ => AuthorityError::File { path: used.clone(), action: "written", source },
-        })
+        Ok(())
     }
 }
 
@@ -190,6 +214,11 @@ mod tests {
         assert!(said(&token, "c").contains("is for 'b', not for 'c'"));
         let forged = JoinToken { secret: JoinToken::fresh("").secret, ..token.clone() };
         assert!(said(&forged, "b").contains("there is no token"));
+        // Nothing that comes with a token that is none is looked at.
+        let none = authority.certify_for_token("b", b"no request", &forged).unwrap_err();
+        assert!(none.to_string().contains("there is no token"), "{none}");
+        let odd = authority.certify_for_token("b", b"no request", &token).unwrap_err();
+        assert!(odd.to_string().contains("the certificate request is wrong"), "{odd}");
         authority.redeem(&token, "b").unwrap();
         assert!(said(&token, "b").contains("has been used already"));
 

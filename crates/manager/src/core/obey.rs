@@ -3,6 +3,7 @@
 use super::{Inner, readiness, streams};
 use crate::convert;
 use crate::devices::{self, Step};
+use crate::guard::Refused;
 use polycast_api::error::Refusal;
 pub(super) use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, path_news};
@@ -181,10 +182,10 @@ impl Inner {
         if request.is_stream() {
             return;
         }
-        tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
-        self.guard.note("refused", || {
-            json!({ "source": request.agent.name, "request": request.request, "reason": denial.to_string() })
-        });
+        self.guard.refuse(
+            Refused::Request,
+            json!({ "source": request.agent.name, "request": request.request, "reason": denial.to_string() }),
+        );
         let denied = convert::denied(request.request, &convert::denial(denial));
         self.tell(&request.agent, Message::Denied(denied));
     }

@@ -4,6 +4,7 @@
 use super::Inner;
 use super::obey::{Message, some_of};
 use crate::convert;
+use crate::guard::Refused;
 use crate::policy::{Ban, Usage};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
@@ -123,10 +124,9 @@ impl Inner {
     pub(super) fn permit(&mut self, agent: &AgentKey, ask: api::AskPermit) {
         let response_id = ask.response_id;
         let permitted = self.permitted(agent, ask).unwrap_or_else(|refusal| {
-            tracing::info!(agent = %agent.name, response = response_id, %refusal, "no permit");
-            self.guard.note(
-                "permit-refused",
-                || json!({ "lease": response_id, "source": agent.name, "reason": refusal.message }),
+            self.guard.refuse(
+                Refused::Permit,
+                json!({ "lease": response_id, "source": agent.name, "reason": refusal.message }),
             );
             let denied = Some(convert::denied(0, &refusal));
             api::Permitted { response_id, denied, ..Default::default() }
@@ -144,6 +144,7 @@ impl Inner {
             ));
         };
         let root = root_of(&root)?;
+        convert::check_name(&name)?;
         let is_meant = |lease: &LeaseView<'_>| {
             lease.grant.plan_id.0 == response_id && lease.key.agent == *agent && !lease.key.is_stream()
         };
@@ -266,13 +267,13 @@ impl Inner {
         match self.judge_request(&request, name) {
             Ok(()) => self.apply(Input::Request(request)),
             Err(refusal) => {
-                tracing::info!(source = %request.agent.name, request = request.request, %refusal, "not allowed");
-                self.guard.note("refused", || {
+                self.guard.refuse(
+                    Refused::Request,
                     json!({
                         "source": request.agent.name, "request": request.request, "object": request.object.to_string(),
                         "name": name, "reason": refusal.message,
-                    })
-                });
+                    }),
+                );
                 self.tell(&request.agent, Message::Denied(convert::denied(request.request, &refusal)));
             }
         }

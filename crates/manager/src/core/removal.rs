@@ -2,6 +2,7 @@
 
 use super::Inner;
 use super::obey::{Message, some_of};
+use crate::guard::Refused;
 use crate::policy::Ban;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
@@ -24,8 +25,8 @@ impl Inner {
         let meant = |key: &&AgentKey| all || named.contains(&key.name);
         let present: Vec<AgentKey> = self.seats.present().filter(meant).cloned().collect();
         if let Err(ban) = self.judge_removal(agent, &objects, &present) {
-            tracing::info!(agent = %agent.name, %ban, "no removal");
-            self.guard.note("removal-refused", || json!({ "agent": agent.name, "reason": ban.to_string() }));
+            let fields = json!({ "agent": agent.name, "reason": ban.to_string() });
+            self.guard.refuse(Refused::Removal, fields);
             let answer = api::Removed { request_id, refused: ban.to_string(), ..Default::default() };
             self.tell(agent, Message::Removed(answer));
             return Ok(());

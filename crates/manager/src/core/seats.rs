@@ -4,6 +4,7 @@
 use super::obey::{Answer, Message};
 use super::{Core, Inner};
 use crate::convert;
+use crate::guard::Refused;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::{self as api, ManagerMessage};
@@ -163,7 +164,6 @@ impl Inner {
         others.into_iter().for_each(|output| self.obey(output));
         self.drain();
         let number = seat.map_err(|refusal| {
-            tracing::warn!(agent = %agent.name, %from, %refusal, "turned down");
             let refusal = convert::join_refusal(&refusal);
             self.note_refused_join(&agent, from, &refusal);
             refusal
@@ -175,8 +175,8 @@ impl Inner {
     }
 
     fn note_refused_join(&self, agent: &AgentKey, from: IpAddr, refusal: &Refusal) {
-        self.guard
-            .note("join-refused", || json!({ "agent": agent.name, "from": from, "reason": refusal.message }));
+        let fields = json!({ "agent": agent.name, "from": from, "reason": refusal.message });
+        self.guard.refuse(Refused::Join, fields);
     }
 
     /// Does what an agent's message says.
@@ -225,7 +225,8 @@ impl Inner {
 
     fn request(&mut self, agent: &AgentKey, mut request: api::PathRequest, came_at: Instant) {
         let (id, name) = (request.request_id, std::mem::take(&mut request.name));
-        match convert::path_request(agent.clone(), request) {
+        let checked = convert::check_name(&name);
+        match checked.and_then(|()| convert::path_request(agent.clone(), request)) {
             Ok(request) => {
                 self.set_ups.asked = Some((agent.request(id), came_at));
                 self.begin_request(request, &name);

@@ -257,6 +257,9 @@ pub(crate) enum AuditCommand {
         /// The log, and full files of it, in any order
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
+        /// The key that has to have signed how far it goes, as an earlier check has printed it
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
     },
 }
 

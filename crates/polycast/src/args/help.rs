@@ -267,10 +267,11 @@ Examples:
   polycast audit verify /var/log/polycast/audit.log
   polycast audit verify /var/log/polycast/audit.log*
 
-A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
-each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
-named, and the exit status is 1. A user who can write the file can write all of it anew: keep the hash that is printed, of the last \
-line, somewhere else.";
+A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, and each transfer that it \
+permits. What it refuses is in a log of its own beside it, refusals-FILE. Every line has the hash of the one before, so the first one \
+that was changed, or before which one is missing, is named, and the exit status is 1. How far the log goes is signed once a minute, in \
+FILE.head with the key in FILE.key: so lines that are missing at its end or before its first one are noticed too. A user who can read \
+that key can write all of it anew: keep FILE.head, or the key and the hash that are printed, on another machine.";
 
 pub(crate) const SEND: &str = "\
 Send a file or directory to other agents.
