@@ -10,17 +10,18 @@ use polycast_net::store::{check_name, check_target, waiting_folder};
 use polycast_types::Printable;
 use rustix::fs::Access;
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Links that are followed one after the other, as Linux does.
 const LINKS_MAX: usize = 40;
 /// Folders of the system, in which nothing is a file of the user's, except below the second.
 const SYSTEM: [(&str, Option<&str>); 3] = [("/dev", Some("/dev/shm")), ("/proc", None), ("/sys", None)];
-/// A sticky folder that every user can write to: others' links in it are not followed.
-const SHARED_STICKY: u32 = 0o1002;
+/// Permissions of a folder by which its group, or every user, can write to it.
+const SHARED: u32 = 0o022;
 
 /// A place that can be written to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,6 +108,7 @@ impl Destination {
 /// Looks at a path that becomes the object, and gives it with links resolved.
 fn out_at(out: &Path, present: Present) -> Result<PathBuf, Failure> {
     not_the_systems(out)?;
+    no_foreign_links(out)?;
     let path = resolve(out)?;
     not_the_systems(&path)?;
     match fs::metadata(&path) {
@@ -161,6 +163,7 @@ fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure
 /// Looks at a directory that gets the object; one that is not there is made when the object comes.
 fn into_dir(into: &Path) -> Result<PathBuf, Failure> {
     not_the_systems(into)?;
+    no_foreign_links(into)?;
     match fs::metadata(into) {
         Ok(metadata) if metadata.is_dir() => writable(into, into)?,
         Ok(_) => {
@@ -184,13 +187,6 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
     for _ in 0..LINKS_MAX {
         match fs::symlink_metadata(&path) {
             Ok(link) if link.is_symlink() => {
-                if is_foreign(&link, parent_of(&path)) {
-                    let message =
-                        format!("{} is another user's link in a directory of all users", path.display());
-                    return Err(
-                        Failure::input(message).hint("name what it leads to, if that is what you mean")
-                    );
-                }
                 let target = fs::read_link(&path).map_err(|error| Failure::path("read", &path, &error))?;
                 path = parent_of(&path).join(target);
                 // Below /proc there are links to anything.
@@ -209,13 +205,52 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::input(format!("{} leads through more than {LINKS_MAX} links", out.display())))
 }
 
-/// Whether the kernel would not follow this link: others may have put it there to lead us astray.
+/// Refuses a path that leads through another user's link in a folder that others can write to, at any of its names and at those that
+/// links lead to. The kernel minds only sticky folders of all users.
+fn no_foreign_links(path: &Path) -> Result<(), Failure> {
+    let Ok(whole) = std::path::absolute(path) else { return Ok(()) };
+    let mut names: Vec<OsString> = names_of(&whole);
+    let (mut folder, mut links) = (PathBuf::from("/"), 0);
+    while let Some(name) = names.pop() {
+        if name == ".." {
+            folder.pop();
+            continue;
+        }
+        let at = folder.join(&name);
+        // The code that looks at the path itself says what is wrong, also with a circle of links.
+        let Ok(there) = fs::symlink_metadata(&at) else { return Ok(()) };
+        if !there.is_symlink() {
+            folder = at;
+            continue;
+        }
+        links += 1;
+        let (Ok(target), true) = (fs::read_link(&at), links <= LINKS_MAX) else { return Ok(()) };
+        if is_foreign(&there, &folder) {
+            let message =
+                format!("{} is another user's link in a directory that others can write to", at.display());
+            return Err(Failure::input(message).hint("name what it leads to, if that is what you mean"));
+        }
+        if target.is_absolute() {
+            folder = PathBuf::from("/");
+        }
+        names.extend(names_of(&target));
+    }
+    Ok(())
+}
+
+/// The names that a path leads through, the last one first.
+fn names_of(path: &Path) -> Vec<OsString> {
+    let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(is_name).map(|part| part.as_os_str().to_os_string()).rev().collect()
+}
+
+/// Whether others may have put a link into this folder to lead us astray.
 fn is_foreign(link: &Metadata, folder: &Path) -> bool {
-    fs::metadata(folder).is_ok_and(|folder| {
-        let shared = folder.mode() & SHARED_STICKY == SHARED_STICKY;
-        let own = rustix::process::geteuid().as_raw();
-        shared && link.uid() != own && link.uid() != folder.uid()
-    })
+    let own = rustix::process::geteuid().as_raw();
+    // The user that is root can do all that we can.
+    let is_ours = |metadata: &Metadata| [own, 0].contains(&metadata.uid());
+    let is_shared = |folder: &Metadata| folder.mode() & SHARED != 0 || !is_ours(folder);
+    !is_ours(link) && fs::metadata(folder).is_ok_and(|folder| is_shared(&folder))
 }
 
 /// Refuses paths below folders whose files are the system's, under whatever name.
@@ -257,7 +292,8 @@ fn writable(directory: &Path, out: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
     fn out(path: &Path) -> PlaceArgs {
         PlaceArgs { out: Some(path.to_path_buf()), ..PlaceArgs::default() }
@@ -310,6 +346,49 @@ mod tests {
             let failure = Destination::check(&out(&at(name))).unwrap_err();
             assert!(failure.message.contains(part), "{name}: {}", failure.message);
         }
+    }
+
+    /// Others' links lead astray wherever others can put one: the kernel follows those in folders that are not sticky.
+    #[test]
+    fn others_links_in_folders_that_others_can_write_to_are_refused() {
+        if !polycast_testing::needs(&[polycast_testing::Need::Root]) {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("victim"), b"x").unwrap();
+        fs::create_dir(at("inside")).unwrap();
+        let folder = |name: &str, mode, owner| {
+            fs::create_dir(at(name)).unwrap();
+            fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+            chown(at(name), Some(owner), None).unwrap();
+        };
+        let link = |name: &str, to: &str, owner| {
+            symlink(at(to), at(name)).unwrap();
+            lchown(at(name), Some(owner), None).unwrap();
+        };
+        for (name, mode, owner) in
+            [("all", 0o777, 0), ("sticky", 0o1777, 0), ("group", 0o775, 0), ("theirs", 0o755, 1_000)]
+        {
+            folder(name, mode, owner);
+            link(&format!("{name}/x"), "victim", 1_000);
+            link(&format!("{name}/y"), "inside", 1_000);
+            link(&format!("{name}/own"), &format!("{name}/x"), 0);
+            link(&format!("{name}/good"), "victim", 0);
+            let force = |path: &str| PlaceArgs { force: true, ..out(&at(&format!("{name}/{path}"))) };
+            let update = PlaceArgs { force: false, update: true, ..force("x") };
+            for args in [force("x"), update, force("own"), force("y/new"), into(&at(&format!("{name}/y")))] {
+                let failure = Destination::check(&args).unwrap_err();
+                let says = "another user's link in a directory that others can write to";
+                assert!(failure.message.contains(says), "{name}: {}", failure.message);
+            }
+            assert_eq!(Destination::check(&force("good")).unwrap(), Destination::Out(at("victim")));
+        }
+        // Where others can put none, what is there was put there by us.
+        folder("ours", 0o755, 0);
+        link("ours/x", "victim", 1_000);
+        let ours = PlaceArgs { force: true, ..out(&at("ours/x")) };
+        assert_eq!(Destination::check(&ours).unwrap(), Destination::Out(at("victim")));
     }
 
     #[test]
