@@ -10,13 +10,13 @@ pub(crate) mod place;
 #[cfg(feature = "research")]
 pub(crate) mod research;
 
+use crate::commands::code::{self, CodeArg};
 use crate::commands::network::{OFFER_PORT, Pool};
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
 use place::{ChoiceArgs, PlaceArgs, ReadArgs};
-use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, Rate};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -182,9 +182,13 @@ pub(crate) struct OfferDoor {
     /// Stay until Ctrl-C and serve machines that come later; the beginning waits for --receivers
     #[arg(long)]
     pub serve: bool,
-    /// The code, six letters or more [default: three words that are drawn]
-    #[arg(long, value_name = "CODE", conflicts_with = "open")]
-    pub code: Option<Code>,
+    /// The code, four words or more; - reads it from standard input. Other users of this machine can read arguments, and neither that nor
+    /// POLYCAST_CODE [default: three words that are drawn]
+    #[arg(long, value_name = "CODE", env = code::VARIABLE, hide_env_values = true, conflicts_with = "open")]
+    pub code: Option<CodeArg>,
+    /// Take a code that can be guessed in days or less
+    #[arg(long, requires = "code")]
+    pub weak_code: bool,
     /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
@@ -227,9 +231,10 @@ pub(crate) struct AcceptArgs {
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
 pub(crate) struct SearchArgs {
-    /// The code that `offer` prints; without one, an offer is taken that any machine may take (`offer --open`)
-    #[arg(value_name = "CODE")]
-    pub code: Option<Code>,
+    /// The code that `offer` prints; - reads it from standard input. Other users of this machine can read arguments, and neither that nor
+    /// POLYCAST_CODE. Without a code, an offer is taken that any machine may take (`offer --open`)
+    #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true)]
+    pub code: Option<CodeArg>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub from: Option<String>,

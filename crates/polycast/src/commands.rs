@@ -4,6 +4,7 @@ mod accept;
 mod cast;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+pub(crate) mod code;
 mod destination;
 mod doctor;
 mod key;

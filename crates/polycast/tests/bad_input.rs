@@ -59,6 +59,9 @@ fn wrong_words_are_named() {
         (&["send", "x", "--to", "a", "--id", "x"], "not an object id"),
         (&["get", "-", "--out", "x"], "not an object id"),
         (&["manager", "--listen", "nowhere"], "--listen"),
+        (&["offer", "x", "--receivers", "1", "--code", "summer2026"], "this code can be guessed"),
+        (&["offer", "-", "--receivers", "1", "--code", "-"], "either the object or the code"),
+        (&["accept", "-"], "no code in its first line"),
         (&["--log", "loud", "cast", "x"], "'loud' is not a log level"),
     ] {
         let line = refusal(arguments);

@@ -95,7 +95,7 @@ fn whoever_accepts_such_a_log_waits_for_the_next_offer() {
     let place = Place::new();
     let file = place.file("log", &noise(3_000_000));
     let log = Log::begin(&file);
-    let code = "quiet-lake-stone";
+    let code = "quiet-lake-stone-river";
     let target = place.path("got");
     let offer = Talking::begin(&[
         "offer",

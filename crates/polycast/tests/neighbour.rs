@@ -57,7 +57,7 @@ fn connections_of_a_stranger_close_no_door() {
 
 #[test]
 fn who_has_no_code_gets_no_place() {
-    beside(&["--code", "sababa-dabada", "seat", "zombie"]);
+    beside(&["--code", "sabab-dabad-tabat", "seat", "zombie"]);
 }
 
 #[test]

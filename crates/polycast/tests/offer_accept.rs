@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{Place, Talking, begin, end, noise};
+use common::{Place, Talking, begin, command, end, noise};
 use polycast_testing::until;
 use polycast_types::Handle;
 use polycast_wire::discovery::{Announcement, Discovery, GROUP, PORT};
 use rustix::process::Signal;
 use std::fs;
-use std::process::{Child, Command};
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -238,6 +239,25 @@ fn an_offer_with_a_code_is_for_those_who_know_it() {
     });
 }
 
+/// Other users of a machine can read the arguments of what runs there.
+#[test]
+fn a_code_need_not_be_in_the_arguments() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let file = place.file("object.bin", &noise(100_000));
+    let (out, code) = (place.path("copy"), "sabab-dabad-tabat");
+    let mut offer = command(&["offer", &file, "--receivers", "1", "--interface", "lo"]);
+    let offer = offer.env("POLYCAST_CODE", code).spawn().unwrap();
+    let mut accept = command(&["accept", "-", "--out", &out, "--interface", "lo"]);
+    let mut accept = accept.stdin(Stdio::piped()).spawn().unwrap();
+    accept.stdin.take().unwrap().write_all(format!("{code}\n").as_bytes()).unwrap();
+    let (accepted, offered) = (end(accept), end(offer));
+    assert_eq!((accepted.status, offered.status), (0, 0), "{} {}", accepted.stderr, offered.stderr);
+    assert_eq!(fs::read(&out).unwrap(), fs::read(&file).unwrap());
+    let help = command(&["accept", "--help"]).env("POLYCAST_CODE", code).output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains(code), "the environment is not shown");
+}
+
 #[test]
 fn an_open_offer_is_taken_where_there_is_no_multicast() {
     alone(|| {
@@ -411,13 +431,14 @@ fn without_a_terminal_lines_say_how_far_it_is() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     let file = place.file("object.bin", &noise(14_000_000));
-    let accept =
-        |name: &str| begin(&["accept", "sababa-dabada", "-q", "-o", &place.path(name), "--interface", "lo"]);
+    let accept = |name: &str| {
+        begin(&["accept", "sabab-dabad-tabat", "-q", "-o", &place.path(name), "--interface", "lo"])
+    };
     let offer = [
         "offer",
         &file,
         "--code",
-        "sababa-dabada",
+        "sabab-dabad-tabat",
         "--receivers",
         "1",
         "--interface",
@@ -435,5 +456,5 @@ fn without_a_terminal_lines_say_how_far_it_is() {
     let (source, second) = (end(source), end(second));
     assert_eq!((source.status, second.status), (0, 0), "{} {}", source.stderr, second.stderr);
     assert_eq!(source.stderr.lines().count(), 1, "{}", source.stderr);
-    assert!(source.stderr.contains("polycast accept sababa-dabada"), "{}", source.stderr);
+    assert!(source.stderr.contains("polycast accept sabab-dabad-tabat"), "{}", source.stderr);
 }

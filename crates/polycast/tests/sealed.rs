@@ -150,8 +150,16 @@ fn ends_that_do_not_belong_together_say_so() {
         (&["--key-file", &keys[0]], &["--key-file", &keys[1]], "the other end has another key or code"),
         (&["--key-file", &keys[0]], &[], "takes sealed connections only"),
         (&["--open"], &["--key-file", &keys[0]], "does not seal its connections"),
-        (&["--code", "lusab-babad", "--insecure"], &["lusab-babad"], "does not seal its connections"),
-        (&["--code", "lusab-babad"], &["lusab-babad", "--insecure"], "takes sealed connections only"),
+        (
+            &["--code", "lusab-babad-gutih", "--insecure"],
+            &["lusab-babad-gutih"],
+            "does not seal its connections",
+        ),
+        (
+            &["--code", "lusab-babad-gutih"],
+            &["lusab-babad-gutih", "--insecure"],
+            "takes sealed connections only",
+        ),
     ];
     for (offer, accept, sentence) in cases {
         let here = ["offer", &file, "--receivers", "1", "--interface", "lo", "--port", &port];

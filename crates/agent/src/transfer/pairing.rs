@@ -11,6 +11,7 @@ use polycast_net::tls::Security;
 use polycast_types::Handle;
 use polycast_wire::control::{Hash, Salt};
 use polycast_wire::discovery::CodeSign;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,6 +27,13 @@ const CHARS_MAX: usize = 64;
 /// Hashes between a code and its key: a few milliseconds for a host that knows the code, centuries for one that tries all of them.
 const ROUNDS: usize = 1 << 16;
 
+/// Tenths of a bit that the parts of a code count for a host that guesses: a word in the form of drawn ones, another word, which is one of
+/// 2,000 that people take, a letter where a word is shorter, and a digit.
+const DRAWN_WORD: u32 = 160;
+const WORD: u32 = 110;
+const LETTER: u32 = 47;
+const DIGIT: u32 = 33;
+
 /// The code of an offer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code(String);
@@ -35,6 +43,15 @@ impl Code {
     #[must_use]
     pub fn fresh() -> Self {
         Code::of_words(fresh_salt().first_chunk().expect("a salt is longer"))
+    }
+
+    /// About how many bits a host has to guess that tries what people think of. A word counts 11, however long it is, and 16 in the form of
+    /// drawn ones; a digit 3.3, unless it is the one before it or follows it as in 123; what comes again counts nothing.
+    #[must_use]
+    pub fn bits(&self) -> u32 {
+        let chars: Vec<char> = self.0.chars().collect();
+        let runs: BTreeSet<&[char]> = chars.chunk_by(|a, b| class_of(*a) == class_of(*b)).collect();
+        runs.into_iter().map(tenths_of).sum::<u32>() / 10
     }
 
     fn of_words(bytes: &[u8; 2 * WORDS]) -> Self {
@@ -48,6 +65,46 @@ fn word(bits: u16) -> String {
     let consonant = |shift: u16| char::from(CONSONANTS[usize::from(bits >> shift & 15)]);
     let vowel = |shift: u16| char::from(VOWELS[usize::from(bits >> shift & 3)]);
     [consonant(12), vowel(10), consonant(6), vowel(4), consonant(0)].iter().collect()
+}
+
+/// What a character is a part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Word,
+    Number,
+    Gap,
+}
+
+fn class_of(c: char) -> Class {
+    match c {
+        '-' => Class::Gap,
+        c if c.is_numeric() => Class::Number,
+        _ => Class::Word,
+    }
+}
+
+/// What a word, or a run of digits, counts.
+fn tenths_of(run: &[char]) -> u32 {
+    let len = u32::try_from(run.len()).unwrap_or(u32::MAX);
+    match class_of(run[0]) {
+        Class::Gap => 0,
+        Class::Word if is_drawn(run) => DRAWN_WORD,
+        Class::Word => WORD.min(len.saturating_mul(LETTER)),
+        Class::Number => {
+            let goes_on = |pair: &&[char]| u32::from(pair[0]).abs_diff(u32::from(pair[1])) <= 1;
+            let known = u32::try_from(run.windows(2).filter(goes_on).count()).unwrap_or(u32::MAX);
+            len.saturating_sub(known).saturating_mul(DIGIT)
+        }
+    }
+}
+
+/// Whether a word has the form of those that are drawn.
+fn is_drawn(run: &[char]) -> bool {
+    let fits = |(at, c): (usize, &char)| {
+        let letters: &[u8] = if at % 2 == 0 { CONSONANTS } else { VOWELS };
+        letters.iter().any(|letter| char::from(*letter) == *c)
+    };
+    run.len() == 5 && run.iter().enumerate().all(fits)
 }
 
 impl FromStr for Code {
@@ -171,6 +228,26 @@ mod tests {
             assert!(typed.parse::<Code>().is_err(), "{typed:?}");
         }
         assert!(!format!("{code:?}").contains(&text));
+    }
+
+    #[test]
+    fn what_people_think_of_counts_little() {
+        for (code, bits) in [
+            ("summer", 11),
+            ("summer2026", 24),
+            ("summer-summer-summer-summer", 11),
+            ("our own words", 33),
+            ("correct horse battery staple", 44),
+            ("aaaaaa", 11),
+            ("123456789012345678", 6),
+            ("83749150268374915026", 66),
+            ("k3v9x2m7q1w4", 48),
+            ("lusab-babad", 32),
+            ("lusab-babad-gutih", 48),
+        ] {
+            assert_eq!(code.parse::<Code>().unwrap().bits(), bits, "{code}");
+        }
+        assert!(Code::fresh().bits() <= 48, "it is never said to be better than it is");
     }
 
     #[test]

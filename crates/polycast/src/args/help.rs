@@ -62,11 +62,15 @@ pub(crate) const OFFER_MORE: &str = "\
 Examples:
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
-  polycast offer model.bin --serve --code 'our own words'
+  polycast offer model.bin --serve --code 'four words of ours'
   polycast offer run7/*.json run7/weights --exclude '*.tmp' --receivers 3
   tar c dataset | polycast offer - --receivers 3
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
   polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
+
+A code of your own needs about 40 bits, or --weak-code: a word counts 11, however long it is, a digit 3.3, and a word like the drawn ones \
+16. Other users of this machine can read it in the arguments of offer and accept for as long as they run. They cannot read POLYCAST_CODE in \
+the environment, nor standard input (--code -, accept -), which on a terminal is asked for.
 
 A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP port 18067 (--udp-port); docs/guide.md has a table.";
 
@@ -84,12 +88,14 @@ Examples:
   polycast accept lusab-babad-gutih --from 10.0.0.1  (no multicast needed)
   polycast accept lusab-babad-gutih --out model.bin --update     (what is equal is not sent)
   polycast accept lusab-babad-gutih --out - | tar x  (a directory is a tar stream there)
+  polycast accept - --out model.bin                  (asks for the code, or reads it from standard input)
   polycast accept --into /data --timeout 10m         (of an offer with --open)
   polycast accept --into /data --handle 00c5f07a9d3b1e42
 
 PATH is the object itself, a file or a directory; a symbolic link means what it leads to. DIR gets the object under \
 the name that it has at the source, unless that begins with a dot or is no plain name. After Ctrl-C the same command \
-goes on from what was verified. Of several offers on the network none is taken unless --handle says which.";
+goes on from what was verified. Of several offers on the network none is taken unless --handle says which. Other users of this \
+machine can read the code in the arguments while the command runs, but not in POLYCAST_CODE, nor standard input (CODE is -).";
 
 pub(crate) const FETCH: &str = "\
 Get an object by its key, address or id.

@@ -1,5 +1,6 @@
 //! `polycast accept`: a receiver's side between machines without daemons.
 
+use super::code::CodeArg;
 use super::destination::{Destination, Present};
 use super::meeting::say_news;
 use super::network::{self, ACCEPT_PORT};
@@ -24,6 +25,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
+    let code = args.search.code.as_ref().map(CodeArg::code).transpose()?;
     let spool = if place == Destination::Stdout { Some(Spool::new()?) } else { None };
     let sink = sink_of(&place, present, spool.as_ref());
     let door = &args.search;
@@ -31,7 +33,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let interface = network::interface_towards(&args.network, from.first())?;
     let sealing = match &door.key_file {
         Some(path) => Sealing::By(network::security(path)?),
-        None if door.code.is_some() && !door.insecure => Sealing::ByCode,
+        None if code.is_some() && !door.insecure => Sealing::ByCode,
         None => Sealing::Plain,
     };
     let spec = ReceiverSpec {
@@ -48,7 +50,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         },
         cancel: cancel::on_signals()?,
     };
-    let search = Search { handle: args.handle, code: door.code.clone(), from, timeout: door.timeout };
+    let search = Search { handle: args.handle, code, from, timeout: door.timeout };
     let progress = Progress::start(&format!("looking for an offer on {}", interface.name));
     let mut noted = None;
     let mut meet = |offer: &Announced| {

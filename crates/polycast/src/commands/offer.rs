@@ -1,5 +1,6 @@
 //! `polycast offer`: the source's side between machines without daemons.
 
+use super::code::{self, CodeArg};
 use super::meeting::{Gathering, fallback_hint};
 use super::network::{self, OFFER_PORT};
 use crate::args::{OfferArgs, SlowChoice};
@@ -17,13 +18,25 @@ use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
-    let code = args.door.code.clone().unwrap_or_else(Code::fresh);
+    let code = code_of(args)?;
     let mut port = None;
     object::deliver_unchanged(
         args.choice.read.retry_changed,
         || object::open_chosen(&args.choice, Reading::AsItIs),
         |object, left| offer(args, object, (&code, left > 0, &mut port), format),
     )
+}
+
+/// The user's own code, or one that is drawn.
+fn code_of(args: &OfferArgs) -> Result<Code, Failure> {
+    let Some(given) = &args.door.code else { return Ok(Code::fresh()) };
+    if *given == CodeArg::Asked && args.choice.paths.iter().any(|path| path.as_os_str() == "-") {
+        let failure = Failure::input("standard input has either the object or the code");
+        return Err(failure.hint(format!("put the code into {}", code::VARIABLE)));
+    }
+    let code = given.code()?;
+    code::check_strength(&code, args.door.weak_code)?;
+    Ok(code)
 }
 
 /// Offers an object once, with this code; where it is offered again it is at the same port.

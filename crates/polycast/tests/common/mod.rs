@@ -46,7 +46,10 @@ impl From<Output> for Ran {
 /// The program, without the user's settings.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polycast"));
-    command.args(arguments).env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
+    command.args(arguments);
+    for name in ["POLYCAST_LOG", "POLYCAST_SOCKET", "POLYCAST_CODE"] {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
