@@ -1,16 +1,18 @@
 //! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, or a file.
 
 mod proxy;
+mod reach;
 
 use crate::exit::plain;
 use polycast_net::object::{FileSource, ObjectSource};
 use proxy::{Proxies, ViaProxy};
+use reach::Reach;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 use ureq::http::Uri;
 use ureq::http::uri::Scheme;
-use ureq::unversioned::transport::{Connector, TcpConnector};
+use ureq::unversioned::transport::{Connector, DefaultConnector, TcpConnector};
 
 /// How long a server may take to accept a connection, and to answer.
 const SERVER_WITHIN: Duration = Duration::from_secs(30);
@@ -52,8 +54,9 @@ impl Read for Whole {
 /// Asks the server, and those that it sends on to.
 fn open_at(origin: &str, proxies: &Proxies) -> Result<(Option<u64>, Reader), String> {
     let mut address: Uri = origin.parse().map_err(|_| "it is no address".to_string())?;
+    let reach = Reach::default();
     for _ in 0..HOPS_MAX {
-        let response = ask(&address, proxies)?;
+        let response = ask(&address, proxies, &reach)?;
         if !response.status().is_redirection() {
             let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
             let length = header("content-length").and_then(|length| length.parse().ok());
@@ -64,13 +67,22 @@ fn open_at(origin: &str, proxies: &Proxies) -> Result<(Option<u64>, Reader), Str
         let status = response.status().as_u16();
         let to = response.headers().get("location").and_then(|to| to.to_str().ok());
         let to = to.ok_or_else(|| format!("the server answers {status}, and does not say where it is"))?;
-        address = join(&address, to).ok_or("the server sends on to what is no address")?;
+        address = next(&address, to)?;
     }
     Err(format!("the server has sent on {HOPS_MAX} times"))
 }
 
+/// Where a server sends on to, unless that is less than it is itself.
+fn next(from: &Uri, to: &str) -> Result<Uri, String> {
+    let next = join(from, to).ok_or("the server sends on to what is no address")?;
+    if from.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
+        return Err("the server sends on from https to http, which is not sealed".into());
+    }
+    Ok(next)
+}
+
 /// Asks one server.
-fn ask(address: &Uri, proxies: &Proxies) -> Result<ureq::http::Response<ureq::Body>, String> {
+fn ask(address: &Uri, proxies: &Proxies, reach: &Reach) -> Result<ureq::http::Response<ureq::Body>, String> {
     let config = ureq::Agent::config_builder()
         .timeout_connect(Some(SERVER_WITHIN))
         .timeout_recv_response(Some(SERVER_WITHIN))
@@ -78,6 +90,9 @@ fn ask(address: &Uri, proxies: &Proxies) -> Result<ureq::http::Response<ureq::Bo
         // A connection is for one request: of the next one the server may be another.
         .max_idle_connections(0);
     let proxy = proxies.towards(address)?;
+    if proxy.is_some() {
+        reach.check_named(address.host().unwrap_or_default())?;
+    }
     let response = match proxy {
         // What goes over it unsealed is asked of the proxy itself, which is what all of them allow.
         Some(proxy) if address.scheme() == Some(&Scheme::HTTP) && ViaProxy::can(&proxy) => {
@@ -91,7 +106,14 @@ fn ask(address: &Uri, proxies: &Proxies) -> Result<ureq::http::Response<ureq::Bo
             }
             request.call()
         }
-        proxy => ureq::Agent::new_with_config(config.proxy(proxy).build()).get(address.clone()).call(),
+        Some(proxy) => {
+            ureq::Agent::new_with_config(config.proxy(Some(proxy)).build()).get(address.clone()).call()
+        }
+        None => {
+            let config = config.proxy(None).build();
+            let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), reach.clone());
+            agent.get(address.clone()).call()
+        }
     };
     response.map_err(|error| said_by(&error))
 }
@@ -209,13 +231,31 @@ mod tests {
         let (proxy, asked) =
             server(vec![sent_on("/b?x=1"), sent_on("c"), sent_on(&format!("http://{direct}/d"))]);
         let proxies = [("http_proxy", &*format!("http://{proxy}")), ("no_proxy", "127.0.0.1")];
-        assert_eq!(read("http://origin.invalid/dir/a", &proxies).as_deref(), Ok("at last"));
+        // What is on this machine is sent on to by such alone.
+        assert_eq!(read("http://127.0.0.2/dir/a", &proxies).as_deref(), Ok("at last"));
         let lines: Vec<String> = asked.try_iter().map(|request| request[0].clone()).collect();
-        let wanted = ["dir/a", "b?x=1", "c"].map(|path| format!("GET http://origin.invalid/{path} HTTP/1.1"));
+        let wanted = ["dir/a", "b?x=1", "c"].map(|path| format!("GET http://127.0.0.2/{path} HTTP/1.1"));
         assert_eq!(lines, wanted);
         assert_eq!(asked_directly.recv_timeout(HANG).unwrap()[0], "GET /d HTTP/1.1");
         let (round, _asked) = server(vec![sent_on("/"); HOPS_MAX]);
         assert_eq!(read(&format!("http://{round}/"), &[]), Err("the server has sent on 10 times".into()));
+    }
+
+    /// A public server could have this machine ask what only programs here can reach.
+    #[test]
+    fn no_server_sends_on_to_what_is_nearer_or_not_sealed() {
+        let metadata = "http://169.254.169.254/latest/meta-data/";
+        let (origin, _asked) = server(vec![sent_on(metadata)]);
+        let said = read(&format!("http://{origin}/a"), &[]).unwrap_err();
+        assert!(said.contains("sends on to 169.254.169.254, a link-local address"), "{said}");
+        let (inside, _asked) = server(vec![answer("secret")]);
+        let (proxy, _asked) = server(vec![sent_on(&format!("http://{inside}/"))]);
+        let proxies = [("http_proxy", &*format!("http://{proxy}")), ("no_proxy", "127.0.0.1")];
+        let said = read("http://origin.invalid/a", &proxies).unwrap_err();
+        assert!(said.contains("sends on to 127.0.0.1, a loopback address"), "{said}");
+        let sealed: Uri = "https://origin.invalid/a".parse().unwrap();
+        assert!(next(&sealed, "http://origin.invalid/a").unwrap_err().contains("from https to http"));
+        assert_eq!(next(&sealed, "/b").unwrap(), "https://origin.invalid/b");
     }
 
     #[test]
