@@ -9,6 +9,8 @@ pub(super) const BLOCK_LEN: u64 = 512;
 pub(super) const TRAILER_LEN: u64 = 2 * BLOCK_LEN;
 /// No name or time record is longer; a stream that says otherwise is hostile.
 pub(super) const RECORD_LEN_MAX: u64 = 64 * 1024;
+/// The longest path that the system opens, in bytes.
+pub(super) const PATH_LEN_MAX: usize = 4_095;
 /// The longest name that fits into a header without a record of its own.
 const SHORT_NAME_LEN_MAX: usize = 100;
 /// The largest whole number of seconds that a header holds (11 octal digits).

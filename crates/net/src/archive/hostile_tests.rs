@@ -95,6 +95,24 @@ fn long_names_that_climb_or_hide_a_nul() {
     assert_says(&refusal(&[file(&hidden, b"x")]), "no valid name");
 }
 
+/// The time that a path takes grows with its depth.
+#[test]
+fn paths_longer_than_the_system_opens() {
+    let name = "d".repeat(255);
+    let mut parts: Vec<Vec<u8>> = (1..16).map(|depth| directory(&vec![&*name; depth].join("/"))).collect();
+    let deepest = vec![&*name; 16].join("/");
+    assert_eq!(deepest.len(), 4_095);
+    let stream = [parts.concat(), directory(&deepest), vec![0; 1024]].concat();
+    let place = tempfile::tempdir().unwrap();
+    assert_eq!(unpack(&*stream, &place.path().join("target"), false).unwrap().directories, 17);
+    parts.push(file(&format!("{deepest}x"), b"x"));
+    assert_says(&refusal(&parts), "longer than the 4,095 bytes by which the system opens one");
+    let deep = "d/".repeat(20_000) + "d";
+    assert_says(&refusal(&[directory(&deep)]), "longer than the 4,095 bytes");
+    let linked = entry("link", Kind::HardLink { target: deep.into() });
+    assert_says(&refusal(&[linked]), "longer than the 4,095 bytes");
+}
+
 #[test]
 fn files_through_a_link() {
     assert_says(&refusal(&[link("a", ".."), file("a/escape", b"x")]), "through a link or a file");

@@ -1,7 +1,7 @@
 //! A directory tree seen as one stream of bytes.
 
 use super::ArchiveError;
-use super::format::{Entry, Kind, TRAILER_LEN, padded};
+use super::format::{Entry, Kind, PATH_LEN_MAX, TRAILER_LEN, padded};
 use super::glob::Glob;
 use super::links::{LinksOut, leads_nowhere, leads_too_far};
 use crate::file_system::time_of;
@@ -27,8 +27,6 @@ const CHECKED_QUICKLY_MAX: usize = 64;
 
 /// Things without bytes that are named.
 const SKIPPED_MAX: usize = 1_000;
-/// The longest path that the system opens.
-const PATH_LEN_MAX: usize = 4_095;
 /// Directories that a path may lead through where links are followed.
 const FOLLOWED_DEPTH_MAX: usize = 256;
 /// Links that are followed: some that lead to each other's directories could make any number.
@@ -261,7 +259,8 @@ impl TreeSource {
             }
             name.extend(item.file_name().into_vec());
             let item_path = item.path();
-            if item_path.as_os_str().len() > PATH_LEN_MAX {
+            // Receivers refuse such a name, also where the path is shorter here.
+            if item_path.as_os_str().len().max(name.len()) > PATH_LEN_MAX {
                 return Err(ArchiveError::TooDeep { path: self.root_of(&name) });
             }
             let metadata = item.metadata().map_err(|source| failed("read", &item_path, source))?;

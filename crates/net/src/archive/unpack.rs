@@ -1,7 +1,9 @@
 //! A tar stream becomes a directory, wholly or not at all.
 
 use super::ArchiveError;
-use super::format::{BLOCK_LEN, Entry, Kind, RECORD_LEN_MAX, checksum_fits, padded, time_of_records};
+use super::format::{
+    BLOCK_LEN, Entry, Kind, PATH_LEN_MAX, RECORD_LEN_MAX, checksum_fits, padded, time_of_records,
+};
 use super::publish::{Staging, check_target, failed};
 use crate::file_system::{
     Lack, PERMISSIONS, explained_name, is_lack, mode_of_new, say, set_group_of, set_mode, set_time,
@@ -10,7 +12,7 @@ use crate::file_system::{
 use crate::holes::HOLE_LEN;
 use crate::store::{copy_sparse, lengthen};
 use polycast_types::ModificationTime;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -209,6 +211,9 @@ pub(super) fn path_components(mut name: &[u8], is_directory: bool) -> Result<Vec
         if name == b"." {
             return Ok(Vec::new());
         }
+    }
+    if name.len() > PATH_LEN_MAX {
+        return refuse("its path is longer than the 4,095 bytes by which the system opens one");
     }
     let mut components = Vec::new();
     for component in name.split(|b| *b == b'/') {
@@ -459,8 +464,20 @@ impl Tree {
         Ok(())
     }
 
-    /// Opens a directory of the tree from the root down.
+    /// Opens a directory of the tree from the root down, in one call: a stream may lead far down as often as it has entries.
     fn descend(&self, components: &[OsString]) -> Result<OwnedFd, Errno> {
+        let below: PathBuf = components.iter().collect();
+        let path = if components.is_empty() { Path::new(".") } else { below.as_path() };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match openat2(&self.root, path, DIRECTORY, Mode::empty(), resolve) {
+            // Linux before 5.6 does not have it, and some containers forbid it.
+            Err(Errno::NOSYS | Errno::PERM) => self.step_down(components),
+            opened => opened,
+        }
+    }
+
+    /// The same, one directory after the other.
+    fn step_down(&self, components: &[OsString]) -> Result<OwnedFd, Errno> {
         let mut directory = open_directory(&self.root, OsStr::new("."))?;
         for component in components {
             directory = open_directory(&directory, component)?;
@@ -508,9 +525,12 @@ impl Tree {
     }
 }
 
+/// How directories are opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 pub(super) fn open_directory(parent: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::empty())
+    rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
 }
 
 /// Stands for a path: of different paths it is the same once in 2^64 times.
