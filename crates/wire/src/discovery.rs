@@ -14,6 +14,10 @@ use polycast_types::Handle;
 pub const GROUP: [u8; 4] = [239, 255, 80, 67];
 /// UDP port of discovery.
 pub const PORT: u16 = 18_067;
+/// A question of earlier versions, which has nothing behind its kind.
+pub const QUESTION_LEN_MIN: usize = 6;
+/// A question that any source may answer: half as long as the longest announcement, which has both names and a code.
+pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 26 + 2 * (2 + NAME_LEN_MAX as usize) + 25).div_ceil(2);
 
 const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
@@ -54,8 +58,12 @@ pub struct Announcement {
 pub enum Discovery {
     /// A source offers an object.
     Announce(Announcement),
-    /// A receiver asks sources to announce at once.
-    Solicit,
+    /// A receiver asks sources to announce at once. No source answers with more than twice the question's bytes: any host can ask in
+    /// another's name.
+    Solicit {
+        /// The length of the whole datagram in bytes; zeros are behind its kind.
+        len: usize,
+    },
 }
 
 impl Discovery {
@@ -76,7 +84,12 @@ impl Discovery {
                 host: r.text(NAME_LEN_MAX)?.to_string(),
                 code: parse_sign(&mut r)?,
             }),
-            KIND_SOLICIT => Discovery::Solicit,
+            KIND_SOLICIT => {
+                if r.rest().iter().any(|byte| *byte != 0) {
+                    return Err(WireError::Malformed);
+                }
+                Discovery::Solicit { len: datagram.len() }
+            }
             _ => return Err(WireError::Malformed),
         };
         r.end()?;
@@ -99,7 +112,10 @@ impl Discovery {
                 out.text(&a.host, NAME_LEN_MAX);
                 emit_sign(a.code.as_ref(), &mut out);
             }
-            Discovery::Solicit => out.u8(KIND_SOLICIT),
+            Discovery::Solicit { len } => {
+                out.u8(KIND_SOLICIT);
+                out.zeros(len.saturating_sub(QUESTION_LEN_MIN));
+            }
         }
         out
     }
@@ -148,8 +164,26 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let mut bytes = Discovery::Solicit.emit();
+        let mut bytes = Discovery::Solicit { len: QUESTION_LEN }.emit();
         bytes[4] = 7;
         assert_eq!(Discovery::parse(&bytes), Err(WireError::Version(7)));
+    }
+
+    #[test]
+    fn any_announcement_may_answer_a_question() {
+        let name = "x".repeat(300);
+        let code = Some(CodeSign { salt: [1; 16], tag: [2; 8] });
+        let (handle, address, host) = (Handle(1), [10, 0, 0, 1], name.clone());
+        let longest = Announcement { handle, address, port: 1, places: 1, object_len: 1, name, host, code };
+        let question = Discovery::Solicit { len: QUESTION_LEN };
+        assert_eq!(question.emit().len(), QUESTION_LEN);
+        assert_eq!(Discovery::Announce(longest).emit().len().div_ceil(2), QUESTION_LEN);
+        for len in [QUESTION_LEN_MIN, QUESTION_LEN] {
+            let question = Discovery::Solicit { len };
+            assert_eq!(Discovery::parse(&question.emit()), Ok(question));
+        }
+        let mut odd = Discovery::Solicit { len: QUESTION_LEN_MIN }.emit();
+        odd.push(1);
+        assert_eq!(Discovery::parse(&odd), Err(WireError::Malformed));
     }
 }

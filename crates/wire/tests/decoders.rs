@@ -6,7 +6,7 @@ use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
-use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
+use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN};
 use polycast_wire::permit::ShownPermit;
 use polycast_wire::pull::Digest;
 use polycast_wire::reach::Reach;
@@ -268,7 +268,7 @@ proptest! {
             code: (number % 2 == 1).then_some(CodeSign { salt: [7; 16], tag: [8; 8] }),
         };
         check_discovery(&damaged(Discovery::Announce(announcement).emit(), &damages));
-        check_discovery(&damaged(Discovery::Solicit.emit(), &damages));
+        check_discovery(&damaged(Discovery::Solicit { len: QUESTION_LEN }.emit(), &damages));
     }
 }
 

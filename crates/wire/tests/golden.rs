@@ -17,7 +17,7 @@ use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
 use polycast_wire::control::{Control, Form, Hello, Offered, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
-use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
+use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN, QUESTION_LEN_MIN};
 use polycast_wire::label::{self, Probe};
 use polycast_wire::permit::{Permit, ShownPermit};
 use polycast_wire::pull::{self, Digest, Follows, Hops};
@@ -452,7 +452,8 @@ fn discovery_is_as_kept() {
         &[
             message("ANNOUNCE", Discovery::Announce(announcement)),
             message("ANNOUNCE-coded", Discovery::Announce(coded)),
-            message("SOLICIT", Discovery::Solicit),
+            message("SOLICIT", Discovery::Solicit { len: QUESTION_LEN_MIN }),
+            message("SOLICIT-padded", Discovery::Solicit { len: QUESTION_LEN }),
         ],
     );
 }

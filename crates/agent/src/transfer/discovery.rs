@@ -15,7 +15,9 @@ use polycast_protocol::session::{Offer, Why};
 use polycast_types::{Duration, Handle, Printable, Time, format_bytes};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Hash, Offered};
-use polycast_wire::discovery::{Announcement, CodeSign, Discovery, GROUP, PORT};
+use polycast_wire::discovery::{
+    Announcement, CodeSign, Discovery, GROUP, PORT, QUESTION_LEN, QUESTION_LEN_MIN,
+};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -521,7 +523,11 @@ impl<'a> Seeker<'a> {
             let now = self.look(cancel, on_news)?;
             if now >= next_solicit {
                 next_solicit = now + SOLICIT_INTERVAL;
-                if let Err(error) = beacon.send(&Discovery::Solicit.emit()) {
+                // Sources of earlier versions know the short one only, which the others do not answer.
+                let asked = [QUESTION_LEN, QUESTION_LEN_MIN]
+                    .into_iter()
+                    .try_for_each(|len| beacon.send(&Discovery::Solicit { len }.emit()));
+                if let Err(error) = asked {
                     self.note_mute(interface, &error, on_news)?;
                 }
             }
