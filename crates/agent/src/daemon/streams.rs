@@ -64,6 +64,12 @@ struct Table {
     ears: BTreeMap<String, Arc<Ear>>,
 }
 
+/// The secret of a stream: its source has drawn it, and the manager has told it. Two streams may have the same handle, which would repeat a
+/// key stream if they had the same secret, too. Sources of earlier versions draw none where members share a key.
+fn secret_of(told: Option<&Secret>, shared: impl FnOnce() -> Option<Secret>) -> Option<Secret> {
+    told.cloned().or_else(shared)
+}
+
 fn internal(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(Kind::Internal, error.to_string())
 }
@@ -83,7 +89,7 @@ impl Streams {
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface()).map_err(internal)?;
-        let secret = self.draws_secret().then(Secret::fresh);
+        let secret = self.shared.sealing.security().map(|_| Secret::fresh());
         let seal = self.seal(handle, secret.as_ref())?;
         let sender =
             Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
@@ -105,21 +111,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether each stream has a secret of its own, since agents have certificates and share no key.
-    fn draws_secret(&self) -> bool {
-        self.shared.sealing.security().is_some_and(|security| security.members_secret(STREAMS).is_none())
-    }
-
-    /// What a stream is sealed with where agents show a key or a certificate: with what they share, or what the manager has told of the
-    /// stream.
+    /// What a stream is sealed with where agents show a key or a certificate.
     fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };
-        let shared = security.members_secret(STREAMS);
-        let Some(secret) = shared.as_ref().or(told) else {
+        let Some(secret) = secret_of(told, || security.members_secret(STREAMS)) else {
             let message = "this agent was not told what this stream is sealed with: its agent and the manager must be of this version";
             return Err(Refusal::new(Kind::Invalid, message));
         };
-        Ok(Some(Seal::new(secret, Handle(handle))))
+        Ok(Some(Seal::new(&secret, Handle(handle))))
     }
 
     fn check_room(&self, table: &Table) -> Result<(), Refusal> {
@@ -415,5 +414,18 @@ fn turn(audience: &mut watch::Receiver<Audience>, sender: &mut Sender) {
     let now = audience.borrow_and_update();
     if let Err(error) = sender.set_path(now.path.as_ref().map(|(_, path)| path)) {
         tracing::warn!(%error, "a stream has no path");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_sealed_with_what_its_source_has_drawn() {
+        let [told, shared] = [7, 8].map(|byte| Secret::new([byte; 32]));
+        assert!(secret_of(Some(&told), || Some(shared.clone())) == Some(told.clone()));
+        assert!(secret_of(None, || Some(shared.clone())) == Some(shared.clone()));
+        assert!(secret_of(None, || None).is_none());
     }
 }

@@ -481,7 +481,7 @@ impl Session {
         };
         let (name, object_len) = self.shown(stream.is_sealed());
         let proof = self.pairing.as_ref().map_or([0; 32], |pairing| pairing.of_source(own, nonce));
-        let challenge = challenge(&self.secret, stream.peer());
+        let challenge = challenge(&self.secret, &stream);
         let handle = own;
         let offered = Offered { handle, places, object_len, name, host, code, challenge, proof };
         if stream.send(&Control::Offered(offered)).is_ok() {
@@ -492,7 +492,7 @@ impl Session {
     /// Whether one knows the code, where there is one. One that comes over a connection that the code seals has shown it.
     fn admit(&mut self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
         let Some(pairing) = self.pairing.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
-        let challenge = challenge(&self.secret, stream.peer());
+        let challenge = challenge(&self.secret, stream);
         let right = pairing.of_receiver(self.roster.transfer(), &challenge, hello.name);
         match proof {
             Some(proof) if same(&proof, &right) => Ok(()),

@@ -5,6 +5,7 @@
 //! code itself, and the key, never go over the network.
 
 use super::control::fresh_salt;
+use polycast_net::frames::FrameStream;
 use polycast_net::hash::keyed_hash;
 use polycast_net::seal::Secret;
 use polycast_net::tls::Security;
@@ -205,9 +206,12 @@ pub(super) fn same(one: &Hash, other: &Hash) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// The challenge for a connection: no other connection has it, and nothing has to be kept for it.
-pub(super) fn challenge(secret: &Salt, peer: Option<std::net::SocketAddr>) -> Hash {
-    keyed_hash(secret, format!("{peer:?}").as_bytes())
+/// The challenge for a connection: no other connection has it, and nothing has to be kept for it. The kernel numbers sockets, so that
+/// not even a later one between the same addresses has the same.
+pub(super) fn challenge(secret: &Salt, stream: &FrameStream) -> Hash {
+    // Where a sandbox has no such numbers, it is that of the other end's address.
+    let number = rustix::net::sockopt::socket_cookie(stream).unwrap_or_default();
+    keyed_hash(secret, format!("{number} {:?}", stream.peer()).as_bytes())
 }
 
 #[cfg(test)]
@@ -248,6 +252,30 @@ mod tests {
             assert_eq!(code.parse::<Code>().unwrap().bits(), bits, "{code}");
         }
         assert!(Code::fresh().bits() <= 48, "it is never said to be better than it is");
+    }
+
+    /// A proof that was seen is of no use on another connection, also between the same addresses and ports.
+    #[test]
+    fn each_connection_has_a_challenge_of_its_own() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap().into();
+        let connect = |from: std::net::SocketAddr| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            // Ended at once, and its port is free again.
+            socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+            socket.bind(&from.into()).unwrap();
+            socket.connect(&to).unwrap();
+            (socket, FrameStream::stranger(listener.accept().unwrap().0, None).unwrap())
+        };
+        let (first, heard) = connect("127.0.0.1:0".parse().unwrap());
+        let (secret, peer) = ([7; 32], heard.peer().unwrap());
+        let challenged = challenge(&secret, &heard);
+        assert_eq!(challenge(&secret, &heard), challenged);
+        drop(first);
+        let (_second, again) = connect(peer);
+        assert_eq!(again.peer(), Some(peer));
+        assert_ne!(challenge(&secret, &again), challenged);
     }
 
     #[test]
