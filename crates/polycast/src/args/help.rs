@@ -68,7 +68,7 @@ Examples:
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
   polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
 
-A code of your own needs about 40 bits, or --weak-code: a word counts 11, however long it is, a digit 3.3, and a word like the drawn ones \
+A code of your own needs 40 bits, or --weak-code: a letter counts 4.7 at most, a digit 3.3. Words count 11 for who tries words, and the drawn ones \
 16. Other users of this machine can read it in the arguments of offer and accept for as long as they run. They cannot read POLYCAST_CODE in \
 the environment, nor standard input (--code -, accept -), which on a terminal is asked for.
 

@@ -2,6 +2,7 @@
 //! environment, or as a line of standard input, which they cannot.
 
 use crate::exit::Failure;
+use crate::output;
 use polycast_agent::transfer::Code;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::str::FromStr;
@@ -60,14 +61,21 @@ fn read(input: impl BufRead) -> Result<Code, Failure> {
     line.trim().parse().map_err(|why: String| Failure::input(why))
 }
 
-/// Refuses a code of the user's own that is guessed soon, unless that does not matter.
+/// Refuses a code of the user's own that is guessed soon even if its letters were drawn, unless that does not matter; says so of one that is
+/// if they were not.
 pub(super) fn check_strength(code: &Code, may_be_weak: bool) -> Result<(), Failure> {
-    let bits = code.bits();
+    let (bits, most) = (code.bits(), code.bits_at_most());
     if may_be_weak || bits >= BITS_MIN {
         return Ok(());
     }
+    if most >= BITS_MIN {
+        output::say(&format!(
+            "note: a host that tries words and dates guesses this code in about 2^{bits} tries: leave out --code and one is drawn"
+        ));
+        return Ok(());
+    }
     let message = format!(
-        "this code can be guessed: it counts about {bits} bits, and an offer needs {BITS_MIN} (a word counts 11, a digit 3.3)"
+        "this code can be guessed: it counts {most} bits at most, and an offer needs {BITS_MIN} (a letter counts 4.7, a digit 3.3)"
     );
     let hint = "leave out --code and take the code that is drawn, take four words, or say --weak-code";
     Err(Failure::input(message).hint(hint))
@@ -98,8 +106,9 @@ mod tests {
     fn codes_that_are_guessed_soon_need_a_word() {
         let (weak, good) = ("summer2026".parse().unwrap(), "four words of it river".parse().unwrap());
         let failure = check_strength(&weak, false).unwrap_err();
-        assert!(failure.message.contains("about 24 bits"), "{}", failure.message);
+        assert!(failure.message.contains("29 bits at most"), "{}", failure.message);
         assert!(failure.hint.unwrap().contains("--weak-code"));
         assert!(check_strength(&weak, true).is_ok() && check_strength(&good, false).is_ok());
+        assert!(check_strength(&"bugs-bugs".parse().unwrap(), false).is_ok(), "only told of");
     }
 }
