@@ -97,6 +97,7 @@ pub fn receiver_driver(bytes: &[u8]) {
     let spec = ReceiverSpec {
         name: "host-0".into(),
         rendezvous: Rendezvous::At(listener.local_addr().expect("it is bound"), HANDLE),
+        called: None,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: path.clone(), replace: false },
         options: Options::default(),

@@ -158,6 +158,7 @@ fn session() -> Vec<Heard> {
         let spec = ReceiverSpec {
             name: format!("host-{number}"),
             rendezvous: Rendezvous::At(proxy(prepared.control_address(), number, &log), prepared.handle()),
+            called: None,
             interface: Ipv4Addr::LOCALHOST,
             sink: Sink::At { path: folder.path().join(number.to_string()), replace: false },
             options: Options { loss: 0.2 * number as f64, seed: 1, ..Options::default() },

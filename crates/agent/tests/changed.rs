@@ -116,6 +116,7 @@ fn refused<S: ObjectSource + 'static>(
         let spec = ReceiverSpec {
             name: target.file_name().unwrap().to_string_lossy().into_owned(),
             rendezvous: Rendezvous::At(prepared.control_address(), prepared.handle()),
+            called: None,
             interface: Ipv4Addr::LOCALHOST,
             sink: Sink::At { path: target, replace: false },
             options: patient(),

@@ -72,6 +72,7 @@ fn run(
     let spec = ReceiverSpec {
         name: "r0".into(),
         rendezvous: Rendezvous::At(prepared.control_address(), prepared.handle()),
+        called: None,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: target, replace: false },
         options: patient(),

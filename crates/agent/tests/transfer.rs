@@ -56,6 +56,7 @@ fn receiver_spec(source: &Prepared, name: &str, target: PathBuf) -> ReceiverSpec
     ReceiverSpec {
         name: name.into(),
         rendezvous: Rendezvous::At(source.control_address(), source.handle()),
+        called: None,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: target, replace: false },
         options: patient(),
@@ -493,6 +494,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
     let stranger = ReceiverSpec {
         name: "stranger".into(),
         rendezvous: Rendezvous::At(address, wrong),
+        called: None,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: dir.path().join("a"), replace: false },
         options: patient(),
@@ -505,6 +507,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
     let welcome = ReceiverSpec {
         name: "r0".into(),
         rendezvous: Rendezvous::At(address, handle),
+        called: None,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: dir.path().join("b"), replace: false },
         options: patient(),

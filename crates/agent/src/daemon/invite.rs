@@ -9,8 +9,8 @@ use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    ANSWER_WITHIN, Held, Invitation, Keeper, OlderVersions, Received, ReceiverProgress, ReceiverSpec,
-    Rendezvous, Sink, TransferError, Verified, answer, kind_of, permit_of,
+    ANSWER_WITHIN, Called, Held, Invitation, Keeper, OlderVersions, Permitted, Received, ReceiverProgress,
+    ReceiverSpec, Rendezvous, Sink, TransferError, Verified, answer, kind_of, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
@@ -239,15 +239,15 @@ fn join(
     if let Err(reason) = &allowed {
         tracing::warn!(object = %invitation.object, source = %invitation.source, %reason, "an invitation is turned down");
     }
-    let name = allowed.as_ref().ok().cloned().flatten();
+    let permitted = allowed.as_ref().ok().cloned().flatten();
     let admitted = allowed.and_then(|_| admit(shared, invitation));
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
         (Ok(Answer::Receive(receive, recycled)), Ok(())) => {
-            run(shared, invitation, (name.as_deref(), place.address), (receive, recycled));
+            run(shared, invitation, (permitted, place.address), (receive, recycled));
         }
-        (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
+        (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, permitted, (guard, &held)),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
         (Err(_), _) => {}
     }
@@ -255,13 +255,13 @@ fn join(
 }
 
 /// Whether the manager allows what a source calls for: the permit that it shows is of our manager, holds, is for this agent, and
-/// for this very transfer. Gives the name that the object has to have; none where agents do not show certificates.
+/// for this very transfer. Gives what else the permit says; none where there are no permits.
 fn allowed(
     shared: &Shared,
     caller: &PeerNames,
     invitation: &Invitation,
     shown: Option<&KeptPermit>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<Permitted>, String> {
     if shared.sealing.security().is_none() {
         return Ok(None);
     }
@@ -293,7 +293,8 @@ fn allowed(
             IpAddr::from(permit.address)
         ));
     }
-    Ok(Some(permit.name.to_string()))
+    let (source, name) = (permit.source.to_string(), permit.name.to_string());
+    Ok(Some(Permitted { source, name, channel: permit.channel }))
 }
 
 /// Whether there is a place for the object, and room. What others than this store put there meanwhile is seen before the first byte comes.
@@ -398,8 +399,13 @@ fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
 }
 
 /// Tells a source that the object is here.
-fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Option<Confirm>, held: &Held) {
-    let spec = receiver(shared, invitation, (Arc::default(), None));
+fn confirm(
+    shared: &Arc<Shared>,
+    invitation: &Invitation,
+    permitted: Option<Permitted>,
+    (guard, held): (Option<Confirm>, &Held),
+) {
+    let spec = receiver(shared, invitation, (Arc::default(), permitted));
     match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
         Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),
@@ -446,12 +452,13 @@ impl ObjectSource for Guarded {
     }
 }
 
-/// What receives an object; `name` is the one that it has to have.
+/// What receives the object of an invitation.
 fn receiver(
     shared: &Arc<Shared>,
     invitation: &Invitation,
-    (cancel, name): (Arc<AtomicBool>, Option<&str>),
+    (cancel, permitted): (Arc<AtomicBool>, Option<Permitted>),
 ) -> ReceiverSpec {
+    let Invitation { object, object_len, root, .. } = *invitation;
     let path = shared.store.path(invitation.object);
     ReceiverSpec {
         name: shared.name.clone(),
@@ -460,22 +467,20 @@ fn receiver(
         } else {
             Rendezvous::At(invitation.source, invitation.handle)
         },
+        called: Some(Called { object, object_len, root, permitted }),
         interface: shared.interface(),
-        sink: Sink::Kept { path, keeper: keeper(shared, invitation, name) },
+        sink: Sink::Kept { path, keeper: keeper(shared, invitation) },
         options: shared.default_options(),
         cancel,
     }
 }
 
-/// Keeps the object of an invitation, which has to have this name.
-fn keeper(shared: &Arc<Shared>, invitation: &Invitation, name: Option<&str>) -> Keeper {
-    let (id, bytes, name) = (invitation.object, invitation.object_len, name.map(str::to_string));
+/// Keeps the object of an invitation. The transfer has looked whether it is that.
+fn keeper(shared: &Arc<Shared>, invitation: &Invitation) -> Keeper {
+    let (id, bytes) = (invitation.object, invitation.object_len);
     let (here, also_here) = (Arc::clone(shared), Arc::clone(shared));
     let keep = move |mut part: PartFile, object: &Verified| {
-        if let Err(error) = check(id, name.as_deref(), object) {
-            part.discard();
-            return Err(error);
-        }
+        assert_eq!((object.object, object.len_bytes), (id, bytes), "what was called for comes, or nothing");
         // All of it is right: whatever fails now, another try needs no byte.
         part.keep_for_later();
         let (file, description) = (part.file(), description(object));
@@ -493,23 +498,6 @@ fn keeper(shared: &Arc<Shared>, invitation: &Invitation, name: Option<&str>) -> 
 fn more_room(shared: &Shared, id: ObjectId, bytes: u64) -> bool {
     let made = shared.limits.make_room(&shared.catalog, &shared.store, id, bytes);
     made.inspect_err(|refusal| tracing::warn!(object = %id, %refusal, "no more room can be made")).is_ok()
-}
-
-/// Whether what has come is what was announced.
-fn check(id: ObjectId, name: Option<&str>, object: &Verified) -> Result<(), TransferError> {
-    if object.object != id {
-        let why = format!("it called for {id} and sent object {}", object.object);
-        return Err(TransferError::Contradiction(why));
-    }
-    match name {
-        Some(name) if name != object.name => Err(misnamed(&object.name)),
-        _ => Ok(()),
-    }
-}
-
-fn misnamed(name: &str) -> TransferError {
-    let name = Printable(name);
-    TransferError::Contradiction(format!("its permit is for another name than '{name}'"))
 }
 
 fn description(object: &Verified) -> Description {
@@ -542,24 +530,17 @@ fn gather(shared: &Arc<Shared>, mut receive: Receive, list: Description, caller:
 fn run(
     shared: &Arc<Shared>,
     invitation: &Invitation,
-    (name, caller): (Option<&str>, Option<IpAddr>),
+    (permitted, caller): (Option<Permitted>, Option<IpAddr>),
     (receive, recycled): (Receive, bool),
 ) {
     let id = receive.id();
-    let mut spec = receiver(shared, invitation, (Arc::clone(&receive.progress().cancel), name));
+    let mut spec = receiver(shared, invitation, (Arc::clone(&receive.progress().cancel), permitted));
     spec.options.older = older_versions(shared).in_recycled_part(recycled);
     spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
     shared.limits.sweep(&shared.store);
-    let is_permitted = |said: &str| name.is_none_or(|name| said == name);
     let receive = std::cell::RefCell::new(receive);
-    let mut renamed: Option<String> = None;
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
-        if !is_permitted(&progress.name) {
-            renamed.get_or_insert_with(|| progress.name.clone());
-            receive.progress().cancel.store(true, Ordering::Relaxed);
-            return;
-        }
         receive.progress().name.get_or_init(|| progress.name.clone());
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
@@ -575,15 +556,7 @@ fn run(
     if receive.is_published() {
         return;
     }
-    let outcome = match (renamed, outcome) {
-        (None, outcome) => outcome.map(|received| entered(shared, id, &received)),
-        (Some(name), _) => {
-            // Whatever has come of it, and however it has ended, nothing of it stays.
-            remove(shared, id);
-            Err(misnamed(&name))
-        }
-    };
-    match outcome {
+    match outcome.map(|received| entered(shared, id, &received)) {
         Ok(description) if description.kind == ObjectKind::Set => {
             gather(shared, receive, description, caller)
         }

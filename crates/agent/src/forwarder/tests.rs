@@ -131,6 +131,7 @@ fn deliver_when(
                 let spec = ReceiverSpec {
                     name: name(*at),
                     rendezvous: Rendezvous::Pull(address, handle),
+                    called: None,
                     interface: Ipv4Addr::LOCALHOST,
                     sink: Sink::At { path: folder.join(format!("object-{at}")), replace: true },
                     options: Options::default(),

@@ -3,7 +3,7 @@
 use super::session_tests::{
     Source, ask, frame, hello, next, next_frame, patient, start, start_as, start_with,
 };
-use super::{OlderVersions, Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
+use super::{Called, OlderVersions, Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
 use polycast_net::hash::keyed_hash;
 use polycast_net::rolling;
 use polycast_protocol::session::HAVE_WITHIN;
@@ -121,11 +121,11 @@ fn idle_connections_keep_no_receiver_out() {
 
 /// A receiver of a source that says this when the receiver comes.
 fn receive_from(words: Option<Vec<u8>>) -> TransferError {
-    receive_with(words, Options::default())
+    receive_with(words, Options::default(), None)
 }
 
-/// The same with these settings of the receiver.
-fn receive_with(words: Option<Vec<u8>>, options: Options) -> TransferError {
+/// The same with these settings of the receiver, which has been called for this.
+fn receive_with(words: Option<Vec<u8>>, options: Options, called: Option<Called>) -> TransferError {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -145,6 +145,7 @@ fn receive_with(words: Option<Vec<u8>>, options: Options) -> TransferError {
     let spec = ReceiverSpec {
         name: "a".into(),
         rendezvous: Rendezvous::At(address, Handle(1)),
+        called,
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::Raw(folder.path().join("object")),
         options,
@@ -187,14 +188,14 @@ fn one_that_asks_hears_every_sum() {
     drop(source.thread.join().unwrap());
 }
 
-#[test]
-fn sums_that_nothing_asks_for_end_the_session() {
-    let welcome = frame(&Control::Welcome(Welcome {
+/// WELCOME of an object of so many bytes.
+fn welcome(object_len: u64) -> Vec<u8> {
+    frame(&Control::Welcome(Welcome {
         object: ObjectId::default(),
         form: Form::File,
         mode: 0o644,
         name: "object",
-        object_len: 2 << 20,
+        object_len,
         fragment_len: 1_000,
         group_len: 1 << 18,
         channel: ([0; 4], 0),
@@ -203,10 +204,32 @@ fn sums_that_nothing_asks_for_end_the_session() {
         salt: [0; 32],
         modified: None,
         data_len: None,
-    }));
+    }))
+}
+
+/// A source that has called for one object sends that, or the receiver ends it: another length shows at once, another root hash as
+/// soon as it is said.
+#[test]
+fn a_source_that_sends_something_else_than_it_has_called_for_is_left() {
+    let called =
+        Called { object: ObjectId::default(), object_len: 2 << 20, root: Some([4; 32]), permitted: None };
+    let said = |words: &[Vec<u8>]| {
+        let error = receive_with(Some(words.concat()), Options::default(), Some(called.clone()));
+        assert!(matches!(error, TransferError::Contradiction(_)), "{error}");
+        error.to_string()
+    };
+    let longer = said(&[welcome((2 << 20) + 1)]);
+    assert!(longer.contains("it called for 2097152 bytes of object"), "{longer}");
+    let other = said(&[welcome(2 << 20), frame(&Control::Root([5; 32]))]);
+    assert!(other.contains("it called for the object with the root hash 0404"), "{other}");
+}
+
+#[test]
+fn sums_that_nothing_asks_for_end_the_session() {
+    let welcome = welcome(2 << 20);
     let sums = frame(&Control::Sums { first: 0, sums: vec![1] });
     let older = OlderVersions::found_by(|_| vec![Arc::new(vec![7u8; 3 << 20])]);
     let options = Options { older, ..Options::default() };
-    let error = receive_with(Some([welcome, sums].concat()), options);
+    let error = receive_with(Some([welcome, sums].concat()), options, None);
     assert!(matches!(error, TransferError::Contradiction(_)), "{error}");
 }

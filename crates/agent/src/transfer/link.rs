@@ -74,6 +74,9 @@ impl Link {
         let mut link =
             Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof, round_trip };
         let offer = link.await_offer(spec)?;
+        if let Some(called) = &spec.called {
+            called.check(&offer).inspect_err(|error| link.fail(error))?;
+        }
         Ok((link, offer))
     }
 

@@ -14,6 +14,7 @@
 mod arrivals;
 pub(crate) mod assembler;
 pub(crate) mod bell;
+mod called;
 mod channel;
 pub(crate) mod clock;
 mod confirm;
@@ -47,6 +48,7 @@ mod tickets_tests;
 mod unchanged;
 
 pub use arrivals::Arrivals;
+pub use called::{Called, Permitted};
 pub use confirm::{Held, confirm};
 pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
@@ -348,6 +350,8 @@ pub struct ReceiverSpec {
     pub name: String,
     /// How to find the source.
     pub rendezvous: Rendezvous,
+    /// What the source has called for; `None` where this end has not been called.
+    pub called: Option<Called>,
     /// Address of the local interface to receive on.
     pub interface: Ipv4Addr,
     /// Where the object goes.
@@ -359,6 +363,11 @@ pub struct ReceiverSpec {
 }
 
 impl ReceiverSpec {
+    /// Holds a root hash against what this end was called for.
+    fn check_root(&self, root: &Hash) -> Result<(), TransferError> {
+        self.called.as_ref().map_or(Ok(()), |called| called.check_root(root))
+    }
+
     /// How connections to the source, and to other receivers, are sealed.
     fn security(&self) -> Result<Option<Security>, TransferError> {
         match (&self.options.sealing, &self.rendezvous) {

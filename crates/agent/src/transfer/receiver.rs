@@ -123,6 +123,10 @@ fn take_channel(spec: &ReceiverSpec, offer: &Offer, data: &DataReceiver, only: O
     if channel.port() == 0 {
         return;
     }
+    if spec.called.as_ref().is_some_and(|called| !called.has_channel(offer.channel)) {
+        tracing::warn!(%channel, "the manager has permitted another data channel: the object comes over TCP");
+        return;
+    }
     if let Err(error) = data.join(spec.interface, channel, only) {
         let why = match PortInUse::of(channel.port(), &error) {
             Some(in_use) => format!("{in_use}; offer --udp-port takes another one"),
@@ -640,6 +644,7 @@ impl Run {
         if self.root.is_some_and(|announced| announced != root) {
             return Err(TransferError::Contradiction("its hashes do not give its root hash".into()));
         }
+        self.spec.check_root(&root)?;
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
@@ -667,7 +672,10 @@ impl Run {
             match frame {
                 Control::Hashes { first, hashes } => self.add_hashes(first, &hashes)?,
                 Control::Sums { first, sums } => self.add_sums(first, &sums)?,
-                Control::Root(root) => self.root = Some(root),
+                Control::Root(root) => {
+                    self.spec.check_root(&root)?;
+                    self.root = Some(root);
+                }
                 Control::PtchData { sn, payload } => {
                     // The frame is borrowed from the stream: its bytes are few enough to be moved.
                     let payload = payload.to_vec();

@@ -1,4 +1,4 @@
-//! A source that has a permit for an object of one name, and sends it by another one.
+//! A source that has a permit for one object, and sends it by another name, or other bytes in its place.
 
 use super::world::{Patient, SOON, World, events, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig, Engine};
@@ -8,14 +8,24 @@ use polycast_api::agent::{Object, ObjectState};
 use polycast_api::client::{Receivers, SendOptions};
 use polycast_net::seal::Secret;
 use polycast_types::DataId;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// The transports, with another name in WELCOME than the source's agent has shown its manager.
+/// What of an object is another one's than what the source's agent has shown its manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Lie {
+    #[default]
+    None,
+    /// Its name in WELCOME.
+    Name,
+    /// Its bytes.
+    Bytes,
+}
+
+/// The transports, of a source that may lie.
 #[derive(Default)]
 struct Renames {
     transports: Patient,
-    lies: AtomicBool,
+    lie: Mutex<Lie>,
 }
 
 impl Engine for Renames {
@@ -24,8 +34,10 @@ impl Engine for Renames {
         mut spec: SourceSpec,
         on_event: &mut dyn FnMut(&Report),
     ) -> Result<Report, TransferError> {
-        if self.lies.load(Ordering::SeqCst) {
-            spec.name = "payroll.csv".into();
+        match *self.lie.lock().unwrap() {
+            Lie::None => {}
+            Lie::Name => spec.name = "payroll.csv".into(),
+            Lie::Bytes => spec.source = Arc::new(vec![0xee; usize::try_from(spec.source.len()).unwrap()]),
         }
         self.transports.deliver(spec, on_event)
     }
@@ -57,9 +69,9 @@ async fn an_object_comes_by_the_name_in_its_permit_or_not_at_all() {
     let client = agents[0].client().await;
     until("both agents have joined", async || client.status().await.unwrap().peers.len() == 2).await;
     let (source, receiver) = (agents[0].session(1).await, agents[1].session(1).await);
-    for (number, lies) in [(1, false), (2, true), (3, false)] {
-        engine.lies.store(lies, Ordering::SeqCst);
-        // Long enough that some of it is there when the name is looked at.
+    for (number, lie) in [(1, Lie::None), (2, Lie::Name), (3, Lie::None)] {
+        let lies = lie != Lie::None;
+        *engine.lie.lock().unwrap() = lie;
         let path = world.file(&format!("model-{number}.bin"), &vec![number as u8; 3_000_000]);
         source.add(DataId(number), &path).await.unwrap();
         let sending = source.send(DataId(number), &Receivers::All, &SendOptions::default()).await.unwrap();
@@ -72,17 +84,31 @@ async fn an_object_comes_by_the_name_in_its_permit_or_not_at_all() {
         let objects = listed().await;
         let is_here = objects.iter().any(|object| object.data_id == number);
         assert_eq!(is_here, !lies, "{objects:?}");
-        if !lies {
+        if lies {
+            let why = report.receivers[0].error.as_str();
+            assert!(why.contains("its permit is for another name than 'payroll.csv'"), "{why}");
+        } else {
             assert!(report.sealed, "there are permits only where agents show keys");
             let read = receiver.read(DataId(number), SOON).await.unwrap();
             assert_eq!(read.name, format!("model-{number}.bin"));
         }
     }
+    // The root hash of the third one is known now, and signed in each permit: no other bytes come in its place.
+    receiver.delete(DataId(3)).await.unwrap();
+    *engine.lie.lock().unwrap() = Lie::Bytes;
+    let sending = source.send(DataId(3), &Receivers::All, &SendOptions::default()).await.unwrap();
+    let (events, error) = events(sending).await;
+    let Some(Event::Finished(report)) = events.last() else { panic!("{events:?} {error:?}") };
+    let why = report.receivers[0].error.as_str();
+    assert!(why.contains("it called for the object with the root hash"), "{why}");
+    let is_left =
+        async || agents[1].client().await.list(None).await.unwrap().iter().all(|object| object.data_id != 3);
+    until("the receiver has left it", is_left).await;
     // Nothing of it stays in the store, nor a part of it.
     let left: Vec<String> = std::fs::read_dir(&agents[1].store)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.contains("-2.object"))
+        .filter(|name| name.contains("-2.object") || name.contains("-3.object"))
         .collect();
     assert_eq!(left, Vec::<String>::new());
     stopped(agents, manager).await;

@@ -40,6 +40,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         name: args.name.clone().unwrap_or_else(network::machine_name),
         // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
+        called: None,
         interface: interface.address,
         sink: sink.clone(),
         options: Options {

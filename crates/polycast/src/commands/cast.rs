@@ -132,6 +132,7 @@ fn perform(
             let spec = ReceiverSpec {
                 name: receiver_name(number),
                 rendezvous: rendezvous.clone(),
+                called: None,
                 interface,
                 sink: Sink::At { path: folder.join(&copy), replace: args.force },
                 options: options.clone(),

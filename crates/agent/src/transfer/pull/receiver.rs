@@ -304,7 +304,10 @@ impl Run<'_> {
                 self.trees = Some(trees);
                 self.ways = vec![None; trees.count.into()];
             }
-            Word::Root(root) => self.root = Some(root),
+            Word::Root(root) => {
+                self.spec.check_root(&root)?;
+                self.root = Some(root);
+            }
             Word::Hashes(first, hashes) if first == self.hashes.len() as u64 => self.hashes.extend(hashes),
             Word::Roots(first, digests) if first == self.list_roots_heard => {
                 self.list_roots_heard += digests.len() as u64;

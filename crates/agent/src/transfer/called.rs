@@ -1,0 +1,121 @@
+//! What an agent was called for: what comes is held against it.
+
+use super::error::TransferError;
+use polycast_net::hash::hex;
+use polycast_protocol::session::Offer;
+use polycast_types::{ObjectId, Printable};
+use polycast_wire::control::Hash;
+
+/// What a source has called this end for. All that comes has to be this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length in bytes.
+    pub object_len: u64,
+    /// Its root hash, where the source knew it when it called.
+    pub root: Option<Hash>,
+    /// What the permit of the call says besides, where agents prove who they are.
+    pub permitted: Option<Permitted>,
+}
+
+/// What a permit says of a transfer, and INVITE does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// The source's name.
+    pub source: String,
+    /// The object's file or directory name.
+    pub name: String,
+    /// Multicast group and port of its path; zeros where that has none.
+    pub channel: ([u8; 4], u16),
+}
+
+impl Called {
+    /// Holds what the source offers against it.
+    pub(super) fn check(&self, offer: &Offer) -> Result<(), TransferError> {
+        let (object, object_len) = (offer.object, offer.geometry.object_len);
+        let why = if object != self.object {
+            format!("it called for {} and sends object {object}", self.object)
+        } else if object_len != self.object_len {
+            format!("it called for {} bytes of object {object} and sends {object_len}", self.object_len)
+        } else {
+            match &self.permitted {
+                Some(permitted) if permitted.name != offer.name => {
+                    format!("its permit is for another name than '{}'", Printable(&offer.name))
+                }
+                _ => return Ok(()),
+            }
+        };
+        Err(TransferError::Contradiction(why))
+    }
+
+    /// Holds the root hash that the source has said, or that all hashes give, against it.
+    pub(super) fn check_root(&self, root: &Hash) -> Result<(), TransferError> {
+        match self.root {
+            Some(called) if called != *root => {
+                let [called, sent] = [hex(&called), hex(root)];
+                let why = format!("it called for the object with the root hash {called} and sends {sent}");
+                Err(TransferError::Contradiction(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this end may listen to that group: one of a path that was lent to another transfer is none of this one's.
+    pub(super) fn has_channel(&self, channel: ([u8; 4], u16)) -> bool {
+        self.permitted.as_ref().is_none_or(|permitted| permitted.channel == channel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_protocol::push::Geometry;
+    use polycast_types::{AppId, DataId, Duration};
+    use polycast_wire::control::Form;
+
+    fn called() -> Called {
+        let permitted = Permitted { source: "a".into(), name: "model".into(), channel: ([239, 1, 2, 3], 5) };
+        let object = ObjectId { app: AppId([1; 16]), data: DataId(7) };
+        Called { object, object_len: 5, root: Some([4; 32]), permitted: Some(permitted) }
+    }
+
+    fn offer() -> Offer {
+        Offer {
+            object: called().object,
+            name: "model".into(),
+            form: Form::File,
+            mode: 0o644,
+            modified: None,
+            geometry: Geometry { object_len: 5, fragment_len: 1_000, group_len: 1 << 18 },
+            channel: ([239, 1, 2, 3], 5),
+            outer_len: 0,
+            stall: Duration::from_secs(1),
+            salt: [0; 32],
+        }
+    }
+
+    /// Each thing that a call or its permit names is compared with what comes.
+    #[test]
+    fn what_comes_is_what_was_called_for() {
+        let called = called();
+        called.check(&offer()).unwrap();
+        let said = |offer: Offer| called.check(&offer).unwrap_err().to_string();
+        let object = ObjectId { data: DataId(8), ..called.object };
+        assert!(said(Offer { object, ..offer() }).contains("and sends object"));
+        let geometry = Geometry { object_len: 6, ..offer().geometry };
+        assert!(said(Offer { geometry, ..offer() }).contains("it called for 5 bytes of"));
+        let renamed = said(Offer { name: "evil".into(), ..offer() });
+        assert!(renamed.contains("its permit is for another name than 'evil'"), "{renamed}");
+        let open = Called { permitted: None, root: None, ..called.clone() };
+        open.check(&Offer { name: "any".into(), ..offer() }).unwrap();
+
+        called.check_root(&[4; 32]).unwrap();
+        open.check_root(&[5; 32]).unwrap();
+        let other = called.check_root(&[5; 32]).unwrap_err().to_string();
+        assert!(other.contains("it called for the object with the root hash 0404"), "{other}");
+
+        assert!(called.has_channel(offer().channel) && open.has_channel(([239, 9, 9, 9], 9)));
+        assert!(!called.has_channel(([239, 1, 2, 4], 5)), "it is another transfer's");
+    }
+}
