@@ -9,6 +9,7 @@ use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_protocol::leases;
 use polycast_types::Rate;
+use polycast_wire::permit::PERMIT_LIFE_MAX_S;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -255,7 +256,7 @@ impl Default for ManagerConfig {
             ca: None,
             insecure: false,
             http: None,
-            permit_s: 3_600,
+            permit_s: 600,
             policy: None,
             audit_log: None,
             audit_log_max: 64 << 20,
@@ -395,8 +396,8 @@ impl ManagerConfig {
                 return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
             }
         }
-        if !(60..=86_400).contains(&self.permit_s) {
-            let reason = "it must be 60 to 86400".into();
+        if !(60..=PERMIT_LIFE_MAX_S).contains(&self.permit_s) {
+            let reason = format!("it must be 60 to {PERMIT_LIFE_MAX_S}");
             return Err(SettingsError::Value { setting: "permit-s", reason });
         }
         if self.audit_log_max < AUDIT_LOG_MIN {
@@ -790,7 +791,7 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
-            ("permit-s = 59", "'permit-s' is wrong: it must be 60 to 86400"),
+            ("permit-s = 59", "'permit-s' is wrong: it must be 60 to 900"),
             ("audit-log-max = '1kB'", "'audit-log-max'"),
             ("audit-logs-kept = 1001", "'audit-logs-kept'"),
             ("grant-max = '0'", "'grant-max'"),

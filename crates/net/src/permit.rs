@@ -5,10 +5,10 @@
 
 use crate::seal::Secret;
 use crate::tls::Utc;
-pub use polycast_wire::permit::CLOCKS_DIFFER_S;
 use polycast_wire::permit::{
     self, Authority, HASH_LEN, NameHashes, NameTree, Permit, Refusal, SIGNATURE_LEN, ShownPermit,
 };
+pub use polycast_wire::permit::{CLOCKS_DIFFER_S, PERMIT_LIFE_MAX_S};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -262,7 +262,7 @@ mod tests {
             pulled: false,
             receivers: group.len() as u32,
             group: group.hash(),
-            from_unix_s: 10_000,
+            from_unix_s: 19_400,
             until_unix_s: 20_000,
         }
     }
@@ -278,12 +278,12 @@ mod tests {
             let keys = [[9; 32], key.public()];
             for name in &names {
                 let shown = signed.show(&group, name).unwrap();
-                prop_assert_eq!(check(&shown, &keys, 15_000, name).map(|permit| permit.lease), Ok(7));
+                prop_assert_eq!(check(&shown, &keys, 19_700, name).map(|permit| permit.lease), Ok(7));
                 let stranger = format!("gpu-{}", count + other);
-                let refused = check(&shown, &keys, 15_000, &stranger);
+                let refused = check(&shown, &keys, 19_700, &stranger);
                 prop_assert!(matches!(refused, Err(PermitError::OtherReceivers { .. })), "{:?}", refused);
                 if let Some(neighbour) = names.iter().find(|neighbour| *neighbour != name) {
-                    prop_assert!(check(&shown, &keys, 15_000, neighbour).is_err());
+                    prop_assert!(check(&shown, &keys, 19_700, neighbour).is_err());
                 }
             }
             prop_assert_eq!(signed.show(&group, "absent"), None);
@@ -297,28 +297,28 @@ mod tests {
         let signed = key.sign(&permit(&group));
         let keys = [key.public()];
         let shown = signed.show(&group, "b").unwrap();
-        assert!(check(&shown, &keys, 10_000 - CLOCKS_DIFFER_S, "b").is_ok(), "clocks may differ");
+        assert!(check(&shown, &keys, 19_400 - CLOCKS_DIFFER_S, "b").is_ok(), "clocks may differ");
         assert!(check(&shown, &keys, 20_000 + CLOCKS_DIFFER_S, "b").is_ok());
         let said = |shown: &ShownPermit<'_>, keys: &[[u8; 32]], at| {
             check(shown, keys, at, "b").map(drop).unwrap_err().to_string()
         };
-        assert!(said(&shown, &keys, 9_999 - CLOCKS_DIFFER_S).contains("good from 1970-01-01 02:46 UTC"));
+        assert!(said(&shown, &keys, 19_399 - CLOCKS_DIFFER_S).contains("good from 1970-01-01 05:23 UTC"));
         assert!(
             said(&shown, &keys, 20_001 + CLOCKS_DIFFER_S).contains("was good until 1970-01-01 05:33 UTC")
         );
-        assert!(said(&shown, &[[1; 32]], 15_000).contains("not signed by this agent's manager"));
-        assert!(said(&shown, &[], 15_000).contains("not signed"));
+        assert!(said(&shown, &[[1; 32]], 19_700).contains("not signed by this agent's manager"));
+        assert!(said(&shown, &[], 19_700).contains("not signed"));
         // Any byte of it that is another one.
         for at in 0..signed.bytes.len() {
             let mut other = signed.clone();
             other.bytes[at] ^= 1;
             let shown = other.show(&group, "b").unwrap();
-            assert_eq!(check(&shown, &keys, 15_000, "b"), Err(PermitError::Signature), "byte {at}");
+            assert_eq!(check(&shown, &keys, 19_700, "b"), Err(PermitError::Signature), "byte {at}");
         }
         // What is signed, and is none of this version.
         let mut odd = signed.clone();
         odd.bytes[0] = 9;
         odd.signature = *key.0.sign(&super::signed(&odd.bytes)).as_ref().first_chunk().unwrap();
-        assert_eq!(check(&odd.show(&group, "b").unwrap(), &keys, 15_000, "b"), Err(PermitError::Malformed));
+        assert_eq!(check(&odd.show(&group, "b").unwrap(), &keys, 19_700, "b"), Err(PermitError::Malformed));
     }
 }

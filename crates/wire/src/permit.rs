@@ -18,6 +18,8 @@ pub const SIGNATURE_LEN: usize = 64;
 pub const PERMIT_LEN_MAX: usize = 1_024;
 /// The longest way from a name to the hash of all names: nothing has more names than a number of 4 bytes counts.
 pub const WAY_LEN_MAX: usize = 32;
+/// No permit holds for longer, whatever it says: what a manager has allowed ends soon after it has changed its mind.
+pub const PERMIT_LIFE_MAX_S: u64 = 900;
 /// Clocks of managers may differ by so much.
 pub const CLOCKS_DIFFER_S: u64 = 300;
 
@@ -271,8 +273,9 @@ pub fn check<'a>(
     if now_unix_s.saturating_add(CLOCKS_DIFFER_S) < permit.from_unix_s {
         return Err(Refusal::NotYet { from_unix_s: permit.from_unix_s });
     }
-    if permit.until_unix_s.saturating_add(CLOCKS_DIFFER_S) < now_unix_s {
-        return Err(Refusal::Over { until_unix_s: permit.until_unix_s });
+    let until_unix_s = permit.until_unix_s.min(permit.from_unix_s.saturating_add(PERMIT_LIFE_MAX_S));
+    if until_unix_s.saturating_add(CLOCKS_DIFFER_S) < now_unix_s {
+        return Err(Refusal::Over { until_unix_s });
     }
     let leaf = authority.leaf(name);
     if top(authority, leaf, shown.index, permit.receivers, &shown.way) != Some(permit.group) {
@@ -329,7 +332,7 @@ mod tests {
             pulled: true,
             receivers: 1,
             group: [0; HASH_LEN],
-            from_unix_s: 10_000,
+            from_unix_s: 19_400,
             until_unix_s: 20_000,
         }
     }
@@ -389,24 +392,24 @@ mod tests {
                 let way = tree.way(at);
                 assert!(way.len() <= count.next_power_of_two().ilog2() as usize);
                 assert_eq!(
-                    check(&show(at, way.clone()), &Toy, 15_000, name),
+                    check(&show(at, way.clone()), &Toy, 19_700, name),
                     Ok(permit.clone()),
                     "{at} of {count}"
                 );
-                assert_eq!(check(&show(at, way.clone()), &Toy, 15_000, "stranger"), others);
-                assert_eq!(check(&show(at + count, way.clone()), &Toy, 15_000, name), others);
+                assert_eq!(check(&show(at, way.clone()), &Toy, 19_700, "stranger"), others);
+                assert_eq!(check(&show(at + count, way.clone()), &Toy, 19_700, name), others);
                 let more = way.iter().copied().chain([[0; HASH_LEN]]).collect();
-                assert_eq!(check(&show(at, more), &Toy, 15_000, name), others, "a hash too many");
+                assert_eq!(check(&show(at, more), &Toy, 19_700, name), others, "a hash too many");
                 if let Some((last, fewer)) = way.split_last() {
-                    assert_eq!(check(&show(at, fewer.to_vec()), &Toy, 15_000, name), others, "one too few");
+                    assert_eq!(check(&show(at, fewer.to_vec()), &Toy, 19_700, name), others, "one too few");
                     assert_eq!(
-                        check(&show(at ^ 1, way.clone()), &Toy, 15_000, name),
+                        check(&show(at ^ 1, way.clone()), &Toy, 19_700, name),
                         others,
                         "the other side"
                     );
                     let mut wrong = fewer.to_vec();
                     wrong.push(last.map(|byte| byte ^ 1));
-                    assert_eq!(check(&show(at, wrong), &Toy, 15_000, name), others);
+                    assert_eq!(check(&show(at, wrong), &Toy, 19_700, name), others);
                 }
             }
         }
@@ -419,12 +422,23 @@ mod tests {
         let bytes = bytes(&Permit { group, ..permit() });
         let shown = |signature| ShownPermit { permit: &bytes, signature, index: 0, way: Vec::new() };
         let at = |now| check(&shown([8; SIGNATURE_LEN]), &Toy, now, "a").map(|permit| permit.lease);
-        assert_eq!(check(&shown([9; SIGNATURE_LEN]), &Toy, 15_000, "a"), Err(Refusal::Signature));
-        assert_eq!(at(9_699), Err(Refusal::NotYet { from_unix_s: 10_000 }));
-        assert_eq!((at(9_700), at(15_000), at(20_300)), (Ok(7), Ok(7), Ok(7)));
+        assert_eq!(check(&shown([9; SIGNATURE_LEN]), &Toy, 19_700, "a"), Err(Refusal::Signature));
+        assert_eq!(at(19_099), Err(Refusal::NotYet { from_unix_s: 19_400 }));
+        assert_eq!((at(19_100), at(19_700), at(20_300)), (Ok(7), Ok(7), Ok(7)));
         assert_eq!(at(20_301), Err(Refusal::Over { until_unix_s: 20_000 }));
         let torn = ShownPermit { permit: &bytes[1..], ..shown([8; SIGNATURE_LEN]) };
-        assert_eq!(check(&torn, &Toy, 15_000, "a"), Err(Refusal::Malformed));
+        assert_eq!(check(&torn, &Toy, 19_700, "a"), Err(Refusal::Malformed));
+    }
+
+    /// One that says that it holds for years holds for minutes.
+    #[test]
+    fn a_permit_has_a_short_life_whatever_it_says() {
+        let bytes = bytes(&Permit { group: Toy.leaf("a"), until_unix_s: u64::MAX, ..permit() });
+        let shown = ShownPermit { permit: &bytes, signature: [8; SIGNATURE_LEN], index: 0, way: Vec::new() };
+        let at = |now| check(&shown, &Toy, now, "a").map(|permit| permit.lease);
+        let last = 19_400 + 900;
+        assert_eq!(at(last + CLOCKS_DIFFER_S), Ok(7));
+        assert_eq!(at(last + CLOCKS_DIFFER_S + 1), Err(Refusal::Over { until_unix_s: last }));
     }
 
     #[test]

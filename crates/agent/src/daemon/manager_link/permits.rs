@@ -6,12 +6,12 @@ use crate::transfer::{Change, PathNews, Permission, Steering};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_api::manager::agent_message::Message as Said;
-use polycast_net::permit::{Group, PUBLIC_LEN, SignedPermit};
+use polycast_net::permit::{Group, PERMIT_LIFE_MAX_S, PUBLIC_LEN, SignedPermit};
 use polycast_wire::permit::Permit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Keys of managers that are remembered: the one that was heard last, and those before it, whose permits may still be shown.
+/// So many keys of one answer are taken: managers that agree in etcd have one.
 const KEYS_MAX: usize = 4;
 /// How long the manager may take to give a permit before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
@@ -21,22 +21,18 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 pub(in crate::daemon) struct Permits {
     /// Whether agents show certificates: without that a permit says nothing.
     pub wanted: bool,
-    /// The newest first.
+    /// Those of the manager that has let us in last, and of no other.
     keys: Vec<[u8; PUBLIC_LEN]>,
     /// The manager's time of day, and when it said so.
     clock: Option<(u64, Instant)>,
 }
 
 impl Permits {
-    /// The manager that has let us in says what it signs with, and what time it is.
+    /// The manager that has let us in says what it signs with, and what time it is. What one before it has signed with is of no use
+    /// any more: sources get another permit when they join it, too.
     pub(super) fn learn(&mut self, joined: &api::Joined) {
-        for key in &joined.permit_keys {
-            if let Ok(key) = <[u8; PUBLIC_LEN]>::try_from(key.as_slice()) {
-                self.keys.retain(|known| *known != key);
-                self.keys.insert(0, key);
-            }
-        }
-        self.keys.truncate(KEYS_MAX);
+        let keys = joined.permit_keys.iter().filter_map(|key| key.as_slice().try_into().ok());
+        self.keys = keys.take(KEYS_MAX).collect();
         self.clock = Some((joined.now_unix_s, Instant::now()));
     }
 }
@@ -132,7 +128,9 @@ fn permission(receivers: &[String], permitted: api::Permitted) -> Result<(Permis
     if group.hash() != said.group {
         return Err(wrong("it is for other receivers"));
     }
-    let lifetime = Duration::from_secs(said.until_unix_s.saturating_sub(said.from_unix_s));
+    // Receivers take none for longer.
+    let lifetime_s = said.until_unix_s.saturating_sub(said.from_unix_s).min(PERMIT_LIFE_MAX_S);
+    let lifetime = Duration::from_secs(lifetime_s);
     Ok((Permission { permit, group, left_out }, lifetime))
 }
 
@@ -177,5 +175,33 @@ impl ManagerLink {
                 Err(Refusal::new(Kind::ManagerUnreachable, message))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key of a manager that was left is trusted no more, and one answer brings only so many.
+    #[test]
+    fn only_the_keys_of_the_manager_that_was_joined_last_count() {
+        let joined = |keys: &[u8]| api::Joined {
+            permit_keys: keys.iter().map(|key| vec![*key; PUBLIC_LEN]).collect(),
+            ..Default::default()
+        };
+        let mut permits = Permits::default();
+        permits.learn(&joined(&[1]));
+        permits.learn(&joined(&[2]));
+        assert_eq!(permits.keys, [[2; PUBLIC_LEN]], "the first one was left");
+        permits.learn(&joined(&[2]));
+        assert_eq!(permits.keys, [[2; PUBLIC_LEN]], "managers that agree have one key");
+        permits.learn(&joined(&[3, 4, 5, 6, 7, 8]));
+        assert_eq!(permits.keys.len(), KEYS_MAX);
+        let mut odd = joined(&[9]);
+        odd.permit_keys.push(vec![9; PUBLIC_LEN - 1]);
+        permits.learn(&odd);
+        assert_eq!(permits.keys, [[9; PUBLIC_LEN]]);
+        permits.learn(&joined(&[]));
+        assert_eq!(permits.keys, [[0; PUBLIC_LEN]; 0], "one that signs nothing permits nothing");
     }
 }

@@ -262,6 +262,13 @@ impl Table {
     }
 
     fn replanned(&mut self, replanned: api::Replanned) {
+        let response_id = replanned.response_id;
+        self.follow_plan(replanned);
+        // The permit names the data channel of the path before.
+        self.ask_permit(response_id);
+    }
+
+    fn follow_plan(&mut self, replanned: api::Replanned) {
         if let Some(held) = self.held.get_mut(&replanned.response_id) {
             tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
             let before = held.lease.channel.take();

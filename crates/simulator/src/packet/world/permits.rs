@@ -7,8 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_types::{DataId, ObjectId, Time};
 use polycast_wire::permit::{
-    self, Authority, CLOCKS_DIFFER_S, Call, HASH_LEN, NameHashes, NameTree, Permit, SIGNATURE_LEN,
-    ShownPermit,
+    self, Authority, CLOCKS_DIFFER_S, Call, HASH_LEN, NameHashes, NameTree, PERMIT_LIFE_MAX_S, Permit,
+    SIGNATURE_LEN, ShownPermit,
 };
 
 type Hash = [u8; HASH_LEN];
@@ -16,7 +16,7 @@ type Hash = [u8; HASH_LEN];
 /// What the clock of the manager says when a run begins.
 const BEGUN_UNIX_S: u64 = 1_800_000_000;
 /// Permits are good for so long.
-const GOOD_FOR_S: u64 = 3_600;
+const GOOD_FOR_S: u64 = PERMIT_LIFE_MAX_S;
 /// The attacker, by the name that the manager knows.
 const ATTACKER: &str = "one of its own";
 
