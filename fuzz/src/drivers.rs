@@ -28,9 +28,11 @@ fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
         && let Some((frame, rest)) = left.split_at_checked(len)
     {
         let control = match Control::parse(frame) {
-            Ok(Control::Upstream { .. }) => Control::Upstream { address: NOWHERE.0, port: NOWHERE.1 },
-            Ok(Control::Speaker { member, .. }) => {
-                Control::Speaker { member, address: NOWHERE.0, port: NOWHERE.1 }
+            Ok(Control::Upstream { name, .. }) => {
+                Control::Upstream { address: NOWHERE.0, port: NOWHERE.1, name }
+            }
+            Ok(Control::Speaker { member, name, .. }) => {
+                Control::Speaker { member, address: NOWHERE.0, port: NOWHERE.1, name }
             }
             Ok(Control::Hello(hello)) => Control::Hello(Hello { handle, ..hello }),
             Ok(other) => other,

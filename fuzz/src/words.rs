@@ -205,7 +205,7 @@ impl<'a> Words<'a> {
                 Control::PtchData { sn: self.number(near), payload }
             }
             6 | 7 => Control::DataFnsd { position: self.number(near) },
-            8 | 9 => Control::Upstream { address: self.array(), port: self.small(9) as u16 },
+            8 | 9 => Control::Upstream { address: self.array(), port: self.small(9) as u16, name: None },
             10 => Control::Finished,
             11 => Control::Alive,
             12 => Control::Channel {
@@ -213,9 +213,12 @@ impl<'a> Words<'a> {
                 outer_len: 4 * self.below(3) as u8,
             },
             13 | 14 => Control::Gather { own: self.small(4), members: self.members(4) },
-            15 | 16 => {
-                Control::Speaker { member: self.small(4), address: self.array(), port: self.small(2) as u16 }
-            }
+            15 | 16 => Control::Speaker {
+                member: self.small(4),
+                address: self.array(),
+                port: self.small(2) as u16,
+                name: None,
+            },
             17 => {
                 let (block_bytes, credits) = (1 + self.below(9), 1 + self.below(9) as u32);
                 Control::Trees { count: 1, block_bytes, credits, retry_ms: 0, overtaken: 3, progress_ms: 100 }

@@ -277,6 +277,12 @@ impl Security {
     pub fn client(&self) -> Arc<ClientConfig> {
         self.ends().client
     }
+
+    /// Whether ends show certificates, which have names; those that share a secret have none.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        matches!(&*self.0, Source::Files(..))
+    }
 }
 
 impl Read {

@@ -232,6 +232,8 @@ pub enum Control<'a> {
         address: [u8; 4],
         /// TCP port.
         port: u16,
+        /// Where ends show certificates: the name of the receiver there; none where the source itself is there.
+        name: Option<&'a str>,
     },
     /// Receiver: the upstream failed.
     UpstreamLost,
@@ -322,6 +324,8 @@ pub enum Control<'a> {
         address: [u8; 4],
         /// TCP port.
         port: u16,
+        /// Where ends show certificates: the name of the receiver there.
+        name: Option<&'a str>,
     },
     /// Receiver to its rack's speaker, as the first frame: which receiver it is.
     Member {
@@ -453,10 +457,9 @@ impl<'a> Control<'a> {
                 out.extend_from_slice(proof);
             }
             Control::DataFnsd { position } => emit_numbers(12, &[*position], out),
-            Control::Upstream { address, port } => {
+            Control::Upstream { address, port, name } => {
                 out.u8(13);
-                out.extend_from_slice(address);
-                out.u16(*port);
+                put_end(address, *port, *name, out);
             }
             Control::UpstreamLost => out.u8(14),
             Control::Fetch { handle, ticket, have } => {
@@ -511,11 +514,10 @@ impl<'a> Control<'a> {
                 out.u32(*own);
                 put_members(members, out);
             }
-            Control::Speaker { member, address, port } => {
+            Control::Speaker { member, address, port, name } => {
                 out.u8(31);
                 out.u32(*member);
-                out.extend_from_slice(address);
-                out.u16(*port);
+                put_end(address, *port, *name, out);
             }
             Control::Member { handle, member, ticket } => {
                 out.extend_from_slice(&[32, VERSION]);
@@ -580,7 +582,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         10 => Control::PtchData { sn: r.u64()?, payload: r.take(r.0.len())? },
         11 => Control::DataRcvd { patched_bytes: r.u64()?, proof: r.array()? },
         12 => Control::DataFnsd { position: r.u64()? },
-        13 => Control::Upstream { address: r.array()?, port: r.u16()? },
+        13 => Control::Upstream { address: r.array()?, port: r.u16()?, name: take_name(r)? },
         14 => Control::UpstreamLost,
         15 => {
             version(r)?;
@@ -623,7 +625,10 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             Control::Join { proof: r.array()?, hello: take_hello(r)? }
         }
         30 => Control::Gather { own: r.u32()?, members: take_members(r)? },
-        31 => Control::Speaker { member: r.u32()?, address: r.array()?, port: r.u16()? },
+        31 => {
+            let member = r.u32()?;
+            Control::Speaker { member, address: r.array()?, port: r.u16()?, name: take_name(r)? }
+        }
         32 => {
             version(r)?;
             Control::Member { handle: Handle(r.u64()?), member: r.u32()?, ticket: r.array()? }
@@ -663,6 +668,20 @@ fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
         window_bytes: r.u64()?,
         serve_port: r.u16()?,
     })
+}
+
+/// Where another receiver is, and its name, if that is said.
+fn put_end(address: &[u8; 4], port: u16, name: Option<&str>, out: &mut Vec<u8>) {
+    out.extend_from_slice(address);
+    out.u16(port);
+    if let Some(name) = name {
+        out.text(name, NAME_LEN_MAX);
+    }
+}
+
+/// A name at the end of a frame, where there is one.
+fn take_name<'a>(r: &mut Reader<'a>) -> Result<Option<&'a str>, WireError> {
+    if r.0.is_empty() { Ok(None) } else { r.text(NAME_LEN_MAX).map(Some) }
 }
 
 fn put_offered(offered: &Offered<'_>, out: &mut Vec<u8>) {

@@ -249,7 +249,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::PtchData { sn: C, payload: b"payload" },
         Control::DataRcvd { patched_bytes: D, proof: hash(0x50) },
         Control::DataFnsd { position: B },
-        Control::Upstream { address: ADDRESS, port: PORT },
+        Control::Upstream { address: ADDRESS, port: PORT, name: None },
         Control::UpstreamLost,
         Control::Fetch { handle, ticket: hash(0x40), have: vec![A..B, C..E] },
         Control::Group { index: F, payload: b"group" },
@@ -273,7 +273,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Alive,
         Control::Channel { channel: (ADDRESS, PORT), outer_len: 24 },
         Control::Gather { own: 3, members: vec![SHORT, OTHER] },
-        Control::Speaker { member: SHORT, address: ADDRESS, port: PORT },
+        Control::Speaker { member: SHORT, address: ADDRESS, port: PORT, name: None },
         Control::Member { handle, member: OTHER, ticket: hash(0x50) },
         Control::Rack(vec![4, SHORT]),
         Control::RackReq(vec![C..D, E..F]),
@@ -310,6 +310,9 @@ fn control_frames_are_as_kept() {
     // Both values of what is a flag or may be left out.
     packets.push(frame("ROUTE-open", Control::Route { tree: 7, begins: None, hops: &[] }));
     packets.push(frame("HAVE-nothing", Control::Have(vec![])));
+    let (address, port, name) = (ADDRESS, PORT, Some("gpu-1"));
+    packets.push(frame("UPSTREAM-named", Control::Upstream { address, port, name }));
+    packets.push(frame("SPEAKER-named", Control::Speaker { member: SHORT, address, port, name }));
     let invite = Control::Invite {
         address: ADDRESS,
         port: 1,

@@ -10,6 +10,7 @@ use super::{Change, Receivers, SourceSpec, Steering};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, keyed_hash};
 use polycast_net::object::ObjectSource;
+use polycast_net::tls::Security;
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
     Entry, Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input,
@@ -125,8 +126,8 @@ pub(super) struct Session {
     offer: Option<OfferWords>,
     /// The key of the offer, where it has a code.
     pairing: Option<Pairing>,
-    /// Connections are sealed.
-    sealed: bool,
+    /// How connections are sealed, if they are.
+    security: Option<Security>,
     /// What challenges are made of.
     secret: Salt,
     wrong_codes: u32,
@@ -189,7 +190,7 @@ impl Session {
                 OfferWords { name: spec.name.clone(), host: host_name(), object_len: spec.source.len() }
             }),
             pairing: entrance.pairing,
-            sealed: entrance.security.is_some(),
+            security: entrance.security,
             secret: fresh_salt(),
             wrong_codes: 0,
         }
@@ -321,6 +322,12 @@ impl Session {
     /// What a receiver has said of itself.
     pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
         self.guests.get(&guest).copied()
+    }
+
+    /// The name of a receiver for others that connect to it: where ends show certificates, they look whether it is the one.
+    pub(super) fn name_to_tell(&self, guest: GuestId) -> Option<String> {
+        self.security.as_ref().filter(|security| security.has_names())?;
+        self.roster.entry(guest).map(|entry| entry.name.clone())
     }
 
     /// Connections that stand and have been welcomed.
@@ -465,7 +472,7 @@ impl Session {
 
     /// The object's name and length for those who are to know them.
     pub(super) fn shown(&self, to_member: bool) -> (&str, u64) {
-        let is_secret = self.sealed && !to_member;
+        let is_secret = self.security.is_some() && !to_member;
         let words = self.offer.as_ref().filter(|_| !is_secret);
         words.map_or(("", 0), |words| (&words.name, words.object_len))
     }

@@ -348,9 +348,11 @@ impl Run {
                 GuestOutput::Resume => self.looked(),
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
                 // Only the last one counts: to try one that does not answer takes a while.
-                GuestOutput::Fetch { address, port } => upstream = Some((address, port).into()),
+                GuestOutput::Fetch { address, port, .. } => upstream = Some((address, port).into()),
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
-                GuestOutput::Follow { member, address, port } => self.follow(member, (address, port).into()),
+                GuestOutput::Follow { member, address, port, .. } => {
+                    self.follow(member, (address, port).into());
+                }
                 GuestOutput::Alone => self.leave_rack(),
                 GuestOutput::Ended(End::Done) => return Ok(self.received()),
                 GuestOutput::Ended(end) => {

@@ -587,8 +587,9 @@ impl Run {
             Some(peer) => self.session.guest(guest_of(peer)).and_then(|guest| guest.serve),
         };
         if let Some(SocketAddr::V4(address)) = serve {
-            let control = Control::Upstream { address: address.ip().octets(), port: address.port() };
-            self.session.tell(guest_of(peer), &control);
+            let name = upstream.and_then(|upstream| self.session.name_to_tell(guest_of(upstream)));
+            let (address, port, name) = (address.ip().octets(), address.port(), name.as_deref());
+            self.session.tell(guest_of(peer), &Control::Upstream { address, port, name });
         }
     }
 

@@ -155,6 +155,8 @@ pub enum Output {
         address: [u8; 4],
         /// TCP port.
         port: u16,
+        /// The name of the receiver there, if the source has said one.
+        name: Option<String>,
     },
     /// Speak for these receivers of the rack.
     Speak {
@@ -171,6 +173,8 @@ pub enum Output {
         address: [u8; 4],
         /// Its TCP port.
         port: u16,
+        /// Its name, if the source has said one.
+        name: Option<String>,
     },
     /// Speak for itself, and for no other.
     Alone,
@@ -364,20 +368,22 @@ impl Guest {
             Control::Channel { channel, outer_len } => {
                 self.outputs.push_back(Output::Channel { channel, outer_len });
             }
-            Control::Upstream { address, port } => {
+            Control::Upstream { address, port, name } => {
                 self.chained = true;
                 self.complain_at = None;
                 self.outputs.push_back(Output::Alone);
                 if !self.is_committed() {
-                    self.outputs.push_back(Output::Fetch { address, port });
+                    let name = name.map(ToString::to_string);
+                    self.outputs.push_back(Output::Fetch { address, port, name });
                 }
             }
             Control::Gather { own, ref members } if self.may_share() => {
                 self.outputs.push_back(Output::Speak { own, members: members.clone() });
             }
             Control::Speaker { port: 0, .. } => self.outputs.push_back(Output::Alone),
-            Control::Speaker { member, address, port } if self.may_share() => {
-                self.outputs.push_back(Output::Follow { member, address, port });
+            Control::Speaker { member, address, port, name } if self.may_share() => {
+                let name = name.map(ToString::to_string);
+                self.outputs.push_back(Output::Follow { member, address, port, name });
             }
             _ => {}
         }

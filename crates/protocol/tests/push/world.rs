@@ -228,7 +228,7 @@ impl World {
             self.tell(speaker, &Control::Gather { own: speaker, members: others.to_vec() });
             for member in others {
                 let port = speaker as u16 + 1;
-                self.tell(*member, &Control::Speaker { member: *member, address: [0; 4], port });
+                self.tell(*member, &Control::Speaker { member: *member, address: [0; 4], port, name: None });
             }
         }
     }

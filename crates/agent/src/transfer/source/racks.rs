@@ -26,9 +26,11 @@ impl Run {
             let numbers = members.iter().map(|member| member.0).collect();
             self.machine.handle(self.now(), Input::Rack { speaker, members: members.clone() });
             self.session.tell(guest_of(speaker), &Control::Gather { own: speaker.0, members: numbers });
+            let name = self.session.name_to_tell(guest_of(speaker));
             for member in members {
-                let (address, port) = (address.ip().octets(), address.port());
-                self.session.tell(guest_of(member), &Control::Speaker { member: member.0, address, port });
+                let (address, port, name) = (address.ip().octets(), address.port(), name.as_deref());
+                let told = Control::Speaker { member: member.0, address, port, name };
+                self.session.tell(guest_of(member), &told);
             }
         }
     }

@@ -122,7 +122,7 @@ impl Sender {
                 if peer.spoken_by == Some(id) {
                     peer.speak_for_itself();
                 }
-                let control = Control::Speaker { member: member.0, address: [0; 4], port: 0 };
+                let control = Control::Speaker { member: member.0, address: [0; 4], port: 0, name: None };
                 self.outputs.push_back(Output::Control { peer: member, control });
             }
         }

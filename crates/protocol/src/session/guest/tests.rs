@@ -188,10 +188,10 @@ fn no_source_asks_for_patience_without_end() {
 #[test]
 fn one_that_is_done_stays_while_it_is_needed() {
     let mut guest = running();
-    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
     assert_eq!(
         outputs(&mut guest, ms(2)),
-        [Output::Alone, Output::Fetch { address: [10, 0, 0, 1], port: 5 }]
+        [Output::Alone, Output::Fetch { address: [10, 0, 0, 1], port: 5, name: None }]
     );
     guest.handle(ms(3), Input::Committed);
     outputs(&mut guest, ms(3));
@@ -212,7 +212,7 @@ fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
         if serves {
             guest.handle(ms(2), Input::Serves(true));
         } else {
-            hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+            hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
         }
         guest.handle(ms(4_000), Input::Committed);
         outputs(&mut guest, ms(4_000));
@@ -226,7 +226,7 @@ fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
 #[test]
 fn a_lost_upstream_is_complained_of_a_little_later_and_once() {
     let mut guest = running();
-    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
     outputs(&mut guest, ms(2));
     guest.handle(ms(10), Input::UpstreamGone);
     assert!(outputs(&mut guest, ms(59)).is_empty());
@@ -234,7 +234,7 @@ fn a_lost_upstream_is_complained_of_a_little_later_and_once() {
     assert!(outputs(&mut guest, ms(200)).is_empty());
     // Another upstream settles it.
     guest.handle(ms(210), Input::UpstreamGone);
-    hear(&mut guest, ms(220), &Control::Upstream { address: [10, 0, 0, 2], port: 5 });
+    hear(&mut guest, ms(220), &Control::Upstream { address: [10, 0, 0, 2], port: 5, name: Some("b") });
     outputs(&mut guest, ms(220));
     assert!(outputs(&mut guest, ms(400)).is_empty());
 }
@@ -242,16 +242,19 @@ fn a_lost_upstream_is_complained_of_a_little_later_and_once() {
 #[test]
 fn racks_are_for_those_on_the_data_channel() {
     let speak = Control::Gather { own: 1, members: vec![2, 3] };
-    let follow = Control::Speaker { member: 1, address: [10, 0, 0, 9], port: 4 };
+    let follow = Control::Speaker { member: 1, address: [10, 0, 0, 9], port: 4, name: Some("c") };
     let mut guest = running();
     hear(&mut guest, ms(2), &speak);
     hear(&mut guest, ms(2), &follow);
     let said = outputs(&mut guest, ms(2));
     assert_eq!(said[0], Output::Speak { own: 1, members: vec![2, 3] });
-    assert_eq!(said[1], Output::Follow { member: 1, address: [10, 0, 0, 9], port: 4 });
-    hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: [0; 4], port: 0 });
+    assert_eq!(
+        said[1],
+        Output::Follow { member: 1, address: [10, 0, 0, 9], port: 4, name: Some("c".into()) }
+    );
+    hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: [0; 4], port: 0, name: None });
     assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone]);
-    hear(&mut guest, ms(3), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    hear(&mut guest, ms(3), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
     outputs(&mut guest, ms(3));
     hear(&mut guest, ms(4), &speak);
     hear(&mut guest, ms(4), &follow);
@@ -265,8 +268,13 @@ fn frame() -> impl Strategy<Value = Control<'static>> {
         Just(Control::Finished),
         Just(Control::Alive),
         Just(Control::Have(core::iter::once(0..3).collect())),
-        any::<u16>().prop_map(|port| Control::Upstream { address: [127, 0, 0, 1], port }),
-        any::<u16>().prop_map(|port| Control::Speaker { member: 1, address: [127, 0, 0, 1], port }),
+        any::<u16>().prop_map(|port| Control::Upstream { address: [127, 0, 0, 1], port, name: None }),
+        any::<u16>().prop_map(|port| Control::Speaker {
+            member: 1,
+            address: [127, 0, 0, 1],
+            port,
+            name: None
+        }),
         any::<u32>().prop_map(|own| Control::Gather { own, members: vec![own] }),
         any::<u8>().prop_map(|outer_len| Control::Channel { channel: ([239, 0, 0, 2], 9), outer_len }),
     ]

@@ -135,7 +135,8 @@ impl World {
         node.links += 1;
         let links = node.links;
         node.machine.handle(self.now, ReceiverInput::Chained);
-        let place = bytes(&Control::Upstream { address: [0; 4], port: upstream.map_or(0, |up| up as u16) });
+        let port = upstream.map_or(0, |up| up as u16);
+        let place = bytes(&Control::Upstream { address: [0; 4], port, name: None });
         self.hear(peer, &Control::parse(&place).unwrap());
         self.wakes.insert(Some(peer), self.now);
         if upstream.is_some_and(|upstream| self.closed.contains(&upstream)) {

@@ -124,11 +124,11 @@ impl Cluster {
             GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
             GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
-            GuestOutput::Fetch { address, port } => {
+            GuestOutput::Fetch { address, port, .. } => {
                 self.fetch_from(net, transfer, receiver, (address, port));
             }
             GuestOutput::Speak { own, members } => self.speak(net, transfer, receiver, (own, members)),
-            GuestOutput::Follow { member, address, port } => {
+            GuestOutput::Follow { member, address, port, .. } => {
                 self.follow(net, transfer, receiver, (member, address, port));
             }
             GuestOutput::Alone => self.leave_rack(net, transfer, receiver),

@@ -415,7 +415,12 @@ impl Cluster {
                 .map(|conn| (push.receivers[conn.receiver as usize].node, conn.serve_port)),
         };
         if let Some((node, port)) = place {
-            self.tell(net, transfer, peer, &Control::Upstream { address: address_of(node), port });
+            self.tell(
+                net,
+                transfer,
+                peer,
+                &Control::Upstream { address: address_of(node), port, name: None },
+            );
         }
     }
 
@@ -704,7 +709,7 @@ impl Cluster {
             let gather = Control::Gather { own, members: others.to_vec() };
             self.tell(net, transfer, StreamId(own), &gather);
             for &member in others {
-                let told = Control::Speaker { member, address, port: receiver_port(transfer) };
+                let told = Control::Speaker { member, address, port: receiver_port(transfer), name: None };
                 self.tell(net, transfer, StreamId(member), &told);
             }
         }
