@@ -138,13 +138,14 @@ async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Securi
         folder,
         managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
         name: name.clone(),
+        manager: config.manager_name.clone(),
     });
     let security = match &enrolment {
         Some(enrolment) => {
             let token = config.token.as_ref().and_then(|token| token.parse().ok());
             Some(enrolment.enrol(token.as_ref()).await?)
         }
-        None => config.identity_files().security_of(&name)?,
+        None => config.identity_files().security_of(&name, &config.manager_name)?,
     };
     Ok((enrolment, security))
 }
@@ -233,7 +234,7 @@ impl Agent {
         let (listener, place) = wish.listen(interface.address).map_err(refused)?;
         tracing::info!(interface = %interface.name, address = %interface.address, "the agent's transfers go by");
         let me = Identity { name: name.clone(), place: watch::Sender::new(place) };
-        let link = ManagerLink::new(&config.manager, me, sealing.security())?;
+        let link = ManagerLink::new(&config.manager, me, (sealing.security(), &config.manager_name))?;
         let shared = Arc::new(Shared {
             name,
             moved: invite::Moved::default(),

@@ -7,7 +7,7 @@ mod tokens;
 pub use tokens::{Standing, TokenError, TokenInfo};
 
 use polycast_net::seal::Secret;
-use polycast_net::tls::{TlsFiles, pin_of_pem};
+use polycast_net::tls::{MANAGER, TlsFiles, pin_of_pem};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
@@ -63,6 +63,11 @@ pub enum AuthorityError {
     /// No certificate can be for this name.
     #[error("'{0}' cannot be in a certificate: take letters, digits, dots and hyphens, and no address")]
     Name(String),
+    /// An agent with this certificate would be a manager to all others.
+    #[error(
+        "'{MANAGER}' is the name of managers: no agent gets a certificate for it, give the agent another one"
+    )]
+    Managers,
     /// What is to be certified is no key.
     #[error("the certificate request is wrong: {0}")]
     Request(String),
@@ -179,11 +184,17 @@ impl Authority {
         Ok(signed.map_err(|error| AuthorityError::Request(error.to_string()))?.pem())
     }
 
+    /// Whether agents can have this name.
+    fn check_agent(name: &str) -> Result<(), AuthorityError> {
+        if name == MANAGER { Err(AuthorityError::Managers) } else { Ok(()) }
+    }
+
     /// The certificate of an agent of this name that asks with this request.
     ///
     /// # Errors
-    /// The name or the request is none.
+    /// The name or the request is none, or the name is that of managers.
     pub fn certify(&self, name: &str, request: &[u8]) -> Result<String, AuthorityError> {
+        Self::check_agent(name)?;
         let request = CertificateSigningRequestParams::from_der(&request.into());
         let request = request.map_err(|error| AuthorityError::Request(error.to_string()))?;
         // Of what it asks for only the key is taken.
@@ -199,7 +210,7 @@ impl Authority {
         let files =
             TlsFiles { ca: file("ca.pem"), cert: file("manager.pem"), key: file("manager.key"), crl: None };
         let key = pair()?;
-        let certificate = self.certificate("manager", &key)?;
+        let certificate = self.certificate(MANAGER, &key)?;
         write(&files.key, &key.serialize_pem())?;
         // Agents with a token know the authority by its pin: it comes with the chain.
         write(&files.cert, &format!("{certificate}{}", self.pem))?;

@@ -3,7 +3,7 @@
 use crate::audit::AuditSettings;
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
-use polycast_net::tls::{ForeignServer, IdentityFiles};
+use polycast_net::tls::{ForeignServer, IdentityFiles, MANAGER};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -37,6 +37,8 @@ pub struct ManagerConfig {
     /// Lists (PEM) of certificates that the authorities have revoked: agents that show one are let in no more, and taken out of
     /// what runs.
     pub tls_crl: Option<PathBuf>,
+    /// The DNS name by which agents know managers: it is in the certificate of each manager, and in no agent's.
+    pub manager_name: String,
     /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
     /// that come with a token.
     pub ca: Option<PathBuf>,
@@ -253,6 +255,7 @@ impl Default for ManagerConfig {
             tls_cert: None,
             tls_key: None,
             tls_crl: None,
+            manager_name: MANAGER.into(),
             ca: None,
             insecure: false,
             http: None,
@@ -395,6 +398,11 @@ impl ManagerConfig {
             if value == 0 {
                 return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
             }
+        }
+        if self.ca.is_some() && self.manager_name != MANAGER {
+            let reason =
+                format!("managers with an authority of their own (ca) are called '{MANAGER}': leave it out");
+            return Err(SettingsError::Value { setting: "manager-name", reason });
         }
         if !(60..=PERMIT_LIFE_MAX_S).contains(&self.permit_s) {
             let reason = format!("it must be 60 to {PERMIT_LIFE_MAX_S}");
@@ -564,7 +572,8 @@ mod tests {
             (DATACAST.replace("'c']", "'a']"), "the host 'a' is named twice"),
             (DATACAST.replace("bcube:2,2", "ring:5"), "'datacast.network'"),
             (DATACAST.replace("1gbit", "0"), "line"),
-            (DATACAST.replace("10.0.0.2:7403", "there"), "line"),
+            (DATACAST.replace("10.0.0.2:7403", "there"), "'there' is neither HOST:PORT"),
+            (DATACAST.replace("10.0.0.2:7403", "@10.0.0.2:7403"), "nor NAME@HOST:PORT"),
             (format!("{DATACAST}credits = 0\n"), "'datacast.credits'"),
             (format!("{DATACAST}payload-bytes = 0\n"), "'datacast.payload-bytes'"),
             (format!("{DATACAST}trees-max = 0\n"), "'datacast.trees-max'"),
@@ -791,6 +800,10 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
+            (
+                "ca = '/x'\nmanager-name = 'm'",
+                "'manager-name' is wrong: managers with an authority of their own",
+            ),
             ("permit-s = 59", "'permit-s' is wrong: it must be 60 to 900"),
             ("audit-log-max = '1kB'", "'audit-log-max'"),
             ("audit-logs-kept = 1001", "'audit-logs-kept'"),

@@ -328,7 +328,7 @@ impl AsyncWrite for Visitor {
 mod tests {
     use super::*;
     use polycast_net::seal::Secret;
-    use polycast_net::tls::SealError;
+    use polycast_net::tls::{Expected, SealError};
     use polycast_testing::HANG;
     use tokio::time::Instant;
     use tokio_stream::StreamExt;
@@ -402,7 +402,8 @@ mod tests {
         door.security = Some(ours.clone());
         let remark = Remark::default();
 
-        let mut plain = Talk::connect(&address.to_string(), None, &remark).await.unwrap();
+        let any = Expected::Sharer;
+        let mut plain = Talk::connect(&address.to_string(), None, &any, &remark).await.unwrap();
         plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         let visitor = unhurried(&mut door).await;
         assert!(ends(visitor).await.to_string().contains("does not seal its connections"));
@@ -416,7 +417,7 @@ mod tests {
 
         let text = address.to_string();
         let other = Security::shared(&Secret::fresh());
-        let (refused, visitor) = tokio::join!(Talk::connect(&text, Some(&other), &remark), async {
+        let (refused, visitor) = tokio::join!(Talk::connect(&text, Some(&other), &any, &remark), async {
             ends(unhurried(&mut door).await).await
         });
         assert!(refused.is_err() && visitor.to_string().contains("both need the same one"), "{visitor}");
@@ -424,7 +425,7 @@ mod tests {
 
         let (talk, read) = tokio::join!(
             async {
-                let mut talk = Talk::connect(&text, Some(&ours), &remark).await.unwrap();
+                let mut talk = Talk::connect(&text, Some(&ours), &any, &remark).await.unwrap();
                 talk.write_all(b"x").await.unwrap();
                 talk.flush().await.unwrap();
                 talk

@@ -125,7 +125,7 @@ impl Manager {
     pub async fn bind(config: ManagerConfig) -> Result<Self, ManagerError> {
         config.check()?;
         let (authority, security) = match &config.ca {
-            None => (None, config.identity().security()?),
+            None => (None, config.identity().security_of_manager(&config.manager_name)?),
             Some(_) if config.identity() != IdentityFiles::default() => {
                 return Err(ManagerError::TwoIdentities);
             }

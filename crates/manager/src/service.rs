@@ -40,6 +40,8 @@ pub(crate) struct Service {
     joined: api::Joined,
     /// Where agents reach this manager.
     address: String,
+    /// What managers are called in certificates.
+    manager_name: String,
 }
 
 impl Service {
@@ -52,7 +54,7 @@ impl Service {
             ..Default::default()
         };
         let address = config.etcd.advertise.clone().unwrap_or_else(|| config.listen.to_string());
-        Service { role, around, joined, address }
+        Service { role, around, joined, address, manager_name: config.manager_name.clone() }
     }
 
     /// What an agent is told that is let in.
@@ -60,6 +62,21 @@ impl Service {
         let key = self.around.guard().signer().map(|key| key.public().to_vec());
         let now_unix_s = self.around.wall_ns() / 1_000_000_000;
         api::Joined { permit_keys: key.into_iter().collect(), now_unix_s, ..self.joined.clone() }
+    }
+
+    /// Whether an agent may join by this name: it is one in its certificate, and that is none of a manager, as which it could take
+    /// the place of this one.
+    fn check_name(&self, guest: &Guest, name: &str) -> Result<(), String> {
+        let names = guest.names();
+        names.check(name).map_err(|error| error.to_string())?;
+        match names {
+            PeerNames::Only(own) if own.contains(&self.manager_name) => Err(format!(
+                "the certificate of '{}' is a manager's too, since it is for '{}': give the agent one of its own",
+                Printable(name),
+                self.manager_name
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it may ask: connections outlive certificates that are revoked.
@@ -100,13 +117,12 @@ impl Manager for Service {
         let join = convert::join(join, from)?;
         if let Some(guest) = &guest {
             known(guest)?;
-            let named = guest.names().check(&join.agent.name);
-            named.map_err(|error| {
+            self.check_name(guest, &join.agent.name).map_err(|reason| {
                 self.around.guard().refuse(
                     Refused::Join,
-                    json!({ "agent": join.agent.name, "from": from, "reason": error.to_string() }),
+                    json!({ "agent": join.agent.name, "from": from, "reason": reason }),
                 );
-                Refusal::new(Kind::Invalid, error.to_string())
+                Refusal::new(Kind::Invalid, reason)
             })?;
         }
         let member = Member {

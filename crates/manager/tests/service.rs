@@ -13,7 +13,7 @@ use polycast_api::manager::{
 };
 use polycast_manager::authority::Authority;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
-use polycast_net::tls::{JoinToken, Remark, Talk};
+use polycast_net::tls::{Expected, JoinToken, MANAGER, Remark, Security, Talk, TlsFiles};
 use polycast_testing::{HANG, free_port};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -584,7 +584,9 @@ async fn stranger(address: String, pin: String) -> tonic::transport::Channel {
     let connector = tower::service_fn(move |_| {
         let (address, pin) = (address.clone(), pin.clone());
         async move {
-            Talk::connect_pinned(&address, &pin, &Remark::default()).await.map(hyper_util::rt::TokioIo::new)
+            let expected = Expected::Manager(MANAGER.into());
+            let talk = Talk::connect_pinned(&address, &pin, &expected, &Remark::default()).await;
+            talk.map(hyper_util::rt::TokioIo::new)
         }
     });
     let endpoint = tonic::transport::Endpoint::from_static("http://manager");
@@ -660,5 +662,57 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let enrolled = AuthorityClient::new(channel).enroll(request).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate request is wrong"));
     authority.redeem(&token, "a").unwrap();
+    manager.stop().await;
+}
+
+/// An agent whose certificate could be a manager's is turned away, also where it joins by another name in it.
+#[tokio::test]
+async fn a_managers_certificate_lets_no_agent_in() {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let mut own = CertificateParams::default();
+    own.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = file("ca", own.self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(own, key);
+    let member = |file_name: &str, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let cert = file(&format!("{file_name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+        let key = file(&format!("{file_name}.key"), key.serialize_pem());
+        TlsFiles { ca: ca.clone(), cert, key, crl: None }
+    };
+    let TlsFiles { ca, cert, key, .. } = member("manager", &["manager"]);
+    let [ca, cert, key] = [ca, cert, key].map(|path| path.display().to_string());
+    let settings = format!("{PATIENT}tls-ca = '{ca}'\ntls-cert = '{cert}'\ntls-key = '{key}'");
+    let manager = Running::start(&settings).await;
+    for (file, names, says) in [
+        ("both", &["a", "manager"][..], "the certificate of 'a' is a manager's too"),
+        ("other", &["b"], "the certificate of 'a' is for 'b'"),
+    ] {
+        let security = Security::files(member(file, names)).unwrap();
+        let address = manager.address.to_string();
+        let connector = tower::service_fn(move |_| {
+            let (address, security) = (address.clone(), security.clone());
+            async move {
+                let expected = Expected::Manager(MANAGER.into());
+                let talk = Talk::connect(&address, Some(&security), &expected, &Remark::default()).await;
+                talk.map(hyper_util::rt::TokioIo::new)
+            }
+        });
+        let endpoint = tonic::transport::Endpoint::from_static("http://manager");
+        let client = ManagerClient::new(endpoint.connect_with_connector(connector).await.unwrap());
+        let refused = Session::open(&client, join("a")).await.err().expect("it is turned away");
+        assert!(refused.message().contains(says), "{refused}");
+    }
     manager.stop().await;
 }

@@ -1,6 +1,6 @@
 //! Control frames over TCP, sealed or plain, without blocking.
 
-use crate::tls::{Binding, PeerNames, Pipe, SealError, Security};
+use crate::tls::{Binding, Expected, PeerNames, Pipe, SealError, Security};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -132,8 +132,8 @@ impl FrameStream {
         }
     }
 
-    /// Connects, waiting at most `timeout`; sealed where there is `security`. The other end's key is looked at with the first
-    /// frame.
+    /// Connects, waiting at most `timeout`; where there is `security`, sealed, and to the end that is expected. The other end's key or
+    /// certificate is looked at with the first frame.
     ///
     /// # Errors
     /// No process listens there, or no answer came in time.
@@ -141,8 +141,9 @@ impl FrameStream {
         address: SocketAddr,
         timeout: Duration,
         security: Option<&Security>,
+        expected: &Expected,
     ) -> Result<Self, FrameError> {
-        Self::connect_unless(address, timeout, security, &|| false)
+        Self::connect_unless(address, timeout, (security, expected), &|| false)
     }
 
     /// The same; it is given up as soon as `ends` says so.
@@ -152,13 +153,13 @@ impl FrameStream {
     pub fn connect_unless(
         address: SocketAddr,
         timeout: Duration,
-        security: Option<&Security>,
+        (security, expected): (Option<&Security>, &Expected),
         ends: &dyn Fn() -> bool,
     ) -> Result<Self, FrameError> {
         let stream = open(address, timeout, ends)?;
         let Some(security) = security else { return Ok(Self::new(stream)?) };
         prepare(&stream)?;
-        Ok(Self::over(Pipe::connected(stream, security)?))
+        Ok(Self::over(Pipe::connected(stream, security, expected)?))
     }
 
     /// Whether what comes over it is from one that has shown its key, and no third machine can read it.
@@ -473,7 +474,7 @@ mod tests {
         let outcome = loop {
             let looks = std::cell::Cell::new(0);
             let ends = || looks.replace(looks.get() + 1) >= 3;
-            match FrameStream::connect_unless(address, 10 * HANG, None, &ends) {
+            match FrameStream::connect_unless(address, 10 * HANG, (None, &Expected::Sharer), &ends) {
                 Ok(stream) => taken.push(stream),
                 Err(error) => break error,
             }
@@ -556,7 +557,7 @@ mod tests {
         let security = Security::shared(&crate::seal::Secret::fresh());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut near = FrameStream::connect(address, HANG, Some(&security)).unwrap();
+        let mut near = FrameStream::connect(address, HANG, Some(&security), &Expected::Sharer).unwrap();
         let mut far = FrameStream::stranger(listener.accept().unwrap().0, Some(security)).unwrap();
         near.send(&Control::Alive).unwrap();
         while !matches!(far.next_frame(), Ok(Some(Control::Alive))) {
@@ -584,7 +585,7 @@ mod tests {
         let payload: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         let sent = payload.clone();
         let writer = std::thread::spawn(move || {
-            let mut stream = FrameStream::connect(address, HANG, None).unwrap();
+            let mut stream = FrameStream::connect(address, HANG, None, &Expected::Sharer).unwrap();
             for index in 0..40 {
                 stream.send(&Control::Group { index, payload: &sent[..index as usize * 7_000] }).unwrap();
                 stream.send(&Control::Alive).unwrap();

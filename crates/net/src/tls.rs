@@ -1,8 +1,8 @@
 //! Sealed connections: TLS 1.3 in which both ends show a key or a certificate.
 //!
 //! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of keys of it, and
-//! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes
-//! over the connection stays sealed even if the secret is found out later.
+//! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these, and the one that
+//! connects says which end it expects. What goes over the connection stays sealed even if the secret is found out later.
 
 mod blocking;
 mod date;
@@ -21,7 +21,7 @@ pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
-pub use peer::{OtherName, PeerNames, Shown};
+pub use peer::{Expected, MANAGER, OtherEnd, OtherName, PeerNames, Shown};
 pub use stream::Binding;
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
@@ -31,8 +31,8 @@ pub use token::{JoinToken, NoToken, pin_of_pem};
 use crate::seal::Secret;
 use files::{Stamp, Verifiers};
 use rustls::{
-    AlertDescription, CertRevocationListError, CertificateError, ClientConfig, Error, PeerIncompatible,
-    ServerConfig,
+    AlertDescription, CertRevocationListError, CertificateError, ClientConfig, Error, OtherError,
+    PeerIncompatible, ServerConfig,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +57,9 @@ pub enum SealError {
     /// Its certificate is of no use.
     #[error("the other end's certificate is not accepted: {0}")]
     Certificate(String),
+    /// It is another one than this end connects to.
+    #[error(transparent)]
+    OtherEnd(#[from] OtherEnd),
     /// It has refused our certificate.
     #[error("the other end does not accept this end's certificate: {0}")]
     RefusedCertificate(&'static str),
@@ -103,6 +106,10 @@ fn of_certificate(error: CertificateError) -> SealError {
         CertificateError::ApplicationVerificationFailure => return SealError::OtherKey,
         // An authority can have the name of another one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => return SealError::ForeignCertificate,
+        CertificateError::Other(OtherError(other)) => match other.downcast_ref::<OtherEnd>() {
+            Some(end) => return end.clone().into(),
+            None => other.to_string(),
+        },
         CertificateError::ExpiredContext { time, not_after } => format!(
             "it was valid until {}, and by the clock of this machine it is {}: renew it, or set the clock",
             Utc(not_after.as_secs()),
@@ -272,10 +279,15 @@ impl Security {
         self.ends().server
     }
 
-    /// How this end connects.
+    /// How this end connects to the one that it expects.
     #[must_use]
-    pub fn client(&self) -> Arc<ClientConfig> {
-        self.ends().client
+    pub fn client(&self, expected: &Expected) -> Arc<ClientConfig> {
+        let Ends { client, verifiers, .. } = self.ends();
+        // All that share a secret show the same key.
+        let Some(verifiers) = verifiers else { return client };
+        let mut client = ClientConfig::clone(&client);
+        client.dangerous().set_certificate_verifier(verifiers.expecting(expected));
+        Arc::new(client)
     }
 
     /// Whether ends show certificates, which have names; those that share a secret have none.

@@ -2,7 +2,7 @@
 
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
-use polycast_net::tls::{PeerNames, SealError, Security, TlsFiles};
+use polycast_net::tls::{Expected, IdentityFiles, OtherEnd, PeerNames, SealError, Security, TlsFiles};
 use polycast_testing::HANG;
 use polycast_wire::control::Control;
 use rcgen::{
@@ -96,10 +96,20 @@ fn read(stream: &mut FrameStream) -> Result<PeerNames, FrameError> {
     }
 }
 
-/// Lets one end connect to the other one; each says a word.
+/// Lets one end connect to the other one, which has this name; each says a word.
 fn meet(
     client: &Security,
     server: &Security,
+    name: &str,
+) -> (Result<PeerNames, FrameError>, Result<PeerNames, FrameError>) {
+    meet_expected(client, server, &Expected::Member(name.to_string()))
+}
+
+/// The same where this end is expected.
+fn meet_expected(
+    client: &Security,
+    server: &Security,
+    expected: &Expected,
 ) -> (Result<PeerNames, FrameError>, Result<PeerNames, FrameError>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -113,7 +123,7 @@ fn meet(
         stream.part(HANG);
         heard
     });
-    let mut stream = FrameStream::connect(address, HANG, Some(client)).unwrap();
+    let mut stream = FrameStream::connect(address, HANG, Some(client), expected).unwrap();
     stream.send(&Control::Alive).unwrap();
     let heard = read(&mut stream);
     drop(stream);
@@ -136,21 +146,22 @@ fn members_of_one_authority_meet_and_know_each_others_names() {
     let uri = "spiffe://example.org/polycast/agent/b";
     spiffe.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
     let b = authority.issue(folder.path(), spiffe);
-    let (of_b, of_a) = meet(&Security::files(a).unwrap(), &Security::files(b).unwrap());
+    let (of_b, of_a) = meet(&Security::files(a).unwrap(), &Security::files(b).unwrap(), "b");
     let (of_a, of_b) = (of_a.unwrap(), of_b.unwrap());
     assert_eq!(of_a, PeerNames::Only(vec!["a".into()]));
     assert!(of_b.allow("b") && of_b.allow("b.example.org") && !of_b.allow("a"));
     let said = of_a.check("c").unwrap_err().to_string();
     assert!(said.contains("the certificate of 'c' is for 'a'"), "{said}");
     let shared = Security::shared(&Secret::fresh());
-    assert_eq!(meet(&shared, &shared).0.unwrap(), PeerNames::Any);
+    assert_eq!(meet(&shared, &shared, "b").0.unwrap(), PeerNames::Any);
+    assert_eq!(meet_expected(&shared, &shared, &Expected::Sharer).0.unwrap(), PeerNames::Any);
 }
 
 #[test]
 fn who_is_of_another_authority_is_not_let_in_and_both_hear_why() {
     let (_a, a) = Authority::new().member("a");
     let (_b, b) = Authority::new().member("b");
-    let (client, server) = meet(&Security::files(a.clone()).unwrap(), &Security::files(b).unwrap());
+    let (client, server) = meet(&Security::files(a.clone()).unwrap(), &Security::files(b).unwrap(), "b");
     assert_eq!(sealing(client), SealError::ForeignCertificate);
     let said = sealing(server).to_string();
     assert!(said.contains("no authority that the other end trusts has issued it"), "{said}");
@@ -158,9 +169,78 @@ fn who_is_of_another_authority_is_not_let_in_and_both_hear_why() {
     // One end has a key, and the other one a certificate.
     let (certificate, key) = (Security::files(a).unwrap(), Security::shared(&Secret::fresh()));
     for (client, server) in [(&certificate, &key), (&key, &certificate)] {
-        let (client, server) = meet(client, server);
+        let (client, server) = meet(client, server, "b");
         assert_eq!((sealing(client), sealing(server)), (SealError::OtherKind, SealError::OtherKind));
     }
+}
+
+/// A member of the same authority is not the manager, and not another member: nothing is said to it.
+#[test]
+fn one_that_connects_takes_the_end_that_it_expects_alone() {
+    let authority = Authority::new();
+    let of = |name: &str| {
+        let (folder, files) = authority.member(name);
+        (folder, Security::files(files).unwrap())
+    };
+    let [(_a, a), (_x, x), (_manager, manager)] = ["a", "x", "manager"].map(of);
+    let expected = Expected::Manager("manager".into());
+    assert!(meet_expected(&a, &manager, &expected).0.is_ok());
+    let (client, server) = meet_expected(&a, &x, &expected);
+    let said = sealing(client).to_string();
+    assert!(said.contains("the other end is no manager: its certificate is for 'x'"), "{said}");
+    assert!(matches!(sealing(server), SealError::RefusedCertificate(_)), "it has heard no frame");
+    let other = Expected::Manager("head.example.org".into());
+    let said = sealing(meet_expected(&a, &manager, &other).0).to_string();
+    assert!(said.contains("has the DNS name 'head.example.org'"), "{said}");
+
+    let said = sealing(meet(&a, &x, "b").0).to_string();
+    assert!(said.contains("the certificate of 'b' is for 'x'"), "{said}");
+    let unnamed = sealing(meet_expected(&a, &x, &Expected::Sharer).0);
+    assert_eq!(unnamed, SealError::OtherEnd(OtherEnd::Unnamed));
+
+    // An agent that is called so by its SPIFFE identity is no manager.
+    let folder = tempfile::tempdir().unwrap();
+    let mut spiffe = params("y");
+    let uri = "spiffe://example.org/polycast/agent/manager";
+    spiffe.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
+    let spiffe = Security::files(authority.issue(folder.path(), spiffe)).unwrap();
+    let said = sealing(meet_expected(&a, &spiffe, &expected).0).to_string();
+    assert!(said.contains("no manager: its certificate is for 'y', 'manager'"), "{said}");
+}
+
+/// A manager has the managers' name in its certificate, and an agent has it not.
+#[test]
+fn a_manager_and_an_agent_begin_with_certificates_of_their_own_kind_only() {
+    let authority = Authority::new();
+    let own = |params: CertificateParams| {
+        let folder = tempfile::tempdir().unwrap();
+        let TlsFiles { ca, cert, key, .. } = authority.issue(folder.path(), params);
+        let (tls_ca, tls_cert, tls_key) = (Some(ca), Some(cert), Some(key));
+        (folder, IdentityFiles { tls_ca, tls_cert, tls_key, ..IdentityFiles::default() })
+    };
+    let mut both = params("gpu-1");
+    both.subject_alt_names.push(SanType::DnsName("manager".try_into().unwrap()));
+    let [(_agent, agent), (_manager, manager), (_both, both)] =
+        [params("gpu-1"), params("manager"), both].map(own);
+    assert!(agent.security_of("gpu-1", "manager").is_ok() && manager.security_of_manager("manager").is_ok());
+    let said = both.security_of("gpu-1", "manager").unwrap_err().to_string();
+    assert!(said.contains("the certificate of 'gpu-1' is a manager's too"), "{said}");
+    assert!(both.security_of("gpu-1", "head").is_ok(), "managers are called otherwise there");
+    let said = agent.security_of_manager("manager").unwrap_err().to_string();
+    assert!(said.contains("is for 'gpu-1'") && said.contains("the DNS name 'manager' only"), "{said}");
+}
+
+#[test]
+fn a_certificate_with_many_names_is_named_by_some() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let mut many = params("h0");
+    let more = (1..1_000).map(|n| SanType::DnsName(format!("h{n}").try_into().unwrap()));
+    many.subject_alt_names.extend(more);
+    let (_a, a) = authority.member("a");
+    let many = Security::files(authority.issue(folder.path(), many)).unwrap();
+    let said = sealing(meet(&Security::files(a).unwrap(), &many, "b").0).to_string();
+    assert!(said.contains("is for 'h0', 'h1', 'h2', 'h3' and 996 more") && said.len() < 300, "{said}");
 }
 
 #[test]
@@ -208,24 +288,25 @@ fn files_that_change_hold_for_new_connections() {
     let (folder, b) = authority.member("b");
     let (a, b) =
         (Security::files(a).unwrap(), Security::files(b.clone()).map(|security| (security, b)).unwrap());
-    assert!(meet(&a, &b.0).0.unwrap().allow("b"));
+    assert!(meet(&a, &b.0, "b").0.unwrap().allow("b"));
     authority.issue(folder.path(), params("c"));
-    assert!(meet(&a, &b.0).0.unwrap().allow("c"), "the new certificate is shown");
+    assert!(meet(&a, &b.0, "c").0.unwrap().allow("c"), "the new certificate is shown");
     // One that is written half leaves the one before it.
     fs::write(&b.1.cert, "-----BEGIN CERTIFICATE-----\nMII").unwrap();
-    assert!(meet(&a, &b.0).0.unwrap().allow("c"));
+    assert!(meet(&a, &b.0, "c").0.unwrap().allow("c"));
     // One that has run out meanwhile is refused by those who connect.
     let mut old = params("c");
     old.not_after = (SystemTime::now() - HOUR).into();
     authority.issue(folder.path(), old);
-    assert!(meet(&a, &b.0).0.unwrap().allow("c"), "it is not taken up either");
+    assert!(meet(&a, &b.0, "c").0.unwrap().allow("c"), "it is not taken up either");
 }
 
-/// Two ends that are connected: the one that has connected, and the one that has answered.
-fn connected(client: &Security, server: &Security) -> (FrameStream, FrameStream) {
+/// Two ends that are connected: the one that has connected, and the one of this name that has answered.
+fn connected(client: &Security, server: &Security, name: &str) -> (FrameStream, FrameStream) {
+    let expected = Expected::Member(name.to_string());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut client = FrameStream::connect(address, HANG, Some(client)).unwrap();
+    let mut client = FrameStream::connect(address, HANG, Some(client), &expected).unwrap();
     let mut server = FrameStream::stranger(listener.accept().unwrap().0, Some(server.clone())).unwrap();
     client.send(&Control::Alive).unwrap();
     let answering = std::thread::spawn(move || {
@@ -265,7 +346,7 @@ fn a_revoked_certificate_is_refused_and_ends_what_is_connected() {
         Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap()
     };
     let [a, b, c] = [member(0, "a"), member(1, "b"), member(2, "c")];
-    let ((to_b, of_b), (to_c, mut of_c)) = (connected(&a, &b), connected(&a, &c));
+    let ((to_b, of_b), (to_c, mut of_c)) = (connected(&a, &b, "b"), connected(&a, &c, "c"));
     authority.revoke(&list, &[2]);
     assert!(end_of(to_b).to_string().contains("its authority has revoked it"));
     drop(of_b);
@@ -274,15 +355,15 @@ fn a_revoked_certificate_is_refused_and_ends_what_is_connected() {
     std::thread::sleep(Duration::from_millis(1_100));
     of_c.send(&Control::Alive).unwrap();
     read(&mut to_c).unwrap();
-    for (here, there) in [meet(&a, &b), {
-        let (b, a) = meet(&b, &a);
+    for (here, there) in [meet(&a, &b, "b"), {
+        let (b, a) = meet(&b, &a, "a");
         (a, b)
     }] {
         let [here, there] = [sealing(here).to_string(), sealing(there).to_string()];
         assert!(here.contains("its authority has revoked it"), "{here}");
         assert!(there.contains("it has been revoked: get another one"), "{there}");
     }
-    assert!(meet(&a, &c).0.unwrap().allow("c"));
+    assert!(meet(&a, &c, "c").0.unwrap().allow("c"));
 
     // Where there are lists, each authority needs one.
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use common::{Place, end, noise, polycast};
 use polycast_net::frames::FrameStream;
 use polycast_net::permit::{Group, PermitKey};
 use polycast_net::seal::Secret;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_testing::{HANG, until};
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::Control;
@@ -33,7 +33,8 @@ fn cluster(settings: &str, names: &[&str]) -> (Cluster, String) {
 /// Calls an agent to a transfer as a member with the cluster's key does; gives why it does not come.
 fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<String> {
     let security = Security::shared(&Secret::read(Path::new(key)).unwrap());
-    let mut stream = FrameStream::connect(agent.parse().unwrap(), HANG, Some(&security)).unwrap();
+    let agent = agent.parse().unwrap();
+    let mut stream = FrameStream::connect(agent, HANG, Some(&security), &Expected::Sharer).unwrap();
     let invite = Control::Invite {
         address: [127, 0, 0, 1],
         port: 9,

@@ -6,7 +6,7 @@ use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
-use polycast_net::tls::{IdentityFiles, JoinToken};
+use polycast_net::tls::{IdentityFiles, JoinToken, MANAGER};
 use polycast_types::parse_bytes;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -29,6 +29,8 @@ pub struct AgentConfig {
     /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`; of several managers all, with
     /// commas between them.
     pub manager: String,
+    /// The DNS name in the certificates of managers, where agents show certificates.
+    pub manager_name: String,
     /// This host's name in the cluster; without one the host's own.
     pub name: Option<String>,
     /// The interface that carries the transfers, by name or IPv4 address; without one that of the default
@@ -94,6 +96,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         AgentConfig {
             manager: String::new(),
+            manager_name: MANAGER.into(),
             name: None,
             interface: None,
             store: None,
@@ -155,15 +158,8 @@ impl AgentConfig {
                 return wrong("manager", reason);
             }
         }
-        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
         let name = self.resolved_name();
-        if name.is_empty() || name.len() > 255 || name == "all" || name.starts_with('.') || name.contains(odd)
-        {
-            let reason = format!(
-                "'{name}' cannot be an agent's name: take letters without spaces, commas or slashes, and not 'all'"
-            );
-            return wrong("name", reason);
-        }
+        self.check_name(&name)?;
         if let Some(token) = &self.token
             && let Err(error) = token.parse::<JoinToken>()
         {
@@ -204,6 +200,27 @@ impl AgentConfig {
             }
         }
         Ok(())
+    }
+
+    /// Whether an agent can have this name.
+    fn check_name(&self, name: &str) -> Result<(), SettingsError> {
+        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
+        let shows_certificate = self.tls_cert.is_some() || self.resolved_identity(name).is_some();
+        let reason = if name.is_empty()
+            || name.len() > 255
+            || name == "all"
+            || name.starts_with('.')
+            || name.contains(odd)
+        {
+            format!(
+                "'{name}' cannot be an agent's name: take letters without spaces, commas or slashes, and not 'all'"
+            )
+        } else if shows_certificate && name == self.manager_name {
+            format!("'{name}' is what certificates call managers: give the agent another name (--name)")
+        } else {
+            return Ok(());
+        };
+        Err(SettingsError::Value { setting: "name", reason })
     }
 
     /// How the agent proves its name.
@@ -330,6 +347,18 @@ mod tests {
             ("manager = 'a:1'\nname = 'a b'", "'a b'"),
             ("manager = 'a:1'\nname = '../x'", "'../x'"),
             ("manager = 'a:1'\nname = 'all'", "not 'all'"),
+            (
+                "manager = 'a:1'\nname = 'manager'\ntls-cert = 'c'",
+                "'manager' is what certificates call managers",
+            ),
+            (
+                "manager = 'a:1'\nname = 'manager'\nidentity = 'd'",
+                "'manager' is what certificates call managers",
+            ),
+            (
+                "manager = 'a:1'\nname = 'm'\nmanager-name = 'm'\ntls-cert = 'c'",
+                "give the agent another name",
+            ),
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
             ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),

@@ -6,7 +6,7 @@ use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Refusal, innermost};
 use polycast_api::manager::authority_client::AuthorityClient;
 use polycast_api::manager::{EnrollRequest, EnrollResponse};
-use polycast_net::tls::{IdentityFiles, JoinToken, Remark, SealError, Security, Talk, pin_of_pem};
+use polycast_net::tls::{Expected, IdentityFiles, JoinToken, Remark, SealError, Security, Talk, pin_of_pem};
 use rcgen::{CertificateParams, KeyPair};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -52,6 +52,8 @@ pub(super) struct Enrolment {
     pub folder: PathBuf,
     pub managers: Vec<String>,
     pub name: String,
+    /// What managers are called in certificates.
+    pub manager: String,
 }
 
 impl Enrolment {
@@ -71,7 +73,7 @@ impl Enrolment {
 
     /// The agent's certificate: the one that is there, where it holds, or one for the token.
     pub(super) async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
-        let wrong = match self.files().security_of(&self.name) {
+        let wrong = match self.files().security_of(&self.name, &self.manager) {
             Ok(Some(security)) => return Ok(security),
             Ok(None) => String::new(),
             Err(error) => error.to_string(),
@@ -80,7 +82,7 @@ impl Enrolment {
             return Err(EnrolError::NoToken { folder: self.folder.clone(), reason: wrong }.into());
         };
         self.ask(Asking::Token(token)).await?;
-        let security = self.files().security_of(&self.name)?;
+        let security = self.files().security_of(&self.name, &self.manager)?;
         Ok(security.expect("all files are named"))
     }
 
@@ -114,7 +116,7 @@ impl Enrolment {
         };
         let mut reason = String::new();
         for manager in &self.managers {
-            match asking.ask(manager, request.clone()).await {
+            match asking.ask((manager, &self.manager), request.clone()).await {
                 Ok(response) => return self.keep(&response, &key.serialize_pem()),
                 Err(Silence::Refused(why)) => return Err(EnrolError::Refused(why)),
                 Err(Silence::Away(why)) => reason = format!("{manager}: {why}"),
@@ -171,10 +173,15 @@ impl Asking<'_> {
         }
     }
 
-    async fn ask(&self, manager: &str, request: EnrollRequest) -> Result<EnrollResponse, Silence> {
+    /// Asks the manager at this address, which has to have this name.
+    async fn ask(
+        &self,
+        (manager, name): (&str, &str),
+        request: EnrollRequest,
+    ) -> Result<EnrollResponse, Silence> {
         let remark = Remark::default();
         let asked = tokio::time::timeout(ANSWER_TIMEOUT, async {
-            let channel = self.connect(manager, &remark).await?;
+            let channel = self.connect((manager, name), &remark).await?;
             let answer = AuthorityClient::new(channel).enroll(request).await;
             let answer = answer.map_err(|status| match Refusal::from_status(&status) {
                 Some(refusal) => Silence::Refused(refusal.message),
@@ -205,21 +212,22 @@ impl Asking<'_> {
         }
     }
 
-    async fn connect(&self, manager: &str, remark: &Remark) -> Result<Channel, Silence> {
+    async fn connect(&self, (manager, name): (&str, &str), remark: &Remark) -> Result<Channel, Silence> {
         let away = |error: tonic::transport::Error| Silence::Away(innermost(&error));
         let endpoint = Endpoint::from_shared(format!("http://{manager}")).map_err(away)?;
         let (manager, remark) = (manager.to_string(), remark.clone());
+        let expected = Expected::Manager(name.to_string());
         let (security, pin) = match self {
             Asking::Token(token) => (None, Some(token.pin.clone())),
             Asking::Certificate(security) => (Some((*security).clone()), None),
         };
         let connector = tower::service_fn(move |_| {
-            let (manager, remark) = (manager.clone(), remark.clone());
+            let (manager, remark, expected) = (manager.clone(), remark.clone(), expected.clone());
             let (security, pin) = (security.clone(), pin.clone());
             async move {
                 let talk = match &pin {
-                    Some(pin) => Talk::connect_pinned(&manager, pin, &remark).await,
-                    None => Talk::connect(&manager, security.as_ref(), &remark).await,
+                    Some(pin) => Talk::connect_pinned(&manager, pin, &expected, &remark).await,
+                    None => Talk::connect(&manager, security.as_ref(), &expected, &remark).await,
                 };
                 talk.map(TokioIo::new)
             }

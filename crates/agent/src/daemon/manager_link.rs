@@ -26,7 +26,7 @@ use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentId, AgentMessage, ManagerMessage};
 use polycast_api::settings::SettingsError;
-use polycast_net::tls::{Remark, SealError, Security, Talk};
+use polycast_net::tls::{Expected, Remark, SealError, Security, Talk};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,6 +80,8 @@ pub(crate) struct ManagerLink(Arc<Inner>);
 struct Inner {
     managers: Vec<(String, Endpoint)>,
     security: Option<Security>,
+    /// What the other end of a sealed connection has to be: a manager, by its name.
+    expected: Expected,
     me: Identity,
     incarnation: u64,
     next_request: AtomicU64,
@@ -107,8 +109,13 @@ impl Remarks {
 }
 
 impl ManagerLink {
-    /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`; nothing is sent yet.
-    pub(crate) fn new(managers: &str, me: Identity, security: Option<Security>) -> Result<Self, AgentError> {
+    /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`, and then to those of this name; nothing is
+    /// sent yet.
+    pub(crate) fn new(
+        managers: &str,
+        me: Identity,
+        (security, name): (Option<Security>, &str),
+    ) -> Result<Self, AgentError> {
         let endpoint = |manager: &str| {
             let wrong = |error: tonic::transport::Error| SettingsError::Value {
                 setting: "manager",
@@ -133,6 +140,7 @@ impl ManagerLink {
                 .map(|manager| endpoint(manager.trim()))
                 .collect::<Result<_, _>>()?,
             security,
+            expected: Expected::Manager(name.to_string()),
             me,
             incarnation,
             next_request: AtomicU64::new(1),
@@ -266,10 +274,10 @@ impl ManagerLink {
     async fn connect(&self, remark: &Remark) -> Result<Channel, Fault> {
         let at = self.table().manager % self.0.managers.len();
         let (manager, endpoint) = self.0.managers[at].clone();
-        let (security, remark) = (self.0.security.clone(), remark.clone());
+        let (ends, remark) = ((self.0.security.clone(), self.0.expected.clone()), remark.clone());
         let connector = tower::service_fn(move |_| {
-            let (manager, security, remark) = (manager.clone(), security.clone(), remark.clone());
-            async move { Talk::connect(&manager, security.as_ref(), &remark).await.map(TokioIo::new) }
+            let (manager, (security, expected), remark) = (manager.clone(), ends.clone(), remark.clone());
+            async move { Talk::connect(&manager, security.as_ref(), &expected, &remark).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector));
         match connecting.await {
@@ -506,7 +514,7 @@ mod tests {
     fn link(managers: &str) -> ManagerLink {
         let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
         let me = Identity { name: "a".into(), place: watch::Sender::new(place) };
-        ManagerLink::new(managers, me, None).unwrap()
+        ManagerLink::new(managers, me, (None, "manager")).unwrap()
     }
 
     /// The end of one address can be another address: only the whole one names the leader.

@@ -261,6 +261,7 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
 mod tests {
     use super::*;
     use polycast_net::seal::Secret;
+    use polycast_net::tls::Expected;
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
     #[test]
@@ -285,7 +286,8 @@ mod tests {
             let remark = polycast_net::tls::Remark::default();
             let heard = async {
                 let name = address.to_string();
-                let mut talk = polycast_net::tls::Talk::connect(&name, security, &remark).await?;
+                let mut talk =
+                    polycast_net::tls::Talk::connect(&name, security, &Expected::Sharer, &remark).await?;
                 talk.write_all(order.as_bytes()).await?;
                 let mut line = String::new();
                 tokio::io::BufReader::new(talk).read_line(&mut line).await?;

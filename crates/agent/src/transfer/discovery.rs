@@ -9,7 +9,7 @@ use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sealing, recei
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::interface;
 use polycast_net::port_in_use::PortInUse;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_net::udp::Beacon;
 use polycast_protocol::session::{Offer, Why};
 use polycast_types::{Duration, Handle, Printable, Time, format_bytes};
@@ -600,7 +600,8 @@ fn ask(
     security: Option<&Security>,
     (within, cancel): (Duration, &AtomicBool),
 ) -> Result<Announced, TransferError> {
-    let mut stream = connect(address, within, security, cancel)?;
+    // An offer's code or key says whose it is: its source has no name.
+    let mut stream = connect(address, within, (security, &Expected::Sharer), cancel)?;
     let nonce = fresh_salt();
     question(&mut stream, &Control::Ask { handle, nonce }, (within, cancel), |offered| Announced {
         address,
@@ -692,7 +693,8 @@ mod tests {
                 stream.send(&Control::Offered(offered)).unwrap();
                 stream.finish();
             });
-            let mut stream = FrameStream::connect(address, polycast_testing::HANG, None).unwrap();
+            let mut stream =
+                FrameStream::connect(address, polycast_testing::HANG, None, &Expected::Sharer).unwrap();
             let key = Pairing::matching(&code, handle, &sign).expect("the same code");
             let patience = (Duration(polycast_testing::HANG.as_nanos() as u64), &AtomicBool::new(false));
             let proof = pair(&mut stream, &key, (handle, "me"), patience);

@@ -119,7 +119,7 @@ impl Calls {
                     let shown = permission.as_ref().map(|permission| permission.show(&name)).transpose();
                     let answer = shown
                         .map_err(NotJoining::Refuses)
-                        .and_then(|shown| invite(address, &invitation, shown, security.as_ref()));
+                        .and_then(|shown| invite((&name, address), &invitation, shown, security.as_ref()));
                     if sender.send((name, answer)).is_err() {
                         return;
                     }

@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::permit::KeptPermit;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_types::{Handle, ObjectId, Printable};
 use polycast_wire::control::{Control, Hash};
 use polycast_wire::permit::ShownPermit;
@@ -74,9 +74,9 @@ pub(crate) enum NotJoining {
     Refuses(String),
 }
 
-/// Invites the agent at `address`; an error says why it does not join.
+/// Invites the agent of this name at `address`; an error says why it does not join.
 pub(crate) fn invite(
-    address: SocketAddr,
+    (name, address): (&str, SocketAddr),
     invitation: &Invitation,
     permit: Option<ShownPermit<'_>>,
     security: Option<&Security>,
@@ -87,7 +87,8 @@ pub(crate) fn invite(
     let failed = |error: FrameError| {
         NotJoining::Unreachable(format!("its agent at {address} cannot be reached: {error}"))
     };
-    let mut stream = FrameStream::connect(address, TIMEOUT, security).map_err(failed)?;
+    let expected = Expected::Member(name.to_string());
+    let mut stream = FrameStream::connect(address, TIMEOUT, security, &expected).map_err(failed)?;
     stream
         .send(&Control::Invite {
             address: source.ip().octets(),
@@ -149,7 +150,7 @@ mod tests {
             object_len: 5,
             root: Some([6; 32]),
         };
-        (invite(address, &invitation, None, None), agent.join().unwrap())
+        (invite(("b", address), &invitation, None, None), agent.join().unwrap())
     }
 
     /// Whatever an agent answers, the source goes on with the others.
@@ -166,7 +167,7 @@ mod tests {
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
         let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
-        let why = invite(address, &invitation, None, None).unwrap_err();
+        let why = invite(("b", address), &invitation, None, None).unwrap_err();
         let said = |why: &str| why.ends_with("cannot be reached: malformed packet");
         assert!(matches!(&why, NotJoining::Unreachable(why) if said(why)), "{why:?}");
         drop(agent.join().unwrap());

@@ -8,7 +8,7 @@ use super::error::TransferError;
 use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_protocol::session::{
     ANSWER_WITHIN, End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer,
 };
@@ -57,7 +57,8 @@ impl Link {
         let security = spec.security()?;
         let within = spec.options.answer_within;
         let begun = clock.now();
-        let mut stream = connect(address, within, security.as_ref(), &spec.cancel)?;
+        let expected = spec.expected();
+        let mut stream = connect(address, within, (security.as_ref(), &expected), &spec.cancel)?;
         let round_trip = Duration::from_nanos(clock.now().since(begun).0);
         let proof = match &spec.rendezvous {
             Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) if security.is_none() => {
@@ -257,16 +258,16 @@ impl Link {
     }
 }
 
-/// Connects to a source.
+/// Connects to a source, which has to be the one that is expected.
 pub(super) fn connect(
     address: SocketAddr,
     within: polycast_types::Duration,
-    security: Option<&Security>,
+    (security, expected): (Option<&Security>, &Expected),
     cancel: &AtomicBool,
 ) -> Result<FrameStream, TransferError> {
     let within = Duration::from_nanos(within.0);
     let ends = || cancel.load(Ordering::Relaxed);
-    FrameStream::connect_unless(address, within, security, &ends).map_err(|error| match error {
+    FrameStream::connect_unless(address, within, (security, expected), &ends).map_err(|error| match error {
         FrameError::Io(_) if ends() => TransferError::Cancelled,
         FrameError::Io(source) => TransferError::Unreachable { address, source },
         error => TransferError::Unusable(error.to_string()),

@@ -67,7 +67,7 @@ pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, R
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::priority::Dscp;
 use polycast_net::store::{MoreRoom, PartFile};
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
 use polycast_types::{Duration, Handle, ModificationTime, ObjectId, PullTuning, Rate};
@@ -363,6 +363,20 @@ pub struct ReceiverSpec {
 }
 
 impl ReceiverSpec {
+    /// Which end the source has to be.
+    fn expected(&self) -> Expected {
+        match self.called.as_ref().and_then(|called| called.permitted.as_ref()) {
+            Some(permitted) => Expected::Member(permitted.source.clone()),
+            // An offer's source, and one in this process, is known by the secret that it shares: it has no name.
+            None => Expected::Sharer,
+        }
+    }
+
+    /// Which end has to be where the source says that the receiver of this name is; without a name it is the source itself.
+    fn named(&self, name: Option<String>) -> Expected {
+        name.map_or_else(|| self.expected(), Expected::Member)
+    }
+
     /// Holds a root hash against what this end was called for.
     fn check_root(&self, root: &Hash) -> Result<(), TransferError> {
         self.called.as_ref().map_or(Ok(()), |called| called.check_root(root))

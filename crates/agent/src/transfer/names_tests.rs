@@ -1,19 +1,20 @@
 //! An end that shows a certificate is a receiver by a name in it, and by no other.
 
 use super::session_tests::{Source, hello, patient, start_as};
-use super::{Options, Sealing};
+use super::{Called, Options, Permitted, ReceiverSpec, Rendezvous, Sealing, Sink, receive};
 use polycast_net::frames::FrameStream;
-use polycast_net::tls::{Security, TlsFiles};
+use polycast_net::tls::{Expected, Security, TlsFiles};
 use polycast_testing::HANG;
-use polycast_types::Duration;
+use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::control::Control;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fs::{self, Permissions};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Members of one cluster, each with a certificate for its name.
+/// Members of one cluster, each with a certificate for its name, or for several with commas between them.
 pub(super) fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security); N] {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -23,7 +24,8 @@ pub(super) fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security);
     names.map(|name| {
         let folder = tempfile::tempdir().unwrap();
         let [ca, cert, key] = ["ca", "cert", "key"].map(|file| folder.path().join(file));
-        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        let mut params =
+            CertificateParams::new(name.split(',').map(String::from).collect::<Vec<_>>()).unwrap();
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let own = KeyPair::generate().unwrap();
@@ -51,7 +53,7 @@ fn answer(stream: &mut FrameStream) -> Option<String> {
 }
 
 pub(super) fn connect(address: SocketAddr, as_who: &Security) -> FrameStream {
-    FrameStream::connect(address, HANG, Some(as_who)).unwrap()
+    FrameStream::connect(address, HANG, Some(as_who), &Expected::Member("source".into())).unwrap()
 }
 
 /// Comes to a source by this name; gives the connection, and what it says.
@@ -80,7 +82,8 @@ fn misnamed(pulled: bool, join_timeout: Duration, [source, a, c]: [&Security; 3]
 /// A member that takes another's name has no place, and the report does not say that no receiver came.
 #[test]
 fn a_receiver_has_the_name_in_its_certificate() {
-    let [(_source, source), (_a, a), (_c, c)] = members(["source", "a", "c"]);
+    // The agents that the source calls show its own certificate.
+    let [(_source, source), (_a, a), (_c, c)] = members(["source,a,b", "a", "c"]);
     for pulled in [false, true] {
         // The source waits until the end for one that never comes: no longer than the others need on this machine.
         let error = [1, 4, 16, 64]
@@ -92,4 +95,46 @@ fn a_receiver_has_the_name_in_its_certificate() {
             "{error}"
         );
     }
+}
+
+/// What a receiver hears that its permit sends to "source", where another member has taken that one's address.
+fn misled(receiver: &Security, member: &Security) -> (String, bool) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let member = member.clone();
+    let answering = std::thread::spawn(move || {
+        let mut stream = FrameStream::stranger(listener.accept().unwrap().0, Some(member)).unwrap();
+        // Whether HELLO comes.
+        while let Ok(frame) = stream.next_frame().map(|frame| frame.is_some()) {
+            if frame || stream.fill().is_err() {
+                return frame;
+            }
+            stream.wait(HANG).unwrap();
+        }
+        false
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let permitted = Permitted { source: "source".into(), name: "object".into(), channel: ([0; 4], 0) };
+    let called =
+        Called { object: ObjectId::default(), object_len: 5, root: None, permitted: Some(permitted) };
+    let spec = ReceiverSpec {
+        name: "a".into(),
+        rendezvous: Rendezvous::At(address, Handle(1)),
+        called: Some(called),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::Raw(folder.path().join("object")),
+        options: Options { sealing: Sealing::By(receiver.clone()), ..patient() },
+        cancel: Arc::default(),
+    };
+    let said = receive(spec, &mut |_| {}).unwrap_err().to_string();
+    (said, answering.join().unwrap())
+}
+
+/// A member that has taken the source's address is not the source: it hears no frame, and none of its bytes come.
+#[test]
+fn a_source_has_the_name_in_the_permit() {
+    let [(_a, a), (_x, x)] = members(["a", "x"]);
+    let (said, has_heard) = misled(&a, &x);
+    assert!(said.contains("the certificate of 'source' is for 'x'"), "{said}");
+    assert!(!has_heard);
 }

@@ -22,7 +22,7 @@ use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::port_in_use::PortInUse;
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::store::PartFile;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
@@ -348,10 +348,12 @@ impl Run {
                 GuestOutput::Resume => self.looked(),
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
                 // Only the last one counts: to try one that does not answer takes a while.
-                GuestOutput::Fetch { address, port, .. } => upstream = Some((address, port).into()),
+                GuestOutput::Fetch { address, port, name } => {
+                    upstream = Some(((address, port).into(), self.spec.named(name)));
+                }
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
-                GuestOutput::Follow { member, address, port, .. } => {
-                    self.follow(member, (address, port).into());
+                GuestOutput::Follow { member, address, port, name } => {
+                    self.follow(member, (address, port).into(), &self.spec.named(name));
                 }
                 GuestOutput::Alone => self.leave_rack(),
                 GuestOutput::Ended(End::Done) => return Ok(self.received()),
@@ -365,8 +367,8 @@ impl Run {
                 }
             }
         }
-        if let Some(address) = upstream {
-            self.fetch_from(address);
+        if let Some((address, expected)) = upstream {
+            self.fetch_from(address, &expected);
         }
         Ok(None)
     }
@@ -753,7 +755,7 @@ impl Run {
     }
 
     /// Begins to fetch over TCP what is still missing.
-    fn fetch_from(&mut self, address: SocketAddr) {
+    fn fetch_from(&mut self, address: SocketAddr, expected: &Expected) {
         self.machine.handle(self.clock.now(), Input::Chained);
         tracing::info!(%address, "fetching over the TCP chain");
         let groups = self.offer.geometry.groups();
@@ -762,7 +764,8 @@ impl Run {
         let have = verified.collect::<RangeSet>().iter().take(FETCH_RANGES_MAX).collect();
         let (within, cancel) = (self.link.patience(FETCH_WITHIN), &self.spec.cancel);
         let ends = || cancel.load(Ordering::Relaxed);
-        let connected = FrameStream::connect_unless(address, within, self.security.as_ref(), &ends);
+        let connected =
+            FrameStream::connect_unless(address, within, (self.security.as_ref(), expected), &ends);
         let fetching = connected.and_then(|mut stream| {
             let ticket = ticket_for(&mut stream, self.secret.as_ref(), within)?;
             stream.send(&Control::Fetch { handle: self.handle, ticket, have })?;

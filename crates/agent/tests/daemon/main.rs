@@ -3,6 +3,7 @@
 mod classes;
 mod eviction;
 mod fills;
+mod impostors;
 mod leader;
 mod memory;
 mod real;

@@ -11,6 +11,7 @@ use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
 use polycast_net::store::{PartFile, Placing, StoreError};
+use polycast_net::tls::Expected;
 use polycast_testing::HANG;
 use polycast_types::{AppId, Duration as Span, Handle};
 use polycast_wire::control::Control;
@@ -204,7 +205,8 @@ impl Engine for FakeEngine {
 }
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
-    let mut stream = FrameStream::connect(address, HANG, None).map_err(|e| e.to_string())?;
+    let mut stream =
+        FrameStream::connect(address, HANG, None, &Expected::Sharer).map_err(|e| e.to_string())?;
     let frame = Control::Invite {
         address: [127, 0, 0, 1],
         port: 9,

@@ -93,8 +93,9 @@ impl Authority {
     /// A new token for an agent of this name.
     ///
     /// # Errors
-    /// No certificate can be for the name, or the token cannot be written.
+    /// No certificate of an agent can be for the name, or the token cannot be written.
     pub fn new_token(&self, name: &str, span: Duration) -> Result<JoinToken, AuthorityError> {
+        Self::check_agent(name)?;
         // What could not be certified needs no token.
         self.certificate(name, &super::pair()?)?;
         let token = JoinToken::fresh(&self.pin);
@@ -244,6 +245,8 @@ mod tests {
         assert!(said(&third, "b").contains("there is no token"));
         assert!(authority.revoke_token("../../x").is_err());
         assert!(matches!(authority.new_token("a b", hour), Err(AuthorityError::Name(_))));
+        assert!(matches!(authority.new_token("manager", hour), Err(AuthorityError::Managers)));
+        assert!(matches!(authority.certify("manager", &[]), Err(AuthorityError::Managers)));
         // Another run has the same authority.
         assert_eq!(Authority::open_or_new(folder.path()).unwrap().pem(), authority.pem());
     }

@@ -6,7 +6,7 @@
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
-use polycast_net::tls::{Remark, Security, Talk};
+use polycast_net::tls::{Expected, Remark, Security, Talk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// All forwarders, before their task runs.
 #[derive(Debug)]
 pub(crate) struct Forwarders {
-    addresses: Vec<SocketAddr>,
+    /// Where their processes are heard, and which end has to be there.
+    ends: Vec<(SocketAddr, Expected)>,
     gather: Duration,
     /// How connections to them are sealed.
     security: Option<Security>,
@@ -34,8 +35,12 @@ pub(crate) struct Forwarders {
 
 impl Forwarders {
     /// Those whose processes are heard at these addresses; further words are waited for as long as `gather`.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration, security: Option<Security>) -> Self {
-        Forwarders { addresses, gather, security }
+    pub(crate) fn new(
+        ends: Vec<(SocketAddr, Expected)>,
+        gather: Duration,
+        security: Option<Security>,
+    ) -> Self {
+        Forwarders { ends, gather, security }
     }
 }
 
@@ -53,8 +58,8 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     let (sender, mut words) = mpsc::channel(WORDS_MAX);
     // They end with this.
     let mut listeners = JoinSet::new();
-    for address in forwarders.addresses {
-        listeners.spawn(listen(address, forwarders.security.clone(), sender.clone()));
+    for end in forwarders.ends {
+        listeners.spawn(listen(end, forwarders.security.clone(), sender.clone()));
     }
     let mut speakers = Speakers::default();
     loop {
@@ -124,11 +129,15 @@ impl Speakers {
 }
 
 /// Hears one process until the manager ends.
-async fn listen(address: SocketAddr, security: Option<Security>, words: mpsc::Sender<(SocketAddr, Word)>) {
+async fn listen(
+    (address, expected): (SocketAddr, Expected),
+    security: Option<Security>,
+    words: mpsc::Sender<(SocketAddr, Word)>,
+) {
     let (mut pause, mut said) = (PAUSES.0, false);
     loop {
         let mut heard = false;
-        let reason = hear(address, security.as_ref(), &words, &mut heard).await;
+        let reason = hear(address, (security.as_ref(), &expected), &words, &mut heard).await;
         if heard {
             // What its nodes know of their links is unknown now; their neighbours go on to tell.
             tracing::warn!(%address, %reason, "forwarders cannot be heard any more");
@@ -147,12 +156,13 @@ async fn listen(address: SocketAddr, security: Option<Security>, words: mpsc::Se
 /// Hears one process until its connection ends; gives why.
 async fn hear(
     address: SocketAddr,
-    security: Option<&Security>,
+    (security, expected): (Option<&Security>, &Expected),
     words: &mpsc::Sender<(SocketAddr, Word)>,
     heard: &mut bool,
 ) -> String {
     let (name, remark) = (address.to_string(), Remark::default());
-    let connecting = tokio::time::timeout(CONNECT_WITHIN, Talk::connect(&name, security, &remark));
+    let connecting = Talk::connect(&name, security, expected, &remark);
+    let connecting = tokio::time::timeout(CONNECT_WITHIN, connecting);
     let stream = match connecting.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return error.to_string(),
@@ -218,7 +228,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (_jobs, inbox) = mpsc::channel(1);
         let (sender, mut news) = mpsc::channel(8);
-        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50), None));
+        let ends = vec![(address, Expected::Sharer)];
+        let device = Box::new(Forwarders::new(ends, Duration::from_millis(50), None));
         tokio::spawn(device.run(inbox, sender));
         for round in 0..2 {
             let (mut stream, _) = listener.accept().await.unwrap();

@@ -6,7 +6,7 @@ use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Expected, Security};
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::{Fabric, FabricName, Failure, Part, PullTuning, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
@@ -26,7 +26,7 @@ pub struct DatacastSettings {
     /// The hosts at its servers, in the order of the servers' numbers.
     pub hosts: Vec<String>,
     /// Where the processes of forwarders, also those of the hosts' agents, say which links change.
-    pub forwarders: Vec<SocketAddr>,
+    pub forwarders: Vec<ForwarderAddress>,
     /// The rate of a link.
     #[serde(deserialize_with = "super::rate")]
     pub link_rate: Rate,
@@ -66,6 +66,46 @@ pub struct DatacastSettings {
     /// How long to wait for further reports of links before trees are repaired, in milliseconds.
     #[serde(default = "gather_ms")]
     pub gather_ms: u64,
+}
+
+/// A process with forwarders: `HOST:PORT`, or where members show certificates `NAME@HOST:PORT`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ForwarderAddress {
+    /// Its name in its certificate.
+    pub name: Option<String>,
+    /// Where it is heard.
+    pub address: SocketAddr,
+}
+
+impl TryFrom<String> for ForwarderAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is neither HOST:PORT, such as 10.0.0.1:7403, nor NAME@HOST:PORT");
+        let (name, address) = match text.rsplit_once('@') {
+            Some(("", _)) => return Err(wrong()),
+            Some((name, address)) => (Some(name.to_string()), address),
+            None => (None, text.as_str()),
+        };
+        Ok(ForwarderAddress { name, address: address.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl ForwarderAddress {
+    /// Where it is heard, and which end has to be there.
+    fn expected(&self, security: Option<&Security>) -> Result<(SocketAddr, Expected), SettingsError> {
+        let address = self.address;
+        match &self.name {
+            Some(name) => Ok((address, Expected::Member(name.clone()))),
+            None if security.is_some_and(Security::has_names) => {
+                let reason = format!("with certificates say whose process is there: NAME@{address}");
+                Err(wrong("datacast.forwarders", reason))
+            }
+            // Those that share a key have no names.
+            None => Ok((address, Expected::Sharer)),
+        }
+    }
 }
 
 /// Fits into a frame of the usual MTU of 1500.
@@ -177,7 +217,8 @@ impl Offer for DatacastOffer {
     ) -> Result<Vec<Named>, SettingsError> {
         let settings = section("datacast", &config.datacast)?;
         let gather = Duration::from_millis(settings.gather_ms);
-        let device = Forwarders::new(settings.forwarders.clone(), gather, security.cloned());
+        let ends = settings.forwarders.iter().map(|process| process.expected(security));
+        let device = Forwarders::new(ends.collect::<Result<_, _>>()?, gather, security.cloned());
         Ok(vec![(DeviceId::Forwarders, Box::new(device))])
     }
 
@@ -276,7 +317,25 @@ impl Health for OfLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authority::Authority;
     use polycast_api::forwarder::{LinkChange, NodeLinks};
+    use polycast_net::seal::Secret;
+
+    /// Members that show certificates have names, and the settings say whose process is where.
+    #[test]
+    fn processes_are_named_where_members_show_certificates() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Authority::open_or_new(folder.path()).unwrap().certify_manager().unwrap();
+        let (certificates, key) = (Security::files(files).unwrap(), Security::shared(&Secret::fresh()));
+        let address: SocketAddr = "10.0.0.1:7403".parse().unwrap();
+        let expected =
+            |text: &str, security| ForwarderAddress::try_from(text.to_string()).unwrap().expected(security);
+        let named = (address, Expected::Member("h0".into()));
+        assert_eq!(expected("h0@10.0.0.1:7403", Some(&certificates)).unwrap(), named);
+        assert_eq!(expected("10.0.0.1:7403", Some(&key)).unwrap(), (address, Expected::Sharer));
+        let said = expected("10.0.0.1:7403", Some(&certificates)).unwrap_err().to_string();
+        assert!(said.contains("say whose process is there: NAME@10.0.0.1:7403"), "{said}");
+    }
 
     fn said(number: u32, port: u32, up: bool) -> Word {
         Word::Link(LinkChange { name: format!("n{number}"), number, port, up })

@@ -3,7 +3,7 @@
 //! A [`Codec`] is a language's machine without I/O. A [`Conversation`] is such a machine on a stream, and [`Asker`] is what
 //! callers have of it. Many questions can be under way at the same time.
 
-use crate::tls::{SealError, Security};
+use crate::tls::{Expected, SealError, Security};
 use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -142,9 +142,9 @@ pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// The same connection sealed; an error is a sentence.
 pub(super) async fn seal(stream: TcpStream, security: &Security) -> Result<Box<dyn Stream>, String> {
-    // The other end shows what it is by its certificate and the authority that issued it: the name is a placeholder.
+    // The other end shows that it is a device by its certificate and the authority that issued it: the name is a placeholder.
     let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let sealed = TlsConnector::from(security.client()).connect(name, stream).await;
+    let sealed = TlsConnector::from(security.client(&Expected::Device)).connect(name, stream).await;
     sealed.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(unsealed)
 }
 

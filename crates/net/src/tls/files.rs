@@ -1,9 +1,10 @@
-//! Ends that show certificates: it is enough that a certification authority vouches for them.
+//! Ends that show certificates. A certification authority has to vouch for either end, and an end that connects looks besides whether
+//! the other one is the one that it expects; see [`Expected`].
 //!
-//! Which machine one connects to is not looked at: agents move, and any machine that the authority vouches for is a member. What a
-//! member may call itself is looked at where it says its name; see [`PeerNames`].
+//! The address that one connects to is not looked at: agents move. What a member that connects may call itself is looked at where
+//! it says its name; see [`PeerNames`].
 
-use super::peer::{PeerNames, Shown};
+use super::peer::{Expected, OtherEnd, PeerNames, Shown};
 use super::{Ends, SealError, Strangers};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -14,8 +15,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootCertStore,
-    ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, PeerIncompatible,
+    RootCertStore, ServerConfig, SignatureScheme,
 };
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -140,6 +141,15 @@ impl TlsFiles {
     pub fn names(&self) -> Result<PeerNames, TlsFilesError> {
         Ok(PeerNames::of(certificates(&self.cert, "a certificate")?.first()))
     }
+
+    /// Whether those who expect this end take the own certificate.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn is(&self, expected: &Expected) -> Result<bool, TlsFilesError> {
+        let chain = certificates(&self.cert, "a certificate")?;
+        Ok(chain.first().is_some_and(|own| expected.check(own).is_ok()))
+    }
 }
 
 fn other(path: &Path, wanted: &'static str, reason: impl ToString) -> TlsFilesError {
@@ -219,7 +229,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFile
 pub(super) struct Verifiers {
     provider: Arc<CryptoProvider>,
     of_clients: Arc<dyn ClientCertVerifier>,
-    of_servers: Arc<AnyName>,
+    of_servers: Arc<Authorities>,
 }
 
 impl Verifiers {
@@ -241,7 +251,7 @@ impl Verifiers {
         };
         let of_clients = of_clients.build().map_err(|error| Error::General(error.to_string()))?;
         let of_servers =
-            Arc::new(AnyName { roots: Arc::clone(roots), lists: owned, provider: Arc::clone(&provider) });
+            Arc::new(Authorities { roots: Arc::clone(roots), lists: owned, provider: Arc::clone(&provider) });
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
@@ -258,6 +268,11 @@ impl Verifiers {
         self.of_servers.check_lists(own, between, shown.at)
     }
 
+    /// Takes the end that is expected, and no other.
+    pub(super) fn expecting(&self, expected: &Expected) -> Arc<dyn ServerCertVerifier> {
+        Arc::new(One { authorities: Arc::clone(&self.of_servers), expected: expected.clone() })
+    }
+
     fn ends(self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Ends, Error> {
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
@@ -268,7 +283,8 @@ impl Verifiers {
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&self.of_servers) as _)
+            // It takes no end that shows a certificate: each connection puts the end that it expects in its place.
+            .with_custom_certificate_verifier(self.expecting(&Expected::Sharer))
             .with_client_auth_cert(chain, key)?;
         client.resumption = rustls::client::Resumption::disabled();
         let (server, client) = (Arc::new(server), Arc::new(client));
@@ -276,15 +292,15 @@ impl Verifiers {
     }
 }
 
-/// Takes a server that an authority vouches for, whatever its name.
+/// What is judged by: whom the authorities vouch for, and what they have taken back.
 #[derive(Debug)]
-struct AnyName {
+struct Authorities {
     roots: Arc<RootCertStore>,
     lists: Vec<CertRevocationList<'static>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl AnyName {
+impl Authorities {
     fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -325,7 +341,19 @@ impl AnyName {
     }
 }
 
-impl ServerCertVerifier for AnyName {
+/// An expected end that was not there, as the library passes it on.
+pub(super) fn refused(end: OtherEnd) -> Error {
+    CertificateError::Other(OtherError(Arc::new(end))).into()
+}
+
+/// Takes a server for which an authority vouches, and which is the one that is expected.
+#[derive(Debug)]
+struct One {
+    authorities: Arc<Authorities>,
+    expected: Expected,
+}
+
+impl ServerCertVerifier for One {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -334,7 +362,9 @@ impl ServerCertVerifier for AnyName {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.verify(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
+        self.authorities.verify(end_entity, intermediates, now)?;
+        self.expected.check(end_entity).map_err(refused)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -352,10 +382,11 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.authorities.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.authorities.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -1,6 +1,6 @@
 //! What settings say about how this end proves its name.
 
-use super::{KeyFileError, OtherName, Security, TlsFiles, TlsFilesError};
+use super::{Expected, KeyFileError, OtherName, PeerNames, Security, TlsFiles, TlsFilesError};
 use crate::seal::Secret;
 use std::path::PathBuf;
 
@@ -31,6 +31,27 @@ pub enum IdentityError {
     /// The certificate is another one's.
     #[error(transparent)]
     Name(#[from] OtherName),
+    /// It is a manager's.
+    #[error(
+        "the certificate of '{name}' is a manager's too, since it is for '{manager}' (--manager-name): give the agent one of its own"
+    )]
+    Managers {
+        /// The agent's name.
+        name: String,
+        /// The name of managers.
+        manager: String,
+    },
+    /// It is none of a manager.
+    #[error(
+        "the certificate of this manager is for {names}, and agents take a manager by the DNS name '{manager}' only: issue one with that \
+         name, or say --manager-name here and at all agents"
+    )]
+    NoManager {
+        /// The name of managers.
+        manager: String,
+        /// What it is for.
+        names: PeerNames,
+    },
     /// There is more than one.
     #[error(
         "there is a key file and a certificate: name either --key-file, or --tls-ca, --tls-cert and --tls-key"
@@ -80,14 +101,33 @@ impl IdentityFiles {
         })
     }
 
-    /// The same for an agent of this name, which its certificate has to be for.
+    /// The same for an agent of this name, which its certificate has to be for. One that is for `manager` as well is none: with it
+    /// the agent could be a manager to all others.
     ///
     /// # Errors
     /// As there, or the certificate is for another name.
-    pub fn security_of(&self, name: &str) -> Result<Option<Security>, IdentityError> {
+    pub fn security_of(&self, name: &str, manager: &str) -> Result<Option<Security>, IdentityError> {
         let security = self.security()?;
         if let Some(files) = self.certificate()? {
-            files.names()?.check(name)?;
+            let names = files.names()?;
+            names.check(name)?;
+            if names.allow(manager) {
+                return Err(IdentityError::Managers { name: name.into(), manager: manager.into() });
+            }
+        }
+        Ok(security)
+    }
+
+    /// The same for a manager, whose certificate has to have this DNS name.
+    ///
+    /// # Errors
+    /// As there, or agents that expect a manager of this name would not take the certificate.
+    pub fn security_of_manager(&self, manager: &str) -> Result<Option<Security>, IdentityError> {
+        let security = self.security()?;
+        if let Some(files) = self.certificate()?
+            && !files.is(&Expected::Manager(manager.into()))?
+        {
+            return Err(IdentityError::NoManager { manager: manager.into(), names: files.names()? });
         }
         Ok(security)
     }

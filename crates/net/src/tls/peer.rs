@@ -1,4 +1,4 @@
-//! What the other end of a sealed connection may call itself.
+//! What the other end of a sealed connection may call itself, and which end it has to be.
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::fmt;
@@ -6,6 +6,66 @@ use webpki::EndEntityCert;
 
 /// Where the names of agents are in the paths of SPIFFE identities.
 const SPIFFE_PATH: &str = "/polycast/agent/";
+
+/// The DNS name in the certificates of managers, where settings name no other one. No agent has it.
+pub const MANAGER: &str = "manager";
+/// So many names of a certificate are said in a sentence.
+const NAMED_MAX: usize = 4;
+
+/// Which end has to be at the other side of a connection that this end opens. Ends that share a secret have no names: there it is
+/// enough that the other end has the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// A manager: its certificate has this DNS name, which no agent has.
+    Manager(String),
+    /// The member of this name.
+    Member(String),
+    /// Any end that shares the secret. No end that shows a certificate is one.
+    Sharer,
+    /// A device of the network. Its certificate says nothing of its place: settings name its address, and the authority in
+    /// `[device-tls]` is for devices alone.
+    Device,
+}
+
+impl Expected {
+    /// Looks whether the end with this certificate, for which an authority vouches, is the one.
+    pub(super) fn check(&self, shown: &CertificateDer<'_>) -> Result<(), OtherEnd> {
+        let names = PeerNames::of(Some(shown));
+        match self {
+            Expected::Manager(name) if has_dns_name(shown, name) => Ok(()),
+            Expected::Manager(name) => Err(OtherEnd::NoManager { name: name.clone(), names }),
+            Expected::Member(name) => Ok(names.check(name)?),
+            Expected::Sharer => Err(OtherEnd::Unnamed),
+            Expected::Device => Ok(()),
+        }
+    }
+}
+
+/// One that is connected to is another one than it has to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OtherEnd {
+    /// It is no manager.
+    #[error(
+        "the other end is no manager: its certificate is for {names}, and that of a manager has the DNS name '{name}' (--manager-name)"
+    )]
+    NoManager {
+        /// What a manager's certificate has.
+        name: String,
+        /// What its own has.
+        names: PeerNames,
+    },
+    /// It is another member.
+    #[error(transparent)]
+    Member(#[from] OtherName),
+    /// It shows a certificate to an end that knows of a key only.
+    #[error("the other end shows a certificate, and nothing says whose it has to be")]
+    Unnamed,
+}
+
+/// Whether a certificate has this DNS name. The names of agents in SPIFFE identities do not count.
+fn has_dns_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    EndEntityCert::try_from(certificate).is_ok_and(|own| own.valid_dns_names().any(|dns| dns == name))
+}
 
 /// Names that one has shown to be its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +131,15 @@ impl fmt::Display for PeerNames {
             PeerNames::Any => f.write_str("any name"),
             PeerNames::Nobody => f.write_str("no name"),
             PeerNames::Only(names) if names.is_empty() => f.write_str("no name"),
-            PeerNames::Only(names) => write!(f, "'{}'", names.join("', '")),
+            PeerNames::Only(names) => {
+                let said = &names[..names.len().min(NAMED_MAX)];
+                write!(f, "'{}'", said.join("', '"))?;
+                if names.len() > NAMED_MAX {
+                    write!(f, " and {} more", names.len() - NAMED_MAX)
+                } else {
+                    Ok(())
+                }
+            }
         }
     }
 }

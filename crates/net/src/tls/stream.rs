@@ -1,6 +1,6 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::{PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
+use super::{Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, Error, ServerConnection};
@@ -76,11 +76,15 @@ impl Pipe {
         Pipe { stream, layer: Layer::Undecided(security), watch: None }
     }
 
-    /// Sealed; this end has opened the connection.
-    pub(crate) fn connected(stream: TcpStream, security: &Security) -> Result<Self, SealError> {
-        // The other end shows what it is by its key: the name is a placeholder.
+    /// Sealed; this end has opened the connection to the one that it expects.
+    pub(crate) fn connected(
+        stream: TcpStream,
+        security: &Security,
+        expected: &Expected,
+    ) -> Result<Self, SealError> {
+        // What looks at certificates knows whom it expects: the name is a placeholder, and is not sent.
         let name = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let connection = ClientConnection::new(security.client(), name);
+        let connection = ClientConnection::new(security.client(expected), name);
         let connection = connection.map_err(|error| SealError::Other(error.to_string()))?;
         let layer = Layer::Sealed(Box::new(Connection::Client(connection)));
         Ok(Pipe { stream, layer, watch: Some(Watch::new(security)) })

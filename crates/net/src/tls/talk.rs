@@ -5,7 +5,7 @@ mod pinned;
 
 pub use foreign::ForeignServer;
 
-use super::{PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
+use super::{Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::Future;
@@ -67,28 +67,38 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Connects to `HOST:PORT`; sealed where there is `security`. What is wrong with the seal is remarked, also later: the other
-    /// end looks at our key when this end takes the connection for open.
+    /// Connects to `HOST:PORT`; where there is `security`, sealed, and to the end that is expected. What is wrong with the seal is
+    /// remarked, also later: the other end looks at our key when this end takes the connection for open.
     ///
     /// # Errors
-    /// No process listens there, or the connection cannot be sealed.
-    pub async fn connect(address: &str, security: Option<&Security>, remark: &Remark) -> io::Result<Self> {
-        Self::over(address, security.map(Security::client), remark).await
+    /// No process listens there, another end does, or the connection cannot be sealed.
+    pub async fn connect(
+        address: &str,
+        security: Option<&Security>,
+        expected: &Expected,
+        remark: &Remark,
+    ) -> io::Result<Self> {
+        Self::over(address, security.map(|security| security.client(expected)), remark).await
     }
 
-    /// The same without a certificate, to an end whose authority has this pin.
+    /// The same without a certificate, to the expected end of an authority with this pin.
     ///
     /// # Errors
     /// As there.
-    pub async fn connect_pinned(address: &str, pin: &str, remark: &Remark) -> io::Result<Self> {
-        Self::over(address, Some(Arc::new(pinned::config(pin))), remark).await
+    pub async fn connect_pinned(
+        address: &str,
+        pin: &str,
+        expected: &Expected,
+        remark: &Remark,
+    ) -> io::Result<Self> {
+        Self::over(address, Some(Arc::new(pinned::config(pin, expected))), remark).await
     }
 
     async fn over(address: &str, client: Option<Arc<ClientConfig>>, remark: &Remark) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(client) = client else { return Ok(Self::plain(stream, remark)) };
-        // The other end shows what it is by its key: the name is a placeholder.
+        // What looks at certificates knows whom it expects: the name is a placeholder, and is not sent.
         let unused = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let sealed = TlsConnector::from(client).connect(unused, stream).await;
         let sealed = sealed.map_err(|error| remark.note(error))?;

@@ -123,6 +123,9 @@ pub(crate) struct ManagerArgs {
     /// certificates to agents that come with a token (polycast token new)
     #[arg(long, value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
     pub ca: Option<PathBuf>,
+    /// The DNS name in the certificate of each manager, by which agents know them; no agent's certificate has it [default: manager]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["key_file", "ca"])]
+    pub manager_name: Option<String>,
     #[command(flatten)]
     pub life: LifeArgs,
 }
@@ -185,6 +188,9 @@ pub(crate) struct AgentArgs {
     /// Folder for this certificate [default: /var/lib/polycast/NAME, with --token]
     #[arg(long = "identity", value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
     pub identity_folder: Option<PathBuf>,
+    /// The DNS name that a manager's certificate has to have; this agent's must not have it [default: manager]
+    #[arg(long, value_name = "NAME", conflicts_with = "key_file")]
+    pub manager_name: Option<String>,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

@@ -210,6 +210,7 @@ fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     }
     config.set_identity(args.identity.files());
     config.ca = args.ca.clone().or(config.ca);
+    config.manager_name = args.manager_name.clone().unwrap_or(config.manager_name);
     config.insecure |= args.identity.insecure;
     let has_identity = config.ca.is_some() || config.identity() != IdentityFiles::default();
     check_door("manager", config.listen.ip(), has_identity, config.insecure)?;
@@ -240,6 +241,7 @@ fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.set_identity(args.identity.files());
     config.token = args.token.clone().or(config.token);
     config.identity = args.identity_folder.clone().or(config.identity);
+    config.manager_name = args.manager_name.clone().unwrap_or(config.manager_name);
     config.insecure |= args.identity.insecure;
     config.is_passing = args.life.until_input_ends;
     let interface = interface::resolve(config.interface.as_deref());

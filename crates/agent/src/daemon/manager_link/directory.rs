@@ -455,7 +455,7 @@ mod tests {
     fn link() -> ManagerLink {
         let place = Place { interface: Ipv4Addr::LOCALHOST, control: (Ipv4Addr::LOCALHOST, 1).into() };
         let me = Identity { name: "a".into(), place: tokio::sync::watch::Sender::new(place) };
-        ManagerLink::new("127.0.0.1:1", me, None).unwrap()
+        ManagerLink::new("127.0.0.1:1", me, (None, "manager")).unwrap()
     }
 
     /// A version goes on when its publisher waits no more: the next one has a higher number, and what becomes of the first is not told to

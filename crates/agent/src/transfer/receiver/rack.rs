@@ -1,7 +1,7 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{FrameStream, Run, SocketAddr, Time, ticket_for};
+use super::{Expected, FrameStream, Run, SocketAddr, Time, ticket_for};
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
@@ -65,9 +65,9 @@ impl Run {
     }
 
     /// The source says which receiver speaks for this one.
-    pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
+    pub(super) fn follow(&mut self, member: u32, address: SocketAddr, expected: &Expected) {
         self.rack = Rack::Alone;
-        let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref());
+        let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref(), expected);
         let said = connected.and_then(|mut stream| {
             let ticket = ticket_for(&mut stream, self.secret.as_ref(), CONNECT_WITHIN)?;
             stream.send(&Control::Member { handle: self.handle, member, ticket })?;

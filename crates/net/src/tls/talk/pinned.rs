@@ -1,5 +1,7 @@
 //! A client that has no certificate yet, and knows the authority of the other end by its pin.
 
+use crate::tls::Expected;
+use crate::tls::files::refused;
 use crate::tls::token::pin_of;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -13,10 +15,11 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Takes a server whose chain ends with the authority of this pin.
+/// Takes a server whose chain ends with the authority of this pin, and which is the one that is expected.
 #[derive(Debug)]
 struct Pinned {
     pin: String,
+    expected: Expected,
     provider: Arc<CryptoProvider>,
 }
 
@@ -38,6 +41,7 @@ impl ServerCertVerifier for Pinned {
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&certificate, &roots, intermediates, now, algorithms)?;
+        self.expected.check(end_entity).map_err(refused)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -65,12 +69,13 @@ impl ServerCertVerifier for Pinned {
 }
 
 /// How an end connects that has only a token.
-pub(super) fn config(pin: &str) -> ClientConfig {
+pub(super) fn config(pin: &str, expected: &Expected) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
-    ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let pinned = Pinned { pin: pin.to_string(), expected: expected.clone(), provider: Arc::clone(&provider) };
+    ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned { pin: pin.to_string(), provider }))
+        .with_custom_certificate_verifier(Arc::new(pinned))
         .with_no_client_auth()
 }
