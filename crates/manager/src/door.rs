@@ -5,7 +5,7 @@
 
 use crate::config::ManagerConfig;
 use crate::guard::{Guard, Refused};
-use polycast_net::tls::{Answering, PeerNames, Remark, Security, Shown, Talk};
+use polycast_net::tls::{Answering, Binding, PeerNames, Remark, Security, Shown, Talk};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -163,19 +163,34 @@ enum Stage {
 pub(crate) struct Guest {
     /// Its address.
     pub from: Option<SocketAddr>,
-    /// Its names, and what it has shown for them; known when the connection is sealed.
-    known: Arc<OnceLock<(PeerNames, Shown)>>,
+    /// What a sealed connection tells of it.
+    known: Arc<OnceLock<Known>>,
+}
+
+/// What is known of the other end of a connection when that is sealed.
+#[derive(Debug)]
+struct Known {
+    names: PeerNames,
+    /// What it has shown for them.
+    shown: Shown,
+    /// What the connection is told from all others by.
+    binding: Option<Binding>,
 }
 
 impl Guest {
     /// What it may call itself.
     pub(crate) fn names(&self) -> PeerNames {
-        self.known.get().map_or(PeerNames::Any, |(names, _)| names.clone())
+        self.known.get().map_or(PeerNames::Any, |known| known.names.clone())
     }
 
     /// What it has shown.
     pub(crate) fn shown(&self) -> Option<Shown> {
-        self.known.get().map(|(_, shown)| shown.clone())
+        self.known.get().map(|known| known.shown.clone())
+    }
+
+    /// What its connection is told from all others by; `None` where that is plain.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        self.known.get().and_then(|known| known.binding)
     }
 }
 
@@ -212,7 +227,8 @@ impl Visitor {
             match Pin::new(answering).poll(context) {
                 Poll::Ready(Ok(talk)) => {
                     // It is set once: there is one handshake.
-                    let _ = self.guest.known.set((talk.peer_names(), talk.shown()));
+                    let (names, shown, binding) = (talk.peer_names(), talk.shown(), talk.binding());
+                    let _ = self.guest.known.set(Known { names, shown, binding });
                     self.stage = Stage::In(talk);
                     self.silent = Some(Box::pin(sleep(FIRST_WORD)));
                 }

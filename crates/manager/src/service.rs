@@ -14,7 +14,7 @@ use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
     StatusResponse, StreamStatus,
 };
-use polycast_net::tls::{JoinToken, PeerNames, SealError, Shown};
+use polycast_net::tls::{Claim, NoToken, PeerNames, SealError, Shown, ShownToken};
 use polycast_planning::{PartName, PartNameError, PlanId};
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
@@ -268,21 +268,28 @@ impl api::authority_server::Authority for Enrolment {
         request: Request<api::EnrollRequest>,
     ) -> Result<Response<api::EnrollResponse>, Status> {
         let guest = request.extensions().get::<Guest>().cloned();
-        let api::EnrollRequest { protocol_version, name, request, token } = request.into_inner();
+        let api::EnrollRequest { protocol_version, name, request, token_id, proof } = request.into_inner();
         check_version(protocol_version)?;
         let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
         // Before anything is written: any host can say any name.
         convert::check_name(&name)?;
         let from = guest.as_ref().and_then(|guest| guest.from).map(|from| from.ip().to_canonical());
-        let mut token_id = None;
-        let certificate = if token.is_empty() {
-            let names = guest.map_or(PeerNames::Nobody, |guest| guest.names());
-            names.check(&name).map_err(|error| invalid(error.to_string()))?;
-            self.0.certify(&name, &request)
-        } else {
-            let token = token.parse::<JoinToken>().map_err(|error| invalid(error.to_string()))?;
-            token_id = Some(token.id.clone());
-            self.0.certify_for_token(&name, &request, &token)
+        let token_id = Some(token_id).filter(|id| !id.is_empty());
+        let certificate = match &token_id {
+            None => {
+                let names = guest.map_or(PeerNames::Nobody, |guest| guest.names());
+                names.check(&name).map_err(|error| invalid(error.to_string()))?;
+                self.0.certify(&name, &request)
+            }
+            Some(id) => {
+                let shown =
+                    ShownToken::new(id, &proof).map_err(|error: NoToken| invalid(error.to_string()))?;
+                // Over a connection that is not sealed nothing can be shown.
+                let binding =
+                    guest.and_then(|guest| guest.binding()).ok_or_else(|| invalid(NoToken.to_string()))?;
+                let claim = Claim { binding: &binding, name: &name, request: &request };
+                self.0.certify_for_token(&shown, &claim)
+            }
         };
         let certificate = certificate.map_err(|error| {
             self.1.refuse(

@@ -13,9 +13,10 @@ use polycast_api::manager::{
 };
 use polycast_manager::authority::Authority;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
-use polycast_net::tls::{Expected, JoinToken, MANAGER, Remark, Security, Talk, TlsFiles};
+use polycast_net::tls::{Binding, Claim, Expected, JoinToken, MANAGER, Remark, Security, Talk, TlsFiles};
 use polycast_testing::{HANG, free_port};
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -579,18 +580,22 @@ async fn plans_that_make_no_sense_are_not_followed() {
     manager.stop().await;
 }
 
-/// A connection of a client that knows the authority by its pin, and has shown nothing.
-async fn stranger(address: String, pin: String) -> tonic::transport::Channel {
+/// A connection without a certificate to a manager whose authority has this pin, and what it is told from others by.
+async fn pinned(address: SocketAddr, pin: &str) -> (Channel, Binding) {
+    let (known, pin) = (Arc::new(OnceLock::new()), pin.to_string());
+    let told = Arc::clone(&known);
     let connector = tower::service_fn(move |_| {
-        let (address, pin) = (address.clone(), pin.clone());
+        let (address, pin, told) = (address.to_string(), pin.clone(), Arc::clone(&told));
         async move {
             let expected = Expected::Manager(MANAGER.into());
-            let talk = Talk::connect_pinned(&address, &pin, &expected, &Remark::default()).await;
-            talk.map(hyper_util::rt::TokioIo::new)
+            let talk = Talk::connect_pinned(&address, &pin, &expected, &Remark::default()).await?;
+            told.set(talk.binding().expect("it is sealed")).expect("it connects once");
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(talk))
         }
     });
     let endpoint = tonic::transport::Endpoint::from_static("http://manager");
-    endpoint.connect_with_connector(connector).await.unwrap()
+    let channel = endpoint.connect_with_connector(connector).await.unwrap();
+    (channel, *known.get().unwrap())
 }
 
 /// What a stranger tries is counted and not written down each time, and pushes out nothing that was allowed.
@@ -604,12 +609,16 @@ async fn a_strangers_tries_do_not_fill_the_audit_log() {
     let settings = settings.replace("PLACE", folder.path().to_str().unwrap());
     let manager = Running::start(&format!("{PATIENT}{settings}")).await;
     let begun = Instant::now();
-    let client = AuthorityClient::new(stranger(manager.address.to_string(), token.pin.clone()).await);
+    let (channel, binding) = pinned(manager.address, &token.pin).await;
+    let client = AuthorityClient::new(channel);
     for number in 0..TRIES {
-        let token = JoinToken::fresh(&token.pin).to_string();
         // Every other name is one that nothing is written of.
         let name = "x".repeat(if number % 2 == 0 { 255 } else { 30_000 });
-        let request = EnrollRequest { protocol_version: PROTOCOL_VERSION, name, token, ..Default::default() };
+        let forged = JoinToken::fresh(&token.pin);
+        let shown = forged.show(&Claim { binding: &binding, name: &name, request: &[] });
+        let (token_id, proof) = (shown.id().to_string(), shown.proof().to_vec());
+        let request =
+            EnrollRequest { protocol_version: PROTOCOL_VERSION, name, token_id, proof, ..Default::default() };
         client.clone().enroll(request).await.unwrap_err();
     }
     manager.stop().await;
@@ -639,7 +648,7 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let authority = Authority::open_or_new(folder.path()).unwrap();
     let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
     let manager = Running::start(&format!("{PATIENT}ca = '{}'", folder.path().display())).await;
-    let channel = stranger(manager.address.to_string(), token.pin.clone()).await;
+    let (channel, binding) = pinned(manager.address, &token.pin).await;
     let client = ManagerClient::new(channel.clone());
     let asked = client.clone().status(StatusRequest { protocol_version: PROTOCOL_VERSION }).await;
     assert!(asked.unwrap_err().message().contains("asks for a certificate"));
@@ -658,10 +667,25 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let enrolled = AuthorityClient::new(channel.clone()).enroll(long).await;
     assert_eq!(enrolled.unwrap_err().message(), "a name of 256 bytes is longer than 255");
     // A request that is none does not use up the token.
-    let request = EnrollRequest { token: token.to_string(), ..request };
-    let enrolled = AuthorityClient::new(channel).enroll(request).await;
+    let shown = |binding: &Binding, request: EnrollRequest| {
+        let shown = token.show(&Claim { binding, name: &request.name, request: &request.request });
+        let (token_id, proof) = (shown.id().to_string(), shown.proof().to_vec());
+        EnrollRequest { token_id, proof, ..request }
+    };
+    let odd = shown(&binding, EnrollRequest { request: vec![1], ..request.clone() });
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(odd).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate request is wrong"));
-    authority.redeem(&token, "a").unwrap();
+
+    // One in the middle has heard what was shown to it, and repeats it on a connection of its own.
+    let key = rcgen::KeyPair::generate().unwrap();
+    let own = rcgen::CertificateParams::new(vec!["a".to_string()]).unwrap();
+    let own = own.serialize_request(&key).unwrap().der().to_vec();
+    let right = shown(&binding, EnrollRequest { request: own, ..request });
+    let (others, _) = pinned(manager.address, &token.pin).await;
+    let replayed = AuthorityClient::new(others).enroll(right.clone()).await;
+    assert!(replayed.unwrap_err().message().contains("there is no token"));
+    let enrolled = AuthorityClient::new(channel).enroll(right).await.unwrap().into_inner();
+    assert_eq!(enrolled.authority, authority.pem());
     manager.stop().await;
 }
 

@@ -67,7 +67,7 @@ impl Secret {
     /// What shows on a connection that its end has this secret of a transfer: for the connection with this binding alone.
     #[must_use]
     pub fn ticket(&self, binding: &Binding) -> [u8; 32] {
-        *self.derive(TICKET, binding).reveal()
+        *self.derive(TICKET, &binding.0).reveal()
     }
 
     /// Another secret, for this purpose, that tells nothing of this one.

@@ -22,11 +22,10 @@ pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{Expected, MANAGER, OtherEnd, OtherName, PeerNames, Shown};
-pub use stream::Binding;
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
 pub use talk::{Answering, ForeignServer, Remark, Talk};
-pub use token::{JoinToken, NoToken, pin_of_pem};
+pub use token::{BINDING_LEN, Binding, Claim, JoinToken, NoToken, ShownToken, pin_of_pem};
 
 use crate::seal::Secret;
 use files::{Stamp, Verifiers};

@@ -2,7 +2,9 @@
 
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
-use polycast_net::tls::{Expected, IdentityFiles, OtherEnd, PeerNames, SealError, Security, TlsFiles};
+use polycast_net::tls::{
+    Expected, IdentityFiles, OtherEnd, PeerNames, Remark, SealError, Security, Talk, TlsFiles,
+};
 use polycast_testing::HANG;
 use polycast_wire::control::Control;
 use rcgen::{
@@ -228,6 +230,27 @@ fn a_manager_and_an_agent_begin_with_certificates_of_their_own_kind_only() {
     assert!(both.security_of("gpu-1", "head").is_ok(), "managers are called otherwise there");
     let said = agent.security_of_manager("manager").unwrap_err().to_string();
     assert!(said.contains("is for 'gpu-1'") && said.contains("the DNS name 'manager' only"), "{said}");
+}
+
+/// Both ends of a connection know the same of it, and of another connection between the same two ends something else.
+#[tokio::test]
+async fn a_connection_is_told_from_all_others() {
+    let authority = Authority::new();
+    let [(_a, a), (_manager, manager)] = ["a", "manager"].map(|name| authority.member(name));
+    let [a, manager] = [a, manager].map(|files| Security::files(files).unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (expected, remark) = (Expected::Manager("manager".into()), Remark::default());
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let (near, far) = tokio::join!(Talk::connect(&address, Some(&a), &expected, &remark), async {
+            Talk::accept(listener.accept().await.unwrap().0, &manager).await.map_err(|(error, _)| error)
+        });
+        let [near, far] = [near.unwrap(), far.unwrap()].map(|talk| talk.binding().unwrap());
+        assert!(near == far);
+        seen.push(near);
+    }
+    assert!(seen[0] != seen[1]);
 }
 
 #[test]

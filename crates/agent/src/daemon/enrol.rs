@@ -6,17 +6,25 @@ use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Refusal, innermost};
 use polycast_api::manager::authority_client::AuthorityClient;
 use polycast_api::manager::{EnrollRequest, EnrollResponse};
-use polycast_net::tls::{Expected, IdentityFiles, JoinToken, Remark, SealError, Security, Talk, pin_of_pem};
+use polycast_net::tls::{
+    Binding, Claim, Expected, IdentityError, IdentityFiles, JoinToken, Remark, SealError, Security, Talk,
+    pin_of_pem,
+};
 use rcgen::{CertificateParams, KeyPair};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long a manager may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The files of the authority, of the agent's certificate, and of its key,
+const KEPT: [&str; 3] = ["ca.pem", "cert.pem", "key.pem"];
+/// and the same of a certificate that has just come.
+const COME: [&str; 3] = ["ca.pem", "cert.come", "key.come"];
 /// How often it is looked whether the certificate is to be renewed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -34,6 +42,18 @@ pub enum EnrolError {
     /// No manager gives one.
     #[error("no manager gives a certificate: {0}")]
     Refused(String),
+    /// Another authority's certificate would take the place of the one that this agent goes by.
+    #[error(
+        "the certificate that came is of another authority than the one in {}, and an agent keeps that: where the cluster has a new \
+         authority, start the agent with a token of it and another --identity", path.display()
+    )]
+    OtherAuthority {
+        /// Where the agent's own is.
+        path: PathBuf,
+    },
+    /// What came is no certificate of this agent's.
+    #[error("the certificate that came is of no use: {0}")]
+    Unusable(IdentityError),
     /// There is nothing to ask with.
     #[error(
         "there is no certificate that holds in {} ({reason}): start the agent with --token, which 'polycast token new' prints", folder.display()
@@ -61,19 +81,24 @@ impl Enrolment {
         self.folder.join(name)
     }
 
-    fn files(&self) -> IdentityFiles {
+    fn files(&self, [ca, cert, key]: [&str; 3]) -> IdentityFiles {
         IdentityFiles {
             key_file: None,
-            tls_ca: Some(self.file("ca.pem")),
-            tls_cert: Some(self.file("cert.pem")),
-            tls_key: Some(self.file("key.pem")),
+            tls_ca: Some(self.file(ca)),
+            tls_cert: Some(self.file(cert)),
+            tls_key: Some(self.file(key)),
             tls_crl: None,
         }
     }
 
+    /// What is kept, where it holds.
+    fn kept(&self) -> Result<Option<Security>, IdentityError> {
+        self.files(KEPT).security_of(&self.name, &self.manager)
+    }
+
     /// The agent's certificate: the one that is there, where it holds, or one for the token.
     pub(super) async fn enrol(&self, token: Option<&JoinToken>) -> Result<Security, AgentError> {
-        let wrong = match self.files().security_of(&self.name, &self.manager) {
+        let wrong = match self.kept() {
             Ok(Some(security)) => return Ok(security),
             Ok(None) => String::new(),
             Err(error) => error.to_string(),
@@ -82,8 +107,7 @@ impl Enrolment {
             return Err(EnrolError::NoToken { folder: self.folder.clone(), reason: wrong }.into());
         };
         self.ask(Asking::Token(token)).await?;
-        let security = self.files().security_of(&self.name, &self.manager)?;
-        Ok(security.expect("all files are named"))
+        Ok(self.kept()?.expect("all files are named"))
     }
 
     /// Renews the certificate each time when that is due, as long as the agent runs.
@@ -112,12 +136,12 @@ impl Enrolment {
             protocol_version: PROTOCOL_VERSION,
             name: self.name.clone(),
             request: request.der().to_vec(),
-            token: asking.token(),
+            ..EnrollRequest::default()
         };
         let mut reason = String::new();
         for manager in &self.managers {
             match asking.ask((manager, &self.manager), request.clone()).await {
-                Ok(response) => return self.keep(&response, &key.serialize_pem()),
+                Ok(response) => return self.keep(&asking, &response, &key.serialize_pem()),
                 Err(Silence::Refused(why)) => return Err(EnrolError::Refused(why)),
                 Err(Silence::Away(why)) => reason = format!("{manager}: {why}"),
             }
@@ -125,16 +149,29 @@ impl Enrolment {
         Err(EnrolError::Refused(reason))
     }
 
-    fn keep(&self, response: &EnrollResponse, key: &str) -> Result<(), EnrolError> {
-        let kept = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        let kept = kept.and_then(|()| {
-            let renew_at = now().saturating_add(response.renew_after_s);
-            write(&self.file("ca.pem"), &response.authority)?;
-            write(&self.file("key.pem"), key)?;
-            write(&self.file("cert.pem"), &response.certificate)?;
-            write(&self.file("renew-at"), &renew_at.to_string())
-        });
-        kept.map_err(|source| EnrolError::Folder { folder: self.folder.clone(), source })
+    /// Keeps a certificate that has come, if it is one of this agent's by its authority. That one never changes: the one that the
+    /// token names is kept with the first certificate.
+    fn keep(&self, asking: &Asking<'_>, response: &EnrollResponse, key: &str) -> Result<(), EnrolError> {
+        let failed = |source| EnrolError::Folder { folder: self.folder.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        match asking {
+            Asking::Token(_) => write(&self.file("ca.pem"), &response.authority).map_err(failed)?,
+            Asking::Certificate(_) => {
+                let path = self.file("ca.pem");
+                let own = fs::read_to_string(&path).map_err(failed)?;
+                if pin_of_pem(&own).is_none_or(|own| pin_of_pem(&response.authority) != Some(own)) {
+                    return Err(EnrolError::OtherAuthority { path });
+                }
+            }
+        }
+        // It is judged before it takes the place of one that may still hold.
+        write(&self.file(COME[2]), key).map_err(failed)?;
+        write(&self.file(COME[1]), &response.certificate).map_err(failed)?;
+        self.files(COME).security_of(&self.name, &self.manager).map_err(EnrolError::Unusable)?;
+        let renew_at = now().saturating_add(response.renew_after_s);
+        let kept =
+            (1..COME.len()).rev().try_for_each(|at| fs::rename(self.file(COME[at]), self.file(KEPT[at])));
+        kept.and_then(|()| write(&self.file("renew-at"), &renew_at.to_string())).map_err(failed)
     }
 }
 
@@ -166,11 +203,15 @@ enum Silence {
 }
 
 impl Asking<'_> {
-    fn token(&self) -> String {
-        match self {
-            Asking::Token(token) => token.to_string(),
-            Asking::Certificate(_) => String::new(),
-        }
+    /// What it asks with: a token is not said, but shown for this connection alone.
+    fn shown(&self, request: EnrollRequest, binding: Option<&Binding>) -> Result<EnrollRequest, Silence> {
+        let Asking::Token(token) = self else { return Ok(request) };
+        let Some(binding) = binding else {
+            return Err(Silence::Away("its connection has ended before anything was said".into()));
+        };
+        let shown = token.show(&Claim { binding, name: &request.name, request: &request.request });
+        let (token_id, proof) = (shown.id().to_string(), shown.proof().to_vec());
+        Ok(EnrollRequest { token_id, proof, ..request })
     }
 
     /// Asks the manager at this address, which has to have this name.
@@ -181,7 +222,8 @@ impl Asking<'_> {
     ) -> Result<EnrollResponse, Silence> {
         let remark = Remark::default();
         let asked = tokio::time::timeout(ANSWER_TIMEOUT, async {
-            let channel = self.connect((manager, name), &remark).await?;
+            let (channel, binding) = self.connect((manager, name), &remark).await?;
+            let request = self.shown(request, binding.get())?;
             let answer = AuthorityClient::new(channel).enroll(request).await;
             let answer = answer.map_err(|status| match Refusal::from_status(&status) {
                 Some(refusal) => Silence::Refused(refusal.message),
@@ -212,26 +254,161 @@ impl Asking<'_> {
         }
     }
 
-    async fn connect(&self, (manager, name): (&str, &str), remark: &Remark) -> Result<Channel, Silence> {
+    /// Connects once; gives what the connection is told from others by, too.
+    async fn connect(
+        &self,
+        (manager, name): (&str, &str),
+        remark: &Remark,
+    ) -> Result<(Channel, Arc<OnceLock<Binding>>), Silence> {
         let away = |error: tonic::transport::Error| Silence::Away(innermost(&error));
         let endpoint = Endpoint::from_shared(format!("http://{manager}")).map_err(away)?;
         let (manager, remark) = (manager.to_string(), remark.clone());
-        let expected = Expected::Manager(name.to_string());
+        let (expected, known) = (Expected::Manager(name.to_string()), Arc::new(OnceLock::new()));
         let (security, pin) = match self {
             Asking::Token(token) => (None, Some(token.pin.clone())),
             Asking::Certificate(security) => (Some((*security).clone()), None),
         };
+        let told = Arc::clone(&known);
         let connector = tower::service_fn(move |_| {
             let (manager, remark, expected) = (manager.clone(), remark.clone(), expected.clone());
-            let (security, pin) = (security.clone(), pin.clone());
+            let (security, pin, told) = (security.clone(), pin.clone(), Arc::clone(&told));
             async move {
                 let talk = match &pin {
-                    Some(pin) => Talk::connect_pinned(&manager, pin, &expected, &remark).await,
-                    None => Talk::connect(&manager, security.as_ref(), &expected, &remark).await,
+                    Some(pin) => Talk::connect_pinned(&manager, pin, &expected, &remark).await?,
+                    None => Talk::connect(&manager, security.as_ref(), &expected, &remark).await?,
                 };
-                talk.map(TokioIo::new)
+                // What is shown on this one is of no use on another.
+                let is_first = talk.binding().is_some_and(|binding| told.set(binding).is_ok());
+                if is_first {
+                    Ok(TokioIo::new(talk))
+                } else {
+                    Err(io::Error::from(io::ErrorKind::NotConnected))
+                }
             }
         });
-        endpoint.connect_with_connector(connector).await.map_err(away)
+        let channel = endpoint.connect_with_connector(connector).await.map_err(away)?;
+        Ok((channel, known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_net::tls::{MANAGER, TlsFiles};
+    use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, IsCa, Issuer};
+    use tempfile::TempDir;
+    use tokio::net::TcpListener;
+
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        pem: String,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().unwrap();
+            let pem = params.self_signed(&key).unwrap().pem();
+            Authority { issuer: Issuer::new(params, key), pem }
+        }
+
+        /// What a manager answers that gives a certificate for this name.
+        fn answer(&self, name: &str, key: &KeyPair) -> EnrollResponse {
+            let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+            params.extended_key_usages =
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            EnrollResponse {
+                protocol_version: PROTOCOL_VERSION,
+                certificate: params.signed_by(key, &self.issuer).unwrap().pem(),
+                authority: self.pem.clone(),
+                renew_after_s: 60,
+            }
+        }
+
+        fn token(&self) -> JoinToken {
+            JoinToken::fresh(&pin_of_pem(&self.pem).unwrap())
+        }
+    }
+
+    /// Of the agent "b".
+    fn enrolment(manager: &str) -> (TempDir, Enrolment) {
+        let folder = tempfile::tempdir().unwrap();
+        let enrolment = Enrolment {
+            folder: folder.path().to_path_buf(),
+            managers: vec![manager.to_string()],
+            name: "b".into(),
+            manager: MANAGER.into(),
+        };
+        (folder, enrolment)
+    }
+
+    /// Keeps what this authority has given for a token of its own.
+    fn enrolled(authority: &Authority, enrolment: &Enrolment) -> Security {
+        let key = KeyPair::generate().unwrap();
+        let response = authority.answer("b", &key);
+        enrolment.keep(&Asking::Token(&authority.token()), &response, &key.serialize_pem()).unwrap();
+        enrolment.kept().unwrap().unwrap()
+    }
+
+    /// The agent's authority stays what its token has said, whatever comes when the certificate is renewed.
+    #[test]
+    fn a_renewal_changes_the_certificate_and_nothing_else() {
+        let (own, evil) = (Authority::new(), Authority::new());
+        let (_folder, enrolment) = enrolment("127.0.0.1:9");
+        let security = enrolled(&own, &enrolment);
+        let files = || KEPT.map(|file| fs::read_to_string(enrolment.file(file)).unwrap());
+        let key = KeyPair::generate().unwrap();
+        let renew = |response: EnrollResponse| {
+            enrolment.keep(&Asking::Certificate(&security), &response, &key.serialize_pem())
+        };
+        let before = files();
+        let both = [&own.pem[..], &evil.pem[..]].concat();
+        for authority in [evil.pem.clone(), both, String::new()] {
+            let refused = renew(EnrollResponse { authority, ..own.answer("b", &key) }).unwrap_err();
+            assert!(matches!(refused, EnrolError::OtherAuthority { .. }), "{refused}");
+        }
+        for response in [
+            // It says that it is of the agent's authority, and is not.
+            EnrollResponse { authority: own.pem.clone(), ..evil.answer("b", &key) },
+            own.answer("c", &key),
+            EnrollResponse { certificate: String::new(), ..own.answer("b", &key) },
+        ] {
+            let refused = renew(response).unwrap_err();
+            assert!(matches!(refused, EnrolError::Unusable(_)), "{refused}");
+        }
+        assert_eq!(files(), before, "what holds stays");
+        renew(own.answer("b", &key)).unwrap();
+        assert!(files()[0] == before[0] && files()[1] != before[1] && files()[2] != before[2]);
+        enrolment.kept().unwrap().unwrap();
+    }
+
+    /// A member that stands where the manager is expected hears nothing: no token, no proof, no request.
+    #[tokio::test]
+    async fn a_member_is_asked_for_no_certificate() {
+        let authority = Authority::new();
+        let place = tempfile::tempdir().unwrap();
+        let [ca, cert, key] = ["ca", "cert", "key"].map(|name| place.path().join(name));
+        let pair = KeyPair::generate().unwrap();
+        let own = authority.answer("x", &pair).certificate;
+        write(&ca, &authority.pem).unwrap();
+        // Its chain ends with what the token names.
+        write(&cert, &[&own[..], &authority.pem[..]].concat()).unwrap();
+        write(&key, &pair.serialize_pem()).unwrap();
+        let member = Security::files_or_nobody(TlsFiles { ca, cert, key, crl: None }).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_folder, enrolment) = enrolment(&listener.local_addr().unwrap().to_string());
+        let security = enrolled(&authority, &enrolment);
+        let token = authority.token();
+        for asking in [Asking::Token(&token), Asking::Certificate(&security)] {
+            let answering = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                Talk::accept(stream, &member).await.map(drop).map_err(|(error, _)| error)
+            };
+            let (asked, answered) = tokio::join!(enrolment.ask(asking), answering);
+            let said = asked.unwrap_err().to_string();
+            assert!(said.contains("the other end is no manager: its certificate is for 'x'"), "{said}");
+            assert!(answered.is_err(), "the connection is not taken for open");
+        }
     }
 }

@@ -88,6 +88,7 @@ mod tests {
             mode: 0o644,
             modified: None,
             geometry: Geometry { object_len: 5, fragment_len: 1_000, group_len: 1 << 18 },
+            data_len: 5,
             channel: ([239, 1, 2, 3], 5),
             outer_len: 0,
             stall: Duration::from_secs(1),

@@ -5,7 +5,7 @@ use super::session_tests::{patient, start_as};
 use super::{Options, Sealing};
 use polycast_net::frames::FrameStream;
 use polycast_net::seal::Secret;
-use polycast_net::tls::Security;
+use polycast_net::tls::{Binding, Security};
 use polycast_testing::HANG;
 use polycast_types::Handle;
 use polycast_wire::control::{Control, Hash, SealSecret};
@@ -30,7 +30,7 @@ fn first<T>(stream: &mut FrameStream, take: impl Fn(&Control<'_>) -> Option<T>) 
 fn fetches(
     (address, handle): (std::net::SocketAddr, Handle),
     as_who: &Security,
-    make: impl Fn([u8; 32]) -> Hash,
+    make: impl Fn(Binding) -> Hash,
 ) -> bool {
     let mut stream = connect(address, as_who);
     stream.shake_hands(HANG).unwrap();

@@ -1,7 +1,7 @@
 //! Tokens: each lets one agent of one name in once, for a while.
 
 use super::{Authority, AuthorityError, read, write};
-use polycast_net::tls::{JoinToken, Utc};
+use polycast_net::tls::{Claim, JoinToken, ShownToken, Utc};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -71,6 +71,7 @@ pub struct TokenInfo {
 struct Record {
     name: String,
     until_unix_s: u64,
+    /// The key that the holder's proofs are made with.
     proof: String,
 }
 
@@ -102,7 +103,7 @@ impl Authority {
         let record = Record {
             name: name.to_string(),
             until_unix_s: now().saturating_add(span.as_secs().max(1)),
-            proof: token.proof(),
+            proof: token.kept(),
         };
         let text = serde_json::to_string(&record).expect("a record is plain text and numbers");
         write(&self.token_file(&token.id, "token"), &text)?;
@@ -146,48 +147,47 @@ impl Authority {
         Err(TokenError::Unknown(id.to_string()).into())
     }
 
-    /// The certificate of an agent of this name that asks with this request, and with a token, which is used then.
+    /// The certificate of an agent that shows a token for this, which is used then.
     ///
     /// # Errors
     /// The token cannot be used, or not by this agent; or the name or the request is none, and then the token stays good.
     pub fn certify_for_token(
         &self,
-        name: &str,
-        request: &[u8],
-        token: &JoinToken,
+        shown: &ShownToken,
+        claim: &Claim<'_>,
     ) -> Result<String, AuthorityError> {
         // First: nothing is read or signed for a host that has no token.
-        self.check_token(token, name)?;
-        let certificate = self.certify(name, request)?;
-        self.redeem(token, name)?;
+        self.check_token(shown, claim)?;
+        let certificate = self.certify(claim.name, claim.request)?;
+        self.redeem(shown, claim)?;
         Ok(certificate)
     }
 
-    /// Takes a token from an agent that says this name; it is used then.
+    /// Takes a token from the agent that shows it for this; it is used then.
     ///
     /// # Errors
     /// It cannot be used, or not by this agent.
-    pub fn redeem(&self, token: &JoinToken, said: &str) -> Result<(), AuthorityError> {
-        self.check_token(token, said)?;
-        let (good, used) = (self.token_file(&token.id, "token"), self.token_file(&token.id, "used"));
+    pub fn redeem(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<(), AuthorityError> {
+        self.check_token(shown, claim)?;
+        let (good, used) = (self.token_file(shown.id(), "token"), self.token_file(shown.id(), "used"));
         // Of two that come at the same time one renames it.
         fs::rename(&good, &used).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => TokenError::Used(token.id.clone()).into(),
+            io::ErrorKind::NotFound => TokenError::Used(shown.id().to_string()).into(),
             _ => AuthorityError::File { path: used.clone(), action: "written", source },
         })
     }
 
-    /// Whether an agent that says this name may use a token.
-    fn check_token(&self, token: &JoinToken, said: &str) -> Result<(), AuthorityError> {
-        let id = || token.id.clone();
-        let (good, used) = (self.token_file(&token.id, "token"), self.token_file(&token.id, "used"));
+    /// Whether the agent that shows a token may use it for this.
+    fn check_token(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<(), AuthorityError> {
+        let (id, said) = (|| shown.id().to_string(), claim.name);
+        let (good, used) = (self.token_file(shown.id(), "token"), self.token_file(shown.id(), "used"));
         if !good.exists() {
             let error = if used.exists() { TokenError::Used(id()) } else { TokenError::Unknown(id()) };
             return Err(error.into());
         }
-        let Record { name, until_unix_s, proof } = self.record(&token.id, "token")?;
-        // An agent that does not know the secret learns nothing about the token.
-        if !token.proves(&proof) {
+        let Record { name, until_unix_s, proof: kept } = self.record(shown.id(), "token")?;
+        // One that does not have it, or repeats what another one has shown, learns nothing about the token.
+        if !shown.is_proven(&kept, claim) {
             return Err(TokenError::Unknown(id()).into());
         }
         if until_unix_s < now() {
@@ -203,6 +203,7 @@ impl Authority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::tls::{BINDING_LEN, Binding};
 
     #[test]
     fn a_token_lets_one_agent_in_once() {
@@ -211,16 +212,27 @@ mod tests {
         let authority = Authority::open_or_new(folder.path()).unwrap();
         let hour = Duration::from_secs(3_600);
         let token = authority.new_token("b", hour).unwrap();
-        let said = |token: &JoinToken, name: &str| authority.redeem(token, name).unwrap_err().to_string();
+        let binding = Binding([7; BINDING_LEN]);
+        let redeem = |token: &JoinToken, name: &str| {
+            let claim = Claim { binding: &binding, name, request: b"key" };
+            authority.redeem(&token.show(&claim), &claim)
+        };
+        let said = |token: &JoinToken, name: &str| redeem(token, name).unwrap_err().to_string();
         assert!(said(&token, "c").contains("is for 'b', not for 'c'"));
         let forged = JoinToken { secret: JoinToken::fresh("").secret, ..token.clone() };
         assert!(said(&forged, "b").contains("there is no token"));
+        // What another connection has shown is of no use here.
+        let elsewhere = Claim { binding: &Binding([8; BINDING_LEN]), name: "b", request: b"key" };
+        let here = Claim { binding: &binding, ..elsewhere };
+        let replayed = authority.redeem(&token.show(&elsewhere), &here).unwrap_err().to_string();
+        assert!(replayed.contains("there is no token"), "{replayed}");
         // Nothing that comes with a token that is none is looked at.
-        let none = authority.certify_for_token("b", b"no request", &forged).unwrap_err();
+        let odd = Claim { request: b"no request", ..here };
+        let none = authority.certify_for_token(&forged.show(&odd), &odd).unwrap_err();
         assert!(none.to_string().contains("there is no token"), "{none}");
-        let odd = authority.certify_for_token("b", b"no request", &token).unwrap_err();
-        assert!(odd.to_string().contains("the certificate request is wrong"), "{odd}");
-        authority.redeem(&token, "b").unwrap();
+        let wrong = authority.certify_for_token(&token.show(&odd), &odd).unwrap_err();
+        assert!(wrong.to_string().contains("the certificate request is wrong"), "{wrong}");
+        redeem(&token, "b").unwrap();
         assert!(said(&token, "b").contains("has been used already"));
 
         let late = authority.new_token("b", hour).unwrap();

@@ -1,6 +1,7 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::{Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
+use super::talk::EXPORTER;
+use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, Error, ServerConnection};
@@ -9,10 +10,6 @@ use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// What bindings are exported for: RFC 9266.
-const BINDING: &[u8] = b"EXPORTER-Channel-Binding";
-/// Stands for one sealed connection.
-pub type Binding = [u8; 32];
 /// How often it is looked whether the other end is still one that this end takes.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -105,7 +102,7 @@ impl Pipe {
     /// What stands for this connection, and for no other: the two ends have it when their hands are shaken, and no third one.
     pub(crate) fn binding(&self) -> Option<Binding> {
         let Layer::Sealed(tls) = &self.layer else { return None };
-        tls.export_keying_material(Binding::default(), BINDING, None).ok()
+        tls.export_keying_material([0; BINDING_LEN], EXPORTER, None).ok().map(Binding)
     }
 
     /// Whether the two ends are still about to show who they are.

@@ -5,7 +5,7 @@ mod pinned;
 
 pub use foreign::ForeignServer;
 
-use super::{Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
+use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::Future;
@@ -19,6 +19,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::FallibleAccept;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+/// What a connection is told from all others by (RFC 9266).
+pub(super) const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 /// The first byte of an answer that refuses a connection that is not sealed.
 const TLS_ALERT: u8 = 0x15;
 
@@ -135,6 +137,18 @@ impl Talk {
             Layer::Plain(..) => Shown::now(None),
             Layer::Sealed(stream) => Shown::now(stream.get_ref().1.peer_certificates()),
         }
+    }
+
+    /// What this connection has that no other one has; `None` where it is plain.
+    #[must_use]
+    pub fn binding(&self) -> Option<Binding> {
+        let Layer::Sealed(stream) = &self.layer else { return None };
+        let out = [0; BINDING_LEN];
+        let exported = match &**stream {
+            TlsStream::Client(stream) => stream.get_ref().1.export_keying_material(out, EXPORTER, None),
+            TlsStream::Server(stream) => stream.get_ref().1.export_keying_material(out, EXPORTER, None),
+        };
+        exported.ok().map(Binding)
     }
 
     fn noted<T>(&self, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
