@@ -658,22 +658,22 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
         EnrollRequest { protocol_version: PROTOCOL_VERSION, name: "a".into(), ..Default::default() };
     let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate of 'a' is for no name"));
+    let shown_of = |token: &JoinToken, binding: &Binding, request: EnrollRequest| {
+        let shown = token.show(&Claim { binding, name: &request.name, request: &request.request });
+        let (token_id, proof) = (shown.id().to_string(), shown.proof().to_vec());
+        EnrollRequest { token_id, proof, ..request }
+    };
+    let shown = |binding: &Binding, request: EnrollRequest| shown_of(&token, binding, request);
     // Nothing is read for a client that has no token, and no long name is written down.
-    let forged = JoinToken::fresh(&token.pin).to_string();
-    let request = EnrollRequest { token: forged, request: vec![1], ..request };
-    let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
+    let odd = EnrollRequest { request: vec![1], ..request.clone() };
+    let forged = shown_of(&JoinToken::fresh(&token.pin), &binding, odd.clone());
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(forged).await;
     assert!(enrolled.unwrap_err().message().contains("there is no token"));
     let long = EnrollRequest { name: "x".repeat(256), ..request.clone() };
     let enrolled = AuthorityClient::new(channel.clone()).enroll(long).await;
     assert_eq!(enrolled.unwrap_err().message(), "a name of 256 bytes is longer than 255");
     // A request that is none does not use up the token.
-    let shown = |binding: &Binding, request: EnrollRequest| {
-        let shown = token.show(&Claim { binding, name: &request.name, request: &request.request });
-        let (token_id, proof) = (shown.id().to_string(), shown.proof().to_vec());
-        EnrollRequest { token_id, proof, ..request }
-    };
-    let odd = shown(&binding, EnrollRequest { request: vec![1], ..request.clone() });
-    let enrolled = AuthorityClient::new(channel.clone()).enroll(odd).await;
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(shown(&binding, odd)).await;
     assert!(enrolled.unwrap_err().message().contains("the certificate request is wrong"));
 
     // One in the middle has heard what was shown to it, and repeats it on a connection of its own.

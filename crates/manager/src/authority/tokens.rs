@@ -151,11 +151,7 @@ impl Authority {
     ///
     /// # Errors
     /// The token cannot be used, or not by this agent; or the name or the request is none, and then the token stays good.
-    pub fn certify_for_token(
-        &self,
-        shown: &ShownToken,
-        claim: &Claim<'_>,
-    ) -> Result<String, AuthorityError> {
+    pub fn certify_for_token(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<String, AuthorityError> {
         // First: nothing is read or signed for a host that has no token.
         self.check_token(shown, claim)?;
         let certificate = self.certify(claim.name, claim.request)?;
