@@ -12,8 +12,11 @@ use polycast_net::tls::{Expected, Security};
 use polycast_testing::{HANG, until};
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::Control;
+use polycast_wire::data::Header;
 use polycast_wire::permit::{Permit, ShownPermit};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,9 +35,7 @@ fn cluster(settings: &str, names: &[&str]) -> (Cluster, String) {
 
 /// Calls an agent to a transfer as a member with the cluster's key does; gives why it does not come.
 fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<String> {
-    let security = Security::shared(&Secret::read(Path::new(key)).unwrap());
-    let agent = agent.parse().unwrap();
-    let mut stream = FrameStream::connect(agent, HANG, Some(&security), &Expected::Sharer).unwrap();
+    let mut stream = member_at(agent, key);
     let invite = Control::Invite {
         address: [127, 0, 0, 1],
         port: 9,
@@ -46,18 +47,67 @@ fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<Strin
         permit,
     };
     stream.send(&invite).unwrap();
+    answer(stream, |frame| matches!(frame, Control::Joining))
+}
+
+/// A connection to an agent, of a member with the cluster's key.
+fn member_at(agent: &str, key: &str) -> FrameStream {
+    let security = Security::shared(&Secret::read(Path::new(key)).unwrap());
+    FrameStream::connect(agent.parse().unwrap(), HANG, Some(&security), &Expected::Sharer).unwrap()
+}
+
+/// Why what was asked for is refused; nothing where the answer `is_right`.
+fn answer(mut stream: FrameStream, is_right: impl Fn(&Control<'_>) -> bool) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < HANG {
         stream.wait(LOOK_AGAIN).unwrap();
         let open = stream.fill();
         match stream.next_frame().unwrap() {
-            Some(Control::Joining) => return None,
+            Some(frame) if is_right(&frame) => return None,
             Some(Control::Refuse(why)) => return Some(why.to_string()),
             Some(other) => panic!("{other:?}"),
             None => drop(open.unwrap()),
         }
     }
     panic!("it does not answer");
+}
+
+/// The data channel of a cluster, as any host hears it that joins its group.
+fn listen(channel: SocketAddrV4) -> UdpSocket {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &channel).unwrap();
+    sockopt::set_ip_add_membership(&socket, channel.ip(), &Ipv4Addr::LOCALHOST).unwrap();
+    let socket = UdpSocket::from(socket);
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    socket
+}
+
+/// A transfer's handle is in clear in its packets. A member that is no receiver reads nothing by it, neither at the source nor at a receiver.
+#[test]
+fn a_member_that_hears_a_handle_fetches_nothing_by_it() {
+    let channel = SocketAddrV4::new(Ipv4Addr::new(239, 255, 66, 7), 7_411);
+    let settings =
+        format!("[ip-multicast]\npool = '{}/32'\nport = {}\nrate = '8mbit'\n", channel.ip(), channel.port());
+    let (cluster, key) = cluster(&settings, &["a", "b"]);
+    let socket = listen(channel);
+    let file = cluster.place.file("object", &noise(4_000_000));
+    let mut sending = cluster.begin("a", &["send", &file, "--to", "b"]);
+    let mut packet = [0; 9_000];
+    let handle = loop {
+        let len = socket.recv(&mut packet).unwrap();
+        if let Ok((Header::Fragment(header), _)) = Header::parse(&packet[..len]) {
+            break header.handle;
+        }
+    };
+    for agent in &cluster.agents {
+        let mut stream = member_at(agent.ready["control_address"].as_str().unwrap(), &key);
+        stream.send(&Control::Fetch { handle, ticket: [0; 32], have: Vec::new() }).unwrap();
+        let why = answer(stream, |frame| matches!(frame, Control::Group { .. }));
+        assert!(why.is_some(), "it is served");
+    }
+    assert_eq!(sending.try_wait().unwrap(), None, "the transfer was still running");
+    assert!(sending.wait().unwrap().success());
 }
 
 /// Gives a file another text, at one moment.

@@ -50,6 +50,8 @@ const PATCH_QUEUE_LEN: usize = 32 << 10;
 /// Fragments in one PTCH_DATA, and their bytes if it is more than one.
 const PATCH_FRAGMENTS: u64 = 16;
 const PATCH_LEN: u64 = 16 << 10;
+/// What one hears that would fetch, and takes no part.
+const NO_TICKET: &str = "what it asks for is of no transfer here, or it shows no ticket for it";
 /// Holes are told of where they are so many bytes, four hash groups, and at least this part of the object: below that, hashing ahead and
 /// looking at zeros take longer than they spare.
 const HOLES_LEN_LEAST: u64 = 4 * GROUP_LEN as u64;
@@ -680,10 +682,11 @@ impl Run {
 
     /// Takes in new connections: receivers, and members of the chain that fetch from here.
     fn meet_strangers(&mut self) {
-        for (stream, frame) in self.session.meet_strangers() {
+        for (mut stream, frame) in self.session.meet_strangers() {
             match self.served.fetched(&frame, stream.binding()) {
                 Some(have) => self.served.serve_stream(stream, have),
-                None => tracing::debug!("a connection that is not of this transfer"),
+                // One that does not hear this notices that the connection ends.
+                None => drop(stream.send(&Control::Refuse(NO_TICKET))),
             }
         }
     }

@@ -46,7 +46,7 @@ fn fetches(
 
 #[test]
 fn only_who_takes_part_fetches() {
-    let [(_source, source), (_a, a), (_b, b), (_c, c)] = members(["source", "a", "b", "c"]);
+    let [(_source, source), (_a, a), (_b, b), (_c, c)] = members(["source,a,b", "a", "b", "c"]);
     let options = Options { sealing: Sealing::By(source), ..patient() };
     let running = start_as(false, vec![7; 600_000], options);
     let mut receivers = [(&a, "a"), (&b, "b")].map(|(security, name)| {
