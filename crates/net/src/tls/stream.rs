@@ -1,6 +1,6 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::talk::EXPORTER;
+use super::token::EXPORTER;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;

@@ -5,6 +5,7 @@ mod pinned;
 
 pub use foreign::ForeignServer;
 
+use super::token::EXPORTER;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -19,8 +20,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::FallibleAccept;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// What a connection is told from all others by (RFC 9266).
-pub(super) const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 /// The first byte of an answer that refuses a connection that is not sealed.
 const TLS_ALERT: u8 = 0x15;
 

@@ -22,6 +22,8 @@ const PIN_LEN: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Binding(pub [u8; BINDING_LEN]);
 
+/// What it is exported as.
+pub(super) const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 /// Bytes of it.
 pub const BINDING_LEN: usize = 32;
 
