@@ -458,6 +458,31 @@ fn permissions_and_time_travel_with_a_file() {
     assert_eq!((there.permissions().mode() & 0o7777, there.modified().unwrap()), (0o500, changed));
 }
 
+/// Holes are not sent, over any way, and are holes where they arrive.
+#[test]
+fn holes_of_a_file_are_not_sent() {
+    let dir = polycast_testing::folder_in_memory();
+    let from = dir.path().join("from");
+    let file = std::fs::File::create(&from).unwrap();
+    file.set_len(64 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"data", 40_000_000).unwrap();
+    for (way, path) in [multicast(), Path::Chain].into_iter().enumerate() {
+        let object = Arc::new(FileSource::open(&from).unwrap());
+        let prepared =
+            prepare(SourceSpec { source: object, ..spec(Vec::new(), 1, path, patient()) }).unwrap();
+        let target = dir.path().join(format!("to{way}"));
+        let running = start_receiver(&prepared, "r0", target.clone(), patient());
+        let report = prepared.run(&mut |_| ()).unwrap();
+        let received = running.join().unwrap().unwrap();
+        assert!(report.sent_bytes < 1 << 20, "{report:?}");
+        // Nothing was here already.
+        assert_eq!((report.spared_bytes, received.spared_bytes, received.unchanged), (0, 0, false));
+        assert!(std::fs::read(&target).unwrap() == std::fs::read(&from).unwrap());
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&target).unwrap());
+        assert!(blocks * 512 < 1 << 20, "{blocks} blocks");
+    }
+}
+
 #[test]
 fn a_receiver_that_has_the_object_needs_no_byte_of_it() {
     let object = bytes(3_000_000);

@@ -11,6 +11,9 @@ use polycast_wire::control::{Control, Form, Hello, Salt, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
+/// Holes count in an object of at most this length, 4 TiB. Room bounds the tables of its groups otherwise, and what a source says of holes
+/// must not lift that: these are 64 Mi groups at most.
+const SPARSE_LEN_MAX: u64 = 1 << 42;
 
 /// Settings of a guest.
 #[derive(Clone, Debug)]
@@ -75,7 +78,10 @@ impl From<&Welcome<'_>> for Offer {
                 fragment_len: welcome.fragment_len,
                 group_len: welcome.group_len,
             },
-            data_len: welcome.data_len.unwrap_or(welcome.object_len),
+            data_len: match welcome.data_len {
+                Some(data_len) if welcome.object_len <= SPARSE_LEN_MAX => data_len,
+                _ => welcome.object_len,
+            },
             channel: welcome.channel,
             outer_len: welcome.outer_len,
             stall: Duration(welcome.stall_ns).min(STALL_MAX),

@@ -69,6 +69,7 @@ fn one_that_was_held_up_says_nothing_of_the_way() {
             Control::Progress { position: 4, received, lost: 0, verified_bytes, arrived_ns: 1, waited_ns };
         sender.control(NOW + MS * 2_000, PeerId(0), &report);
         assert_eq!(sender.round_trip != trip, counts, "{waited}");
+        assert_eq!(sender.status(PeerId(0)).unwrap().held_up, !counts, "{waited}");
     }
 }
 

@@ -325,3 +325,15 @@ fn a_source_that_is_gone_is_missed_by_those_who_have_not_all() {
     assert_eq!(outputs(&mut guest, ms(4)), [Output::Ended(End::Lost(Gone::Closed))]);
     assert_eq!(guest.deadline(), None);
 }
+
+/// What a source says of holes makes no object look small that is too long for its tables.
+#[test]
+fn holes_count_in_objects_of_bounded_length() {
+    let offer_of = |object_len, data_len| {
+        let Control::Welcome(welcome) = welcome() else { unreachable!("it is one") };
+        Offer::from(&Welcome { object_len, data_len, ..welcome }).data_len
+    };
+    assert_eq!(offer_of(100, None), 100);
+    assert_eq!(offer_of(1 << 42, Some(7)), 7);
+    assert_eq!(offer_of((1 << 42) + 1, Some(7)), (1 << 42) + 1);
+}
