@@ -208,6 +208,14 @@ struct Book {
     head_at: Option<Instant>,
 }
 
+/// Another process may write it: one that this one has just begun has the file open until its program runs.
+impl Drop for Book {
+    fn drop(&mut self) {
+        // Where there was no lock there is nothing to give up.
+        let _ = self.file.unlock();
+    }
+}
+
 /// The key in this file; a new one where there is none.
 fn key_in(path: &Path) -> io::Result<AuditKey> {
     if !path.exists() {

@@ -102,6 +102,13 @@ pub fn lock(file: &File, path: &Path) -> Lock {
     }
 }
 
+/// Gives up the lock of a file that is done with. To close the file is not enough: a process that this one has just begun has all files open until
+/// its program runs, and would hold the lock as long.
+pub fn unlock(file: &File) {
+    // Where there was no lock there is nothing to give up.
+    let _ = flock(file, FlockOperation::Unlock);
+}
+
 /// Gives a file or folder these permissions, where it has others and its file system keeps any.
 pub(crate) fn set_mode(file: impl AsFd, mode: u32, path: &Path) -> io::Result<()> {
     let shown = || rustix::fs::fstat(&file).map(|there| there.st_mode & 0o7777);

@@ -123,6 +123,13 @@ pub(crate) struct Arrived<'a> {
     pub file: &'a File,
 }
 
+/// Another agent may use the folder.
+impl Drop for Store {
+    fn drop(&mut self) {
+        polycast_net::file_system::unlock(&self.lock);
+    }
+}
+
 impl Store {
     /// Opens or makes the store, and gives what an earlier run has left in it.
     pub(crate) fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {

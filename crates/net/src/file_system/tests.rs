@@ -72,6 +72,12 @@ fn only_a_lock_that_another_process_has_is_busy() {
     }
     assert_eq!(lock(&file, &path), Lock::Held);
     assert_eq!(lock(&File::open(&path).unwrap(), &path), Lock::Busy);
+    // As a process has it that was just begun; closing the file alone frees nothing.
+    let copied = file.try_clone().unwrap();
+    unlock(&file);
+    drop(file);
+    assert_eq!(lock(&File::open(&path).unwrap(), &path), Lock::Held);
+    drop(copied);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! files that it becomes.
 
 use crate::archive::{ArchiveError, Growing, Unpacked, Waiting, Whereabouts};
+use crate::file_system::unlock;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,6 +17,13 @@ pub struct Held {
     tree: Option<RwLock<Growing>>,
     /// Bytes that are in the directory's files by now.
     pub(super) moved: Arc<AtomicU64>,
+}
+
+/// The part file is open to the next try.
+impl Drop for Held {
+    fn drop(&mut self) {
+        unlock(&self.file);
+    }
 }
 
 impl Held {
