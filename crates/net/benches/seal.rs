@@ -1,6 +1,7 @@
-//! How fast content is sealed and packets get their tags, on one core: `cargo bench -p polycast-net --bench seal`.
+//! How fast content is sealed and packets get their tags, and what a pairing by a code takes, on one core: `cargo bench -p polycast-net --bench seal`.
 
 use polycast_net::hash::keyed_hash;
+use polycast_net::pake::{End, Meeting};
 use polycast_net::seal::{Seal, Secret};
 use polycast_types::Handle;
 use std::hint::black_box;
@@ -22,7 +23,25 @@ fn measure(what: &str, len: usize, mut act: impl FnMut()) {
     println!("{what:>8} {len:>7} bytes: {:6.2} GB/s", best / 1e9);
 }
 
+/// What a pairing takes of both ends together, in microseconds: the best of five.
+fn pairing() -> f64 {
+    const ROUNDS: u32 = 500;
+    let meeting = Meeting { code: b"four-words-of-ours", context: b"an offer" };
+    let pair = || {
+        let (first, second) = (End::new(meeting, &[1; 64]), End::new(meeting, &[2; 64]));
+        let (ours, theirs) = (first.agree_first(second.share()), second.agree_second(first.share()));
+        assert!(theirs.is_some_and(|theirs| theirs.is_proven(&ours.expect("a share").proof())));
+    };
+    let round = |_| {
+        let begun = Instant::now();
+        (0..ROUNDS).for_each(|_| pair());
+        begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS)
+    };
+    (0..5).map(round).fold(f64::MAX, f64::min)
+}
+
 fn main() {
+    println!(" pairing by a code: {:6.0} us", pairing());
     let seal = Seal::new(&Secret::new([1; 32]), Handle(1));
     let mut bytes = vec![7; 256 << 10];
     let header = [5; 40];

@@ -21,6 +21,7 @@ pub mod link_watch;
 #[cfg(feature = "cluster")]
 pub mod neighbour;
 pub mod object;
+pub mod pake;
 pub mod permit;
 pub mod port_in_use;
 pub mod priority;

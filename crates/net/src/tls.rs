@@ -9,6 +9,7 @@ mod date;
 mod files;
 mod identity;
 mod key_file;
+mod offerer;
 mod peer;
 mod shared;
 mod stream;
@@ -21,6 +22,7 @@ pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
+pub use offerer::{Offerer, OffererKey};
 pub use peer::{Expected, MANAGER, OtherEnd, OtherName, PeerNames, Shown};
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
@@ -166,6 +168,8 @@ struct Ends {
     members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    /// To the source of an offer, where it has a key of its own.
+    to_offerer: Option<Arc<ClientConfig>>,
     /// What looks at certificates, where they are shown.
     verifiers: Option<Arc<Verifiers>>,
 }
@@ -199,10 +203,21 @@ impl Security {
     /// Of all who have this secret.
     #[must_use]
     pub fn shared(secret: &Secret) -> Self {
-        let (server, client) = shared::configs(secret);
+        Self::of_secret(secret, None)
+    }
+
+    /// Of all who have the secret of an offer, and of its source, which has a key of its own beside it.
+    #[must_use]
+    pub fn offered(secret: &Secret, offerer: &Offerer) -> Self {
+        Self::of_secret(secret, Some(offerer))
+    }
+
+    fn of_secret(secret: &Secret, offerer: Option<&Offerer>) -> Self {
+        let configs = shared::configs(secret, offerer);
         let members = Some(secret.derive("polycast 3 members", &[]));
-        let (server, client) = (Arc::new(server), Arc::new(client));
-        let ends = Ends { members, server, client, verifiers: None };
+        let (server, client) = (Arc::new(configs.server), Arc::new(configs.client));
+        let to_offerer = configs.to_offerer.map(Arc::new);
+        let ends = Ends { members, server, client, to_offerer, verifiers: None };
         Security(Arc::new(Source::Shared(ends)))
     }
 
@@ -281,9 +296,11 @@ impl Security {
     /// How this end connects to the one that it expects.
     #[must_use]
     pub fn client(&self, expected: &Expected) -> Arc<ClientConfig> {
-        let Ends { client, verifiers, .. } = self.ends();
-        // All that share a secret show the same key.
-        let Some(verifiers) = verifiers else { return client };
+        let Ends { client, to_offerer, verifiers, .. } = self.ends();
+        // All that share a secret show the same key, apart from the source of an offer.
+        let Some(verifiers) = verifiers else {
+            return to_offerer.filter(|_| *expected == Expected::Offerer).unwrap_or(client);
+        };
         let mut client = ClientConfig::clone(&client);
         client.dangerous().set_certificate_verifier(verifiers.expecting(expected));
         Arc::new(client)

@@ -3,7 +3,8 @@
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
 use polycast_net::tls::{
-    Expected, IdentityFiles, OtherEnd, PeerNames, Remark, SealError, Security, Talk, TlsFiles,
+    Expected, IdentityFiles, Offerer, OffererKey, OtherEnd, PeerNames, Remark, SealError, Security, Talk,
+    TlsFiles,
 };
 use polycast_testing::HANG;
 use polycast_wire::control::Control;
@@ -157,6 +158,34 @@ fn members_of_one_authority_meet_and_know_each_others_names() {
     let shared = Security::shared(&Secret::fresh());
     assert_eq!(meet(&shared, &shared, "b").0.unwrap(), PeerNames::Any);
     assert_eq!(meet_expected(&shared, &shared, &Expected::Sharer).0.unwrap(), PeerNames::Any);
+}
+
+/// One that has an offer's secret can take it, and fetch from others that take it; to them it is not the source.
+#[test]
+fn who_has_an_offers_secret_is_not_its_source() {
+    let (secret, key) = (Secret::fresh(), OffererKey::fresh());
+    let public = *key.public();
+    let source = Security::offered(&secret, &Offerer::Own(key));
+    let [a, x] = [0, 1].map(|_| Security::offered(&secret, &Offerer::Other(public)));
+    for (end, expected) in [(&source, Expected::Offerer), (&source, Expected::Sharer), (&x, Expected::Sharer)]
+    {
+        let (client, server) = meet_expected(&a, end, &expected);
+        assert!(client.is_ok() && server.is_ok(), "{expected:?}");
+    }
+    // It makes itself a key, or shows that of all.
+    let own = Security::offered(&secret, &Offerer::Own(OffererKey::fresh()));
+    for end in [&x, &own] {
+        assert_eq!(sealing(meet_expected(&a, end, &Expected::Offerer).0), SealError::OtherKey);
+    }
+    assert_eq!(sealing(meet_expected(&a, &own, &Expected::Sharer).0), SealError::OtherKey);
+    // One that knows the source's key and not the secret is let in nowhere.
+    let stranger = Security::offered(&Secret::fresh(), &Offerer::Other(public));
+    for end in [&source, &x] {
+        assert!(meet_expected(&stranger, end, &Expected::Sharer).1.is_err());
+    }
+    // Where there is a key file, its holders have no other key.
+    let shared = Security::shared(&secret);
+    assert!(meet_expected(&shared, &shared, &Expected::Offerer).0.is_ok());
 }
 
 #[test]

@@ -288,7 +288,7 @@ impl Verifiers {
             .with_client_auth_cert(chain, key)?;
         client.resumption = rustls::client::Resumption::disabled();
         let (server, client) = (Arc::new(server), Arc::new(client));
-        Ok(Ends { members: None, server, client, verifiers: Some(Arc::new(self)) })
+        Ok(Ends { members: None, server, client, to_offerer: None, verifiers: Some(Arc::new(self)) })
     }
 }
 

@@ -22,6 +22,9 @@ pub enum Expected {
     Member(String),
     /// Any end that shares the secret. No end that shows a certificate is one.
     Sharer,
+    /// The source of the offer that this end takes, which has a key of its own. Where there is none that this end could know, any end that
+    /// shares the secret.
+    Offerer,
     /// A device of the network. Its certificate says nothing of its place: settings name its address, and the authority in
     /// `[device-tls]` is for devices alone.
     Device,
@@ -35,7 +38,7 @@ impl Expected {
             Expected::Manager(name) if has_dns_name(shown, name) => Ok(()),
             Expected::Manager(name) => Err(OtherEnd::NoManager { name: name.clone(), names }),
             Expected::Member(name) => Ok(names.check(name)?),
-            Expected::Sharer => Err(OtherEnd::Unnamed),
+            Expected::Sharer | Expected::Offerer => Err(OtherEnd::Unnamed),
             Expected::Device => Ok(()),
         }
     }

@@ -1,5 +1,7 @@
-//! Ends that share a secret: one pair of keys, made of it, which either end shows.
+//! Ends that share a secret: one pair of keys, made of it, which either end shows. The source of an offer shows a pair of its own, which the
+//! others know by its public key: who has the secret is no source for that.
 
+use super::offerer::{Offerer, spki_of};
 use crate::seal::Secret;
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,17 +22,17 @@ use zeroize::Zeroizing;
 /// What stands before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410).
 const ED25519_PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// Takes an end that shows this public key, and no other.
+/// Takes an end that shows one of these public keys, and no other.
 #[derive(Debug)]
 struct Same {
-    public: Vec<u8>,
+    publics: Vec<Vec<u8>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Same {
     fn is(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
         // A public key is no secret: no matter how long the comparison takes.
-        if shown.as_ref() == self.public {
+        if self.publics.iter().any(|public| shown.as_ref() == public) {
             Ok(())
         } else {
             Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
@@ -134,28 +136,54 @@ impl ClientCertVerifier for Same {
 }
 
 /// How those who share this secret connect and are answered.
-pub(super) fn configs(secret: &Secret) -> (ServerConfig, ClientConfig) {
+pub(super) struct Configs {
+    pub(super) server: ServerConfig,
+    /// To any of them.
+    pub(super) client: ClientConfig,
+    /// To the one whose offer it is, where there is one.
+    pub(super) to_offerer: Option<ClientConfig>,
+}
+
+/// Of those who share this secret, which may be an offer's.
+pub(super) fn configs(secret: &Secret, offerer: Option<&Offerer>) -> Configs {
     let provider = Arc::new(ring::default_provider());
-    let key = secret.derive("polycast 3 connections", &[]);
-    let private = Zeroizing::new([&ED25519_PKCS8[..], &key.reveal()[..]].concat());
+    let members = certified(&secret.derive("polycast 3 connections", &[]));
+    let public = members.end_entity_cert().expect("a raw key is shown as a certificate").to_vec();
+    let offerers = offerer.map(|offerer| spki_of(&offerer.public()).to_vec());
+    let shown = match offerer {
+        Some(Offerer::Own(key)) => certified(key.seed()),
+        Some(Offerer::Other(_)) | None => Arc::clone(&members),
+    };
+    let algorithms = provider.signature_verification_algorithms;
+    let same = |publics: Vec<Vec<u8>>| Arc::new(Same { publics, algorithms });
+    let mut server = server(&provider)
+        .with_client_cert_verifier(same(vec![public.clone()]))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)));
+    // No client comes back to a session that has ended.
+    server.send_tls13_tickets = 0;
+    let client = |publics: Vec<Vec<u8>>| {
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider has TLS 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(same(publics))
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
+                &members,
+            ))));
+        client.resumption = rustls::client::Resumption::disabled();
+        client
+    };
+    let to_offerer = offerers.clone().map(|public| client(vec![public]));
+    Configs { server, client: client([vec![public], Vec::from_iter(offerers)].concat()), to_offerer }
+}
+
+/// The pair of keys of which this is the secret, as ends show it.
+fn certified(seed: &Secret) -> Arc<CertifiedKey> {
+    let private = Zeroizing::new([&ED25519_PKCS8[..], &seed.reveal()[..]].concat());
     let key =
         ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(&private[..])).expect("any 32 bytes are a key");
     let public = key.public_key().expect("an Ed25519 key has a public one").to_vec();
-    let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public.clone())], key));
-    let same = Arc::new(Same { public, algorithms: provider.signature_verification_algorithms });
-    let mut server = server(&provider)
-        .with_client_cert_verifier(Arc::clone(&same) as _)
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&certified))));
-    // No client comes back to a session that has ended.
-    server.send_tls13_tickets = 0;
-    let mut client = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .expect("the provider has TLS 1.3")
-        .dangerous()
-        .with_custom_certificate_verifier(same)
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified)));
-    client.resumption = rustls::client::Resumption::disabled();
-    (server, client)
+    Arc::new(CertifiedKey::new(vec![CertificateDer::from(public)], key))
 }
 
 fn server(provider: &Arc<CryptoProvider>) -> rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier> {
