@@ -2,10 +2,10 @@
 
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain, emitted, hear};
 use polycast_protocol::session::{
-    Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster, RosterConfig,
-    RosterInput, RosterOutput, Verdicts, Why,
+    Called, Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster,
+    RosterConfig, RosterInput, RosterOutput, Verdicts, Why,
 };
-use polycast_types::Time;
+use polycast_types::{ObjectId, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::Control;
 
@@ -140,6 +140,12 @@ pub fn guest(bytes: &[u8]) {
         window_bytes: words.number(1 << 20),
         serve_port: words.small(9) as u16,
         answer_timeout: words.span(),
+        called: (words.small(2) == 1).then(|| Called {
+            object: ObjectId::default(),
+            object_len: words.number(1 << 20),
+            root: None,
+            permitted: None,
+        }),
     };
     let mut guest = Guest::new(now, config);
     let mut owed: Vec<GuestOutput> = Vec::new();

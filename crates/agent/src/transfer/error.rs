@@ -5,7 +5,7 @@ use polycast_net::interface::InterfaceError;
 use polycast_net::object::{Changed, changed_in};
 use polycast_net::port_in_use::PortInUse;
 use polycast_net::store::StoreError;
-use polycast_protocol::session::{Goodbye, Why};
+use polycast_protocol::session::{Goodbye, NotCalledFor, Why};
 use polycast_types::{Duration, Printable, format_bytes};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -133,6 +133,12 @@ pub enum TransferError {
     /// The kernel fails us.
     #[error("system error: {0}")]
     System(#[from] io::Error),
+}
+
+impl From<NotCalledFor> for TransferError {
+    fn from(error: NotCalledFor) -> Self {
+        TransferError::Contradiction(error.to_string())
+    }
 }
 
 impl From<StoreError> for TransferError {

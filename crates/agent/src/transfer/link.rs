@@ -70,14 +70,12 @@ impl Link {
         };
         let answer_timeout = within.max(ANSWER_WITHIN);
         let config = GuestConfig::new(handle, spec.name.clone());
-        let config = GuestConfig { window_bytes, serve_port, answer_timeout, ..config };
+        let called = spec.called.clone();
+        let config = GuestConfig { window_bytes, serve_port, answer_timeout, called, ..config };
         let (now, guest) = (clock.now(), Guest::new(clock.now(), config));
         let mut link =
             Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof, round_trip };
         let offer = link.await_offer(spec)?;
-        if let Some(called) = &spec.called {
-            called.check(&offer).inspect_err(|error| link.fail(error))?;
-        }
         Ok((link, offer))
     }
 
@@ -283,6 +281,7 @@ pub(super) fn error_of(end: End, verified: u64, total: u64) -> TransferError {
         End::NoAnswer(span) => return TransferError::NoAnswer(span),
         End::Lost(Gone::Foreign(error)) => return TransferError::Protocol(error),
         End::Failed(words) => return TransferError::Unusable(words),
+        End::Contradicts(why) => return why.into(),
         End::Lost(Gone::Closed) => "the connection was closed".to_string(),
         // Nothing was said yet.
         End::Lost(Gone::Broken(words)) if total == 0 => return TransferError::Unusable(words),

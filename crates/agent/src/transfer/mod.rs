@@ -14,7 +14,6 @@
 mod arrivals;
 pub(crate) mod assembler;
 pub(crate) mod bell;
-mod called;
 mod channel;
 pub(crate) mod clock;
 mod confirm;
@@ -48,7 +47,6 @@ mod tickets_tests;
 mod unchanged;
 
 pub use arrivals::Arrivals;
-pub use called::{Called, Permitted};
 pub use confirm::{Held, confirm};
 pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
@@ -57,6 +55,7 @@ pub use invite::Invitation;
 pub(crate) use invite::{TIMEOUT as ANSWER_WITHIN, answer, permit_of};
 pub use older::OlderVersions;
 pub use pairing::Code;
+pub use polycast_protocol::session::{Called, Permitted};
 #[cfg(feature = "cluster")]
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub(crate) use receiver::kind_of;
@@ -379,7 +378,7 @@ impl ReceiverSpec {
 
     /// Holds a root hash against what this end was called for.
     fn check_root(&self, root: &Hash) -> Result<(), TransferError> {
-        self.called.as_ref().map_or(Ok(()), |called| called.check_root(root))
+        Ok(self.called.as_ref().map_or(Ok(()), |called| called.check_root(root))?)
     }
 
     /// How connections to the source, and to other receivers, are sealed.

@@ -2,7 +2,6 @@
 
 use super::clock::Clock;
 use super::pacing::Pacing;
-use super::pairing::same;
 use super::strangers::Strangers;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
@@ -10,9 +9,10 @@ use polycast_net::seal::Secret;
 use polycast_net::store::Held;
 use polycast_net::tls::Binding;
 use polycast_protocol::push::Geometry;
+use polycast_protocol::session::{Admission, Ticket, Tickets};
 use polycast_types::{Handle, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Hash, MEMBERS_MAX};
+use polycast_wire::control::{Control, MEMBERS_MAX};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,13 +39,11 @@ pub(crate) enum Supply {
 
 /// What can be served, shared by the thread that receives or hashes and the threads that serve.
 pub(crate) struct Served {
-    handle: Handle,
     geometry: Geometry,
     supply: Supply,
     /// What tickets are made of; none are asked for where connections are not sealed.
     secret: Option<Secret>,
-    /// Connections that had no ticket for this transfer.
-    foreign: AtomicU64,
+    tickets: Mutex<Tickets>,
     /// The rate of a source; a receiver that serves others has none.
     pacing: Option<Arc<Pacing>>,
     /// The groups that may be served, in the order in which they became so: each peer reads on where it is.
@@ -107,10 +105,9 @@ impl Served {
         (secret, pacing): (Option<Secret>, Option<Arc<Pacing>>),
     ) -> Arc<Self> {
         Arc::new(Served {
-            handle,
             supply,
             secret,
-            foreign: AtomicU64::new(0),
+            tickets: Mutex::new(Tickets::new(handle)),
             pacing,
             verified: Mutex::new(Verified { is: vec![false; geometry.groups() as usize], order: Vec::new() }),
             changed: Condvar::new(),
@@ -169,30 +166,27 @@ impl Served {
     /// What a connection is for, if it is for this transfer.
     fn wish(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Wish> {
         match frame {
-            Control::Member { handle, member, ticket } => {
-                self.lets_in(*handle, ticket, binding).then_some(Wish::Speaker(*member))
-            }
+            Control::Member { member, .. } => self.lets_in(frame, binding).then_some(Wish::Speaker(*member)),
             frame => self.fetched(frame, binding).map(Wish::Groups),
         }
     }
 
-    /// Whether the other end of a connection takes part in this transfer: its handle is in clear in every packet, and only those whom the
-    /// source lets take part can make a ticket.
-    fn lets_in(&self, handle: Handle, ticket: &Hash, binding: Option<Binding>) -> bool {
-        if handle != self.handle {
-            return false;
-        }
-        let Some(secret) = &self.secret else { return true };
-        // Compared in a time that tells nothing.
-        let is_right = binding.is_some_and(|binding| same(&secret.ticket(&binding), ticket));
-        if !is_right {
-            let so_far = self.foreign.fetch_add(1, Ordering::Relaxed) + 1;
-            // One that tries often fills no log.
-            if so_far.is_power_of_two() {
-                tracing::warn!(so_far, "one that has no ticket for this transfer was turned away");
+    /// Whether the other end of a connection takes part in this transfer.
+    fn lets_in(&self, frame: &Control<'_>, binding: Option<Binding>) -> bool {
+        let needed = match &self.secret {
+            None => Ticket::NotNeeded,
+            Some(secret) => Ticket::Needed(binding.map(|binding| secret.ticket(&binding))),
+        };
+        match self.tickets.lock().unwrap_or_else(PoisonError::into_inner).judge(frame, needed) {
+            Admission::In => true,
+            Admission::Elsewhere => false,
+            Admission::Foreign { so_far, is_told } => {
+                if is_told {
+                    tracing::warn!(so_far, "one that has no ticket for this transfer was turned away");
+                }
+                false
             }
         }
-        is_right
     }
 
     /// Serves a connection whose end has these groups.
@@ -240,13 +234,13 @@ impl Served {
 
     /// The groups that the sender of a FETCH has; `None` where it is not for this transfer, or its sender takes no part.
     pub(crate) fn fetched(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Vec<bool>> {
-        let Control::Fetch { handle, ticket, have } = frame else { return None };
+        let Control::Fetch { have, .. } = frame else { return None };
         let mut has = vec![false; self.geometry.groups() as usize];
         for range in have {
             let range = range.start as usize..range.end as usize;
             has.get_mut(range)?.fill(true);
         }
-        self.lets_in(*handle, ticket, binding).then_some(has)
+        self.lets_in(frame, binding).then_some(has)
     }
 
     fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {

@@ -1,6 +1,6 @@
 //! A receiver's end of a session: from HELLO to the last word.
 
-use super::{ALIVE_INTERVAL, ANSWER_WITHIN, COMPLAIN_AFTER, GOODBYE_WITHIN, Gone};
+use super::{ALIVE_INTERVAL, ANSWER_WITHIN, COMPLAIN_AFTER, Called, GOODBYE_WITHIN, Gone, NotCalledFor};
 use crate::push::Geometry;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -28,13 +28,16 @@ pub struct GuestConfig {
     pub serve_port: u16,
     /// A source that does not answer HELLO for so long is given up.
     pub answer_timeout: Duration,
+    /// What it was called for; `None` where it comes by itself.
+    pub called: Option<Called>,
 }
 
 impl GuestConfig {
     /// What is shipped, for one that has no data channel and serves no others.
     #[must_use]
     pub fn new(handle: Handle, name: String) -> Self {
-        GuestConfig { handle, name, window_bytes: 0, serve_port: 0, answer_timeout: ANSWER_WITHIN }
+        let answer_timeout = ANSWER_WITHIN;
+        GuestConfig { handle, name, window_bytes: 0, serve_port: 0, answer_timeout, called: None }
     }
 }
 
@@ -131,6 +134,8 @@ pub enum End {
     Silent(Duration),
     /// This end cannot go on, for this reason; the source has been told.
     Failed(String),
+    /// What comes is not what this end was called for; the source has been told.
+    Contradicts(NotCalledFor),
 }
 
 /// What the driver is to do.
@@ -359,6 +364,9 @@ impl Guest {
             (_, Control::Finished) => self.end(End::Refused("it is over".to_string())),
             (Stage::Knocking, Control::Welcome(welcome)) => {
                 let offer = Offer::from(welcome);
+                if let Some(Err(why)) = self.config.called.as_ref().map(|called| called.check(&offer)) {
+                    return self.contradict(why);
+                }
                 self.stall = offer.stall;
                 self.stage = Stage::Storing;
                 self.outputs.push_back(Output::Offer(offer));
@@ -383,6 +391,11 @@ impl Guest {
                     self.outputs.push_back(Output::Fetch { address, port, name });
                 }
             }
+            Control::Root(ref root) => {
+                if let Some(Err(why)) = self.config.called.as_ref().map(|called| called.check_root(root)) {
+                    self.contradict(why);
+                }
+            }
             Control::Gather { own, ref members } if self.may_share() => {
                 self.outputs.push_back(Output::Speak { own, members: members.clone() });
             }
@@ -392,6 +405,14 @@ impl Guest {
                 self.outputs.push_back(Output::Follow { member, address, port, name });
             }
             _ => {}
+        }
+    }
+
+    /// What comes is not what this end was called for: it takes nothing of it.
+    fn contradict(&mut self, why: NotCalledFor) {
+        if !self.is_committed() {
+            self.outputs.push_back(Output::Refuse(why.to_string()));
+            self.end(End::Contradicts(why));
         }
     }
 

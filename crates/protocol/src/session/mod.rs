@@ -2,7 +2,7 @@
 //! which sentence (Republic section III-A, the hand-shake around Table III).
 //!
 //! [`Roster`] is the source's end and [`Guest`] a receiver's end, for the push and the pull transport alike; [`Telling`] decides when
-//! a receiver may know of all hashes, and so have the object. All are machines: `handle(now, Input)`, then `poll(now)` until `None`, and again at `deadline()`. They hear control frames and
+//! a receiver may know of all hashes, and so have the object, and [`Tickets`] whom either end serves. All but the last are machines: `handle(now, Input)`, then `poll(now)` until `None`, and again at `deadline()`. They hear control frames and
 //! the fate of connections, and say which frames to send and which connections to end; sockets, bytes and hashes are the
 //! driver's.
 //!
@@ -24,17 +24,21 @@
 //!   [`QUIET_AFTER`]: the others join while it runs. Where they are counted a person starts them one by one, and it
 //!   starts when all are ready, or with those there are when the time to join is over.
 
+mod called;
 mod guest;
 mod roster;
 mod telling;
+mod tickets;
 mod why;
 
+pub use called::{Called, NotCalledFor, Permitted};
 pub use guest::{End, Guest, GuestConfig, Input as GuestInput, Offer, Output as GuestOutput};
 pub use roster::{
     Entry, Expected, Goodbye, GuestId, Input as RosterInput, Output as RosterOutput, Roster, RosterConfig,
     Stage, Verdicts,
 };
 pub use telling::{Input as TellingInput, Output as TellingOutput, Telling};
+pub use tickets::{Admission, Ticket, Tickets};
 pub use why::{Gone, Why};
 
 use polycast_types::Duration;

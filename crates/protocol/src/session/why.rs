@@ -28,6 +28,9 @@ pub enum Why {
     /// The proof is wrong.
     #[error("that is not the code of this offer")]
     WrongCode,
+    /// Too many have come with another code: no code is looked at for a while.
+    #[error("too many wrong codes have come: try again in 10 s")]
+    TooManyCodes,
     /// The receivers are named, and this name is not among them.
     #[error("its name is not among this transfer's receivers")]
     NotListed,

@@ -637,6 +637,7 @@ impl World {
             window_bytes: self.window_bytes_of(peer),
             serve_port: 1,
             answer_timeout: Duration::from_secs(3_600),
+            called: None,
         };
         let node = Node {
             guest: Some(Guest::new(self.now, guest)),

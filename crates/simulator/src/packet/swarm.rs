@@ -134,6 +134,12 @@ pub enum Plant {
     NoAges,
     /// A source tells the last hash before it has looked whether its object is what it was.
     TellUnseen,
+    /// A receiver takes whatever its source offers and sends.
+    TakeAnything,
+    /// One that fetches is served without a look at its ticket.
+    SkipTicket,
+    /// One that fetches is served on after it was taken out.
+    KeepServing,
 }
 
 /// What a seed has shown.

@@ -2,6 +2,8 @@
 
 use super::*;
 use alloc::vec;
+use polycast_types::DataId;
+use polycast_wire::control::Hash;
 use proptest::prelude::*;
 
 const STALL: Duration = Duration::from_secs(10);
@@ -11,12 +13,18 @@ fn ms(at: u64) -> Time {
 }
 
 fn guest() -> Guest {
+    called_for(None)
+}
+
+/// A guest that was called for this.
+fn called_for(called: Option<Called>) -> Guest {
     let config = GuestConfig {
         handle: Handle(7),
         name: "a".into(),
         window_bytes: 1 << 20,
         serve_port: 9,
         answer_timeout: STALL,
+        called,
     };
     Guest::new(ms(0), config)
 }
@@ -170,6 +178,35 @@ fn the_ends() {
         assert_eq!(play(&mut guest).last(), Some(&Output::Ended(end)));
         guest.handle(ms(10_001), Input::Gone(Gone::Closed));
         assert!(outputs(&mut guest, ms(60_000)).is_empty(), "nothing follows");
+    }
+}
+
+/// A source offers, or sends, something else than it has called for: nothing of it is taken.
+#[test]
+fn who_was_called_takes_nothing_else() {
+    let called =
+        Called { object: ObjectId::default(), object_len: 100, root: Some([4; 32]), permitted: None };
+    let other = ObjectId { data: DataId(9), ..ObjectId::default() };
+    let outcome = |called: &Called, root: Hash| {
+        let mut guest = called_for(Some(called.clone()));
+        outputs(&mut guest, ms(0));
+        hear(&mut guest, ms(1), &welcome());
+        hear(&mut guest, ms(2), &Control::Root(root));
+        outputs(&mut guest, ms(2))
+    };
+    assert!(matches!(outcome(&called, [4; 32])[..], [Output::Offer(_)]));
+    assert!(matches!(outcome(&Called { root: None, ..called.clone() }, [5; 32])[..], [Output::Offer(_)]));
+    for (called, root, offered) in [
+        (Called { object: other, ..called.clone() }, [4; 32], false),
+        (Called { object_len: 101, ..called.clone() }, [4; 32], false),
+        (called, [5; 32], true),
+    ] {
+        let outputs = outcome(&called, root);
+        let [.., Output::Refuse(words), Output::Ended(End::Contradicts(why))] = &outputs[..] else {
+            panic!("{outputs:?}");
+        };
+        assert_eq!(*words, why.to_string());
+        assert_eq!(outputs.iter().any(|output| matches!(output, Output::Offer(_))), offered);
     }
 }
 

@@ -369,6 +369,9 @@ events! { ATTACKS:
     ATTACK_MEMBER_LISTS = "member forges a packet of a list of names",
     NODE_DOUBTS = "node drops other bytes than a name says",
     ATTACK_SERVES_WRONG = "member serves wrong bytes in the chain",
+    ATTACK_SOURCE_LIES = "source offers or sends what it has not called for",
+    ATTACK_FETCHES = "member asks an end of the chain for all it has",
+    ATTACK_TURNED_AWAY = "one without a right ticket is turned away",
 }
 
 static ALL: &[&[&str]] = &[

@@ -2,10 +2,10 @@
 
 use super::attacker::{Author, from_nothing, retagged};
 use super::frames::{Body, Frame};
-use super::keys::salt_of;
+use super::keys::{Secret, salt_of};
 use super::permits::{Allowed, Manager, unix_s};
 use super::receiver::content_of;
-use super::{Cluster, Datagram, Fragment, Owner};
+use super::{Cluster, Datagram, Fragment, Happening, Owner};
 use crate::packet::Network;
 use crate::packet::swarm::Plant;
 use crate::packet::swarm::coverage as named;
@@ -24,13 +24,15 @@ impl Cluster {
         let (kind, to) = (guard.random.below(12), guard.random.below(receivers) as u32);
         let is_inside = guard.attack.insider.is_some();
         match kind {
-            0..=2 => self.send_seen(net, to),
+            0 | 1 => self.send_seen(net, to),
+            2 => self.plan_lie(net, to),
             3 => self.send_made(net, to),
             4 => self.call_without_permit(net, to),
             5 | 6 if is_inside => self.forge_as_member(net, to),
             7 if is_inside => self.forge_patch(net, to),
             8 if is_inside => self.speak_as(net, to),
-            9.. if is_inside => self.lie(net),
+            9 | 10 if is_inside => self.lie(net),
+            11.. if is_inside => self.fetch_as(net, to),
             5 => self.cut_in(net, to),
             _ => self.send_seen(net, to),
         }
@@ -189,6 +191,41 @@ impl Cluster {
         self.coverage.hit(named::ATTACK_SPEAKS_AS);
         self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         self.streams.pump(net, stream, 0);
+    }
+
+    /// The attacker opens a connection to an end of the transfer and asks for all that it has: with a ticket of a secret that its receiver
+    /// was told, which may be an earlier one, with one that it has made for another connection, or with none.
+    fn fetch_as(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let push = self.push(0);
+        let geometry = push.config.geometry(push.object_len);
+        let Some(run) = &push.source.run else { return };
+        let (handle, source) = (run.handle, push.source.node);
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
+        let Some(insider) = guard.attack.insider else { return };
+        let upstream = (to != insider && !guard.random.one_in(4)).then_some(to);
+        let (kind, stays) = (guard.random.below(4), guard.random.one_in(2));
+        let known = guard.known.get(&handle).into_iter().flat_map(|known| known.epochs());
+        let known: Vec<Secret> = known.map(|(_, secret)| *secret).collect();
+        let secret = (!known.is_empty()).then(|| *guard.random.pick(&known));
+        let (until, push) = (guard.attack.until, self.push(0));
+        let node = push.receivers[insider as usize].node;
+        let at = upstream.map_or(source, |to| push.receivers[to as usize].node);
+        let stream = self.open(net, node, at, Owner::Chain { transfer: 0, receiver: insider, upstream });
+        let ticket = match (kind, secret) {
+            (0, _) | (_, None) => [0; 32],
+            (1, Some(secret)) => secret.ticket(stream.0 ^ 1),
+            (_, Some(secret)) => secret.ticket(stream.0),
+        };
+        let fetch = Body::of(&Control::Fetch { handle: Handle(handle.into()), ticket, have: Vec::new() });
+        let len = fetch.len(&geometry);
+        self.coverage.hit(named::ATTACK_FETCHES);
+        self.streams.write(stream, 0, Frame { body: fetch, channel: 0 }, len);
+        self.streams.pump(net, stream, 0);
+        if stays {
+            self.plan(net, until, Happening::Broken { stream, end: 1 });
+        } else {
+            self.finish(net, stream, 0);
+        }
     }
 
     /// A receiver is called by one whom the manager has not allowed it.

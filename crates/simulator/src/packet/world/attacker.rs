@@ -5,6 +5,7 @@
 //! certificates: it can hold them up and end them, and speaks on those of its own receiver only.
 
 use super::keys::{self, CONTENT_LEN, Keyring, Secret};
+use super::lies::Lie;
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Token};
 use crate::packet::swarm::coverage as named;
@@ -66,6 +67,8 @@ pub(super) struct Guard {
     told: BTreeMap<Secret, BTreeSet<u32>>,
     /// Connections on which the attacker speaks in the name of a receiver.
     pub(super) impostors: BTreeSet<StreamId>,
+    /// What the source says next to receivers that is not so.
+    pub(super) lies: BTreeMap<u32, Lie>,
     pub(super) attack: Attack,
     pub(super) random: Random,
     kept: Vec<(NodeId, LinkId, Datagram)>,
@@ -96,6 +99,7 @@ impl Cluster {
             made_with_keys: BTreeSet::new(),
             told: BTreeMap::new(),
             impostors: BTreeSet::new(),
+            lies: BTreeMap::new(),
             attack,
             random,
             kept: Vec::new(),
@@ -195,6 +199,12 @@ impl Cluster {
     pub(super) fn note_told(&mut self, secret: Secret, receiver: u32) {
         let guard = self.guard.as_deref_mut().expect("only sealed transfers have secrets");
         guard.told.entry(secret).or_default().insert(receiver);
+    }
+
+    /// Whether a receiver was told a secret.
+    pub(super) fn was_told(&self, secret: Secret, receiver: u32) -> bool {
+        let guard = self.guard.as_deref().expect("only sealed transfers have secrets");
+        guard.told.get(&secret).is_some_and(|told| told.contains(&receiver))
     }
 
     /// A source seals a fragment: never two contents with one secret and nonce, nor, the first time, for one that was taken out.

@@ -1,16 +1,19 @@
 //! The TCP chain: a receiver fetches groups from its upstream, another receiver or the source.
 
 use super::frames::{Body, Frame, node_at, receiver_port, source_port};
+use super::keys::Secret;
 use super::receiver::Serving;
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner};
+use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage as named;
 use crate::packet::{Network, NodeId};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_protocol::push::ReceiverInput;
-use polycast_protocol::session::GuestInput;
+use polycast_protocol::session::{Admission, GuestInput, Ticket, Tickets};
 use polycast_types::{Handle, RangeSet};
 use polycast_wire::control::{Control, RANGES_MAX};
 
@@ -60,7 +63,9 @@ impl Cluster {
         }
         let stream = self.open(net, node, to, Owner::Chain { transfer, receiver, upstream });
         self.push_mut(transfer).receivers[receiver as usize].upstream = Some(stream);
-        let body = Body::of(&Control::Fetch { handle, ticket: [0; 32], have });
+        let secret = self.newest_secret(transfer, Some(receiver));
+        let ticket = secret.map_or([0; 32], |secret| secret.ticket(stream.0));
+        let body = Body::of(&Control::Fetch { handle, ticket, have });
         let len = body.len(&geometry);
         self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         self.streams.pump(net, stream, 0);
@@ -78,13 +83,9 @@ impl Cluster {
         body: &Body,
     ) {
         match body.control() {
-            Some(Control::Fetch { handle, have, .. }) => {
-                let push = self.push(transfer);
-                let own = match upstream {
-                    None => push.source.run.as_ref().map(|run| run.handle),
-                    Some(at) => Some(push.receivers[at as usize].handle),
-                };
-                if own.is_some_and(|own| Handle(own.into()) == handle) && self.listens(transfer, upstream) {
+            Some(frame @ Control::Fetch { .. }) => {
+                if self.lets_in((transfer, upstream), stream, &frame) {
+                    let Control::Fetch { have, .. } = frame else { unreachable!("it is a FETCH") };
                     self.fetch(net, transfer, upstream, stream, have);
                 } else {
                     self.finish(net, stream, 1);
@@ -109,6 +110,55 @@ impl Cluster {
         }
     }
 
+    /// The last secret that an end of a transfer was told, where it is sealed: the source's end if `None`.
+    fn newest_secret(&self, transfer: u32, at: Option<u32>) -> Option<Secret> {
+        let push = self.push(transfer);
+        match at {
+            None => push.source.run.as_ref()?.keys.newest(),
+            Some(receiver) => push.receivers[receiver as usize].keys.newest(),
+        }
+    }
+
+    /// Whether an end of a transfer serves one that says this.
+    fn lets_in(
+        &mut self,
+        (transfer, server): (u32, Option<u32>),
+        stream: StreamId,
+        frame: &Control<'_>,
+    ) -> bool {
+        let push = self.push(transfer);
+        let own = match server {
+            None => push.source.run.as_ref().map(|run| run.handle),
+            Some(at) => Some(push.receivers[at as usize].handle),
+        };
+        let Some(own) = own.filter(|_| self.listens(transfer, server)) else { return false };
+        let right = self.newest_secret(transfer, server).map(|secret| secret.ticket(stream.0));
+        let is_asked = push.config.sealed && self.plant != Some(Plant::SkipTicket);
+        let needed = if is_asked { Ticket::Needed(right) } else { Ticket::NotNeeded };
+        let admission = Tickets::new(Handle(own.into())).judge(frame, needed);
+        if matches!(admission, Admission::Foreign { .. }) {
+            self.coverage.hit(named::ATTACK_TURNED_AWAY);
+        }
+        admission == Admission::In
+    }
+
+    /// An end of a transfer was told another secret: one that came with a ticket of an earlier one may have been taken out since then.
+    pub(super) fn drop_fetchers(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) {
+        if self.plant == Some(Plant::KeepServing) {
+            return;
+        }
+        let (newest, push) = (self.newest_secret(transfer, server), self.push(transfer));
+        let serving = match server {
+            None => push.source.run.as_ref().map_or(&[][..], |run| &run.serving),
+            Some(receiver) => &push.receivers[receiver as usize].serving,
+        };
+        let old = serving.iter().filter(|peer| peer.secret != newest).map(|peer| peer.stream);
+        for stream in old.collect::<Vec<_>>() {
+            self.finish(net, stream, 1);
+            self.unserve(net, transfer, server, stream);
+        }
+    }
+
     fn fetch(
         &mut self,
         net: &mut Network<Datagram>,
@@ -117,7 +167,8 @@ impl Cluster {
         stream: StreamId,
         have: Vec<Range<u64>>,
     ) {
-        let serving = Serving { stream, sent: have.into_iter().collect() };
+        let secret = self.newest_secret(transfer, server);
+        let serving = Serving { stream, secret, sent: have.into_iter().collect() };
         match server {
             None => self.run_mut(transfer).expect("it listens").serving.push(serving),
             Some(server) => {
@@ -176,11 +227,29 @@ impl Cluster {
         }
         self.spoil(net.now(), (transfer, server), &mut writes);
         let mut streams = BTreeSet::new();
+        self.check_served((transfer, server), &writes);
         for (stream, body) in writes {
             let len = body.len(&geometry);
             self.streams.write(stream, 1, Frame { body, channel: 0 }, len);
             streams.insert(stream);
         }
         streams.into_iter().for_each(|stream| self.streams.pump(net, stream, 1));
+    }
+
+    /// Groups go to those alone whom the source has told the secret that counts where these are.
+    fn check_served(&mut self, (transfer, server): (u32, Option<u32>), writes: &[(StreamId, Body)]) {
+        let Some(secret) = self.newest_secret(transfer, server) else { return };
+        let fetchers: BTreeSet<u32> = writes
+            .iter()
+            .filter_map(|(stream, _)| match self.owners[stream.0 as usize] {
+                Owner::Chain { receiver, .. } => Some(receiver),
+                _ => None,
+            })
+            .collect();
+        let outside = fetchers.into_iter().filter(|receiver| !self.was_told(secret, *receiver));
+        for receiver in outside.collect::<Vec<_>>() {
+            self.breaches
+                .push(format!("receiver {receiver} is served, and takes no part any more, or not yet"));
+        }
     }
 }

@@ -22,6 +22,11 @@ const SN_AT: usize = 16;
 pub(in crate::packet) struct Secret(pub(in crate::packet) u64);
 
 impl Secret {
+    /// What one that has it shows on the connection with this number.
+    pub(in crate::packet) fn ticket(self, connection: u32) -> Hash {
+        hash(&mix(mix(self.0, 14), connection.into()).to_be_bytes())
+    }
+
     /// As SEAL carries it.
     pub(in crate::packet) fn frame(self) -> SealSecret {
         let mut bytes = [0; 32];
@@ -106,6 +111,11 @@ impl Keyring {
     /// All secrets, with what they are for.
     pub(in crate::packet) fn epochs(&self) -> &[(Arc<RangeSet>, Secret)] {
         &self.epochs
+    }
+
+    /// The last secret that it was told, of which tickets are made.
+    pub(in crate::packet) fn newest(&self) -> Option<Secret> {
+        self.epochs.last().map(|(_, secret)| *secret)
     }
 
     /// What a fragment is sealed with.

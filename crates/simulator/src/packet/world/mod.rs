@@ -12,6 +12,7 @@ mod ends;
 pub mod forward;
 mod frames;
 pub(super) mod keys;
+mod lies;
 mod pages;
 pub(super) mod permits;
 mod plan;

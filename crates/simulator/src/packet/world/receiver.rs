@@ -5,7 +5,7 @@
 //! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
 
 use super::attacker::Author;
-use super::keys::{CONTENT_LEN, Keyring, number, proof_of};
+use super::keys::{CONTENT_LEN, Keyring, Secret, number, proof_of};
 use super::pages::{Pages, Taking};
 use super::racks::Rack;
 use super::streams::{self, StreamId};
@@ -60,6 +60,8 @@ pub(super) struct Waiting {
 /// A peer that fetches from this host.
 pub(super) struct Serving {
     pub(super) stream: StreamId,
+    /// The secret of its ticket, where it needed one.
+    pub(super) secret: Option<Secret>,
     /// Groups that it holds or was sent.
     pub(super) sent: RangeSet,
 }

@@ -20,6 +20,7 @@ use polycast_wire::control::Control;
 impl Cluster {
     /// A receiver opens its control connection, unless it is done.
     pub(super) fn join(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let (plant, called) = (self.plant, self.called_for(transfer));
         let push = self.push_mut(transfer);
         let (source, stall_timeout) = (push.source.node, push.config.stall_timeout);
         let Some(handle) = push.source.run.as_ref().map(|run| run.handle) else { return };
@@ -41,6 +42,7 @@ impl Cluster {
             window_bytes: host.window_bytes,
             serve_port: receiver_port(transfer),
             answer_timeout: stall_timeout,
+            called: (plant != Some(Plant::TakeAnything)).then_some(called),
         };
         host.guest = Some(Guest::new(net.now(), config));
         let node = host.node;
@@ -94,6 +96,8 @@ impl Cluster {
                 self.say_body(net, transfer, receiver, hello);
             }
             GuestOutput::Offer(offer) => {
+                self.check_offer(transfer, receiver, &offer);
+                let host = &mut self.push_mut(transfer).receivers[receiver as usize];
                 if host.mood == Some(Mood::Full) {
                     let full = GuestInput::Failed("no room for the object".into());
                     return self.tell_guest(now, transfer, receiver, full);
@@ -250,7 +254,7 @@ impl Cluster {
     }
 
     /// A receiver is told what fragments are sealed with.
-    fn hear_secret(&mut self, transfer: u32, receiver: u32, secret: Secret) {
+    fn hear_secret(&mut self, net: &mut Network<Datagram>, (transfer, receiver): (u32, u32), secret: Secret) {
         let push = self.push_mut(transfer);
         let (handle, host) = (&push.source.run, &mut push.receivers[receiver as usize]);
         let Some(run) = handle.as_ref().filter(|run| run.handle == host.handle) else { return };
@@ -266,6 +270,7 @@ impl Cluster {
             known.learn(sns, secret);
             known.reuses_nonces = reuses_nonces;
         }
+        self.drop_fetchers(net, transfer, Some(receiver));
     }
 
     /// A frame came from the source.
@@ -286,7 +291,7 @@ impl Cluster {
             return;
         };
         if let Control::Seal(secret) = &control {
-            return self.hear_secret(transfer, receiver, Secret::in_frame(secret));
+            return self.hear_secret(net, (transfer, receiver), Secret::in_frame(secret));
         }
         self.tell_guest(now, transfer, receiver, GuestInput::Frame(&control));
         if let Body::Hashes(hashes) = &frame.body {
@@ -298,6 +303,7 @@ impl Cluster {
             }
         }
         self.drive_guest(net, transfer, receiver);
+        self.check_root((transfer, receiver), stream, &control);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         // One that is slower than the others has left.
         if host.machine.is_some() && host.channel != 0 && host.channel != frame.channel {

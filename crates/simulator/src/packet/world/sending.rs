@@ -2,6 +2,7 @@
 
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
 use super::keys::{Keyring, mix, proof_of, salt_of};
+use super::lies::Lie;
 use super::receiver::{Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
@@ -17,7 +18,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
-use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
+use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, Form, HASHES_MAX, Hash, Salt, Welcome, proven_group};
 use polycast_wire::data::{CodedHeader, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, Header};
 
@@ -205,12 +206,16 @@ impl Cluster {
         }
         let push = self.push(transfer);
         let geometry = push.config.geometry(push.object_len);
+        let lie = self.lie_for(transfer, stream);
+        let called = self.called_for(transfer);
+        let (object, name, object_len, root) = Lie::told(lie, &called);
+        let push = self.push(transfer);
         let welcome = Control::Welcome(Welcome {
-            object: ObjectId::default(),
+            object,
             form: Form::File,
             mode: 0o644,
-            name: "object",
-            object_len: geometry.object_len,
+            name,
+            object_len,
             fragment_len: geometry.fragment_len,
             group_len: group_len_of(geometry.group_len),
             channel: channel_address(push.source.channel()),
@@ -228,7 +233,7 @@ impl Cluster {
             self.write(net, transfer, stream, Body::Hashes(first..end));
             first = end;
         }
-        self.tell(net, transfer, stream, &Control::Root([0; 32]));
+        self.tell(net, transfer, stream, &Control::Root(root));
         self.tell_roster(net.now(), transfer, RosterInput::Informed { guest: GuestId(stream.0) });
     }
 
@@ -275,6 +280,7 @@ impl Cluster {
         run.keys.learn(Arc::new(unsent), secret);
         let members: Vec<(StreamId, u32)> =
             run.members.iter().map(|stream| (*stream, run.conns[stream].receiver)).collect();
+        self.drop_fetchers(net, transfer, None);
         for (stream, receiver) in members {
             self.note_told(secret, receiver);
             self.tell(net, transfer, stream, &Control::Seal(secret.frame()));

@@ -58,8 +58,11 @@ fn bugs_of_sealed_transfers_are_found() {
         (Plant::SkipProof, "settled as done, but is not"),
         (Plant::SkipName, "has the place of receiver"),
         (Plant::SkipCheck, "content"),
+        (Plant::TakeAnything, "takes what it was not called for"),
+        (Plant::SkipTicket, "is served, and takes no part any more"),
+        (Plant::KeepServing, "is served, and takes no part any more"),
     ] {
-        let found = found_within(plant, (0..200).filter(by_push));
+        let found = found_within(plant, (0..2_000).filter(by_push));
         assert!(found.contains(words), "{plant:?}: {found}");
     }
     let timed = |seed: &u64| by_push(seed) && Random::new(*seed).one_in(TIMED_ONE_IN);

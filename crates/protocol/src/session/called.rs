@@ -1,8 +1,8 @@
-//! What an agent was called for: what comes is held against it.
+//! What a receiver was called for: what comes is held against it.
 
-use super::error::TransferError;
-use polycast_net::hash::hex;
-use polycast_protocol::session::Offer;
+use super::Offer;
+use alloc::string::String;
+use core::fmt;
 use polycast_types::{ObjectId, Printable};
 use polycast_wire::control::Hash;
 
@@ -30,39 +30,82 @@ pub struct Permitted {
     pub channel: ([u8; 4], u16),
 }
 
+/// What comes is something else than what was called for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCalledFor {
+    /// Another object.
+    #[error("it called for {called} and sends object {sent}")]
+    Object {
+        /// The one that was named.
+        called: ObjectId,
+        /// The one that is offered.
+        sent: ObjectId,
+    },
+    /// Another length.
+    #[error("it called for {called} bytes of object {object} and sends {sent}")]
+    Length {
+        /// The object.
+        object: ObjectId,
+        /// The bytes that were named.
+        called: u64,
+        /// The bytes that are offered.
+        sent: u64,
+    },
+    /// Another name.
+    #[error("its permit is for another name than '{}'", Printable(.0))]
+    Name(String),
+    /// Other bytes.
+    #[error("it called for the object with the root hash {} and sends {}", Hex(.called), Hex(.sent))]
+    Root {
+        /// The hash that was named.
+        called: Hash,
+        /// The hash of what is sent.
+        sent: Hash,
+    },
+}
+
+/// A hash in hexadecimal digits.
+struct Hex<'a>(&'a Hash);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl Called {
     /// Holds what the source offers against it.
-    pub(super) fn check(&self, offer: &Offer) -> Result<(), TransferError> {
-        let (object, object_len) = (offer.object, offer.geometry.object_len);
-        let why = if object != self.object {
-            format!("it called for {} and sends object {object}", self.object)
-        } else if object_len != self.object_len {
-            format!("it called for {} bytes of object {object} and sends {object_len}", self.object_len)
-        } else {
-            match &self.permitted {
-                Some(permitted) if permitted.name != offer.name => {
-                    format!("its permit is for another name than '{}'", Printable(&offer.name))
-                }
-                _ => return Ok(()),
-            }
-        };
-        Err(TransferError::Contradiction(why))
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn check(&self, offer: &Offer) -> Result<(), NotCalledFor> {
+        let (object, sent) = (self.object, offer.geometry.object_len);
+        if offer.object != object {
+            return Err(NotCalledFor::Object { called: object, sent: offer.object });
+        }
+        if sent != self.object_len {
+            return Err(NotCalledFor::Length { object, called: self.object_len, sent });
+        }
+        match &self.permitted {
+            Some(permitted) if permitted.name != offer.name => Err(NotCalledFor::Name(offer.name.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// Holds the root hash that the source has said, or that all hashes give, against it.
-    pub(super) fn check_root(&self, root: &Hash) -> Result<(), TransferError> {
+    ///
+    /// # Errors
+    /// It is another one.
+    pub fn check_root(&self, root: &Hash) -> Result<(), NotCalledFor> {
         match self.root {
-            Some(called) if called != *root => {
-                let [called, sent] = [hex(&called), hex(root)];
-                let why = format!("it called for the object with the root hash {called} and sends {sent}");
-                Err(TransferError::Contradiction(why))
-            }
+            Some(called) if called != *root => Err(NotCalledFor::Root { called, sent: *root }),
             _ => Ok(()),
         }
     }
 
     /// Whether this end may listen to that group: one of a path that was lent to another transfer is none of this one's.
-    pub(super) fn has_channel(&self, channel: ([u8; 4], u16)) -> bool {
+    #[must_use]
+    pub fn has_channel(&self, channel: ([u8; 4], u16)) -> bool {
         self.permitted.as_ref().is_none_or(|permitted| permitted.channel == channel)
     }
 }
@@ -70,7 +113,8 @@ impl Called {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_protocol::push::Geometry;
+    use crate::push::Geometry;
+    use alloc::string::ToString;
     use polycast_types::{AppId, DataId, Duration};
     use polycast_wire::control::Form;
 
