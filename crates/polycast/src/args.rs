@@ -182,11 +182,11 @@ pub(crate) struct OfferDoor {
     /// Stay until Ctrl-C and serve machines that come later; the beginning waits for --receivers
     #[arg(long)]
     pub serve: bool,
-    /// The code, four words or more; - reads it from standard input. Other users of this machine can read arguments, and neither that nor
-    /// POLYCAST_CODE [default: three words that are drawn]
+    /// A code of your own, four words or more, or one that you have drawn before; - reads it from standard input. Other users of this machine
+    /// can read arguments, and neither that nor POLYCAST_CODE [default: four words that are drawn, and say that the offer is yours]
     #[arg(long, value_name = "CODE", env = code::VARIABLE, hide_env_values = true, conflicts_with = "open")]
     pub code: Option<CodeArg>,
-    /// Take a code that can be guessed in days or less
+    /// Take a code of your own that can be guessed while an offer stands
     #[arg(long, requires = "code")]
     pub weak_code: bool,
     /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken another one]

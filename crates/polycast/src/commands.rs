@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 pub(crate) mod code;
 mod destination;
 mod doctor;
+mod kept_code;
 mod key;
 mod meeting;
 pub(crate) mod network;

@@ -239,6 +239,36 @@ fn an_offer_with_a_code_is_for_those_who_know_it() {
     });
 }
 
+/// A code that was drawn says whose offer it is: the user that has drawn it offers under it again, and no other one does.
+#[test]
+fn a_drawn_code_is_its_sources_own() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", &noise(100_000));
+        let (out, states) = (place.path("copy"), place.path("states"));
+        let offer = |states: &str, more: &[&str]| {
+            let words =
+                [&["offer", &file, "--receivers", "1", "--interface", "lo", "--json"][..], more].concat();
+            Talking::of(command(&words).env("XDG_STATE_HOME", states).spawn().unwrap())
+        };
+        let first = offer(&states, &[]);
+        let code = first.first_event()["code"].as_str().unwrap().to_string();
+        assert_eq!(code.split('-').count(), 4, "{code}");
+        assert_eq!(first.stop(Signal::KILL).status, -1);
+        let other = offer(&place.path("others"), &["--code", &code]).end();
+        assert_eq!(other.status, 1, "{}", other.stderr);
+        assert!(other.stderr.contains("were drawn for another offer"), "{}", other.stderr);
+        let again = offer(&states, &["--code", &code]);
+        assert_eq!(again.first_event()["code"], code.as_str());
+        let taken = end(begin(&["accept", &code, "--out", &out, "--interface", "lo"]));
+        let offered = again.end();
+        assert_eq!((taken.status, offered.status), (0, 0), "{} {}", taken.stderr, offered.stderr);
+        assert_eq!(fs::read(&out).unwrap(), fs::read(&file).unwrap());
+        let gone = offer(&states, &["--code", &code]).end();
+        assert_eq!(gone.status, 1, "it is forgotten once all have it: {}", gone.stderr);
+    });
+}
+
 /// Other users of a machine can read the arguments of what runs there.
 #[test]
 fn a_code_need_not_be_in_the_arguments() {

@@ -22,8 +22,9 @@
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
 //! TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
 //!
-//! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, the receiver must, and then
-//! says JOIN in place of HELLO, which proves that it knows the code.
+//! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, PAIR, SHARE, PROVE and PAIRED come
+//! first, on a connection of their own: the two ends see that both know it, and the receiver learns the offer's secret. With that it opens
+//! sealed connections; on one that is not, it says JOIN in place of HELLO, which proves that it has the secret.
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
 use crate::discovery::{CodeSign, emit_sign, parse_sign};
@@ -63,6 +64,10 @@ pub const MEMBERS_MAX: usize = 256;
 
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; 32];
+
+/// What PAIRED has under the key of a pairing: the offer's secret (32 bytes), the public key of its source (32, Ed25519), the number by which a
+/// drawn code was made of that key (16), and a tag (16).
+pub type Sealed = [u8; 96];
 
 /// What chooses the group that a receiver has to show, and how; see [`proven_group`].
 pub type Salt = [u8; 32];
@@ -149,7 +154,7 @@ pub struct Offered<'a> {
     pub code: Option<CodeSign>,
     /// Bytes of this connection's own: what JOIN proves, it proves for them.
     pub challenge: Hash,
-    /// That the source knows the code, for the nonce of ASK; zeros where there is none.
+    /// That the source has the offer's secret, for the nonce of ASK; zeros where there is no code.
     pub proof: Hash,
 }
 
@@ -294,7 +299,25 @@ pub enum Control<'a> {
     },
     /// Source: this.
     Offered(Offered<'a>),
-    /// Receiver: HELLO of one that knows the offer's code.
+    /// Receiver, as its first frame: it knows a code, and this is its share of a key.
+    Pair {
+        /// The transfer.
+        handle: Handle,
+        /// The share.
+        share: Hash,
+    },
+    /// Source: this is its own share.
+    Share(Hash),
+    /// Receiver: it has the key, which two ends have that know the same code.
+    Prove {
+        /// Its share again: the source keeps nothing for those who pair.
+        share: Hash,
+        /// The proof.
+        proof: Hash,
+    },
+    /// Source: under that key, what the receiver needs to take the offer.
+    Paired(Sealed),
+    /// Receiver: HELLO of one that has the offer's secret.
     Join {
         /// The proof that it does, for the challenge of OFFERED and the name in HELLO.
         proof: Hash,
@@ -499,6 +522,24 @@ impl<'a> Control<'a> {
                 out.extend_from_slice(nonce);
             }
             Control::Offered(offered) => put_offered(offered, out),
+            Control::Pair { handle, share } => {
+                out.extend_from_slice(&[27, VERSION]);
+                out.u64(handle.0);
+                out.extend_from_slice(share);
+            }
+            Control::Share(share) => {
+                out.u8(28);
+                out.extend_from_slice(share);
+            }
+            Control::Prove { share, proof } => {
+                out.u8(29);
+                out.extend_from_slice(share);
+                out.extend_from_slice(proof);
+            }
+            Control::Paired(sealed) => {
+                out.u8(35);
+                out.extend_from_slice(sealed);
+            }
             Control::Join { proof, hello } => {
                 out.extend_from_slice(&[24, VERSION]);
                 out.extend_from_slice(proof);
@@ -624,6 +665,13 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             version(r)?;
             Control::Join { proof: r.array()?, hello: take_hello(r)? }
         }
+        27 => {
+            version(r)?;
+            Control::Pair { handle: Handle(r.u64()?), share: r.array()? }
+        }
+        28 => Control::Share(r.array()?),
+        29 => Control::Prove { share: r.array()?, proof: r.array()? },
+        35 => Control::Paired(r.array()?),
         30 => Control::Gather { own: r.u32()?, members: take_members(r)? },
         31 => {
             let member = r.u32()?;

@@ -17,19 +17,19 @@ pub const PORT: u16 = 18_067;
 /// A question of earlier versions, which has nothing behind its kind.
 pub const QUESTION_LEN_MIN: usize = 6;
 /// A question that any source may answer: half as long as the longest announcement, which has both names and a code.
-pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 26 + 2 * (2 + NAME_LEN_MAX as usize) + 25).div_ceil(2);
+pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 26 + 2 * (2 + NAME_LEN_MAX as usize) + 3).div_ceil(2);
 
 const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
 const KIND_SOLICIT: u8 = 2;
 
-/// What an offer shows of its code: a host that knows the code sees that it is this one, and the code cannot be read from there.
+/// What an offer shows of its code: nothing on which a guess could be tried. Whether the code is the right one shows in the pairing alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeSign {
-    /// Random bytes of this offer, from which and from the code the key is made.
-    pub salt: [u8; 16],
-    /// What the key gives for the offer's handle.
-    pub tag: [u8; 8],
+pub enum CodeSign {
+    /// It has one that a person has made up.
+    Own,
+    /// It has one that was drawn, whose first word stands for these bits: the offer's name plate, no part of what has to be guessed.
+    Drawn(u16),
 }
 
 /// A source's offer.
@@ -125,17 +125,21 @@ impl Discovery {
 pub(crate) fn parse_sign(r: &mut Reader<'_>) -> Result<Option<CodeSign>, WireError> {
     match r.u8()? {
         0 => Ok(None),
-        1 => Ok(Some(CodeSign { salt: r.array()?, tag: r.array()? })),
+        1 => Ok(Some(CodeSign::Own)),
+        2 => Ok(Some(CodeSign::Drawn(r.u16()?))),
         _ => Err(WireError::Malformed),
     }
 }
 
 /// Writes what an offer shows of its code.
 pub(crate) fn emit_sign(code: Option<&CodeSign>, out: &mut Vec<u8>) {
-    out.u8(u8::from(code.is_some()));
-    if let Some(CodeSign { salt, tag }) = code {
-        out.extend_from_slice(salt);
-        out.extend_from_slice(tag);
+    match code {
+        None => out.u8(0),
+        Some(CodeSign::Own) => out.u8(1),
+        Some(CodeSign::Drawn(plate)) => {
+            out.u8(2);
+            out.u16(*plate);
+        }
     }
 }
 
@@ -148,9 +152,10 @@ mod tests {
         #[test]
         fn announcements_come_back_equal(
             handle: u64, address: [u8; 4], port: u16, places: u32, object_len: u64, name in ".{0,40}",
-            host in ".{0,20}", code: Option<([u8; 16], [u8; 8])>
+            host in ".{0,20}", code: Option<Option<u16>>
         ) {
-            let (handle, code) = (Handle(handle), code.map(|(salt, tag)| CodeSign { salt, tag }));
+            let code = code.map(|plate| plate.map_or(CodeSign::Own, CodeSign::Drawn));
+            let handle = Handle(handle);
             let announcement = Announcement { handle, address, port, places, object_len, name, host, code };
             let message = Discovery::Announce(announcement);
             prop_assert_eq!(Discovery::parse(&message.emit()), Ok(message));
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn any_announcement_may_answer_a_question() {
         let name = "x".repeat(300);
-        let code = Some(CodeSign { salt: [1; 16], tag: [2; 8] });
+        let code = Some(CodeSign::Drawn(1));
         let (handle, address, host) = (Handle(1), [10, 0, 0, 1], name.clone());
         let longest = Announcement { handle, address, port: 1, places: 1, object_len: 1, name, host, code };
         let question = Discovery::Solicit { len: QUESTION_LEN };

@@ -148,6 +148,10 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
             root: (number % 3 == 1).then_some([6; 32]),
             permit: (number % 2 == 1).then(|| shown(bytes)),
         },
+        Control::Pair { handle, share: [4; 32] },
+        Control::Share([5; 32]),
+        Control::Prove { share: [4; 32], proof: [6; 32] },
+        Control::Paired([number as u8; 96]),
         Control::Joining,
         Control::Alive,
         Control::Channel { channel: ([239, 255, 1, 3], 5_001), outer_len: 24 },
@@ -270,7 +274,7 @@ proptest! {
     ) {
         let announcement = Announcement {
             handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, object_len: number, host: name.clone(), name,
-            code: (number % 2 == 1).then_some(CodeSign { salt: [7; 16], tag: [8; 8] }),
+            code: (number % 2 == 1).then_some(CodeSign::Drawn(7)),
         };
         check_discovery(&damaged(Discovery::Announce(announcement).emit(), &damages));
         check_discovery(&damaged(Discovery::Solicit { len: QUESTION_LEN }.emit(), &damages));

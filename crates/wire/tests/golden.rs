@@ -147,6 +147,10 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::Hello(_) => "HELLO",
         Control::Ask { .. } => "ASK",
         Control::Offered(_) => "OFFERED",
+        Control::Pair { .. } => "PAIR",
+        Control::Share(_) => "SHARE",
+        Control::Prove { .. } => "PROVE",
+        Control::Paired(_) => "PAIRED",
         Control::Join { .. } => "JOIN",
         Control::Welcome(_) => "WELCOME",
         Control::Refuse(_) => "REFUSE",
@@ -202,6 +206,10 @@ fn first_frames() -> Vec<Control<'static>> {
             challenge: hash(0x20),
             proof: hash(0x40),
         }),
+        Control::Pair { handle, share: hash(0x50) },
+        Control::Share(hash(0x51)),
+        Control::Prove { share: hash(0x52), proof: hash(0x53) },
+        Control::Paired(std::array::from_fn(|at| 0x54 + at as u8)),
         Control::Join {
             proof: hash(0x60),
             hello: Hello { handle, name: "name", window_bytes: B, serve_port: PORT },
@@ -426,10 +434,7 @@ fn data_headers_are_as_kept() {
 }
 
 fn code_sign() -> CodeSign {
-    CodeSign {
-        salt: std::array::from_fn(|at| 0x90 + at as u8),
-        tag: std::array::from_fn(|at| 0xb0 + at as u8),
-    }
+    CodeSign::Drawn(0x9091)
 }
 
 #[test]
@@ -450,11 +455,13 @@ fn discovery_is_as_kept() {
         code: None,
     };
     let coded = Announcement { code: Some(code_sign()), ..announcement.clone() };
+    let own = Announcement { code: Some(CodeSign::Own), ..announcement.clone() };
     check(
         "discovery",
         &[
             message("ANNOUNCE", Discovery::Announce(announcement)),
             message("ANNOUNCE-coded", Discovery::Announce(coded)),
+            message("ANNOUNCE-own", Discovery::Announce(own)),
             message("SOLICIT", Discovery::Solicit { len: QUESTION_LEN_MIN }),
             message("SOLICIT-padded", Discovery::Solicit { len: QUESTION_LEN }),
         ],

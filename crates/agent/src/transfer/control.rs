@@ -4,7 +4,7 @@
 use super::bell::Bell;
 use super::clock::Clock;
 use super::entrance::{Calls, Entrance, host_name};
-use super::pairing::{Pairing, challenge, same};
+use super::pairing::{Host, challenge, same};
 use super::strangers::Strangers;
 use super::{Change, Receivers, SourceSpec, Steering};
 use polycast_net::frames::{FrameError, FrameStream};
@@ -16,7 +16,7 @@ use polycast_protocol::session::{
     Entry, Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input,
     RosterOutput as Output, Verdicts, Why,
 };
-use polycast_types::{Handle, Printable, RangeSet};
+use polycast_types::{Handle, RangeSet};
 use polycast_wire::control::{Control, Hash, Hello, Offered, Salt, proven_group};
 use polycast_wire::discovery::CodeSign;
 use rustix::event::{PollFd, PollFlags};
@@ -26,8 +26,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// So many wrong codes are named in the log.
-const WRONG_CODES_NAMED: u32 = 8;
 /// How long receivers may take to hear why a session has ended. They close their connections at once when they have heard it.
 const PART_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -124,13 +122,12 @@ pub(super) struct Session {
     bell: Bell,
     /// What is said to those who ask; nothing where receivers are called.
     offer: Option<OfferWords>,
-    /// The key of the offer, where it has a code.
-    pairing: Option<Pairing>,
+    /// The host of those who know the offer's code, where it has one.
+    host: Option<Host>,
     /// How connections are sealed, if they are.
     security: Option<Security>,
     /// What challenges are made of.
     secret: Salt,
-    wrong_codes: u32,
 }
 
 /// What a source says of its offer.
@@ -189,16 +186,15 @@ impl Session {
             offer: matches!(spec.receivers, Receivers::Count(_) | Receivers::AtLeast(_)).then(|| {
                 OfferWords { name: spec.name.clone(), host: host_name(), object_len: spec.source.len() }
             }),
-            pairing: entrance.pairing,
+            host: entrance.host,
             security: entrance.security,
             secret: fresh_salt(),
-            wrong_codes: 0,
         }
     }
 
     /// What the offer shows of its code.
     pub(super) fn sign(&self) -> Option<CodeSign> {
-        self.pairing.as_ref().map(|pairing| pairing.sign(self.roster.transfer()))
+        self.host.as_ref().map(Host::sign)
     }
 
     pub(super) fn handle(&mut self, input: Input<'_>) {
@@ -428,6 +424,8 @@ impl Session {
             Control::Hello(hello) => Some(First::hello(hello, None)),
             Control::Join { proof, hello } => Some(First::hello(hello, Some(*proof))),
             Control::Ask { handle, nonce } => Some(First::Ask { handle: *handle, nonce: *nonce }),
+            Control::Pair { handle, share } => Some(First::Pair { handle: *handle, share: *share }),
+            Control::Prove { share, proof } => Some(First::Prove { share: *share, proof: *proof }),
             Control::Fetch { handle, ticket, have } => {
                 Some(First::Fetch(Control::Fetch { handle: *handle, ticket: *ticket, have: have.clone() }))
             }
@@ -454,6 +452,8 @@ impl Session {
                     }
                 }
                 First::Ask { handle, nonce } => self.tell_offer(stream, handle, &nonce),
+                First::Pair { handle, share } => self.tell_share(stream, handle, &share),
+                First::Prove { share, proof } => self.tell_secret(stream, &share, &proof),
                 First::Fetch(frame) => fetchers.push((stream, frame)),
             }
         }
@@ -487,7 +487,7 @@ impl Session {
             return turn_away(stream, &Why::UnknownHandle.to_string());
         };
         let (name, object_len) = self.shown(stream.is_sealed());
-        let proof = self.pairing.as_ref().map_or([0; 32], |pairing| pairing.of_source(own, nonce));
+        let proof = self.host.as_ref().map_or([0; 32], |host| host.pairing().of_source(own, nonce));
         let challenge = challenge(&self.secret, &stream);
         let handle = own;
         let offered = Offered { handle, places, object_len, name, host, code, challenge, proof };
@@ -496,21 +496,46 @@ impl Session {
         }
     }
 
-    /// Whether one knows the code, where there is one. One that comes over a connection that the code seals has shown it.
-    fn admit(&mut self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
-        let Some(pairing) = self.pairing.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
+    /// Says this end's share to one that would pair; it may prove that it knows the code then.
+    fn tell_share(&mut self, mut stream: FrameStream, handle: Handle, theirs: &Hash) {
+        let (now, from) = (self.clock.now(), stream.peer().map(|peer| peer.ip()));
+        let known = handle == self.roster.transfer();
+        let Some(host) = self.host.as_mut().filter(|_| known) else {
+            return turn_away(stream, &Why::UnknownHandle.to_string());
+        };
+        match host.share(now, from, (handle, &challenge(&self.secret, &stream)), theirs) {
+            Ok(share) if stream.send(&Control::Share(share)).is_ok() => self.strangers.again(stream),
+            Ok(_) => {}
+            Err(why) => turn_away(stream, &why.to_string()),
+        }
+    }
+
+    /// Tells one that knows the code what it needs to take the offer. It comes by another connection then.
+    fn tell_secret(&mut self, mut stream: FrameStream, theirs: &Hash, proof: &Hash) {
+        let (now, from) = (self.clock.now(), stream.peer().map(|peer| peer.ip()));
+        let Some(host) = &mut self.host else {
+            return turn_away(stream, &Why::UnknownHandle.to_string());
+        };
+        let meeting = (self.roster.transfer(), &challenge(&self.secret, &stream));
+        match host.pair(now, from, meeting, (theirs, proof)) {
+            Ok(sealed) => {
+                // One that does not hear this notices that the connection ends.
+                let _ = stream.send(&Control::Paired(sealed));
+                stream.finish();
+            }
+            Err(why) => turn_away(stream, &why.to_string()),
+        }
+    }
+
+    /// Whether one has the offer's secret, where there is a code. One that comes over a connection that the secret seals has shown it.
+    fn admit(&self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
+        let Some(host) = self.host.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
         let challenge = challenge(&self.secret, stream);
-        let right = pairing.of_receiver(self.roster.transfer(), &challenge, hello.name);
+        let right = host.pairing().of_receiver(self.roster.transfer(), &challenge, hello.name);
         match proof {
             Some(proof) if same(&proof, &right) => Ok(()),
             None => Err(Why::NeedsCode),
-            Some(_) => {
-                self.wrong_codes = self.wrong_codes.saturating_add(1);
-                if self.wrong_codes <= WRONG_CODES_NAMED {
-                    tracing::warn!(peer = ?stream.peer(), name = %Printable(hello.name), "comes with a wrong code");
-                }
-                Err(Why::WrongCode)
-            }
+            Some(_) => Err(Why::WrongCode),
         }
     }
 
@@ -613,12 +638,20 @@ enum First {
     Hello {
         name: String,
         words: Hello<'static>,
-        /// That it knows the code.
+        /// That it has the offer's secret.
         proof: Option<Hash>,
     },
     Ask {
         handle: Handle,
         nonce: Hash,
+    },
+    Pair {
+        handle: Handle,
+        share: Hash,
+    },
+    Prove {
+        share: Hash,
+        proof: Hash,
     },
     Fetch(Control<'static>),
 }

@@ -5,7 +5,7 @@ use super::bell::Bell;
 use super::door::Side;
 use super::error::TransferError;
 use super::invite::{Invitation, NotJoining, invite};
-use super::pairing::Pairing;
+use super::pairing::Host;
 use super::steering::Steering;
 use super::strangers::Strangers;
 use super::{Options, Sealing, SourceSpec};
@@ -25,8 +25,8 @@ pub(super) struct Entrance {
     /// Where receivers connect to.
     pub(super) address: SocketAddr,
     pub(super) handle: Handle,
-    /// The key of the offer, where it has a code.
-    pub(super) pairing: Option<Pairing>,
+    /// The host of those who know the offer's code, where it has one.
+    pub(super) host: Option<Host>,
     /// How connections are sealed.
     pub(super) security: Option<Security>,
 }
@@ -43,17 +43,17 @@ impl Entrance {
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
         let handle = Handle(hasher.finish().max(1));
-        let pairing = options.code.as_ref().map(Pairing::fresh);
+        let host = options.code.as_ref().map(Host::new);
         let security = match &options.sealing {
             Sealing::Plain => None,
             Sealing::By(security) => Some(security.clone()),
-            Sealing::ByCode => match &pairing {
-                Some(pairing) => Some(pairing.security()),
+            Sealing::ByCode => match &host {
+                Some(host) => Some(host.pairing().security()),
                 None => return Err(TransferError::Unusable("there is no code to seal with".into())),
             },
         };
         let (strangers, address) = options.listen.open(interface, handle, Side::Source, security.clone())?;
-        Ok(Entrance { strangers, address, handle, pairing, security })
+        Ok(Entrance { strangers, address, handle, host, security })
     }
 
     /// What agents are told.

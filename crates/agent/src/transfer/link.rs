@@ -3,7 +3,7 @@
 
 use super::clock::Clock;
 use super::control::gone;
-use super::discovery::{Announced, pair};
+use super::discovery::{Announced, show};
 use super::error::TransferError;
 use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
@@ -39,7 +39,7 @@ pub(super) struct Link {
     ended: Option<Gone>,
     /// When this end last said that it lives.
     signed_at: Time,
-    /// That this end knows the offer's code, where it has one.
+    /// That this end has the offer's secret, where connections are not sealed with it.
     proof: Option<Hash>,
     /// How long the connection took to be made: a packet's way to the source and back, or more.
     round_trip: Duration,
@@ -64,7 +64,7 @@ impl Link {
             Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) if security.is_none() => {
                 // HELLO says no more of the name.
                 let name = &spec.name[..spec.name.floor_char_boundary(usize::from(NAME_LEN_MAX))];
-                Some(pair(&mut stream, pairing, (handle, name), (within, &spec.cancel))?)
+                Some(show(&mut stream, pairing, (handle, name), (within, &spec.cancel))?)
             }
             _ => None,
         };

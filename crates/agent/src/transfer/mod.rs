@@ -16,6 +16,7 @@ pub(crate) mod assembler;
 pub(crate) mod bell;
 mod channel;
 pub(crate) mod clock;
+mod code;
 mod confirm;
 mod control;
 mod discovery;
@@ -31,6 +32,8 @@ mod names_tests;
 mod older;
 mod pacing;
 mod pairing;
+#[cfg(test)]
+mod pairing_tests;
 mod place;
 #[cfg(feature = "cluster")]
 pub(crate) mod pull;
@@ -47,6 +50,7 @@ mod tickets_tests;
 mod unchanged;
 
 pub use arrivals::Arrivals;
+pub use code::{Code, DrawnElsewhere, OfferCode};
 pub use confirm::{Held, confirm};
 pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
@@ -54,7 +58,6 @@ pub use error::TransferError;
 pub use invite::Invitation;
 pub(crate) use invite::{TIMEOUT as ANSWER_WITHIN, answer, permit_of};
 pub use older::OlderVersions;
-pub use pairing::Code;
 pub use polycast_protocol::session::{Called, Permitted};
 #[cfg(feature = "cluster")]
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
@@ -143,7 +146,7 @@ pub struct Options {
     /// Where this end listens for others.
     pub listen: Listen,
     /// What receivers of an offer must know.
-    pub code: Option<Code>,
+    pub code: Option<OfferCode>,
     /// Which machines can read the bytes on their way.
     pub sealing: Sealing,
     /// A receiver looks at what is at its place already, and is not sent what of it is right.
@@ -168,7 +171,7 @@ pub enum Sealing {
     /// With nothing: all who are on the network can read along, and put in what they like.
     #[default]
     Plain,
-    /// With what is made of the offer's code.
+    /// With the secret that those learn who know the offer's code.
     ByCode,
     /// With this.
     By(Security),
@@ -366,14 +369,19 @@ impl ReceiverSpec {
     fn expected(&self) -> Expected {
         match self.called.as_ref().and_then(|called| called.permitted.as_ref()) {
             Some(permitted) => Expected::Member(permitted.source.clone()),
-            // An offer's source, and one in this process, is known by the secret that it shares: it has no name.
-            None => Expected::Sharer,
+            // An offer's source, and one in this process, has no name: it is known by its key, or by the secret that it shares.
+            None => Expected::Offerer,
         }
     }
 
     /// Which end has to be where the source says that the receiver of this name is; without a name it is the source itself.
     fn named(&self, name: Option<String>) -> Expected {
-        name.map_or_else(|| self.expected(), Expected::Member)
+        match (name, self.expected()) {
+            (Some(name), _) => Expected::Member(name),
+            // Receivers of an offer have its secret, and no names.
+            (None, Expected::Offerer) => Expected::Sharer,
+            (None, source) => source,
+        }
     }
 
     /// Holds a root hash against what this end was called for.

@@ -1,165 +1,46 @@
-//! The code of an offer: a host that knows it may take the offer, and sees that it is this one.
+//! How two ends see that both know the code of an offer, and what the receiver learns then (`net::pake`).
 //!
-//! A key is made of the code and of the offer's salt, slowly, so that trying codes is slow as well. What it gives for the
-//! handle stands in the announcement; ASK and OFFERED, and then JOIN, prove on the connection that either end has it. The
-//! code itself, and the key, never go over the network.
+//! The receiver opens a connection of its own, which is not sealed. PAIR has its share of a key, SHARE the source's, PROVE shows that the
+//! receiver has the key, and PAIRED has under that key the offer's secret, the public key of its source, and the number by which a drawn code
+//! was made of it. Nothing of that tells a third host anything on which it could try codes. All other connections are sealed with the
+//! secret; the source shows its own key there. On connections that are not sealed (`--insecure`), JOIN proves that the receiver has the
+//! secret.
 
+use super::code::{Code, OfferCode};
 use super::control::fresh_salt;
+use super::discovery::{Patience, question};
+use super::error::TransferError;
+use super::link::connect;
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::keyed_hash;
+use polycast_net::pake::{End, Meeting};
 use polycast_net::seal::Secret;
-use polycast_net::tls::Security;
-use polycast_types::Handle;
-use polycast_wire::control::{Hash, Salt};
+use polycast_net::tls::{Expected, Offerer, Security};
+use polycast_protocol::session::Why;
+use polycast_types::{Duration, Handle, Time};
+use polycast_wire::control::{Control, Hash, Salt, Sealed};
 use polycast_wire::discovery::CodeSign;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
+use std::net::{IpAddr, SocketAddr};
 
-/// Letters of a code that was drawn: syllables that can be said over the telephone (proquints, arXiv:0901.4016).
-const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
-const VOWELS: &[u8; 4] = b"aiou";
-/// Words of a code that was drawn, of 16 bits each.
-const WORDS: usize = 3;
-/// A code that a person has made up has at least so many letters and digits,
-const CHARS_MIN: usize = 6;
-/// and at most so many.
-const CHARS_MAX: usize = 64;
-/// Hashes between a code and its key: a few milliseconds for a host that knows the code, centuries for one that tries all of them.
-const ROUNDS: usize = 1 << 16;
+/// Wrong codes are counted for so long,
+const WRONG_FOR: Duration = Duration::from_secs(10);
+/// and where so many have come from one address, or from all, no other one is looked at until then. The receivers of an offer know its code: one
+/// that mistypes it, or that tries it with another offer, does so once in ten seconds.
+pub(super) const WRONG_OF_ONE_MAX: u32 = 10;
+const WRONG_MAX: u32 = 640;
+/// Wrong codes are spoken of this often at most.
+const SAY_INTERVAL: Duration = Duration::from_secs(1);
+/// Bytes of PAIRED: the secret, and the public key behind it.
+const SECRET_END: usize = 32;
+const PUBLIC_END: usize = 64;
 
-/// Tenths of a bit that the parts of a code count for a host that guesses: a word in the form of drawn ones, another word, which is one of
-/// 2,000 that people take, a letter where a word is shorter, and a digit.
-const DRAWN_WORD: u32 = 160;
-const WORD: u32 = 110;
-const LETTER: u32 = 47;
-const DIGIT: u32 = 33;
-/// A number that is a year of this century or the last.
-const YEAR: u32 = 60;
-
-/// The code of an offer.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Code(String);
-
-impl Code {
-    /// A code that cannot be guessed.
-    #[must_use]
-    pub fn fresh() -> Self {
-        Code::of_words(fresh_salt().first_chunk().expect("a salt is longer"))
-    }
-
-    /// About how many bits a host has to guess that tries what people think of. A word counts 11, however long it is, and 16 in the form of
-    /// drawn ones; a digit 3.3, unless it is the one before it or follows it as in 123; what comes again counts nothing.
-    #[must_use]
-    pub fn bits(&self) -> u32 {
-        let chars: Vec<char> = self.0.chars().collect();
-        let runs: BTreeSet<&[char]> = chars.chunk_by(|a, b| class_of(*a) == class_of(*b)).collect();
-        runs.into_iter().map(tenths_of).sum::<u32>() / 10
-    }
-
-    /// How many bits there are at most: as if its letters had been drawn. A letter counts 4.7 unless it is the one before it, and so does a
-    /// hyphen; numbers count as in [`Code::bits`], and years 6.
-    #[must_use]
-    pub fn bits_at_most(&self) -> u32 {
-        let chars: Vec<char> = self.0.chars().collect();
-        let count = |run: &[char]| match class_of(run[0]) {
-            Class::Word | Class::Gap => LETTER * run.chunk_by(char::eq).count() as u32,
-            Class::Number if matches!(run, ['1', '9', _, _] | ['2', '0', _, _]) => YEAR,
-            Class::Number => tenths_of(run),
-        };
-        chars.chunk_by(|a, b| class_of(*a) == class_of(*b)).map(count).sum::<u32>() / 10
-    }
-
-    fn of_words(bytes: &[u8; 2 * WORDS]) -> Self {
-        let words = bytes.chunks(2).map(|pair| word(u16::from_be_bytes([pair[0], pair[1]])));
-        Code(words.collect::<Vec<_>>().join("-"))
-    }
-}
-
-/// Sixteen bits as consonant, vowel, consonant, vowel, consonant.
-fn word(bits: u16) -> String {
-    let consonant = |shift: u16| char::from(CONSONANTS[usize::from(bits >> shift & 15)]);
-    let vowel = |shift: u16| char::from(VOWELS[usize::from(bits >> shift & 3)]);
-    [consonant(12), vowel(10), consonant(6), vowel(4), consonant(0)].iter().collect()
-}
-
-/// What a character is a part of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Word,
-    Number,
-    Gap,
-}
-
-fn class_of(c: char) -> Class {
-    match c {
-        '-' => Class::Gap,
-        c if c.is_numeric() => Class::Number,
-        _ => Class::Word,
-    }
-}
-
-/// What a word, or a run of digits, counts.
-fn tenths_of(run: &[char]) -> u32 {
-    let len = u32::try_from(run.len()).unwrap_or(u32::MAX);
-    match class_of(run[0]) {
-        Class::Gap => 0,
-        Class::Word if is_drawn(run) => DRAWN_WORD,
-        Class::Word => WORD.min(len.saturating_mul(LETTER)),
-        Class::Number => {
-            let goes_on = |pair: &&[char]| u32::from(pair[0]).abs_diff(u32::from(pair[1])) <= 1;
-            let known = u32::try_from(run.windows(2).filter(goes_on).count()).unwrap_or(u32::MAX);
-            len.saturating_sub(known).saturating_mul(DIGIT)
-        }
-    }
-}
-
-/// Whether a word has the form of those that are drawn.
-fn is_drawn(run: &[char]) -> bool {
-    let fits = |(at, c): (usize, &char)| {
-        let letters: &[u8] = if at % 2 == 0 { CONSONANTS } else { VOWELS };
-        letters.iter().any(|letter| char::from(*letter) == *c)
-    };
-    run.len() == 5 && run.iter().enumerate().all(fits)
-}
-
-impl FromStr for Code {
-    type Err = String;
-
-    /// Reads a code as people write it: capitals and what stands between words do not count.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let apart = |c: char| c.is_whitespace() || matches!(c, '-' | '_' | '.');
-        let words: Vec<String> =
-            text.split(apart).filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
-        let chars = words.iter().map(|word| word.chars().count()).sum::<usize>();
-        if !(CHARS_MIN..=CHARS_MAX).contains(&chars)
-            || !words.iter().all(|w| w.chars().all(char::is_alphanumeric))
-        {
-            let example = "such as lusab-babad-gutih";
-            return Err(format!("a code has {CHARS_MIN} to {CHARS_MAX} letters and digits, {example}"));
-        }
-        Ok(Code(words.join("-")))
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// It must not get into a log.
-impl fmt::Debug for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Code(..)")
-    }
-}
-
-/// What is made of a code and of an offer's salt.
+/// What both ends of an offer have once they are paired.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Pairing {
-    salt: [u8; 16],
-    key: Hash,
+    secret: Secret,
+    offerer: Offerer,
 }
 
 /// It must not get into a log.
@@ -170,50 +51,190 @@ impl fmt::Debug for Pairing {
 }
 
 impl Pairing {
-    /// The source's: with a salt of its own.
-    pub(super) fn fresh(code: &Code) -> Self {
-        Self::derive(code, *fresh_salt().first_chunk().expect("a salt is longer"))
-    }
-
-    /// The receiver's; `None` where the code is another one.
-    pub(super) fn matching(code: &Code, handle: Handle, sign: &CodeSign) -> Option<Self> {
-        let pairing = Self::derive(code, sign.salt);
-        (pairing.sign(handle).tag == sign.tag).then_some(pairing)
-    }
-
-    fn derive(code: &Code, salt: [u8; 16]) -> Self {
-        let mut key = *b"polycast: the key of an offer, 2";
-        let words = [&salt[..], code.0.as_bytes()].concat();
-        for _ in 0..ROUNDS {
-            key = keyed_hash(&key, &words);
-        }
-        Pairing { salt, key }
-    }
-
-    /// What the offer shows of its code.
-    pub(super) fn sign(&self, handle: Handle) -> CodeSign {
-        let tag = self.prove(b"sign", handle, &[]);
-        CodeSign { salt: self.salt, tag: *tag.first_chunk().expect("a hash is longer") }
-    }
-
-    /// That the source knows the code.
+    /// That the source has the offer's secret.
     pub(super) fn of_source(&self, handle: Handle, nonce: &Hash) -> Hash {
         self.prove(b"from", handle, nonce)
     }
 
-    /// That the receiver of this name knows the code.
+    /// That the receiver of this name has it.
     pub(super) fn of_receiver(&self, handle: Handle, challenge: &Hash, name: &str) -> Hash {
         self.prove(b"join", handle, &[challenge, name.as_bytes()].concat())
     }
 
-    /// The connections of those who know the code.
+    /// The connections of those who have it.
     pub(super) fn security(&self) -> Security {
-        Security::shared(&Secret::new(self.key))
+        Security::offered(&self.secret, &self.offerer)
     }
 
     fn prove(&self, what: &[u8; 4], handle: Handle, of: &[u8]) -> Hash {
-        keyed_hash(&self.key, &[&what[..], &handle.0.to_be_bytes(), of].concat())
+        keyed_hash(self.secret.reveal(), &[&what[..], &handle.0.to_be_bytes(), of].concat())
     }
+}
+
+/// The source's end of its pairings.
+#[derive(Debug)]
+pub(super) struct Host {
+    code: OfferCode,
+    pairing: Pairing,
+    /// What its shares are made of.
+    salt: Salt,
+    wrong: Wrong,
+}
+
+impl Host {
+    /// Draws the offer's secret.
+    pub(super) fn new(code: &OfferCode) -> Self {
+        let pairing = Pairing { secret: Secret::fresh(), offerer: Offerer::Own(code.key().clone()) };
+        Host { code: code.clone(), pairing, salt: fresh_salt(), wrong: Wrong::default() }
+    }
+
+    pub(super) fn pairing(&self) -> &Pairing {
+        &self.pairing
+    }
+
+    /// What the offer shows of its code.
+    pub(super) fn sign(&self) -> CodeSign {
+        self.code.code().sign()
+    }
+
+    /// This end of the pairing with one that has said this share on a connection with this challenge. It is made anew each time: nothing is
+    /// kept for those who pair.
+    fn end(&self, handle: Handle, challenge: &Hash, theirs: &Hash) -> End {
+        let words = [&challenge[..], theirs].concat();
+        let half = |which: u8| keyed_hash(&self.salt, &[&[which], &words[..]].concat());
+        let mut entropy = [0; 64];
+        entropy[..32].copy_from_slice(&half(0));
+        entropy[32..].copy_from_slice(&half(1));
+        meet(self.code.code(), handle, &entropy)
+    }
+
+    /// The share for one that has said this one.
+    ///
+    /// # Errors
+    /// Too many wrong codes have come.
+    pub(super) fn share(
+        &mut self,
+        now: Time,
+        from: Option<IpAddr>,
+        (handle, challenge): (Handle, &Hash),
+        theirs: &Hash,
+    ) -> Result<Hash, Why> {
+        let may_come = self.wrong.may_come(now, from);
+        may_come.then(|| *self.end(handle, challenge, theirs).share()).ok_or(Why::TooManyCodes)
+    }
+
+    /// What one is told that has shown that it knows the code.
+    ///
+    /// # Errors
+    /// It does not, or too many have not.
+    pub(super) fn pair(
+        &mut self,
+        now: Time,
+        from: Option<IpAddr>,
+        (handle, challenge): (Handle, &Hash),
+        (theirs, proof): (&Hash, &Hash),
+    ) -> Result<Sealed, Why> {
+        if !self.wrong.may_come(now, from) {
+            return Err(Why::TooManyCodes);
+        }
+        let agreed = self.end(handle, challenge, theirs).agree_second(theirs);
+        let Some(agreed) = agreed.filter(|agreed| agreed.is_proven(proof)) else {
+            self.wrong.came(now, from);
+            return Err(Why::WrongCode);
+        };
+        let public = self.pairing.offerer.public();
+        let told = [&self.pairing.secret.reveal()[..], &public, self.code.number()].concat();
+        let sealed = agreed.seal(&told);
+        Ok(*sealed.first_chunk().expect("PAIRED has room for what it has"))
+    }
+}
+
+/// Wrong codes that have come of late.
+#[derive(Debug, Default)]
+struct Wrong {
+    since: Time,
+    of: BTreeMap<Option<IpAddr>, u32>,
+    so_far: u64,
+    said_at: Option<Time>,
+}
+
+impl Wrong {
+    /// Whether another one from there is looked at.
+    fn may_come(&mut self, now: Time, from: Option<IpAddr>) -> bool {
+        if now.since(self.since) >= WRONG_FOR {
+            self.since = now;
+            self.of.clear();
+        }
+        let all: u32 = self.of.values().sum();
+        all < WRONG_MAX && self.of.get(&from).is_none_or(|of_one| *of_one < WRONG_OF_ONE_MAX)
+    }
+
+    /// One has come.
+    fn came(&mut self, now: Time, from: Option<IpAddr>) {
+        *self.of.entry(from).or_default() += 1;
+        self.so_far += 1;
+        if self.said_at.is_none_or(|at| now.since(at) >= SAY_INTERVAL) {
+            self.said_at = Some(now);
+            let (peer, so_far) = (from.map_or_else(String::new, |from| from.to_string()), self.so_far);
+            tracing::warn!(%peer, so_far, "comes with a wrong code");
+        }
+    }
+}
+
+/// Why a receiver is not paired.
+#[derive(Debug)]
+pub(super) enum NotPaired {
+    /// The offer has another code.
+    OtherCode,
+    /// The source cannot be asked, or is not whose offer the code is for.
+    Failed(TransferError),
+}
+
+/// An end of the pairing for this offer.
+fn meet(code: &Code, handle: Handle, entropy: &[u8; 64]) -> End {
+    let context = [&b"polycast accept\0polycast offer\0"[..], &handle.0.to_be_bytes()].concat();
+    End::new(Meeting { code: code.bytes(), context: &context }, entropy)
+}
+
+/// Shows the source of an offer that this end knows the code, and sees that the source does, and that its code is this one's.
+pub(super) fn pair(
+    (address, handle): (SocketAddr, Handle),
+    code: &Code,
+    patience: Patience<'_>,
+) -> Result<Pairing, NotPaired> {
+    let failed = NotPaired::Failed;
+    let mut entropy = [0; 64];
+    entropy[..32].copy_from_slice(&fresh_salt());
+    entropy[32..].copy_from_slice(&fresh_salt());
+    let end = meet(code, handle, &entropy);
+    let share = *end.share();
+    let mut stream = connect(address, patience.0, (None, &Expected::Sharer), patience.1).map_err(failed)?;
+    let theirs = question(&mut stream, &Control::Pair { handle, share }, patience, |answer| match answer {
+        Control::Share(share) => Some(*share),
+        _ => None,
+    });
+    let wrong = |what: &str| failed(TransferError::Contradiction(what.into()));
+    let agreed = end.agree_first(&theirs.map_err(failed)?);
+    let agreed = agreed.ok_or_else(|| wrong("its share of a key is none"))?;
+    let words = Control::Prove { share, proof: agreed.proof() };
+    let paired = question(&mut stream, &words, patience, |answer| match answer {
+        Control::Paired(sealed) => Some(*sealed),
+        _ => None,
+    });
+    let sealed = match paired {
+        Err(TransferError::Refused(why)) if why == Why::WrongCode.to_string() => {
+            return Err(NotPaired::OtherCode);
+        }
+        paired => paired.map_err(failed)?,
+    };
+    let told = agreed.open(&sealed).ok_or_else(|| wrong("it says that it knows this code, and does not"))?;
+    let part = |from: usize| told[from..].first_chunk::<32>().copied().expect("PAIRED has all parts");
+    let number = told[PUBLIC_END..].first_chunk().expect("PAIRED has all parts");
+    let public = part(SECRET_END);
+    if !code.is_of(&public, number) {
+        return Err(wrong("it knows this code, and is not the source for which it was drawn"));
+    }
+    Ok(Pairing { secret: Secret::new(part(0)), offerer: Offerer::Other(public) })
 }
 
 /// Whether two hashes are equal, in a time that does not tell where they differ.
@@ -227,91 +248,4 @@ pub(super) fn challenge(secret: &Salt, stream: &FrameStream) -> Hash {
     // Where a sandbox has no such numbers, it is that of the other end's address.
     let number = rustix::net::sockopt::socket_cookie(stream).unwrap_or_default();
     keyed_hash(secret, format!("{number} {:?}", stream.peer()).as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_can_be_said_and_read() {
-        // The examples of the proposal: 127.0.0.1 and 63.84.220.193.
-        assert_eq!(Code::of_words(&[127, 0, 0, 1, 63, 84]).to_string(), "lusab-babad-gutih");
-        let code = Code::fresh();
-        assert_ne!(code, Code::fresh());
-        let text = code.to_string();
-        for typed in [text.clone(), text.to_uppercase(), text.replace('-', " "), format!(" {text}. ")] {
-            assert_eq!(typed.parse(), Ok(code.clone()), "{typed}");
-        }
-        for typed in ["", "short", "what/ever", "a\u{1b}bcdefg", &"x".repeat(65)] {
-            assert!(typed.parse::<Code>().is_err(), "{typed:?}");
-        }
-        assert!(!format!("{code:?}").contains(&text));
-    }
-
-    #[test]
-    fn what_people_think_of_counts_little() {
-        for (code, bits, most) in [
-            ("summer", 11, 23),
-            ("summer2026", 24, 29),
-            ("summer-summer-summer-summer", 11, 108),
-            ("our own words", 33, 61),
-            ("correct horse battery staple", 44, 122),
-            ("blue-sky", 22, 37),
-            ("green-hat", 22, 37),
-            ("aaaaaa", 11, 4),
-            ("123456789012345678", 6, 6),
-            ("83749150268374915026", 66, 66),
-            ("k3v9x2m7q1w4", 48, 48),
-            ("lusab-babad", 32, 51),
-            ("lusab-babad-gutih", 48, 79),
-        ] {
-            let code: Code = code.parse().unwrap();
-            assert_eq!((code.bits(), code.bits_at_most()), (bits, most), "{code}");
-        }
-        assert!(Code::fresh().bits() <= 48, "it is never said to be better than it is");
-    }
-
-    /// A proof that was seen is of no use on another connection, also between the same addresses and ports.
-    #[test]
-    fn each_connection_has_a_challenge_of_its_own() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let to = listener.local_addr().unwrap().into();
-        let connect = |from: std::net::SocketAddr| {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            socket.set_reuse_address(true).unwrap();
-            // Ended at once, and its port is free again.
-            socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
-            socket.bind(&from.into()).unwrap();
-            socket.connect(&to).unwrap();
-            (socket, FrameStream::stranger(listener.accept().unwrap().0, None).unwrap())
-        };
-        let (first, heard) = connect("127.0.0.1:0".parse().unwrap());
-        let (secret, peer) = ([7; 32], heard.peer().unwrap());
-        let challenged = challenge(&secret, &heard);
-        assert_eq!(challenge(&secret, &heard), challenged);
-        drop(first);
-        let (_second, again) = connect(peer);
-        assert_eq!(again.peer(), Some(peer));
-        assert_ne!(challenge(&secret, &again), challenged);
-    }
-
-    #[test]
-    fn a_sign_is_known_by_its_code_only() {
-        let (code, other) = (Code::fresh(), Code::fresh());
-        let source = Pairing::fresh(&code);
-        let sign = source.sign(Handle(1));
-        let receiver = Pairing::matching(&code, Handle(1), &sign).expect("the same code");
-        assert!(Pairing::matching(&other, Handle(1), &sign).is_none());
-        assert!(Pairing::matching(&code, Handle(2), &sign).is_none(), "of another offer");
-        assert_ne!(Pairing::fresh(&code).sign(Handle(1)), sign, "the salt is another one");
-        let (nonce, name) = ([5; 32], "name");
-        assert_eq!(source.of_source(Handle(1), &nonce), receiver.of_source(Handle(1), &nonce));
-        let proof = receiver.of_receiver(Handle(1), &nonce, name);
-        assert!(same(&proof, &source.of_receiver(Handle(1), &nonce, name)));
-        for (challenge, name) in [([6; 32], "name"), (nonce, "other")] {
-            assert!(!same(&proof, &source.of_receiver(Handle(1), &challenge, name)));
-        }
-        assert_ne!(proof, source.of_source(Handle(1), &nonce), "one end's word is not the other's");
-    }
 }

@@ -62,7 +62,7 @@ pub(crate) struct Strangers {
     paused_until: Option<Time>,
     /// How connections are sealed,
     security: Option<Security>,
-    /// and whether nothing but ASK is heard of those that are not.
+    /// and whether nothing but questions is heard of those that are not.
     sealed: bool,
     /// Connections whose other end has not shown our key, and when they were last spoken of.
     unsealed: u64,
@@ -96,7 +96,7 @@ impl Strangers {
 
     /// Whether a first frame is heard on this connection.
     fn may_say(&self, stream: &FrameStream, control: &Control<'_>) -> bool {
-        !self.sealed || stream.is_sealed() || matches!(control, Control::Ask { .. })
+        !self.sealed || stream.is_sealed() || is_question(control)
     }
 
     /// What to wait on: [`Strangers::meet`] is to be called when any of them has something, and now and then.
@@ -222,16 +222,18 @@ impl Strangers {
                 }
                 _ => return,
             },
-            Ok(Some(Control::Ask { .. })) if stranger.has_asked => WireError::Malformed,
-            Ok(Some(control)) => {
-                match want(&control, binding).map(|wish| (wish, matches!(control, Control::Ask { .. }))) {
-                    Some((_, false)) if self.sealed && !stranger.stream.is_sealed() => {
-                        return send_away(stranger.stream, &NOT_SEALED);
-                    }
-                    Some((wish, _)) => return heard.push((stranger.stream, wish)),
-                    None => WireError::Malformed,
-                }
+            // One question a connection; and it proves something about what it has been answered.
+            Ok(Some(Control::Ask { .. } | Control::Pair { .. })) if stranger.has_asked => {
+                WireError::Malformed
             }
+            Ok(Some(Control::Prove { .. })) if !stranger.has_asked => WireError::Malformed,
+            Ok(Some(control)) => match want(&control, binding).map(|wish| (wish, is_question(&control))) {
+                Some((_, false)) if self.sealed && !stranger.stream.is_sealed() => {
+                    return send_away(stranger.stream, &NOT_SEALED);
+                }
+                Some((wish, _)) => return heard.push((stranger.stream, wish)),
+                None => WireError::Malformed,
+            },
             Err(FrameError::Wire(error)) => error,
             Err(_) => return,
         };
@@ -266,6 +268,11 @@ impl Strangers {
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
+}
+
+/// Whether a frame is of those by which one learns what there is, and shows that it may have it: they need no seal.
+fn is_question(control: &Control<'_>) -> bool {
+    matches!(control, Control::Ask { .. } | Control::Pair { .. } | Control::Prove { .. })
 }
 
 /// How long a connection has for its first frame: keys are shown before it.

@@ -68,8 +68,8 @@ Examples:
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
   polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
 
-A code of your own needs 40 bits, or --weak-code: a letter counts 4.7 at most, a digit 3.3. Words count 11 for who tries words, and the drawn ones \
-16. Other users of this machine can read it in the arguments of offer and accept for as long as they run. They cannot read POLYCAST_CODE in \
+Drawn words say whose offer it is: receivers take it from no other source. A code of your own says nothing of that, and needs 40 bits, or --weak-code: \
+a letter counts 4.7 at most, a digit 3.3. Words count 11 for who tries words, and the drawn ones 16. Other users of this machine can read it in the arguments of offer and accept for as long as they run. They cannot read POLYCAST_CODE in \
 the environment, nor standard input (--code -, accept -), which on a terminal is asked for.
 
 A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP port 18067 (--udp-port); docs/guide.md has a table.";
@@ -83,11 +83,11 @@ every byte and exits. Nothing is at PATH before all of it is there and verified,
 
 pub(crate) const ACCEPT_MORE: &str = "\
 Examples:
-  polycast accept lusab-babad-gutih                  (into this directory, under its own name)
-  polycast accept lusab-babad-gutih --out model.bin
-  polycast accept lusab-babad-gutih --from 10.0.0.1  (no multicast needed)
-  polycast accept lusab-babad-gutih --out model.bin --update     (what is equal is not sent)
-  polycast accept lusab-babad-gutih --out - | tar x  (a directory is a tar stream there)
+  polycast accept lusab-babad-gutih-tugad                  (into this directory, under its own name)
+  polycast accept lusab-babad-gutih-tugad --out model.bin
+  polycast accept lusab-babad-gutih-tugad --from 10.0.0.1  (no multicast needed)
+  polycast accept lusab-babad-gutih-tugad --out model.bin --update     (what is equal is not sent)
+  polycast accept lusab-babad-gutih-tugad --out - | tar x  (a directory is a tar stream there)
   polycast accept - --out model.bin                  (asks for the code, or reads it from standard input)
   polycast accept --into /data --timeout 10m         (of an offer with --open)
   polycast accept --into /data --handle 00c5f07a9d3b1e42

@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 /// The variable of the environment that has the code.
 pub(crate) const VARIABLE: &str = "POLYCAST_CODE";
-/// Bits that a code of the user's own has at least. A host that hears an offer can try codes on it for as long as it stands, each of
-/// which takes 65,536 hashes.
+/// Bits that a code of the user's own has at least. A host that has heard an offer can try codes on it for as long as it stands, each by a
+/// connection of its own: the source looks at no more than 64 wrong ones a second.
 const BITS_MIN: u32 = 40;
 /// A longer line has no code.
 const LINE_LEN_MAX: u64 = 1 << 10;

@@ -1,6 +1,7 @@
 //! `polycast offer`: the source's side between machines without daemons.
 
 use super::code::{self, CodeArg};
+use super::kept_code::KeptCodes;
 use super::meeting::{Gathering, fallback_hint};
 use super::network::{self, OFFER_PORT};
 use crate::args::{OfferArgs, SlowChoice};
@@ -10,7 +11,7 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{cancel, report};
 use polycast_agent::transfer::{
-    self, Code, Listen, Options, Path, Prepared, Receivers, Sealing, SlowPolicy, SourceSpec,
+    self, Listen, OfferCode, Options, Path, Prepared, Receivers, Sealing, SlowPolicy, SourceSpec,
 };
 use polycast_api::report::Delivery;
 use polycast_types::Printable;
@@ -18,32 +19,48 @@ use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
-    let code = code_of(args)?;
+    let kept = KeptCodes::of_user();
+    let code = code_of(args, kept.as_ref())?;
     let mut port = None;
-    object::deliver_unchanged(
+    let outcome = object::deliver_unchanged(
         args.choice.read.retry_changed,
         || object::open_chosen(&args.choice, Reading::AsItIs),
         |object, left| offer(args, object, (&code, left > 0, &mut port), format),
-    )
+    );
+    if let (Ok(Exit::Done), Some(kept)) = (&outcome, kept) {
+        kept.forget(code.code());
+    }
+    outcome
 }
 
 /// The user's own code, or one that is drawn.
-fn code_of(args: &OfferArgs) -> Result<Code, Failure> {
-    let Some(given) = &args.door.code else { return Ok(Code::fresh()) };
+fn code_of(args: &OfferArgs, kept: Option<&KeptCodes>) -> Result<OfferCode, Failure> {
+    let door = &args.door;
+    let Some(given) = &door.code else {
+        let code = OfferCode::drawn();
+        let needs_none = door.open || door.key_file.is_some();
+        if let Some(Err(error)) = kept.filter(|_| !needs_none).map(|kept| kept.keep(&code)) {
+            tracing::debug!(%error, "the code is not kept: an offer that is begun again has another one");
+        }
+        return Ok(code);
+    };
     if *given == CodeArg::Asked && args.choice.paths.iter().any(|path| path.as_os_str() == "-") {
         let failure = Failure::input("standard input has either the object or the code");
         return Err(failure.hint(format!("put the code into {}", code::VARIABLE)));
     }
     let code = given.code()?;
-    code::check_strength(&code, args.door.weak_code)?;
-    Ok(code)
+    if let Some(known) = kept.and_then(|kept| kept.find(&code)) {
+        return Ok(known);
+    }
+    code::check_strength(&code, door.weak_code)?;
+    OfferCode::own(code).map_err(|error| Failure::input(error.to_string()))
 }
 
 /// Offers an object once, with this code; where it is offered again it is at the same port.
 fn offer(
     args: &OfferArgs,
     object: Named,
-    (code, again, port): (&Code, bool, &mut Option<u16>),
+    (code, again, port): (&OfferCode, bool, &mut Option<u16>),
     format: Format,
 ) -> Result<Exit, Failure> {
     let interface = network::interface(&args.network)?;
@@ -116,10 +133,10 @@ struct Flags {
 }
 
 /// Says what is offered, where, and what to type on the other machines.
-fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, format: Format) {
+fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flags, format: Format) {
     let (handle, address) = (format!("{:016x}", source.handle().0), source.control_address());
     let interface = &source.interface().name;
-    let code = code.map(ToString::to_string);
+    let code = code.map(|code| code.code().to_string());
     let event = serde_json::json!({
         "event": "offer",
         "code": code,

@@ -62,8 +62,12 @@ proptest! {
             Control::Ask { handle: Handle(a), nonce: hashes[0] },
             Control::Offered(Offered {
                 handle: Handle(a), places: b as u32, object_len: c, name: &text, host: &text,
-                code: flag.then_some(CodeSign { salt: app, tag: d.to_be_bytes() }), challenge: hashes[0], proof: hashes[0],
+                code: flag.then_some(CodeSign::Drawn(port)), challenge: hashes[0], proof: hashes[0],
             }),
+            Control::Pair { handle: Handle(a), share: hashes[0] },
+            Control::Share(hashes[0]),
+            Control::Prove { share: hashes[0], proof: hashes[0] },
+            Control::Paired([app[0]; 96]),
             Control::Join {
                 proof: hashes[0],
                 hello: Hello { handle: Handle(a), name: &text, window_bytes: b, serve_port: port },
