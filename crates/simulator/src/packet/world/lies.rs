@@ -7,7 +7,7 @@ use crate::packet::swarm::coverage as named;
 use alloc::format;
 use alloc::string::String;
 use polycast_protocol::session::{Called, Offer, Permitted};
-use polycast_types::{DataId, ObjectId};
+use polycast_types::{DataId, ObjectId, Time};
 use polycast_wire::control::{Control, Hash};
 
 /// The name of objects at their sources.
@@ -64,9 +64,9 @@ impl Cluster {
     }
 
     /// What the source says on a connection that is not so.
-    pub(super) fn lie_for(&mut self, transfer: u32, stream: StreamId) -> Option<Lie> {
+    pub(super) fn lie_for(&mut self, now: Time, transfer: u32, stream: StreamId) -> Option<Lie> {
         let receiver = self.push(transfer).source.run.as_ref()?.conns.get(&stream)?.receiver;
-        let guard = self.guard.as_deref_mut().filter(|_| transfer == 0)?;
+        let guard = self.guard.as_deref_mut().filter(|guard| transfer == 0 && now < guard.attack.until)?;
         let lie = guard.lies.remove(&receiver)?;
         self.coverage.hit(named::ATTACK_SOURCE_LIES);
         Some(lie)

@@ -206,7 +206,7 @@ impl Cluster {
         }
         let push = self.push(transfer);
         let geometry = push.config.geometry(push.object_len);
-        let lie = self.lie_for(transfer, stream);
+        let lie = self.lie_for(net.now(), transfer, stream);
         let called = self.called_for(transfer);
         let (object, name, object_len, root) = Lie::told(lie, &called);
         let push = self.push(transfer);
