@@ -540,10 +540,13 @@ impl Leases {
 
     fn request(&mut self, now: Time, request: PathRequest) {
         let key = request.agent.request(request.request);
-        if let Some(lease) = self.by_request.get(&key).and_then(|id| self.leases.get(id)) {
-            // Asked a second time: the answer may have been lost on its way.
+        let lent = self.by_request.get(&key).and_then(|id| Some((*id, self.leases.get(id)?)));
+        if let Some((id, lease)) = lent {
+            // Asked a second time: the answer may have been lost on its way, with most of the time for which the path was lent.
             let response = if lease.object == request.object {
-                Ok(lease.grant.clone())
+                let grant = lease.grant.clone();
+                self.renew(now, id);
+                Ok(grant)
             } else {
                 Err(Denial::RequestTaken(request.request))
             };

@@ -243,6 +243,8 @@ impl World {
                     let fresh = Held { key, grant: grant.clone(), expires_at };
                     let held = self.held.entry(grant.plan_id).or_insert(fresh);
                     assert_eq!((&held.key, &held.grant), (request, &grant), "the answer is another one's");
+                    // An agent that is told of it a second time has all of its time, too.
+                    held.expires_at = expires_at;
                 }
                 Output::Replanned { plan_id, before, plan, .. } => {
                     let held = self.held.get_mut(plan_id).expect("planned anew but not held");

@@ -237,6 +237,31 @@ fn asking_twice_gives_one_path() {
     );
 }
 
+/// An agent that did not hear of its path asks again, long after that was lent: it has all of its time.
+#[test]
+fn a_path_that_is_told_again_is_lent_anew() {
+    let mut manager = with_three_agents(manager(1, false));
+    let asked = request(agent(0, 1), 1, &["host-1"]);
+    let grant = ask(&mut manager, Time(0), asked.clone()).unwrap();
+    let (second, mut now) = (Duration::from_secs(1), Time(0));
+    let beat = |manager: &mut Leases, now: Time| {
+        let alive = |number| Input::Heartbeat { agent: agent(number, 1), leases: Vec::new() };
+        (0..3).for_each(|number| drop(apply(manager, now, alive(number))));
+        manager.leases().count()
+    };
+    while now + second < Time(0) + LEASE {
+        now += second;
+        assert_eq!(beat(&mut manager, now), 1);
+    }
+    assert_eq!(ask(&mut manager, now, asked).unwrap(), grant);
+    let end = now + LEASE;
+    while now + second < end {
+        now += second;
+        assert_eq!(beat(&mut manager, now), 1, "it is lent until {end:?}, and it is {now:?}");
+    }
+    assert_eq!(beat(&mut manager, end), 0);
+}
+
 #[test]
 fn a_lease_lives_as_long_as_heartbeats_name_it() {
     let mut manager = with_three_agents(manager(1, false));
