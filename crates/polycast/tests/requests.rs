@@ -134,16 +134,18 @@ fn transfers_take_turns_where_parts_are_granted() {
     let second = cluster.begin("b", &[&["send", &other, "--to", "a,c", "--id", "2"], &wait[..]].concat());
     cluster.await_status("b", |s| waits(s, 1));
     assert_eq!(cluster.at("c", &["stream", "end", "ticks"]).json()["ended"], true);
-    for (name, child) in [("first", first), ("second", second)] {
+    let asked = [("first", first), ("second", second)].map(|(name, child)| {
         let ran = end(child);
         assert_eq!(ran.status, 0, "{name}: {} {}", ran.stdout, ran.stderr);
         let report = ran.json();
         assert_eq!(report["fabric"], "ip-multicast", "{name}: {report}");
         assert!(report["receivers"].as_array().unwrap().iter().all(|r| r["verified"] == true), "{report}");
         let events = report["events"].as_array().unwrap();
-        let asked = events.iter().filter(|event| event.to_string().contains("asking for a path"));
-        assert_eq!(asked.clone().count(), 3, "{name}: {report}");
-    }
+        let asked = events.iter().filter(|event| event.to_string().contains("asking for a path")).count();
+        // Four parts are enough. What is repaired beside them is of none: on a busy machine there are fewer.
+        assert!((1..=3).contains(&asked), "{name}: {report}");
+        asked
+    });
     end(ear);
     // While one has the path, the other waits for it: so each has it after the other.
     let turns = || {
@@ -152,8 +154,11 @@ fn transfers_take_turns_where_parts_are_granted() {
         let leases = lines.filter(|line| line["what"] == "lease" && line["stream"] == false);
         leases.map(|line| line["source"].as_str().unwrap().to_string()).collect::<Vec<_>>()
     };
-    polycast_testing::until("all that was lent is written down", || turns().len() == 8);
-    assert_eq!(turns(), ["a", "b"].repeat(4));
+    let all = asked.iter().sum::<usize>() + asked.len();
+    polycast_testing::until("all that was lent is written down", || turns().len() == all);
+    let turn = |at: usize| ["a", "b"].into_iter().zip(asked).filter(move |(_, asked)| at <= *asked);
+    let expected: Vec<&str> = (0..=3).flat_map(turn).map(|(source, _)| source).collect();
+    assert_eq!(turns(), expected);
     for (agent, id, file) in [("c", "1", &one), ("c", "2", &other)] {
         let out = cluster.place.path(&format!("got-{id}"));
         assert_eq!(cluster.at(agent, &["get", id, "--out", &out]).status, 0);

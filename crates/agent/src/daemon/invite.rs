@@ -40,7 +40,11 @@ const PART_OF_ONE: usize = 4;
 const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(200);
 /// How long an earlier transfer of the same object may take to end: as long as the source listens, less the time that a word takes to it.
 const ENDING_WITHIN: Duration = ANSWER_WITHIN.saturating_sub(Duration::from_secs(1));
-/// and how often it is looked whether it has.
+/// The same where that was the same source's: all of the object may be here, and on its way to a slow disk, when its path is lost. The source
+/// hears meanwhile that it will be answered.
+const STORED_WITHIN: Duration = Duration::from_secs(60);
+const SIGN_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Where the agent's listener is put when the agent has moved.
@@ -240,7 +244,7 @@ fn join(
         tracing::warn!(object = %invitation.object, source = %invitation.source, %reason, "an invitation is turned down");
     }
     let permitted = allowed.as_ref().ok().cloned().flatten();
-    let admitted = allowed.and_then(|_| admit(shared, invitation));
+    let admitted = allowed.and_then(|_| admit(shared, invitation, &mut stream));
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
@@ -298,11 +302,11 @@ fn allowed(
 }
 
 /// Whether there is a place for the object, and room. What others than this store put there meanwhile is seen before the first byte comes.
-fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
+fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> Result<Answer, String> {
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
     }
-    let begun = Instant::now();
+    let (begun, mut signed) = (Instant::now(), Instant::now());
     let receive = loop {
         let receive = begin(shared, invitation.object);
         if let Some(answer) = gathered(shared, invitation) {
@@ -311,10 +315,16 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         }
         // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
         let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
-        if !busy || begun.elapsed() > ENDING_WITHIN {
+        let is_its_own = busy && end_earlier(shared, invitation);
+        if !busy || begun.elapsed() > if is_its_own { STORED_WITHIN } else { ENDING_WITHIN } {
             break receive;
         }
-        end_earlier(shared, invitation);
+        if is_its_own && signed.elapsed() >= SIGN_INTERVAL {
+            signed = Instant::now();
+            if stream.send(&Control::Alive).is_err() {
+                break receive;
+            }
+        }
         std::thread::sleep(LOOK_AGAIN);
     };
     let answer = match receive {
@@ -331,13 +341,15 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     answer.map_err(|refusal| refusal.to_string())
 }
 
-/// A source that calls again has given up what it called for before: it need not be waited for until that is noticed here.
-fn end_earlier(shared: &Shared, invitation: &Invitation) {
-    if let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object)
-        && progress.called_by.get() == Some(&(invitation.source, invitation.handle))
-    {
+/// A source that calls again has given up what it called for before: it need not be waited for until that is noticed here. Gives whether what
+/// comes is of the same source.
+fn end_earlier(shared: &Shared, invitation: &Invitation) -> bool {
+    let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object) else { return false };
+    let Some((source, handle)) = progress.called_by.get() else { return false };
+    if (*source, *handle) == (invitation.source, invitation.handle) {
         progress.cancel.store(true, Ordering::Relaxed);
     }
+    *source == invitation.source
 }
 
 /// Begins to receive an object; one whose bytes were in the memory of a process that has ended is not in the way.

@@ -10,8 +10,10 @@ use polycast_wire::permit::ShownPermit;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long the source waits for an agent's one frame.
+/// How long the source waits for an agent's answer, and again after each sign that the agent is about to give one,
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// but no longer than this in all.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(75);
 
 /// An invitation to a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,18 +111,24 @@ pub(crate) fn invite(
     answer.map_err(failed)?
 }
 
-/// Waits for the first frame and reads it with `pick`.
+/// Waits for the first frame that is no sign of life, and reads it with `pick`.
 fn await_frame<T>(
     stream: &mut FrameStream,
     pick: impl Fn(&Control<'_>) -> Option<T>,
 ) -> Result<T, FrameError> {
-    let clock = Clock::start();
-    while clock.seconds() < TIMEOUT.as_secs_f64() {
+    let (clock, mut heard_s) = (Clock::start(), 0.0);
+    while clock.seconds() < (heard_s + TIMEOUT.as_secs_f64()).min(ANSWERED_WITHIN.as_secs_f64()) {
         let open = stream.fill();
-        if let Some(frame) = stream.next_frame()? {
-            return pick(&frame).ok_or(FrameError::Wire(polycast_wire::WireError::Malformed));
+        match stream.next_frame()? {
+            Some(Control::Alive) => {
+                heard_s = clock.seconds();
+                continue;
+            }
+            Some(frame) => {
+                return pick(&frame).ok_or(FrameError::Wire(polycast_wire::WireError::Malformed));
+            }
+            None => open.map(drop)?,
         }
-        open?;
         stream.wait(Duration::from_millis(100))?;
     }
     Err(FrameError::Io(std::io::ErrorKind::TimedOut.into()))
@@ -139,6 +147,8 @@ mod tests {
             let mut stream = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
             let invitation = await_frame(&mut stream, Invitation::of).unwrap();
             let decision = decision.as_ref().map(drop).map_err(String::as_str);
+            // It takes its time, and says so.
+            (0..3).for_each(|_| stream.send(&Control::Alive).unwrap());
             answer(&mut stream, decision).unwrap();
             invitation
         });

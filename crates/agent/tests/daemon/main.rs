@@ -22,11 +22,11 @@ use polycast_api::error::Kind;
 use polycast_api::manager::StatusRequest;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_testing::HANG;
-use polycast_types::{AppId, DataId, Duration as Span};
+use polycast_types::{AppId, DataId, Duration as Span, Handle};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::{SOON, World, events, manager, serve, started, stopped, until};
+use world::{SOON, World, answer, call, events, manager, serve, started, stopped, until};
 
 fn named(names: &[&str]) -> Receivers {
     Receivers::Named(names.iter().map(|name| (*name).to_string()).collect())
@@ -198,6 +198,42 @@ async fn processes_share_a_transfer() {
     assert!(error.is_none(), "{error:?}");
     assert!(matches!(events.last(), Some(Event::Finished(report)) if report.is_complete()));
     assert_eq!(world.engine.deliveries.load(Ordering::SeqCst), 1);
+    stopped([a, b], manager).await;
+}
+
+/// A source goes on over another path while a receiver still puts on its disk what has come over the first one, however long that takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_calls_again_waits_for_what_it_has_sent() {
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
+    let session = a.session(1).await;
+    session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
+    world.engine.hold.store(true, Ordering::SeqCst);
+    let sending = session.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
+    let peer = b.client().await;
+    until("it is being received", async || {
+        let listed = peer.list(None).await.unwrap();
+        listed.first().is_some_and(|object| object.state() == ObjectState::Receiving)
+    })
+    .await;
+    let id = peer.list(None).await.unwrap()[0].id().unwrap();
+    let at = b.control;
+    let mut again =
+        tokio::task::spawn_blocking(move || call(at, (id, 1), Handle(99)).unwrap()).await.unwrap();
+    let (said, mut again) = tokio::task::spawn_blocking(move || (answer(&mut again), again)).await.unwrap();
+    world.engine.hold.store(false, Ordering::SeqCst);
+    assert_eq!(said, None, "it will answer");
+    let answered = tokio::task::spawn_blocking(move || {
+        loop {
+            if let Some(answered) = answer(&mut again) {
+                return answered;
+            }
+        }
+    });
+    // The roots of this world are none, by which it could be confirmed.
+    let refused = answered.await.unwrap().unwrap_err();
+    assert!(refused.contains("already"), "it is here by then: {refused}");
+    let (_, error) = events(sending).await;
+    assert!(error.is_none(), "{error:?}");
     stopped([a, b], manager).await;
 }
 

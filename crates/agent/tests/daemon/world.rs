@@ -13,7 +13,7 @@ use polycast_net::object::ObjectKind;
 use polycast_net::store::{PartFile, Placing, StoreError};
 use polycast_net::tls::Expected;
 use polycast_testing::HANG;
-use polycast_types::{AppId, Duration as Span, Handle};
+use polycast_types::{AppId, Duration as Span, Handle, ObjectId};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -205,29 +205,55 @@ impl Engine for FakeEngine {
 }
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
-    let mut stream =
-        FrameStream::connect(address, HANG, None, &Expected::Sharer).map_err(|e| e.to_string())?;
-    let frame = Control::Invite {
-        address: [127, 0, 0, 1],
-        port: 9,
-        handle,
-        object: spec.object,
-        pulled: false,
-        object_len: spec.source.len(),
-        root: spec.root,
-        permit: None,
-    };
-    stream.send(&frame).map_err(|e| e.to_string())?;
+    let mut stream = call(address, (spec.object, spec.source.len()), handle)?;
     loop {
         stream.wait(Duration::from_millis(100)).map_err(|e| e.to_string())?;
         let open = stream.fill();
         match stream.next_frame().map_err(|e| e.to_string())? {
+            Some(Control::Alive) => {}
             Some(Control::Joining) => return Ok(()),
             Some(Control::Refuse(reason)) => return Err(reason.to_string()),
             Some(other) => return Err(format!("{other:?}")),
             None => {
                 open.map_err(|e| e.to_string())?;
             }
+        }
+    }
+}
+
+/// Says INVITE to an agent, as the source that all transfers here have.
+pub(crate) fn call(
+    address: SocketAddr,
+    (object, object_len): (ObjectId, u64),
+    handle: Handle,
+) -> Result<FrameStream, String> {
+    let mut stream =
+        FrameStream::connect(address, HANG, None, &Expected::Sharer).map_err(|e| e.to_string())?;
+    let frame = Control::Invite {
+        address: [127, 0, 0, 1],
+        port: 9,
+        handle,
+        object,
+        pulled: false,
+        object_len,
+        root: None,
+        permit: None,
+    };
+    stream.send(&frame).map_err(|e| e.to_string())?;
+    Ok(stream)
+}
+
+/// The next frame of an agent: that it joins, or why it does not; `None` where it only says that it will answer.
+pub(crate) fn answer(stream: &mut FrameStream) -> Option<Result<(), String>> {
+    loop {
+        match stream.next_frame().unwrap() {
+            Some(Control::Alive) => return None,
+            Some(Control::Joining) => return Some(Ok(())),
+            Some(other) => return Some(Err(format!("{other:?}"))),
+            None => {}
+        }
+        if !stream.fill().unwrap() {
+            stream.wait(HANG).unwrap();
         }
     }
 }
