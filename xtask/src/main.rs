@@ -12,6 +12,8 @@ mod machine;
 mod prose;
 mod purity;
 mod python;
+#[cfg(test)]
+mod rights;
 mod spark;
 mod stress;
 mod suite;
