@@ -812,6 +812,25 @@ mod tests {
         assert!(seeker.may_try(now + TRIES_INTERVAL, from(1)), "it is another second");
     }
 
+    /// However many offers are announced that have other codes, drawn words are tried with none of them.
+    #[test]
+    fn what_shows_another_first_word_is_not_tried() {
+        let code: Code = "lusab-babad-gutih-tugad".parse().unwrap();
+        let CodeSign::Drawn(own) = code.sign() else { panic!("it was drawn") };
+        let search = Search { code: Some(code), ..Search::default() };
+        let mut seeker = Seeker::new(&search);
+        for plate in (0..=u16::MAX).filter(|plate| *plate != own) {
+            let offer = announced(plate.into(), 9, Some(CodeSign::Drawn(plate)));
+            assert!(matches!(seeker.judge(offer, &mut |_| ()), Judged::Unfit));
+        }
+        for sign in [None, Some(CodeSign::Own)] {
+            assert!(matches!(seeker.judge(announced(1, 9, sign), &mut |_| ()), Judged::Unfit));
+        }
+        let right = announced(1, 9, Some(CodeSign::Drawn(own)));
+        assert!(matches!(seeker.judge(right, &mut |_| ()), Judged::Unknown(_)));
+        assert!(seeker.told.len() <= OFFERS_MAX);
+    }
+
     /// A source that does not answer is tried again, has longer each time, and is spoken of once.
     #[test]
     fn a_silent_source_is_tried_again_and_has_longer() {
