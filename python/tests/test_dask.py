@@ -41,6 +41,34 @@ def test_what_is_no_value_is_refused(cut: int) -> None:
         values.unpack(whole[:cut])
 
 
+UNPACKED: list[str] = []
+
+
+class Rogue:
+    """Runs something where it is unpacked."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UNPACKED.append, ("it ran",)
+
+
+def test_what_is_put_in_the_place_of_a_broadcast_is_not_unpacked(cluster: Cluster, number: int) -> None:
+    source, other = cluster[0], cluster[1]
+    source.add_parts(number, values.pack([1, "two"]), name="value")
+    source._send_to_the_end(number, [other.name], HANG_S)
+    root = source.read(number, HANG_S).root
+    assert values.unpack_broadcast(other.read(number, HANG_S), root) == [1, "two"]
+    # As another member may, that replaces the object at this agent.
+    other.delete(number)
+    other.add_parts(number, values.pack(Rogue()), name="value")
+    with pytest.raises(errors.Invalid, match="is not what was broadcast"):
+        values.unpack_broadcast(other.read(number, HANG_S), root)
+    assert UNPACKED == []
+    values.unpack(other.read(number, HANG_S).map())
+    assert UNPACKED == ["it ran"], "it would have"
+    other.delete(number)
+    source.delete(number)
+
+
 def worker(scheduler: str, agent: polycast.Agent, folder: Path) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--no-dashboard", "--nworkers", "1"]
     line += ["--nthreads", "1", "--no-nanny", "--local-directory", str(folder)]

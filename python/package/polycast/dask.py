@@ -26,10 +26,11 @@ def _name(app: bytes) -> str:
     return shared_agent(app).name
 
 
-def _adopt(app: bytes, data_id: int, key: str, timeout: float, dask_worker: Any) -> int:
+def _adopt(app: bytes, data_id: int, root: str, key: str, timeout: float, dask_worker: Any) -> int:
     """Makes the object a result that this worker has. (Dask gives the worker under this argument's name.)"""
     found = shared_agent(app).read(data_id, timeout)
-    nbytes: dict[str, int] = dask_worker.update_data({key: values.unpack(found.map())})["nbytes"]
+    value = values.unpack_broadcast(found, root)
+    nbytes: dict[str, int] = dask_worker.update_data({key: value})["nbytes"]
     return nbytes[key]
 
 
@@ -60,7 +61,9 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
         others = sorted(set(names.values()) - {own.name})
         if others:
             own._send_to_the_end(data_id, others, timeout)
-        sizes = client.run(_adopt, app, data_id, key, timeout)
+        # Told by Dask's connections: the bytes come by agents.
+        root = own.read(data_id, timeout).root
+        sizes = client.run(_adopt, app, data_id, root, key, timeout)
         client.sync(
             client.scheduler.update_data,
             who_has={key: list(sizes)},

@@ -48,12 +48,15 @@ class Handle:
     app: str
     data_id: int
     timeout: float
+    # Of the value's bytes: this handle travels by Ray's connections, and the bytes by agents.
+    root: str = ""
 
     def get(self) -> Any:
         """The value: the same one in all tasks of a process."""
         key = (self.app, self.data_id)
         if key not in _VALUES:
-            _VALUES[key] = values.unpack(_agent(self.app).read(self.data_id, self.timeout).map())
+            found = _agent(self.app).read(self.data_id, self.timeout)
+            _VALUES[key] = values.unpack_broadcast(found, self.root)
         return _VALUES[key]
 
     def delete(self) -> dict[str, str]:
@@ -86,7 +89,7 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
     except BaseException:
         agent._forget_within(data_id, _ENDS_WITHIN_S)
         raise
-    return Handle(app, data_id, timeout)
+    return Handle(app, data_id, timeout, agent.read(data_id, timeout).root)
 
 
 def register_transport(name: str = "polycast", *, framework: Literal["torch", "numpy"] = "torch") -> None:

@@ -1,6 +1,7 @@
 """Python values as objects: pickled, with the bytes of arrays beside the pickle, so that they are not copied.
 
-Only for values of one's own processes: who can send such an object can run code where it is unpacked.
+Only for values of one's own processes: a host that can send such an object can run code where it is unpacked. What is broadcast is therefore
+compared with the hash that its source has told by Ray's or Dask's own connections, before it is unpacked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from polycast.errors import Invalid, NotContiguous
 
 if TYPE_CHECKING:
+    from polycast._agent import Object
     from typing_extensions import Buffer
 
 _MARK = b"polycast value 1"
@@ -37,6 +39,13 @@ def pack(value: Any) -> list[Buffer]:
         parts += [bytes(-at % _ALIGNED), buffer]
         at += -at % _ALIGNED + buffer.nbytes
     return parts
+
+
+def unpack_broadcast(found: Object, root: str) -> Any:
+    """The value of an object that was broadcast with this root hash, and of no other one that has its number here."""
+    if root and found.root != root:
+        raise Invalid(f"object {found.data_id} is not what was broadcast: its root hash is {found.root}, and that of the value is {root}")
+    return unpack(found.map())
 
 
 def unpack(view: memoryview) -> Any:
