@@ -44,11 +44,15 @@ def test_what_is_no_value_is_refused(cut: int) -> None:
 UNPACKED: list[str] = []
 
 
+def run(word: str) -> None:
+    UNPACKED.append(word)
+
+
 class Rogue:
     """Runs something where it is unpacked."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UNPACKED.append, ("it ran",)
+        return run, ("it ran",)
 
 
 def test_what_is_put_in_the_place_of_a_broadcast_is_not_unpacked(cluster: Cluster, number: int) -> None:
