@@ -14,10 +14,13 @@ use polycast_types::Handle;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Agents that are called at the same time.
 const CALLS_MAX: usize = 16;
+/// Calls that wait for agents which take their time, and whose places others have. Each is a thread that sleeps.
+const WAITING_MAX: usize = 256;
 
 /// The door of a transfer.
 pub(super) struct Entrance {
@@ -80,6 +83,61 @@ pub(super) struct Calls {
     reachable: BTreeSet<String>,
 }
 
+/// Calls agents one after the other.
+#[derive(Clone)]
+struct Caller {
+    sender: mpsc::Sender<Answer>,
+    queue: Arc<Mutex<Vec<(String, SocketAddr)>>>,
+    invitation: Invitation,
+    bell: Bell,
+    security: Option<Security>,
+    steering: Arc<Steering>,
+    /// How many have given their places to others.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Caller {
+    fn begin(&self) {
+        let caller = self.clone();
+        std::thread::spawn(move || caller.run());
+    }
+
+    /// Calls the next one until none is left, or another caller has its place.
+    fn run(self) {
+        let mut has_place = true;
+        while has_place {
+            let next = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((name, address)) = next else { return };
+            let permission = self.steering.permission();
+            let shown = permission.as_ref().map(|permission| permission.show(&name)).transpose();
+            let answer = shown.map_err(NotJoining::Refuses).and_then(|shown| {
+                let to = (name.as_str(), address);
+                invite(to, &self.invitation, shown, self.security.as_ref(), &mut || {
+                    has_place = !self.gives_place()
+                })
+            });
+            if !has_place {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            if self.sender.send((name, answer)).is_err() {
+                return;
+            }
+            self.bell.ring();
+        }
+    }
+
+    /// An agent takes its time: another caller calls the next one meanwhile, unless too many wait already.
+    fn gives_place(&self) -> bool {
+        let gives = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX;
+        if gives {
+            self.begin();
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        gives
+    }
+}
+
 impl Calls {
     /// Calls to this transfer; each answer rings the bell.
     pub(super) fn new(
@@ -106,27 +164,16 @@ impl Calls {
     /// Calls these agents, in threads because some may not answer.
     pub(super) fn call(&mut self, named: Vec<(String, SocketAddr)>) {
         let threads = named.len().min(CALLS_MAX);
-        let queue = Arc::new(Mutex::new(named));
-        for _ in 0..threads {
-            let (sender, queue, invitation) = (self.sender.clone(), Arc::clone(&queue), self.invitation);
-            let (bell, security) = (self.bell.clone(), self.security.clone());
-            let steering = Arc::clone(&self.steering);
-            std::thread::spawn(move || {
-                loop {
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                    let Some((name, address)) = next else { return };
-                    let permission = steering.permission();
-                    let shown = permission.as_ref().map(|permission| permission.show(&name)).transpose();
-                    let answer = shown
-                        .map_err(NotJoining::Refuses)
-                        .and_then(|shown| invite((&name, address), &invitation, shown, security.as_ref()));
-                    if sender.send((name, answer)).is_err() {
-                        return;
-                    }
-                    bell.ring();
-                }
-            });
-        }
+        let caller = Caller {
+            sender: self.sender.clone(),
+            queue: Arc::new(Mutex::new(named)),
+            invitation: self.invitation,
+            bell: self.bell.clone(),
+            security: self.security.clone(),
+            steering: Arc::clone(&self.steering),
+            waiting: Arc::default(),
+        };
+        (0..threads).for_each(|_| caller.begin());
     }
 
     /// The next agent that does not join, and why.
@@ -148,5 +195,51 @@ impl Calls {
                 Err(_) => return None,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_net::frames::FrameStream;
+    use polycast_testing::until;
+    use polycast_types::ObjectId;
+    use polycast_wire::control::Control;
+    use std::net::TcpListener;
+
+    /// Agents that take their time without an end hold no other one up, however many they are.
+    #[test]
+    fn agents_that_take_their_time_hold_no_other_one_up() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let slow = CALLS_MAX + 3;
+        let agents = std::thread::spawn(move || {
+            // All but the last one that comes take their time.
+            let mut waiting = Vec::new();
+            for _ in 0..slow {
+                let mut stream = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
+                stream.send(&Control::Alive).unwrap();
+                waiting.push(stream);
+            }
+            let mut last = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
+            last.send(&Control::Joining).unwrap();
+            last.finish();
+            waiting
+        });
+        let invitation = Invitation {
+            source: SocketAddr::from((Ipv4Addr::LOCALHOST, 7)),
+            handle: Handle(3),
+            object: ObjectId::default(),
+            pulled: false,
+            object_len: 1,
+            root: None,
+        };
+        let mut calls = Calls::new(invitation, None, Arc::default(), Bell::new().unwrap());
+        calls.call((0..=slow).map(|at| (format!("host-{at}"), address)).collect());
+        until("one has joined", || {
+            assert_eq!(calls.refused(), None);
+            calls.reached().1.len() == 1
+        });
+        drop(agents.join().unwrap());
     }
 }

@@ -76,12 +76,14 @@ pub(crate) enum NotJoining {
     Refuses(String),
 }
 
-/// Invites the agent of this name at `address`; an error says why it does not join.
+/// Invites the agent of this name at `address`; an error says why it does not join. `waits` is called once, where the agent says that it takes its
+/// time.
 pub(crate) fn invite(
     (name, address): (&str, SocketAddr),
     invitation: &Invitation,
     permit: Option<ShownPermit<'_>>,
     security: Option<&Security>,
+    waits: &mut dyn FnMut(),
 ) -> Result<(), NotJoining> {
     let SocketAddr::V4(source) = invitation.source else {
         return Err(NotJoining::Refuses("sources have IPv4 addresses".into()));
@@ -103,24 +105,28 @@ pub(crate) fn invite(
             permit,
         })
         .map_err(failed)?;
-    let answer = await_frame(&mut stream, |frame| match frame {
+    let pick = |frame: &Control<'_>| match frame {
         Control::Joining => Some(Ok(())),
         Control::Refuse(reason) => Some(Err(NotJoining::Refuses(Printable(reason).to_string()))),
         _ => None,
-    });
-    answer.map_err(failed)?
+    };
+    await_frame(&mut stream, pick, waits).map_err(failed)?
 }
 
-/// Waits for the first frame that is no sign of life, and reads it with `pick`.
+/// Waits for the first frame that is no sign of life, and reads it with `pick`; the first sign of life is told.
 fn await_frame<T>(
     stream: &mut FrameStream,
     pick: impl Fn(&Control<'_>) -> Option<T>,
+    waits: &mut dyn FnMut(),
 ) -> Result<T, FrameError> {
     let (clock, mut heard_s) = (Clock::start(), 0.0);
     while clock.seconds() < (heard_s + TIMEOUT.as_secs_f64()).min(ANSWERED_WITHIN.as_secs_f64()) {
         let open = stream.fill();
         match stream.next_frame()? {
             Some(Control::Alive) => {
+                if heard_s == 0.0 {
+                    waits();
+                }
                 heard_s = clock.seconds();
                 continue;
             }
@@ -145,7 +151,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let agent = std::thread::spawn(move || {
             let mut stream = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
-            let invitation = await_frame(&mut stream, Invitation::of).unwrap();
+            let invitation = await_frame(&mut stream, Invitation::of, &mut || {}).unwrap();
             let decision = decision.as_ref().map(drop).map_err(String::as_str);
             // It takes its time, and says so.
             (0..3).for_each(|_| stream.send(&Control::Alive).unwrap());
@@ -160,7 +166,10 @@ mod tests {
             object_len: 5,
             root: Some([6; 32]),
         };
-        (invite(("b", address), &invitation, None, None), agent.join().unwrap())
+        let mut waits = 0;
+        let told = invite(("b", address), &invitation, None, None, &mut || waits += 1);
+        assert_eq!(waits, 1, "however often it says that it takes its time");
+        (told, agent.join().unwrap())
     }
 
     /// Whatever an agent answers, the source goes on with the others.
@@ -177,7 +186,7 @@ mod tests {
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
         let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
-        let why = invite(("b", address), &invitation, None, None).unwrap_err();
+        let why = invite(("b", address), &invitation, None, None, &mut || {}).unwrap_err();
         let said = |why: &str| why.ends_with("cannot be reached: malformed packet");
         assert!(matches!(&why, NotJoining::Unreachable(why) if said(why)), "{why:?}");
         drop(agent.join().unwrap());
