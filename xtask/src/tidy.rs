@@ -8,9 +8,7 @@ const LINES_MAX: usize = 1_000;
 /// No function is longer, so that one screen shows it.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that were longer when this rule was made. The list only ever gets shorter.
-const LONG_FUNCTIONS: [(&str, &str); 10] = [
-    ("crates/agent/src/daemon/sends.rs", "deliver"),
-    ("crates/agent/src/daemon/sends.rs", "perform"),
+const LONG_FUNCTIONS: [(&str, &str); 8] = [
     ("crates/lab/src/spec.rs", "network"),
     ("crates/lab/tests/label_switches.rs", "compare"),
     ("crates/net/src/devices/openflow/mod.rs", "emit_body"),

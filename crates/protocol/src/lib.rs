@@ -10,6 +10,9 @@
 
 extern crate alloc;
 
+mod bits;
+#[cfg(feature = "cluster")]
+pub mod delivery;
 #[cfg(feature = "cluster")]
 pub mod directory;
 #[cfg(feature = "cluster")]

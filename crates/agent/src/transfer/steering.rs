@@ -134,8 +134,6 @@ struct Orders {
     outer: Option<Vec<Vec<u8>>>,
     next: Option<NextPath>,
     changes: Vec<Change>,
-    /// What the transfer is told that goes on with this one's rest.
-    heir: Option<Arc<Steering>>,
     /// Receivers that the path leads to no more.
     cut_off: BTreeSet<String>,
     news: Vec<PathNews>,
@@ -310,26 +308,10 @@ impl Steering {
         self.lock().outer.take()
     }
 
-    /// Changes the group: of the transfer that goes on with the rest, once there is one.
+    /// Changes the group.
     pub fn change(&self, change: Change) {
-        let mut orders = self.lock();
-        if let Some(heir) = orders.heir.clone() {
-            drop(orders);
-            heir.change(change);
-            return;
-        }
-        orders.changes.push(change);
-        drop(orders);
+        self.lock().changes.push(change);
         self.ring();
-    }
-
-    /// The transfer is over and another one goes on with its rest: changes that it has not taken in, and all that come from
-    /// now on, are for that one.
-    pub fn hand_over(&self, heir: &Arc<Steering>) {
-        let mut orders = self.lock();
-        orders.heir = Some(Arc::clone(heir));
-        // Held until all are there: a later change must not come before them. Locks are taken from old to new only.
-        std::mem::take(&mut orders.changes).into_iter().for_each(|change| heir.change(change));
     }
 
     /// Tells what is known about the path.
@@ -374,26 +356,5 @@ impl Steering {
     fn lock(&self) -> MutexGuard<'_, Orders> {
         // Nothing here panics between two changes that belong together.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One that is taken out while no transfer runs, between two that bring the same object, is taken out of the second one.
-    #[test]
-    fn what_comes_between_two_transfers_is_for_the_second() {
-        let remove = |name: &str| Change::Remove(name.into());
-        let (first, second, third) = (Steering::default(), Arc::default(), Arc::default());
-        first.change(remove("a"));
-        assert_eq!(first.take(), [remove("a")]);
-        first.change(remove("b"));
-        first.hand_over(&second);
-        first.change(remove("c"));
-        assert_eq!((first.take(), second.take()), (vec![], vec![remove("b"), remove("c")]));
-        second.hand_over(&third);
-        first.change(remove("d"));
-        assert_eq!((second.take(), third.take()), (vec![], vec![remove("d")]));
     }
 }

@@ -4,6 +4,7 @@ mod check;
 mod place;
 
 use super::geometry::Geometry;
+use crate::bits::Bits;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -873,33 +874,6 @@ fn longest(set: &RangeSet, most: usize) -> Vec<Range<u64>> {
         ranges.sort_by_key(|range| range.start);
     }
     ranges
-}
-
-/// One bit a hash group.
-#[derive(Debug)]
-struct Bits {
-    words: Vec<u64>,
-    count: u64,
-}
-
-impl Bits {
-    fn new(len: u64) -> Self {
-        Bits { words: vec![0; len.div_ceil(64) as usize], count: 0 }
-    }
-
-    fn get(&self, index: u64) -> bool {
-        self.words[(index / 64) as usize] >> (index % 64) & 1 == 1
-    }
-
-    /// Sets the bit; gives whether it changed.
-    fn set(&mut self, index: u64, value: bool) -> bool {
-        let changed = self.get(index) != value;
-        if changed {
-            self.words[(index / 64) as usize] ^= 1 << (index % 64);
-            self.count = if value { self.count + 1 } else { self.count - 1 };
-        }
-        changed
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by push and
-//! pull, objects that are written to meanwhile, managers with agents, streams of messages, the controllers of racks and their feedback.
+//! pull, objects that are written to meanwhile, deliveries over several paths, managers with agents, streams of messages, the
+//! controllers of racks and their feedback.
 //!
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
 //! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
@@ -10,6 +11,7 @@
 mod attacker;
 mod changed;
 pub(crate) mod coverage;
+mod deliveries;
 mod draw;
 mod feedback;
 mod manager;
@@ -140,6 +142,12 @@ pub enum Plant {
     SkipTicket,
     /// One that fetches is served on after it was taken out.
     KeepServing,
+    /// A delivery asks for each of its paths as if it were the first one.
+    FreshTime,
+    /// A delivery does not give a path back that is used up.
+    KeepPath,
+    /// What changes between two carriers of a delivery is told to neither.
+    ForgetChanges,
 }
 
 /// What a seed has shown.
@@ -169,8 +177,9 @@ const PULL: Range<u64> = 8..11;
 const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
-/// Some of these are about an object that is written to while it is sent.
+/// Some of these are about an object that is written to while it is sent, and some about a delivery over several paths.
 const CHANGED: u64 = 17;
+const DELIVERIES: Range<u64> = 0..5;
 
 /// The command that runs a seed alone.
 #[must_use]
@@ -193,6 +202,7 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         SLOW if seed.is_multiple_of(50) => slow::run(seed, &mut random, plant),
         // They are short, and few are enough.
         CHANGED if seed % 10 == 8 => changed::run(seed, &mut random, plant),
+        CHANGED if DELIVERIES.contains(&(seed % 10)) => deliveries::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant, None),
     }
 }

@@ -66,8 +66,6 @@ pub(crate) struct Lease {
     /// How long the transfer will take from now on, as the manager estimates it.
     pub estimate: Option<Span>,
     pub granted_at: Instant,
-    /// Which fabric was wished for.
-    pub wish: FabricWish,
     /// When it was to end when it was granted.
     ends_at: Option<Instant>,
 }
@@ -197,7 +195,6 @@ impl ManagerLink {
             passed_over: granted.passed_over.into_iter().map(passed_over).collect(),
             estimate: granted.estimate_us.map(|micros| Span(micros.saturating_mul(1_000))),
             granted_at: Instant::now(),
-            wish: FabricWish { name: request.fabric.clone(), or_fail: request.or_fail },
             ends_at,
         };
         lease.steering.set_racks(racks(granted.channel.as_ref()));

@@ -71,13 +71,6 @@ impl Receiver {
     }
 }
 
-impl super::Bits {
-    /// Whether so many bits are set as were counted.
-    fn agrees(&self) -> bool {
-        self.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() == self.count
-    }
-}
-
 /// The number after the largest of a set.
 fn end_of(set: &RangeSet) -> u64 {
     set.iter().next_back().map_or(0, |range| range.end)

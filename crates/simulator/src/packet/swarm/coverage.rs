@@ -7,6 +7,7 @@ use crate::packet::Faults;
 use crate::packet::world::Happening;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use polycast_protocol::delivery::Input as DeliveryInput;
 use polycast_protocol::push::{ReceiverInput, SenderInput};
 use polycast_protocol::rack::{CentralInput, LeafInput};
 use polycast_protocol::session::{GuestInput, RosterInput, TellingInput};
@@ -115,6 +116,18 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Reached { .. } => "leases: Reached",
     leases::Input::Unlit { .. } => "leases: Unlit",
     leases::Input::Drain { .. } => "leases: Drain",
+);
+
+kinds!(of_delivery, DELIVERY, DeliveryInput:
+    DeliveryInput::Start => "delivery: Start",
+    DeliveryInput::Granted { .. } => "delivery: Granted",
+    DeliveryInput::Denied(_) => "delivery: Denied",
+    DeliveryInput::EndsAt(_) => "delivery: EndsAt",
+    DeliveryInput::UsedUp { .. } => "delivery: UsedUp",
+    DeliveryInput::Ended(_) => "delivery: Ended",
+    DeliveryInput::Change(_) => "delivery: Change",
+    DeliveryInput::Cancel => "delivery: Cancel",
+    DeliveryInput::Tick => "delivery: Tick",
 );
 
 kinds!(of_streams, STREAMS, StreamsInput:
@@ -311,6 +324,11 @@ events! { EVENTS:
     PATH_KEPT = "path is kept ready",
     PART_GRANTED = "part of a request is granted",
     TIME_OVER = "lease ends by its time",
+    DELIVERY_PATH_LOST = "path of a delivery is lost",
+    DELIVERY_PART = "path for a part of an object is granted",
+    DELIVERY_DENIED = "further path is denied",
+    DELIVERY_REKEYED = "delivery goes on under other keys",
+    CARRIER_BREAKS = "transfer of a delivery breaks down",
     STREAM_SOURCE_CRASHES = "stream's agent crashes",
     STREAM_SESSION_BREAKS = "stream's agent loses its session",
     STREAM_MANAGER_CRASHES = "manager of streams crashes",
@@ -377,6 +395,7 @@ events! { ATTACKS:
 static ALL: &[&[&str]] = &[
     EVENTS,
     LEASES,
+    DELIVERY,
     STREAMS,
     ORDER,
     CENTRAL,

@@ -160,6 +160,23 @@ fn an_object_that_changes_is_never_told_as_one() {
     assert!(found_among(CHANGED..CHANGED + 1, Plant::TellUnseen).contains("is told all hashes, one of them"));
 }
 
+#[test]
+fn a_delivery_holds_one_path_at_a_time_and_forgets_none() {
+    for seed in 0..3_000 {
+        let verdict = deliveries::run(seed, &mut Random::new(seed), None);
+        assert_eq!(verdict.failure, None, "seed {seed}: {}", verdict.case);
+    }
+    for (plant, words) in [
+        (Plant::FreshTime, &["and were wanted for"][..]),
+        (Plant::KeepPath, &["beside another one"]),
+        // One that was taken out gets something, or one that was added gets nothing.
+        (Plant::ForgetChanges, &["gets what is sent later", "and nothing says why"]),
+    ] {
+        let found = found_among(CHANGED..CHANGED + 1, plant);
+        assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
+    }
+}
+
 /// Few seeds are about a slow receiver, since these take long: here are some by themselves.
 #[test]
 fn a_slow_receiver_does_not_hold_the_others() {
@@ -205,6 +222,7 @@ fn every_kind_of_trouble_is_drawn() {
         "feedback of",
         "objects asked for",
         "an older version",
+        "delivery to",
         "whose pages may be taken",
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");

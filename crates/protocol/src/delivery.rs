@@ -1,0 +1,411 @@
+//! The life of one delivery at its source's agent: which path it asks for, for whom and for how long, and what follows when that is used up, lost,
+//! or leads to some of the receivers only (Blast section IV-A).
+//!
+//! A delivery has one carrier at a time, which sends the object over a path that the manager has granted. A path that was granted for a part of the
+//! object is given back when that is sent, and the carrier goes on over the next one. Receivers that a path could not reach get the object by a
+//! further carrier. Where a receiver was taken out, the rest goes on under other keys: that is a further carrier, too. All paths
+//! together are held no longer than was asked for.
+//!
+//! The machine sees neither paths nor bytes: its driver holds the path that was granted last, and gives it to the carrier.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+
+/// How many further carriers are tried for receivers that the paths before could not reach. Those that have new keys do not count: a receiver is
+/// taken out only once.
+pub const CARRIERS_AGAIN_MAX: usize = 3;
+/// Changes of the receivers that wait for the next carrier; one more than a cluster has agents, twice.
+pub const CHANGES_MAX: usize = 8_192;
+/// What a carrier is told whose path may not be held any longer.
+const OVER_TIME: &str = "the time is over that its path was asked for";
+
+/// Whom a path is to lead to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To {
+    /// All agents of the cluster.
+    All,
+    /// These, by name.
+    Named(Vec<String>),
+}
+
+/// What is delivered, and what limits it.
+#[derive(Clone, Debug)]
+pub struct DeliveryConfig {
+    /// The object's length in bytes.
+    pub object_len: u64,
+    /// The receivers.
+    pub to: To,
+    /// How long all paths together are wanted; `None` until they are given back.
+    pub lease: Option<Duration>,
+    /// When the delivery has to have ended.
+    pub deadline: Option<Time>,
+}
+
+/// A path that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whom it is to lead to.
+    pub to: To,
+    /// Bytes that are still to be sent.
+    pub remaining: u64,
+    /// How long it is wanted; `None` until it is given back.
+    pub lease: Option<Duration>,
+    /// Whether the carrier that runs is to go on over it.
+    pub goes_on: bool,
+}
+
+/// How a carrier has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Each of its receivers is done, has failed, or is among these, which its path did not reach.
+    Finished {
+        /// Their names.
+        left: Vec<String>,
+        /// Whether it has ended so that the rest goes on under other keys.
+        rekeyed: bool,
+    },
+    /// No transfer was possible.
+    Failed,
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// What it is sent from is open: it may begin.
+    Start,
+    /// The path that was asked for is there.
+    Granted {
+        /// Bytes that may be sent over it; `None` for all that remain.
+        bytes: Option<u64>,
+        /// When it has to be given back.
+        ends_at: Option<Time>,
+    },
+    /// There is no path, for this reason.
+    Denied(String),
+    /// The manager has changed when the path has to be given back.
+    EndsAt(Option<Time>),
+    /// The carrier has sent what its path was granted for, and needs more.
+    UsedUp {
+        /// Bytes that the receiver furthest behind has not verified.
+        bytes: u64,
+        /// The receivers that are not done.
+        receivers: Vec<String>,
+    },
+    /// The carrier has ended.
+    Ended(Ended),
+    /// The receivers change; the number is the driver's.
+    Change(u64),
+    /// It is not wanted any more.
+    Cancel,
+    /// Time has gone by.
+    Tick,
+}
+
+/// How a delivery ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The reports of its carriers say how.
+    Carried,
+    /// There was no path, for this reason.
+    Denied(String),
+    /// No path was free before the deadline.
+    TooLate,
+    /// It was cancelled.
+    Cancelled,
+    /// The first carrier has failed.
+    Failed,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Ask the manager for a path.
+    Ask(Wanted),
+    /// What was asked for is not wanted any more.
+    Unask,
+    /// Begin a carrier over the path that was granted.
+    Begin {
+        /// Bytes that may be sent over it; `None` for all.
+        bytes: Option<u64>,
+    },
+    /// The carrier goes on over the path that was granted.
+    Switch {
+        /// Bytes that may be sent over it; `None` for all that remain.
+        bytes: Option<u64>,
+    },
+    /// Give the path back.
+    GiveBack,
+    /// The carrier has to go on without a path, for this reason.
+    LosePath(String),
+    /// Tell the carrier of this change.
+    Change(u64),
+    /// End the carrier.
+    Stop,
+    /// It is over. Changes that no carrier has taken are in vain.
+    Done(Outcome),
+}
+
+/// What a delivery does just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing has begun.
+    Waiting,
+    /// A path for a further carrier was asked for; the first one where none has run.
+    Asking,
+    /// A carrier runs.
+    Carrying,
+    /// It was told to end.
+    Stopping,
+    Over,
+}
+
+/// The machine of one delivery: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    config: DeliveryConfig,
+    phase: Phase,
+    /// Whether a path is held, and when it has to be given back.
+    held: Option<Option<Time>>,
+    /// How long the next path may be held, where none is.
+    left: Option<Duration>,
+    /// Whether the carrier that runs waits for a path that was asked for.
+    awaits_next: bool,
+    /// How many carriers have run, and how many of these for receivers that were left.
+    carriers: usize,
+    again: usize,
+    /// Changes for the next carrier.
+    changes: VecDeque<u64>,
+    outputs: VecDeque<Output>,
+}
+
+impl Delivery {
+    /// A delivery that has not begun.
+    #[must_use]
+    pub fn new(config: DeliveryConfig) -> Self {
+        Delivery {
+            left: config.lease,
+            config,
+            phase: Phase::Waiting,
+            held: None,
+            awaits_next: false,
+            carriers: 0,
+            again: 0,
+            changes: VecDeque::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what has happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Start if self.phase == Phase::Waiting => {
+                let (to, remaining) = (self.config.to.clone(), self.config.object_len);
+                self.ask_for_carrier(to, remaining);
+            }
+            Input::Granted { bytes, ends_at } => self.granted(now, bytes, ends_at),
+            Input::Denied(why) => self.denied(why),
+            Input::EndsAt(ends_at) => self.held = self.held.map(|_| ends_at),
+            Input::UsedUp { bytes, receivers } => self.used_up(now, bytes, receivers),
+            Input::Ended(ended) => self.ended(now, ended),
+            Input::Change(number) => self.change(number),
+            Input::Cancel => self.cancel(),
+            Input::Start | Input::Tick => {}
+        }
+        let is_late = self.config.deadline.is_some_and(|deadline| now >= deadline);
+        if is_late && matches!(self.phase, Phase::Waiting | Phase::Asking) {
+            self.give_up();
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What to do next.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Tick`] is to come, if nothing else happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        // A carrier looks at the clock itself.
+        self.config.deadline.filter(|_| matches!(self.phase, Phase::Waiting | Phase::Asking))
+    }
+
+    /// Whether it is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    fn ask_for_carrier(&mut self, to: To, remaining: u64) {
+        self.phase = Phase::Asking;
+        let wanted = Wanted { to, remaining, lease: self.left, goes_on: false };
+        self.outputs.push_back(Output::Ask(wanted));
+    }
+
+    fn granted(&mut self, now: Time, bytes: Option<u64>, ends_at: Option<Time>) {
+        let bytes = bytes.filter(|bytes| *bytes < self.config.object_len);
+        match self.phase {
+            Phase::Asking => {
+                self.hold(ends_at);
+                self.phase = Phase::Carrying;
+                self.carriers += 1;
+                self.outputs.push_back(Output::Begin { bytes });
+                let changes = core::mem::take(&mut self.changes);
+                self.outputs.extend(changes.into_iter().map(Output::Change));
+            }
+            Phase::Carrying if self.awaits_next => {
+                self.hold(ends_at);
+                self.awaits_next = false;
+                self.outputs.push_back(Output::Switch { bytes });
+            }
+            // It came when it was not wanted any more.
+            Phase::Waiting | Phase::Carrying | Phase::Stopping | Phase::Over => {
+                if self.held.is_none() {
+                    self.held = Some(ends_at);
+                    self.give_back(now);
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, ends_at: Option<Time>) {
+        assert!(self.held.is_none(), "a path is asked for when the one before was given back");
+        self.held = Some(ends_at);
+    }
+
+    /// Gives the path back; what is left of its time is for the next one.
+    fn give_back(&mut self, now: Time) {
+        let Some(ends_at) = self.held.take() else { return };
+        self.left = ends_at.map(|at| at.since(now));
+        self.outputs.push_back(Output::GiveBack);
+    }
+
+    fn denied(&mut self, why: String) {
+        match self.phase {
+            Phase::Asking if self.carriers == 0 => self.finish(Outcome::Denied(why)),
+            // What the carriers before have brought, they have brought.
+            Phase::Asking => self.finish(Outcome::Carried),
+            Phase::Carrying if self.awaits_next => {
+                self.awaits_next = false;
+                self.outputs.push_back(Output::LosePath(why));
+            }
+            Phase::Waiting | Phase::Carrying | Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    fn used_up(&mut self, now: Time, bytes: u64, receivers: Vec<String>) {
+        if self.phase != Phase::Carrying || self.awaits_next {
+            return;
+        }
+        // Others may be waiting for the path.
+        self.give_back(now);
+        if self.left == Some(Duration::ZERO) {
+            return self.outputs.push_back(Output::LosePath(OVER_TIME.into()));
+        }
+        self.awaits_next = true;
+        let remaining = bytes.min(self.config.object_len);
+        let wanted = Wanted { to: To::Named(receivers), remaining, lease: self.left, goes_on: true };
+        self.outputs.push_back(Output::Ask(wanted));
+    }
+
+    fn ended(&mut self, now: Time, ended: Ended) {
+        if !matches!(self.phase, Phase::Carrying | Phase::Stopping) {
+            return;
+        }
+        self.unask();
+        self.give_back(now);
+        if self.phase == Phase::Stopping {
+            // It may have been done just then.
+            let is_done = matches!(&ended, Ended::Finished { left, .. } if left.is_empty());
+            return self.finish(if is_done { Outcome::Carried } else { Outcome::Cancelled });
+        }
+        match ended {
+            Ended::Failed if self.carriers == 1 => self.finish(Outcome::Failed),
+            Ended::Failed => self.finish(Outcome::Carried),
+            Ended::Finished { left, rekeyed } => {
+                self.again += usize::from(!rekeyed);
+                let is_over_time = self.left == Some(Duration::ZERO);
+                if left.is_empty() || is_over_time || self.again > CARRIERS_AGAIN_MAX {
+                    return self.finish(Outcome::Carried);
+                }
+                let whole = self.config.object_len;
+                self.ask_for_carrier(To::Named(left), whole);
+            }
+        }
+    }
+
+    /// What was asked for in mid-transfer is not wanted any more.
+    fn unask(&mut self) {
+        if core::mem::take(&mut self.awaits_next) {
+            self.outputs.push_back(Output::Unask);
+        }
+    }
+
+    /// A change is for the carrier that runs, or for the next one. One that was told to stop takes none.
+    fn change(&mut self, number: u64) {
+        match self.phase {
+            Phase::Carrying => self.outputs.push_back(Output::Change(number)),
+            Phase::Waiting | Phase::Asking if self.changes.len() < CHANGES_MAX => {
+                self.changes.push_back(number)
+            }
+            Phase::Waiting | Phase::Asking | Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    fn cancel(&mut self) {
+        match self.phase {
+            Phase::Waiting => self.finish(Outcome::Cancelled),
+            Phase::Asking => {
+                self.outputs.push_back(Output::Unask);
+                self.finish(Outcome::Cancelled);
+            }
+            Phase::Carrying => {
+                self.unask();
+                self.phase = Phase::Stopping;
+                self.outputs.push_back(Output::Stop);
+            }
+            Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    /// The deadline is over while no carrier runs.
+    fn give_up(&mut self) {
+        if self.phase == Phase::Asking {
+            self.outputs.push_back(Output::Unask);
+        }
+        self.finish(if self.carriers == 0 { Outcome::TooLate } else { Outcome::Carried });
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        self.phase = Phase::Over;
+        self.changes.clear();
+        self.outputs.push_back(Output::Done(outcome));
+    }
+
+    /// Checks what always holds.
+    ///
+    /// # Panics
+    /// It does not hold.
+    pub fn check(&self) {
+        let carries = matches!(self.phase, Phase::Carrying | Phase::Stopping);
+        assert!(self.held.is_none() || carries, "a path is held, and nothing goes over it");
+        assert!(
+            !self.awaits_next || self.phase == Phase::Carrying,
+            "none awaits the path that was asked for"
+        );
+        assert!(!(self.awaits_next && self.held.is_some()), "a path is asked for beside one that is held");
+        assert!(
+            self.changes.len() <= CHANGES_MAX && (self.changes.is_empty() || !carries),
+            "a change is kept back"
+        );
+        assert!(self.again <= CARRIERS_AGAIN_MAX + 1 && self.again <= self.carriers);
+        assert!(!carries || self.carriers > 0, "a carrier runs that has not begun");
+    }
+}
+
+#[cfg(test)]
+mod tests;
