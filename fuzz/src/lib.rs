@@ -7,6 +7,7 @@
 
 pub mod corpus;
 pub mod decoders;
+pub mod delivery;
 pub mod drivers;
 pub mod frames;
 pub mod leases;
@@ -47,6 +48,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("settings", settings::settings),
     ("push_sender", push::push_sender),
     ("push_receiver", push::push_receiver),
+    ("delivery", delivery::delivery),
+    ("overlay_upstreams", delivery::overlay_upstreams),
+    ("overlay_source", delivery::overlay_source),
     ("roster", session::roster),
     ("guest", session::guest),
     ("stream_order", stream::stream_order),

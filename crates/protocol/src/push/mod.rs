@@ -16,6 +16,7 @@ pub mod congestion;
 pub mod delay;
 pub mod feedback;
 mod geometry;
+pub mod overlay;
 mod pacing;
 pub mod patches;
 mod peer;

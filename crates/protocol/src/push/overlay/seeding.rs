@@ -1,0 +1,386 @@
+//! What a source gives to which of those that take from it: each hash group once.
+//!
+//! A group that the source has given to one member comes to all others from that one. So the source sends about one object, whatever
+//! their number, and the next group is always one that none has: the rarest. Those that take fast get more, since each takes when its
+//! connection has room. A group is given again where a member says that it lacks it, and to that member: then the one that had it has ended, or
+//! keeps it back. One that has kept several back gets no more of those that none else has.
+
+use super::super::sender::PeerId;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_types::{Duration, RangeSet, Time};
+
+/// How many members may take at a time: each has a connection to the source.
+pub const TAKERS_MAX: usize = 16;
+/// A group that was given again comes to the others within this time, or is given to the next one that lacks it. Twice the time after which
+/// members say what they lack.
+const AGAIN_AFTER: Duration = Duration::from_millis(600);
+/// One that has kept so many groups back gets no new ones. A connection that breaks at the wrong moment costs one or two.
+const KEPT_BACK_MAX: u32 = 8;
+/// .. if so many others have said that they lack them.
+const LACKED_BY: usize = 2;
+/// A group is with the others when so many times has passed what it takes to one of them: down its path, up again, and to the rest.
+const PASSED_ON_AFTER: u64 = 4;
+/// Of a message so many groups are looked at for those that keep them back: a member can say that it lacks millions.
+const BLAMED_MAX: usize = 64;
+/// Stands for no place in the table of those that were given groups.
+const NONE: u8 = 0;
+
+/// A member that takes.
+#[derive(Clone, Debug)]
+struct Taker {
+    /// Its number in the table of those that were given groups, from 1 on.
+    place: u8,
+    /// What it had when it came.
+    had: RangeSet,
+    /// How many groups others lack that it was given, and who has said so.
+    kept_back: u32,
+    lacked_by: BTreeSet<PeerId>,
+    /// When it took a group last, and how far apart it takes them.
+    took_at: Option<Time>,
+    interval: Option<Duration>,
+}
+
+impl Taker {
+    fn new(place: u8, had: RangeSet) -> Self {
+        let lacked_by = BTreeSet::new();
+        Taker { place, had, kept_back: 0, lacked_by, took_at: None, interval: None }
+    }
+
+    /// Notes that it takes a group.
+    fn takes(&mut self, now: Time) {
+        let since = self.took_at.replace(now).map(|at| now.since(at));
+        // The mean of the last few.
+        self.interval =
+            since.map(|since| self.interval.map_or(since, |mean| (mean * 3 + since) / 4)).or(self.interval);
+    }
+
+    /// Another member says that it keeps groups back.
+    fn is_blamed(&mut self, by: PeerId) {
+        self.kept_back = self.kept_back.saturating_add(1);
+        if self.lacked_by.len() < LACKED_BY {
+            self.lacked_by.insert(by);
+        }
+    }
+}
+
+/// What a member says that it lacks.
+#[derive(Clone, Debug)]
+struct Lacking {
+    groups: RangeSet,
+    /// How many groups it may still get for this: as many as the object has.
+    left: u64,
+}
+
+/// The groups of an object, and who has got which.
+#[derive(Clone, Debug)]
+pub struct Seeding {
+    groups: u64,
+    /// Groups that may be given, and that none was given.
+    fresh: RangeSet,
+    /// Groups that may not be given yet.
+    unready: RangeSet,
+    /// To whom each was given.
+    given_to: Vec<u8>,
+    takers: BTreeMap<PeerId, Taker>,
+    lacking: BTreeMap<PeerId, Lacking>,
+    /// When groups were given again lately.
+    again: BTreeMap<u64, Time>,
+    given: u64,
+}
+
+impl Seeding {
+    /// The groups of an object, none of which may be given yet.
+    #[must_use]
+    pub fn new(groups: u64) -> Self {
+        Seeding {
+            groups,
+            fresh: RangeSet::new(),
+            unready: core::iter::once(0..groups).collect(),
+            given_to: vec![NONE; usize::try_from(groups).expect("an object's groups are counted in memory")],
+            takers: BTreeMap::new(),
+            lacking: BTreeMap::new(),
+            again: BTreeMap::new(),
+            given: 0,
+        }
+    }
+
+    /// Lets a group be given, as its hash is known.
+    pub fn make_ready(&mut self, group: u64) {
+        if self.unready.remove(group..group + 1) > 0 {
+            self.fresh.insert(group..group + 1);
+        }
+    }
+
+    /// Takes a member in that takes, and has these groups; gives whether there was room.
+    pub fn come(&mut self, peer: PeerId, had: RangeSet) -> bool {
+        if let Some(taker) = self.takers.get_mut(&peer) {
+            // It has come again: what it was given and has not got is in neither.
+            taker.had = had;
+            return true;
+        }
+        let is_free = |place: &u8| self.takers.values().all(|taker| taker.place != *place);
+        let Some(place) = (1..=TAKERS_MAX as u8).find(is_free) else { return false };
+        self.takers.insert(peer, Taker::new(place, had));
+        true
+    }
+
+    /// Takes note that a member is gone, and comes no more.
+    pub fn forget(&mut self, peer: PeerId) {
+        self.leave(peer);
+        self.lacking.remove(&peer);
+    }
+
+    /// Takes note that a member takes no more. It may come again.
+    pub fn leave(&mut self, peer: PeerId) {
+        let Some(taker) = self.takers.remove(&peer) else { return };
+        // The next one in its place has not got what this one was given.
+        self.given_to.iter_mut().filter(|to| **to == taker.place).for_each(|to| *to = NONE);
+    }
+
+    /// Takes note that a member lacks these groups, and that none that it may fetch from has them. What has not been given yet is on its way.
+    pub fn lack(&mut self, now: Time, peer: PeerId, ranges: &[Range<u64>]) {
+        self.again.retain(|_, at| now.since(*at) < AGAIN_AFTER);
+        let within = ranges.iter().map(|range| range.start.min(self.groups)..range.end.min(self.groups));
+        let mut groups: RangeSet = within.filter(|range| !range.is_empty()).collect();
+        for range in self.fresh.iter().chain(self.unready.iter()) {
+            groups.remove(range);
+        }
+        self.blame(peer, &groups);
+        let all = self.groups;
+        let lacking = self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all });
+        lacking.groups = groups;
+    }
+
+    /// Takes note that a member has got wrong bytes from another one. If a second one says so, that gets no more groups.
+    pub fn complain(&mut self, by: PeerId, about: PeerId) {
+        if let Some(taker) = self.takers.get_mut(&about).filter(|_| by != about) {
+            taker.is_blamed(by);
+            taker.kept_back = taker.kept_back.max(KEPT_BACK_MAX);
+        }
+    }
+
+    /// Notes who was given what another one lacks. What it lacks itself it has kept from none.
+    fn blame(&mut self, by: PeerId, groups: &RangeSet) {
+        for group in groups.iter().flatten().take(BLAMED_MAX) {
+            let place = core::mem::replace(&mut self.given_to[group as usize], NONE);
+            let taker = self.takers.iter_mut().find(|(peer, taker)| taker.place == place && **peer != by);
+            if let Some((_, taker)) = taker {
+                taker.is_blamed(by);
+            }
+        }
+    }
+
+    /// The next group for a member that has room for one.
+    pub fn take(&mut self, now: Time, peer: PeerId) -> Option<u64> {
+        let place = self.takers.get(&peer)?.place;
+        let group = match self.next_lacking(now, peer) {
+            Some(group) => {
+                // One that keeps groups back brings it to none of the others.
+                if !self.keeps_back(&self.takers[&peer]) {
+                    self.again.insert(group, now);
+                }
+                group
+            }
+            None => {
+                let group = self.next_fresh(peer)?;
+                self.fresh.remove(group..group + 1);
+                group
+            }
+        };
+        self.takers.get_mut(&peer).expect("looked up above").takes(now);
+        self.given_to[group as usize] = place;
+        self.given += 1;
+        Some(group)
+    }
+
+    /// The first group that it lacks, and that no other one was given again just now.
+    fn next_lacking(&mut self, now: Time, peer: PeerId) -> Option<u64> {
+        let lacking = self.lacking.get_mut(&peer).filter(|lacking| lacking.left > 0)?;
+        let is_due = |group: &u64| self.again.get(group).is_none_or(|at| now.since(*at) >= AGAIN_AFTER);
+        let group = lacking.groups.iter().flatten().find(is_due)?;
+        lacking.groups.remove(group..group + 1);
+        lacking.left -= 1;
+        Some(group)
+    }
+
+    /// The first group that none has, unless this one keeps groups back, and others do not.
+    fn next_fresh(&self, peer: PeerId) -> Option<u64> {
+        let taker = &self.takers[&peer];
+        if self.keeps_back(taker) && self.takers.values().any(|other| !self.keeps_back(other)) {
+            return None;
+        }
+        if self.is_too_slow(taker) {
+            return None;
+        }
+        self.fresh.iter().find_map(|range| {
+            let first = taker.had.first_missing(range.start);
+            (first < range.end).then_some(first)
+        })
+    }
+
+    /// Whether the others have taken the rest before this one has taken a group, and passed it on.
+    fn is_too_slow(&self, taker: &Taker) -> bool {
+        let trusted = self.takers.values().filter(|other| !self.keeps_back(other));
+        let intervals: Vec<Duration> = trusted.filter_map(|other| other.interval).collect();
+        let (Some(fastest), Some(own)) = (intervals.iter().min(), taker.interval) else { return false };
+        let in_a_second: u64 = intervals.iter().map(|interval| 1_000_000_000 / interval.0.max(1)).sum();
+        let rest = Duration(self.fresh.len().saturating_mul(1_000_000_000) / in_a_second.max(1));
+        rest < (own - *fastest) * PASSED_ON_AFTER
+    }
+
+    /// How many groups were given in all.
+    #[must_use]
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Those that have kept back what they were given.
+    pub fn keepers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.takers.iter().filter(|(_, taker)| self.keeps_back(taker)).map(|(peer, _)| *peer)
+    }
+
+    /// Whether a member keeps groups back: more than one says so, where there is more than one other. One that stood still lacks what all had.
+    fn keeps_back(&self, taker: &Taker) -> bool {
+        let others = self.takers.len().saturating_sub(1);
+        taker.kept_back >= KEPT_BACK_MAX && taker.lacked_by.len() >= LACKED_BY.min(others)
+    }
+
+    /// Checks what always holds.
+    ///
+    /// # Panics
+    /// It does not hold.
+    pub fn check(&self) {
+        assert!(self.takers.len() <= TAKERS_MAX, "too many take");
+        let fresh = self.fresh.iter().flatten();
+        assert!({ fresh }.all(|group| !self.unready.contains(group)), "a group may be given, and may not");
+        let mut places: Vec<u8> = self.takers.values().map(|taker| taker.place).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), self.takers.len(), "two have one place");
+        let known = |to: &u8| *to == NONE || places.contains(to);
+        assert!(self.given_to.iter().all(known), "a group was given to one that does not take");
+        for lacking in self.lacking.values() {
+            let of_these = |group| !self.fresh.contains(group) && !self.unready.contains(group);
+            // What has become ready since was not given either.
+            assert!(lacking.left <= self.groups && lacking.groups.iter().flatten().all(of_these));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const A: PeerId = PeerId(1);
+    const B: PeerId = PeerId(2);
+    const C: PeerId = PeerId(3);
+
+    fn ready(groups: u64) -> Seeding {
+        let mut seeding = Seeding::new(groups);
+        (0..groups).for_each(|group| seeding.make_ready(group));
+        seeding
+    }
+
+    fn one(range: Range<u64>) -> [Range<u64>; 1] {
+        [range]
+    }
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_group_is_given_again_to_one_that_lacks_it_and_to_one_at_a_time() {
+        let mut seeding = ready(4);
+        assert!(seeding.come(A, RangeSet::new()) && seeding.come(B, core::iter::once(0..1).collect()));
+        assert_eq!(seeding.take(at(0), B), Some(1), "it has the first one");
+        assert_eq!([0; 3].map(|_| seeding.take(at(0), A)), [Some(0), Some(2), Some(3)]);
+        assert_eq!((seeding.take(at(0), A), seeding.take(at(0), B)), (None, None));
+        // C, which takes nothing yet, and A lack what B was given.
+        seeding.lack(at(500), C, &one(1..2));
+        assert!(seeding.come(C, RangeSet::new()));
+        seeding.lack(at(500), A, &one(1..2));
+        assert_eq!(seeding.take(at(500), C), Some(1));
+        assert_eq!(seeding.take(at(600), A), None, "it comes from C");
+        assert_eq!(seeding.take(at(1_200), A), Some(1), "and does not");
+        assert_eq!(seeding.given(), 6);
+        seeding.check();
+    }
+
+    #[test]
+    fn one_that_keeps_groups_back_gets_no_new_ones() {
+        let mut seeding = ready(100);
+        assert!(seeding.come(A, RangeSet::new()) && seeding.come(B, RangeSet::new()));
+        for _ in 0..20 {
+            assert!(seeding.take(at(0), A).is_some() && seeding.take(at(0), B).is_some());
+        }
+        // A was given the even ones. What it lacks itself is no fault of its.
+        let lacks: Vec<Range<u64>> = (0..8).map(|n| 2 * n..2 * n + 1).collect();
+        seeding.lack(at(300), A, &one(1..2));
+        seeding.lack(at(300), B, &lacks);
+        assert_eq!(seeding.keepers().collect::<Vec<_>>(), [A]);
+        assert_eq!(seeding.take(at(300), A), Some(1), "what it lacks it gets");
+        assert_eq!(seeding.take(at(300), A), None);
+        seeding.leave(B);
+        assert_eq!(seeding.take(at(300), A), Some(40), "none but it is left");
+    }
+
+    #[test]
+    fn one_that_lacks_everything_all_the_time_gets_one_object() {
+        let mut seeding = ready(10);
+        assert!(seeding.come(A, RangeSet::new()));
+        let mut got = 0;
+        for second in 0..100 {
+            seeding.lack(at(second * 1_000), A, &[0..10, 5..u64::MAX]);
+            while seeding.take(at(second * 1_000), A).is_some() {
+                got += 1;
+            }
+        }
+        assert_eq!(got, 20, "each group once, and once more");
+    }
+
+    proptest! {
+        /// Whichever members come, go and lack: each group is given once to begin with, no group is given to one that had it or before it may be,
+        /// and where all that is given arrives, one object is given.
+        #[test]
+        fn each_group_is_given_once(
+            had in proptest::collection::vec((0u64..30, 0u64..30), 3..4),
+            steps in proptest::collection::vec((0u8..6, 0u32..20, 0u64..30), 0..120),
+        ) {
+            let mut seeding = Seeding::new(30);
+            let had: Vec<RangeSet> = had.iter().map(|(one, other)| {
+                core::iter::once(*one.min(other)..*one.max(other)).filter(|range| !range.is_empty()).collect()
+            }).collect();
+            let (mut ready, mut given, mut asked) = (RangeSet::new(), RangeSet::new(), RangeSet::new());
+            for (now, (action, peer, group)) in steps.into_iter().enumerate() {
+                let (now, id) = (at(now as u64), PeerId(peer));
+                match action {
+                    0 => {
+                        seeding.make_ready(group);
+                        ready.insert(group..group + 1);
+                    }
+                    1 => {
+                        let _ = seeding.come(id, had[peer as usize % 3].clone());
+                    }
+                    2 if group == 0 => seeding.leave(id),
+                    3 => {
+                        seeding.lack(now, id, &one(group..group + 2));
+                        asked.insert(group..group + 2);
+                    }
+                    _ => if let Some(group) = seeding.take(now, id) {
+                        prop_assert!(ready.contains(group), "group {group} may not be given yet");
+                        let is_new = given.insert(group..group + 1) > 0;
+                        prop_assert!(is_new || asked.contains(group), "group {group} twice");
+                        let had = had[peer as usize % 3].contains(group);
+                        prop_assert!(!had || asked.contains(group), "it had group {group}");
+                    },
+                }
+                seeding.check();
+            }
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! What a receiver fetches from which of its candidates.
+//!
+//! A receiver alone sees, on its own connections, what each upstream has and what it gives. So it decides: it asks each of its candidates for as
+//! much as comes from it in [`AHEAD`], the rarest group first, and takes back from one that is late what another one has too. One that stalls, or gives wrong bytes, is dropped, and the source hears of it. What none of them has after a while is
+//! all that the source is asked for.
+
+mod choice;
+mod rate;
+
+use crate::bits::Bits;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_types::{Duration, RangeSet, Time};
+use rate::RateMeter;
+
+/// Requests are out for what comes from an upstream in so long: longer than a round trip inside a data center with its queues, and short beside
+/// a transfer. What is asked for cannot be asked of another one meanwhile.
+const AHEAD: Duration = Duration::from_millis(10);
+/// Fewest and most groups that are asked of an upstream at a time. With two there is always one on its way; 16 are 4 MiB.
+const ASK_MIN: usize = 2;
+const ASK_MAX: usize = 16;
+/// A group is asked of a second upstream, too, where that one gives it so many times sooner, and so much sooner.
+const SOONER_TIMES: u64 = 3;
+const SOONER_BY: Duration = Duration::from_millis(20);
+/// An upstream that was asked, and of which nothing has come for so many times what a group takes of the others, is dropped; the least time where it has
+/// given something, and where it never has, and the most. With three upstreams in the place of four a receiver falls behind the others; it costs one
+/// that only stood still a connection.
+const STALLED_TIMES: u64 = 16;
+const STALLED_AFTER: Duration = Duration::from_millis(500);
+const NEVER_GAVE_AFTER: Duration = Duration::from_millis(150);
+const STALLED_MOST: Duration = Duration::from_secs(10);
+/// What a group takes of an upstream of which nothing has come yet.
+const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
+/// A group that comes before one that was here so long ago, and that no upstream has, is lacking: so long as so many groups take at the rate of this end, between
+/// these times. Several times what a group takes through the mesh.
+const LACKING_GROUPS: u64 = 32;
+const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(75), Duration::from_secs(2));
+/// The source is told so often what is lacking, in times of that.
+const LACK_TIMES: u64 = 2;
+/// A receiver that has done nothing for so long has stood still itself, and says nothing of others for that.
+const OWN_PAUSE: Duration = Duration::from_millis(500);
+/// The highest group is noted so often.
+const NOTE_INTERVAL: Duration = Duration::from_millis(50);
+/// The ranges of one message to the source.
+const LACKING_RANGES_MAX: usize = 4_096;
+
+/// Settings.
+#[derive(Clone, Copy, Debug)]
+pub struct UpstreamsConfig {
+    /// How many hash groups the object has.
+    pub groups: u64,
+    /// Bytes of each, but for the last one.
+    pub group_len: u32,
+    /// Where the choice among groups that are equally rare begins: it has to differ between receivers.
+    pub seed: u64,
+}
+
+/// An upstream, numbered in the order in which the source has named them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UpstreamId(pub u32);
+
+/// Where a candidate is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// IPv4 address.
+    pub address: [u8; 4],
+    /// TCP port.
+    pub port: u16,
+    /// The name in its certificate, where ends show certificates.
+    pub name: Option<alloc::string::String>,
+    /// Whether it is the source: that gives what it chooses, and is asked for nothing.
+    pub is_source: bool,
+}
+
+/// Why an upstream is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It could not be reached.
+    #[error("it cannot be reached")]
+    Unreachable,
+    /// Its connection has ended.
+    #[error("its connection has ended")]
+    Ended,
+    /// Nothing comes from it any more.
+    #[error("it has stopped giving what it was asked for")]
+    Stalled,
+    /// Nothing has ever come from it.
+    #[error("it gives nothing of what it says it has")]
+    NeverGave,
+    /// A group has come that is not what the source says it is.
+    #[error("it gave wrong bytes")]
+    WrongBytes,
+    /// It has said or given what it was not asked for, or what there is not.
+    #[error("it breaks the rules of the exchange")]
+    Foreign,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// The source names the candidates; those that were named before and are not now are no members any more.
+    Candidates(&'a [Candidate]),
+    /// A connection is there.
+    Opened(UpstreamId),
+    /// A connection could not be made, or has ended.
+    Closed(UpstreamId, Fault),
+    /// Bytes have come from it.
+    Heard(UpstreamId, u64),
+    /// It has these groups, too.
+    Has(UpstreamId, &'a [Range<u64>]),
+    /// A group has come whole.
+    Came(UpstreamId, u64),
+    /// A group that has come from it is not what it should be.
+    Wrong(UpstreamId, u64),
+    /// A group is verified and stored, wherever it came from.
+    Verified(u64),
+    /// Time has gone by.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Connect to this candidate.
+    Open(UpstreamId, Candidate),
+    /// Ask it for these groups.
+    Ask(UpstreamId, Vec<u64>),
+    /// Close the connection to it.
+    Close(UpstreamId),
+    /// Tell the source that it was of no use.
+    Lost(Candidate, Fault),
+    /// Tell the source that none of the candidates has these groups.
+    Lacks(Vec<Range<u64>>),
+    /// There is no candidate left: the source has to serve everything that is still missing.
+    Alone,
+}
+
+/// How a candidate stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    Opening,
+    Open,
+}
+
+/// A candidate.
+#[derive(Clone, Debug)]
+struct Upstream {
+    candidate: Candidate,
+    state: State,
+    has: Bits,
+    /// What it was asked for, in order: it serves in that order.
+    asked: VecDeque<(u64, Time)>,
+    rate: RateMeter,
+    /// When something came from it last, or it was asked after a time without requests.
+    heard_at: Time,
+}
+
+/// The receiver's end of the overlay: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+#[derive(Debug)]
+pub struct Upstreams {
+    config: UpstreamsConfig,
+    upstreams: BTreeMap<UpstreamId, Upstream>,
+    next_id: u32,
+    verified: Bits,
+    /// Groups that were asked of some upstream, and are not verified; and those of them that have come.
+    pending: Bits,
+    unverified: Bits,
+    /// One more than the highest group that is here, and what it was at earlier times.
+    highest: u64,
+    noted: VecDeque<(Time, u64)>,
+    lacked_at: Option<Time>,
+    /// When something happened last.
+    active_at: Time,
+    is_alone: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Fault {
+    /// Whether the upstream is of no use to this end for good, and is to be complained of at the source.
+    #[must_use]
+    pub fn is_for_good(self) -> bool {
+        matches!(self, Fault::NeverGave | Fault::WrongBytes | Fault::Foreign)
+    }
+}
+
+impl Upstreams {
+    /// A receiver that has nothing, and knows no candidate.
+    #[must_use]
+    pub fn new(config: UpstreamsConfig) -> Self {
+        Upstreams {
+            upstreams: BTreeMap::new(),
+            next_id: 0,
+            verified: Bits::new(config.groups),
+            pending: Bits::new(config.groups),
+            unverified: Bits::new(config.groups),
+            highest: 0,
+            noted: VecDeque::new(),
+            lacked_at: None,
+            active_at: Time::ZERO,
+            is_alone: false,
+            outputs: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes in what has happened.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        if now.since(self.active_at) >= OWN_PAUSE {
+            self.upstreams.values_mut().for_each(|upstream| upstream.heard_at = now);
+            self.noted.clear();
+        }
+        self.active_at = now;
+        match input {
+            Input::Candidates(candidates) => self.take_candidates(candidates),
+            Input::Opened(id) => self.opened(now, id),
+            Input::Closed(id, fault) => self.lose(id, fault),
+            Input::Heard(id, bytes) => {
+                if let Some(upstream) = self.upstreams.get_mut(&id) {
+                    upstream.heard_at = now;
+                    upstream.rate.came(now, bytes);
+                }
+                // A part of a group changes nothing.
+                return;
+            }
+            Input::Has(id, ranges) => self.has(id, ranges),
+            Input::Came(id, group) => self.came(now, id, group),
+            Input::Wrong(id, group) => {
+                if group < self.config.groups {
+                    self.unverified.set(group, false);
+                    self.release(group);
+                }
+                self.lose(id, Fault::WrongBytes);
+            }
+            Input::Verified(group) => {
+                assert!(group < self.config.groups, "group {group} is none of the object's");
+                // The source gives them in their order. What others say of groups is no sign of that.
+                self.highest = self.highest.max(group + 1);
+                self.verified.set(group, true);
+                self.pending.set(group, false);
+                self.unverified.set(group, false);
+            }
+            Input::Tick => {}
+        }
+        self.look(now);
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What to do next.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Tick`] is to come, if nothing else happens before.
+    #[must_use]
+    pub fn deadline(&self, now: Time) -> Option<Time> {
+        let is_over = self.verified.count == self.config.groups || self.upstreams.is_empty();
+        (!is_over).then(|| now + NOTE_INTERVAL)
+    }
+
+    /// How many bytes have come from each candidate, for the report.
+    pub fn given(&self) -> impl Iterator<Item = (&Candidate, u64)> {
+        self.upstreams.values().map(|upstream| (&upstream.candidate, upstream.rate.total()))
+    }
+
+    fn take_candidates(&mut self, candidates: &[Candidate]) {
+        self.is_alone = false;
+        let gone = |upstream: &Upstream| !candidates.contains(&upstream.candidate);
+        let gone: Vec<UpstreamId> =
+            self.upstreams.iter().filter(|(_, upstream)| gone(upstream)).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.drop_upstream(id);
+        }
+        for candidate in candidates {
+            if self.upstreams.values().any(|upstream| upstream.candidate == *candidate) {
+                continue;
+            }
+            let id = UpstreamId(self.next_id);
+            self.next_id += 1;
+            self.upstreams.insert(
+                id,
+                Upstream {
+                    candidate: candidate.clone(),
+                    state: State::Closed,
+                    has: Bits::new(self.config.groups),
+                    asked: VecDeque::new(),
+                    rate: RateMeter::default(),
+                    heard_at: Time::ZERO,
+                },
+            );
+        }
+    }
+
+    fn opened(&mut self, now: Time, id: UpstreamId) {
+        let opening = self.upstreams.get_mut(&id).filter(|upstream| upstream.state == State::Opening);
+        let Some(upstream) = opening else { return };
+        (upstream.state, upstream.heard_at) = (State::Open, now);
+        if upstream.candidate.is_source {
+            upstream.rate.begin(now);
+        }
+    }
+
+    /// A candidate is of no use: it is closed, and the source hears of it.
+    fn lose(&mut self, id: UpstreamId, fault: Fault) {
+        let Some(candidate) = self.drop_upstream(id) else { return };
+        self.outputs.push_back(Output::Lost(candidate, fault));
+        if self.upstreams.is_empty() && self.verified.count < self.config.groups && !self.is_alone {
+            self.is_alone = true;
+            self.outputs.push_back(Output::Alone);
+        }
+    }
+
+    /// Forgets a candidate. What it was asked for may be asked of others.
+    fn drop_upstream(&mut self, id: UpstreamId) -> Option<Candidate> {
+        let upstream = self.upstreams.remove(&id)?;
+        upstream.asked.iter().for_each(|(group, _)| self.release(*group));
+        if upstream.state != State::Closed {
+            self.outputs.push_back(Output::Close(id));
+        }
+        Some(upstream.candidate)
+    }
+
+    /// Lets a group be asked for again, unless it has come and waits for its hash, or another upstream is to bring it.
+    fn release(&mut self, group: u64) {
+        if !self.unverified.get(group) && !self.is_asked(group) {
+            self.pending.set(group, false);
+        }
+    }
+
+    /// Whether some upstream is to bring this group.
+    fn is_asked(&self, group: u64) -> bool {
+        self.upstreams.values().any(|upstream| upstream.asked.iter().any(|(asked, _)| *asked == group))
+    }
+
+    fn has(&mut self, id: UpstreamId, ranges: &[Range<u64>]) {
+        let groups = self.config.groups;
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
+        if upstream.candidate.is_source
+            || ranges.iter().any(|range| range.start >= range.end || range.end > groups)
+        {
+            return self.lose(id, Fault::Foreign);
+        }
+        for group in ranges.iter().cloned().flatten() {
+            upstream.has.set(group, true);
+        }
+    }
+
+    fn came(&mut self, now: Time, id: UpstreamId, group: u64) {
+        let groups = self.config.groups;
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
+        upstream.heard_at = now;
+        if upstream.candidate.is_source && group < groups {
+            return;
+        }
+        // It serves in the order in which it was asked.
+        if upstream.asked.front().is_none_or(|(asked, _)| *asked != group) {
+            return self.lose(id, Fault::Foreign);
+        }
+        upstream.asked.pop_front();
+        if upstream.asked.is_empty() {
+            upstream.rate.rest(now);
+        }
+        if !self.verified.get(group) {
+            self.unverified.set(group, true);
+        }
+    }
+
+    /// Looks at what there is to do.
+    fn look(&mut self, now: Time) {
+        if self.verified.count == self.config.groups {
+            return;
+        }
+        let usual = self.group_time() * STALLED_TIMES;
+        let is_stalled = |upstream: &Upstream| {
+            let least = if upstream.rate.total() > 0 { STALLED_AFTER } else { NEVER_GAVE_AFTER };
+            let after = usual.clamp(least, STALLED_MOST);
+            !upstream.asked.is_empty() && now.since(upstream.heard_at) >= after
+        };
+        let stalled: Vec<UpstreamId> =
+            self.upstreams.iter().filter(|(_, upstream)| is_stalled(upstream)).map(|(id, _)| *id).collect();
+        for id in stalled {
+            let never_gave = self.upstreams.get(&id).is_some_and(|upstream| upstream.rate.total() == 0);
+            self.lose(id, if never_gave { Fault::NeverGave } else { Fault::Stalled });
+        }
+        self.ask(now);
+        self.open();
+        self.note(now);
+        self.tell_lacking(now);
+    }
+
+    /// Opens the candidates, of a short object no more than it has groups. With fewer than all of them open, those that many fetch from would hold
+    /// a few receivers back for all of the transfer, with two in the place of four by 40 % (`tests/overlay`).
+    fn open(&mut self) {
+        let (mut open, most) = (0, usize::try_from(self.config.groups).unwrap_or(usize::MAX));
+        for (id, upstream) in &mut self.upstreams {
+            open += usize::from(!upstream.candidate.is_source);
+            if upstream.state == State::Closed && (upstream.candidate.is_source || open <= most) {
+                upstream.state = State::Opening;
+                self.outputs.push_back(Output::Open(*id, upstream.candidate.clone()));
+            }
+        }
+    }
+
+    /// Notes how high groups are, to know later what must have come by then.
+    fn note(&mut self, now: Time) {
+        if self.noted.back().is_none_or(|(at, _)| now.since(*at) >= NOTE_INTERVAL) {
+            self.noted.push_back((now, self.highest));
+        }
+        // The one before the first that is too young is the one that counts.
+        let after = self.lacking_after();
+        while self.noted.get(1).is_some_and(|(at, _)| now.since(*at) >= after) {
+            self.noted.pop_front();
+        }
+    }
+
+    /// Tells the source which groups none of the candidates has, though others were told of later ones a while ago.
+    fn tell_lacking(&mut self, now: Time) {
+        let Some(&(at, highest)) = self.noted.front() else { return };
+        let after = self.lacking_after();
+        let is_due = self.lacked_at.is_none_or(|at| now.since(at) >= after * LACK_TIMES);
+        if now.since(at) < after || !is_due {
+            return;
+        }
+        let lacking = self.lacking(now, highest, after);
+        if !lacking.is_empty() {
+            self.lacked_at = Some(now);
+            self.outputs.push_back(Output::Lacks(lacking.iter().take(LACKING_RANGES_MAX).collect()));
+        }
+    }
+
+    /// What a group takes of an upstream, by the mean of those that have given something.
+    fn group_time(&self) -> Duration {
+        let rates: Vec<u64> =
+            self.open_ones().filter_map(|(_, upstream)| upstream.rate.bytes_per_s()).collect();
+        let all = rates.iter().fold(0u64, |sum, rate| sum.saturating_add(*rate));
+        if all == 0 {
+            return GROUP_TIME_UNKNOWN;
+        }
+        let nanos = u128::from(self.config.group_len) * rates.len() as u128 * 1_000_000_000 / u128::from(all);
+        Duration(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How long a group may take to get here.
+    fn lacking_after(&self) -> Duration {
+        let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
+        let rate = rates.fold(0u64, u64::saturating_add).max(1);
+        let bytes = u128::from(LACKING_GROUPS) * u128::from(self.config.group_len);
+        let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
+        Duration(nanos.clamp(LACKING_AFTER.0.0, LACKING_AFTER.1.0))
+    }
+
+    /// The groups before this one that are not here, and that no open upstream has of which anything has come lately.
+    fn lacking(&self, now: Time, before: u64, after: Duration) -> RangeSet {
+        let mut lacking = RangeSet::new();
+        let gives = |upstream: &Upstream| upstream.asked.is_empty() || now.since(upstream.heard_at) < after;
+        let open = self.open_ones().filter(|(_, upstream)| gives(upstream));
+        let open: Vec<&Bits> = open.map(|(_, upstream)| &upstream.has).collect();
+        for (at, verified) in self.verified.words.iter().enumerate().take(before.div_ceil(64) as usize) {
+            let mut word = !(verified | self.unverified.words[at]);
+            open.iter().for_each(|has| word &= !has.words[at]);
+            while word != 0 {
+                let group = at as u64 * 64 + u64::from(word.trailing_zeros());
+                if group < before {
+                    lacking.insert(group..group + 1);
+                }
+                word &= word - 1;
+            }
+        }
+        lacking
+    }
+
+    /// The members that are open.
+    fn open_ones(&self) -> impl Iterator<Item = (&UpstreamId, &Upstream)> {
+        let is_open = |upstream: &Upstream| upstream.state == State::Open && !upstream.candidate.is_source;
+        self.upstreams.iter().filter(move |(_, upstream)| is_open(upstream))
+    }
+
+    /// Checks what always holds.
+    ///
+    /// # Panics
+    /// It does not hold.
+    pub fn check(&self) {
+        let counted = self.verified.agrees() && self.pending.agrees() && self.unverified.agrees();
+        assert!(counted, "groups are counted wrong");
+        let words = self.verified.words.iter().zip(&self.pending.words).zip(&self.unverified.words);
+        let is_right = |((verified, pending), unverified): ((&u64, &u64), &u64)| {
+            verified & pending == 0 && unverified & !pending == 0
+        };
+        assert!({ words }.all(is_right), "a group is here and pending, or has come without being asked for");
+        for upstream in self.upstreams.values() {
+            assert!(upstream.has.agrees() && upstream.asked.len() <= ASK_MAX);
+            assert!(
+                upstream.asked.is_empty() || upstream.state == State::Open,
+                "one is asked that is not open"
+            );
+            for (group, _) in &upstream.asked {
+                assert!(upstream.has.get(*group), "group {group} is asked of one that does not have it");
+                let is_counted = self.pending.get(*group) != self.verified.get(*group);
+                assert!(is_counted, "group {group} is pending, or here, and not both");
+            }
+        }
+        let most = (LACKING_AFTER.1.0 / NOTE_INTERVAL.0) as usize + 2;
+        assert!(self.noted.len() <= most, "too much is noted");
+    }
+}
+
+#[cfg(test)]
+mod tests;

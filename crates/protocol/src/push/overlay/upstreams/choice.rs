@@ -1,0 +1,135 @@
+//! Which group is asked of which upstream.
+
+use super::super::mix;
+use super::{
+    AHEAD, ASK_MAX, ASK_MIN, GROUP_TIME_UNKNOWN, Output, SOONER_BY, SOONER_TIMES, STALLED_MOST, Upstream,
+    UpstreamId, Upstreams,
+};
+use crate::bits::Bits;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+
+/// Of so many groups that may be asked for the rarest is taken, or the first one that none of the others has.
+const LOOKED_MAX: usize = 128;
+/// An upstream is late when nothing has come for so many times a group takes, and for so long.
+const LATE_TIMES: u64 = 4;
+const LATE_AFTER: Duration = Duration::from_millis(50);
+
+impl Upstreams {
+    /// Asks each upstream for as much as comes from it in [`AHEAD`].
+    pub(super) fn ask(&mut self, now: Time) {
+        let open: Vec<UpstreamId> = self.open_ones().map(|(id, _)| *id).collect();
+        let mut batches: BTreeMap<UpstreamId, Vec<u64>> = BTreeMap::new();
+        let mut with_places = open.clone();
+        // One group each in turn: what is rare is shared among them.
+        while !with_places.is_empty() {
+            with_places.retain(|id| {
+                let next = self.has_place(*id).then(|| self.rarest(*id)).flatten();
+                if let Some(group) = next {
+                    self.note_asked(now, *id, group);
+                    batches.entry(*id).or_default().push(group);
+                }
+                next.is_some()
+            });
+        }
+        for id in open {
+            while self.has_place(id)
+                && let Some(group) = self.late_elsewhere(now, id)
+            {
+                self.note_asked(now, id, group);
+                batches.entry(id).or_default().push(group);
+            }
+        }
+        self.outputs.extend(batches.into_iter().map(|(id, groups)| Output::Ask(id, groups)));
+    }
+
+    fn note_asked(&mut self, now: Time, id: UpstreamId, group: u64) {
+        let upstream = self.upstreams.get_mut(&id).expect("looked up by the caller");
+        if upstream.asked.is_empty() {
+            upstream.heard_at = now;
+            upstream.rate.begin(now);
+        }
+        upstream.asked.push_back((group, now));
+        self.pending.set(group, true);
+    }
+
+    fn has_place(&self, id: UpstreamId) -> bool {
+        let upstream = &self.upstreams[&id];
+        let bytes = upstream.rate.bytes_per_s().unwrap_or(0);
+        let ahead = u128::from(bytes) * u128::from(AHEAD.0) / 1_000_000_000;
+        let groups = ahead / u128::from(self.config.group_len.max(1)) + 1;
+        let most = usize::try_from(groups).unwrap_or(ASK_MAX).clamp(ASK_MIN, ASK_MAX);
+        upstream.asked.len() < most
+    }
+
+    /// Of the groups that an upstream has, and that are neither here nor asked for, the one that fewest of the others have.
+    fn rarest(&self, id: UpstreamId) -> Option<u64> {
+        let own = &self.upstreams[&id].has;
+        let others: Vec<&Bits> =
+            self.open_ones().filter(|(other, _)| **other != id).map(|(_, other)| &other.has).collect();
+        let words = own.words.len();
+        let drawn = mix(self.config.seed, self.verified.count, u64::from(id.0));
+        let (start, turn) = (drawn as usize % words, (drawn >> 32) as u32 % 64);
+        let (mut best, mut looked): (Option<(usize, u64)>, usize) = (None, 0);
+        for at in (start..words).chain(0..start) {
+            let free = own.words[at] & !(self.verified.words[at] | self.pending.words[at]);
+            // From another bit on at each receiver.
+            let mut turned = free.rotate_right(turn);
+            while turned != 0 {
+                let bit = (turned.trailing_zeros() + turn) % 64;
+                turned &= turned - 1;
+                let have = others.iter().filter(|has| has.words[at] >> bit & 1 == 1).count();
+                if best.is_none_or(|(fewest, _)| have < fewest) {
+                    best = Some((have, at as u64 * 64 + u64::from(bit)));
+                }
+                looked += 1;
+            }
+            if looked >= LOOKED_MAX || best.is_some_and(|(have, _)| have == 0) {
+                break;
+            }
+        }
+        best.map(|(_, group)| group)
+    }
+
+    /// A group that another upstream was asked for, and that this one gives much sooner.
+    fn late_elsewhere(&self, now: Time, id: UpstreamId) -> Option<u64> {
+        let own = &self.upstreams[&id];
+        let group_len = u64::from(self.config.group_len);
+        let own_time = own.time_of(group_len) * (own.asked.len() as u64 + 1);
+        let waits = |upstream: &Upstream| {
+            let each = upstream.time_of(group_len);
+            let since = now.since(upstream.heard_at);
+            let is_late = since >= each * LATE_TIMES && since >= LATE_AFTER;
+            if is_late { (STALLED_MOST, STALLED_MOST) } else { (each, Duration::ZERO) }
+        };
+        let mut latest: Option<(Duration, u64)> = None;
+        for (_, other) in self.open_ones().filter(|(other, _)| **other != id) {
+            let (each, more) = waits(other);
+            for (at, (group, _)) in other.asked.iter().enumerate() {
+                let comes_in = more + each * (at as u64 + 1);
+                // One that has come and waits for its hash is not late.
+                let lacks = !self.verified.get(*group) && !self.unverified.get(*group);
+                let may = lacks && own.has.get(*group) && self.times_asked(*group) == 1;
+                if may && latest.is_none_or(|(latest, _)| comes_in > latest) {
+                    latest = Some((comes_in, *group));
+                }
+            }
+        }
+        let is_worth_it = |comes_in: Duration| comes_in >= own_time * SOONER_TIMES + SOONER_BY;
+        latest.filter(|(comes_in, _)| is_worth_it(*comes_in)).map(|(_, group)| group)
+    }
+
+    /// Of how many upstreams a group is asked.
+    fn times_asked(&self, group: u64) -> usize {
+        let asked = self.upstreams.values().flat_map(|upstream| &upstream.asked);
+        asked.filter(|(asked, _)| *asked == group).count()
+    }
+}
+
+impl Upstream {
+    /// How long so many bytes take from it.
+    fn time_of(&self, bytes: u64) -> Duration {
+        self.rate.time_of(bytes).unwrap_or(GROUP_TIME_UNKNOWN)
+    }
+}

@@ -1,0 +1,232 @@
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+const GROUPS: u64 = 200;
+
+fn candidate(last: u8) -> Candidate {
+    Candidate { address: [10, 0, 0, last], port: 7, name: None, is_source: false }
+}
+
+fn source() -> Candidate {
+    Candidate { is_source: true, ..candidate(0) }
+}
+
+fn one(range: Range<u64>) -> [Range<u64>; 1] {
+    [range]
+}
+
+fn at(ms: u64) -> Time {
+    Time(ms * 1_000_000)
+}
+
+fn fresh() -> Upstreams {
+    Upstreams::new(UpstreamsConfig { groups: GROUPS, group_len: 1 << 18, seed: 3 })
+}
+
+fn outputs(upstreams: &mut Upstreams) -> Vec<Output> {
+    core::iter::from_fn(|| upstreams.poll()).collect()
+}
+
+fn asked(outputs: &[Output], of: UpstreamId) -> Vec<u64> {
+    let groups = |output: &Output| match output {
+        Output::Ask(id, groups) if *id == of => groups.clone(),
+        _ => vec![],
+    };
+    outputs.iter().flat_map(groups).collect()
+}
+
+/// Two of three are open.
+fn two_open() -> Upstreams {
+    let mut upstreams = fresh();
+    upstreams.handle(at(0), Input::Candidates(&[candidate(1), candidate(2), candidate(3)]));
+    let open = (0..3).map(|id| Output::Open(UpstreamId(id), candidate(id as u8 + 1)));
+    assert_eq!(outputs(&mut upstreams), open.collect::<Vec<_>>());
+    upstreams.handle(at(1), Input::Opened(UpstreamId(0)));
+    upstreams.handle(at(1), Input::Opened(UpstreamId(1)));
+    upstreams
+}
+
+#[test]
+fn two_upstreams_are_asked_for_different_groups() {
+    let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Has(UpstreamId(0), &one(0..100)));
+    upstreams.handle(at(2), Input::Has(UpstreamId(1), &one(0..100)));
+    let told = outputs(&mut upstreams);
+    let (one, other) = (asked(&told, UpstreamId(0)), asked(&told, UpstreamId(1)));
+    assert_eq!((one.len(), other.len()), (ASK_MIN, ASK_MIN));
+    assert!(one.iter().all(|group| !other.contains(group)));
+    // What has come makes room for one more.
+    upstreams.handle(at(4), Input::Heard(UpstreamId(0), 1 << 18));
+    upstreams.handle(at(4), Input::Came(UpstreamId(0), one[0]));
+    upstreams.handle(at(4), Input::Verified(one[0]));
+    assert!(!asked(&outputs(&mut upstreams), UpstreamId(0)).is_empty());
+}
+
+#[test]
+fn what_only_one_has_is_asked_first() {
+    let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Has(UpstreamId(0), &one(0..100)));
+    let first = asked(&outputs(&mut upstreams), UpstreamId(0));
+    upstreams.handle(at(2), Input::Has(UpstreamId(1), &[0..100, 150..152]));
+    assert_eq!(first.len(), ASK_MIN);
+    let mut rare = asked(&outputs(&mut upstreams), UpstreamId(1));
+    rare.sort_unstable();
+    assert_eq!(rare, [150, 151]);
+}
+
+#[test]
+fn one_that_stalls_is_dropped_and_another_one_gives_what_it_was_asked_for() {
+    let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Has(UpstreamId(0), &one(0..1)));
+    assert_eq!(asked(&outputs(&mut upstreams), UpstreamId(0)), [0]);
+    upstreams.handle(at(2), Input::Has(UpstreamId(1), &one(0..1)));
+    // It is late: the other one is asked, too. Then it is dropped.
+    let mut told = vec![];
+    for ms in (50..1_000).step_by(50) {
+        upstreams.handle(at(ms), Input::Tick);
+        told.extend(outputs(&mut upstreams).into_iter().map(|output| (ms, output)));
+    }
+    let when = |output: Output| told.iter().find(|(_, other)| *other == output).map(|(ms, _)| *ms);
+    let asked = when(Output::Ask(UpstreamId(1), vec![0]));
+    let lost = when(Output::Lost(candidate(1), Fault::NeverGave));
+    assert!(asked.is_some_and(|at| at >= 200) && lost.is_some_and(|at| at >= 800), "{told:?}");
+    assert!(asked < lost && when(Output::Close(UpstreamId(0))) == lost, "{told:?}");
+}
+
+#[test]
+fn one_that_stood_still_itself_drops_none() {
+    let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Has(UpstreamId(0), &one(0..10)));
+    outputs(&mut upstreams);
+    upstreams.handle(at(60_000), Input::Tick);
+    assert_eq!(outputs(&mut upstreams), []);
+}
+
+#[test]
+fn a_short_object_needs_few_upstreams() {
+    let mut upstreams = Upstreams::new(UpstreamsConfig { groups: 1, group_len: 1 << 18, seed: 3 });
+    upstreams.handle(at(0), Input::Candidates(&[candidate(1), candidate(2), source()]));
+    let open = [Output::Open(UpstreamId(0), candidate(1)), Output::Open(UpstreamId(2), source())];
+    assert_eq!(outputs(&mut upstreams), open);
+}
+
+#[test]
+fn what_none_has_after_a_while_is_lacking() {
+    let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Has(UpstreamId(0), &[0..10, 12..20, 50..60]));
+    upstreams.handle(at(2), Input::Verified(24));
+    let mut lacks = vec![];
+    for ms in (50..5_000).step_by(50) {
+        // 20 MiB/s: 32 groups take 400 ms.
+        upstreams.handle(at(ms), Input::Heard(UpstreamId(0), 1 << 20));
+        upstreams.handle(at(ms), Input::Tick);
+        let told = outputs(&mut upstreams);
+        lacks.extend(told.into_iter().filter_map(|output| match output {
+            Output::Lacks(ranges) => Some((ms, ranges)),
+            _ => None,
+        }));
+    }
+    let times: Vec<u64> = lacks.iter().map(|(ms, _)| *ms).collect();
+    assert!((350..=550).contains(&times[0]) && times.len() > 1, "{times:?}");
+    assert!(times.windows(2).all(|two| two[1] - two[0] >= 750), "{times:?}");
+    let before = |ranges: &Vec<Range<u64>>| *ranges == [10..12, 20..24];
+    assert!(lacks.iter().all(|(_, ranges)| before(ranges)), "what comes later is not lacking: {lacks:?}");
+}
+
+type Breaks = fn(&mut Upstreams);
+
+#[test]
+fn one_that_breaks_the_rules_is_dropped() {
+    let wrong: [(&str, Breaks); 5] = [
+        ("a group that there is not", |u| u.handle(at(2), Input::Has(UpstreamId(0), &one(199..201)))),
+        ("an empty range", |u| u.handle(at(2), Input::Has(UpstreamId(0), &one(5..5)))),
+        ("a group that was not asked for", |u| u.handle(at(2), Input::Came(UpstreamId(0), 7))),
+        ("a group that there is not", |u| u.handle(at(2), Input::Came(UpstreamId(0), 700))),
+        ("wrong bytes", |u| u.handle(at(2), Input::Wrong(UpstreamId(0), 700))),
+    ];
+    for (what, breaks) in wrong {
+        let mut upstreams = two_open();
+        breaks(&mut upstreams);
+        let told = outputs(&mut upstreams);
+        let is_lost = |output: &Output| matches!(output, Output::Lost(lost, _) if *lost == candidate(1));
+        assert!(told.iter().any(is_lost), "{what}: {told:?}");
+        assert!(told.contains(&Output::Close(UpstreamId(0))), "{what}: {told:?}");
+    }
+}
+
+#[test]
+fn one_that_has_lost_all_is_alone_until_it_hears_of_others() {
+    let mut upstreams = two_open();
+    for id in 0..2 {
+        upstreams.handle(at(2), Input::Closed(UpstreamId(id), Fault::Ended));
+    }
+    assert!(!outputs(&mut upstreams).contains(&Output::Alone));
+    upstreams.handle(at(3), Input::Closed(UpstreamId(2), Fault::Unreachable));
+    assert!(outputs(&mut upstreams).contains(&Output::Alone));
+    upstreams.handle(at(4), Input::Candidates(&[source()]));
+    assert_eq!(outputs(&mut upstreams), [Output::Open(UpstreamId(3), source())]);
+    // The source chooses.
+    upstreams.handle(at(5), Input::Opened(UpstreamId(3)));
+    upstreams.handle(at(6), Input::Came(UpstreamId(3), 9));
+    assert_eq!(outputs(&mut upstreams), []);
+}
+
+proptest! {
+    /// Whatever happens, the laws hold; what is asked of an upstream is something that it has, and that is not here; and it is asked of two
+    /// at most.
+    #[test]
+    fn only_what_lacks_is_asked_for(
+        steps in proptest::collection::vec((0u8..9, 0u32..5, 0u64..30, 0u64..120), 0..120),
+    ) {
+        let mut upstreams = Upstreams::new(UpstreamsConfig { groups: 30, group_len: 1 << 18, seed: 1 });
+        let mut now = 0;
+        let mut has: BTreeMap<UpstreamId, RangeSet> = BTreeMap::new();
+        let mut asked: BTreeMap<UpstreamId, VecDeque<u64>> = BTreeMap::new();
+        let mut here = RangeSet::new();
+        for (action, id, group, ms) in steps {
+            now += ms;
+            let id = UpstreamId(id);
+            match action {
+                0 => upstreams.handle(at(now), Input::Candidates(&[candidate(1), candidate(2), candidate(3), source()])),
+                1 => upstreams.handle(at(now), Input::Opened(id)),
+                2 => {
+                    has.entry(id).or_default().insert(group..group + 1);
+                    upstreams.handle(at(now), Input::Has(id, &one(group..group + 1)));
+                }
+                3 => upstreams.handle(at(now), Input::Closed(id, Fault::Ended)),
+                4 | 5 => if let Some(group) = asked.get_mut(&id).and_then(VecDeque::pop_front) {
+                    upstreams.handle(at(now), Input::Heard(id, 1 << 18));
+                    upstreams.handle(at(now), Input::Came(id, group));
+                    if action == 4 {
+                        here.insert(group..group + 1);
+                        upstreams.handle(at(now), Input::Verified(group));
+                    } else {
+                        upstreams.handle(at(now), Input::Wrong(id, group));
+                    }
+                },
+                6 => {
+                    here.insert(group..group + 1);
+                    upstreams.handle(at(now), Input::Verified(group));
+                }
+                _ => upstreams.handle(at(now), Input::Tick),
+            }
+            for output in outputs(&mut upstreams) {
+                match output {
+                    Output::Ask(id, groups) => for group in groups {
+                        prop_assert!(has.get(&id).is_some_and(|has| has.contains(group)), "{group} of {id:?}");
+                        prop_assert!(!here.contains(group), "{group} is here");
+                        asked.entry(id).or_default().push_back(group);
+                        let times = asked.values().flatten().filter(|other| **other == group).count();
+                        prop_assert!(times <= 2, "{group} is asked of {times}");
+                    },
+                    Output::Close(id) => drop(asked.remove(&id)),
+                    Output::Lacks(ranges) => {
+                        prop_assert!(ranges.into_iter().flatten().all(|group| !here.contains(group)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

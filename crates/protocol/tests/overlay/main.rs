@@ -1,0 +1,129 @@
+//! Receivers that bring an object to each other, in virtual time: how long the honest ones take, what the source sends, and whom
+//! they name.
+
+mod world;
+
+use polycast_types::{Duration, Time};
+use world::{GROUP_LEN, Host, Mood, Outcome, World};
+
+/// A gigabit a second.
+const GIGABIT: u64 = 125_000_000;
+/// 256 MiB.
+const GROUPS: u64 = 1_024;
+
+fn at_s(seconds: f64) -> Time {
+    Time((seconds * 1e9) as u64)
+}
+
+const HONEST: Host = Host { up: GIGABIT, down: GIGABIT, mood: Mood::Honest };
+
+fn run(seed: u64, groups: u64, hosts: &[Host]) -> Outcome {
+    let outcome = World::new(seed, groups, GIGABIT, hosts).run(at_s(120.0));
+    println!(
+        "{} receivers, seed {seed}: objects {:.3}, twice {}, lacking {}, named {:?}, keep back {:?}",
+        hosts.len(),
+        outcome.objects,
+        outcome.twice,
+        outcome.lacking,
+        outcome.named,
+        outcome.keepers
+    );
+    outcome
+}
+
+/// What one path takes for the object.
+fn ideal(groups: u64) -> f64 {
+    Duration(groups * GROUP_LEN * 1_000_000_000 / GIGABIT).as_secs_f64()
+}
+
+#[test]
+fn as_many_as_there_are_take_as_long_as_one() {
+    for receivers in [1, 2, 3, 4, 8, 16, 33] {
+        for seed in 0..2 {
+            let outcome = run(seed, GROUPS, &vec![HONEST; receivers]);
+            let took = outcome.last(1..=receivers) / ideal(GROUPS);
+            println!("  {took:.3} of the ideal time");
+            let most = if receivers <= 16 { 1.05 } else { 1.1 };
+            assert!(took <= most, "{receivers} receivers, seed {seed}: {took:.3} of the ideal time");
+            assert!(outcome.objects <= 1.1, "the source sends {:.3} objects", outcome.objects);
+            assert!(outcome.named.is_empty(), "{:?}", outcome.named);
+        }
+    }
+}
+
+/// What the honest ones take with this one among them, over what they take without it.
+fn beside(hosts: &[Host], faulty: &[Host], seed: u64) -> (f64, Outcome) {
+    let without = run(seed, GROUPS, hosts).last(1..=hosts.len());
+    let all: Vec<Host> = hosts.iter().chain(faulty).copied().collect();
+    let outcome = run(seed, GROUPS, &all);
+    let ratio = outcome.last(1..=hosts.len()) / without;
+    println!("  {ratio:.3} of the time without");
+    (ratio, outcome)
+}
+
+#[test]
+fn one_at_a_tenth_of_the_rate_holds_none_of_the_others() {
+    for seed in 0..4 {
+        let slow = Host { up: GIGABIT / 10, down: GIGABIT / 10, mood: Mood::Honest };
+        let (ratio, outcome) = beside(&[HONEST; 3], &[slow], seed);
+        assert!(ratio <= 1.05, "seed {seed}: {ratio:.3} of the time without it");
+        let own = outcome.last([4]) / (10.0 * ideal(GROUPS));
+        assert!(own <= 1.05, "seed {seed}: it takes {own:.3} of what its path takes");
+    }
+}
+
+#[test]
+fn one_that_stops_holds_none_of_the_others() {
+    for (seed, from) in [(0, 0.3), (1, 1.0), (2, 1.8)] {
+        let stops = Host { mood: Mood::Stops(at_s(from), at_s(from + 5.0)), ..HONEST };
+        let (ratio, _) = beside(&[HONEST; 7], &[stops], seed);
+        assert!(ratio <= 1.05, "seed {seed}: {ratio:.3} of the time without it");
+    }
+}
+
+#[test]
+fn one_that_dies_holds_none_of_the_others() {
+    for seed in 0..4 {
+        let dies = Host { mood: Mood::Dies(at_s(1.1)), ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 7], &[dies], seed);
+        assert!(ratio <= 1.05, "seed {seed}: {ratio:.3} of the time without it");
+        assert!(outcome.objects <= 1.1, "the source sends {:.3} objects", outcome.objects);
+    }
+}
+
+#[test]
+fn two_that_boast_cost_the_others_what_they_take_and_are_named() {
+    for seed in 0..4 {
+        let boasts = Host { mood: Mood::Boasts, ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 6], &[boasts; 2], seed);
+        // They take as the others do and give nothing: eight paths are to be filled by seven.
+        let most = 8.0 / 7.0 * 1.05;
+        assert!(ratio <= most, "seed {seed}: {ratio:.3} of the time without them");
+        let named: Vec<usize> = outcome.named.keys().copied().collect();
+        assert_eq!(named, [7, 8], "seed {seed}: {:?}", outcome.named);
+    }
+}
+
+#[test]
+fn one_that_gives_wrong_bytes_is_named_and_holds_none() {
+    for seed in 0..4 {
+        let spoils = Host { mood: Mood::Spoils, ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 7], &[spoils], seed);
+        assert!(ratio <= 1.05, "seed {seed}: {ratio:.3} of the time without it");
+        assert!(outcome.named.keys().all(|at| *at == 8), "seed {seed}: {:?}", outcome.named);
+        assert!(outcome.named.get(&8).is_some_and(|faults| faults.contains("wrong bytes")));
+        assert!(outcome.wrong <= 7 * 16, "each takes wrong bytes of it once: {}", outcome.wrong);
+    }
+}
+
+#[test]
+fn a_thousand_have_their_first_group_after_a_few_trips() {
+    let receivers = 1_000;
+    let outcome = run(5, 64, &vec![HONEST; receivers]);
+    let first = outcome.first[1..].iter().map(|at| at.expect("all have one")).max().expect("there are some");
+    let group = Duration(GROUP_LEN * 1_000_000_000 / GIGABIT);
+    let groups = first.0 as f64 / group.0 as f64;
+    println!("  the last one has its first group after {groups:.1} times what a group takes");
+    assert!(groups <= 60.0, "{groups:.1} times what a group takes, and not a thousand times");
+    println!("  all after {:.3} of the ideal time", outcome.last(1..=receivers) / ideal(64));
+}

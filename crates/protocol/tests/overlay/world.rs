@@ -1,0 +1,531 @@
+//! A network of hosts with a rate up and a rate down, in virtual time, around the overlay's machines.
+//!
+//! A host sends to those that it serves in turn, a piece each, and no more than a window ahead of what has come out of the other
+//! end's path down, as TCP does. Requests and what is said of groups take the latency alone.
+
+use polycast_protocol::push::PeerId;
+use polycast_protocol::push::overlay::{
+    Candidate, Candidates, Fault, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig,
+    UpstreamsInput as Input, UpstreamsOutput as Output,
+};
+use polycast_types::{Duration, RangeSet, Time};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::ops::Range;
+
+pub(crate) const GROUP_LEN: u64 = 256 << 10;
+const PIECE_LEN: u64 = 64 << 10;
+const WINDOW_LEN: u64 = 256 << 10;
+const LATENCY: Duration = Duration::from_micros(50);
+const TICK: Duration = Duration::from_millis(50);
+/// The source itself.
+const SOURCE: usize = 0;
+
+/// How a receiver behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mood {
+    Honest,
+    /// It does nothing between these times.
+    Stops(Time, Time),
+    /// It is gone from then on.
+    Dies(Time),
+    /// It says that it has everything, and gives nothing.
+    Boasts,
+    /// It gives wrong bytes.
+    Spoils,
+}
+
+/// What a receiver is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host {
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+    pub(crate) mood: Mood,
+}
+
+struct Conn {
+    server: usize,
+    client: usize,
+    id: UpstreamId,
+    requests: Requests,
+    /// Groups that are being sent, and how much of each is left.
+    out: VecDeque<(u64, u64)>,
+    in_flight: u64,
+    is_open: bool,
+}
+
+struct Node {
+    host: Host,
+    is_sending: bool,
+    is_taking: bool,
+    next_served: usize,
+    served: Vec<usize>,
+    incoming: VecDeque<(usize, u64, Option<u64>)>,
+    upstreams: Upstreams,
+    conns: BTreeMap<UpstreamId, usize>,
+    order: Vec<u64>,
+    first_at: Option<Time>,
+    done_at: Option<Time>,
+    is_gone: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Told(usize, Vec<u32>, bool),
+    Connected(usize, UpstreamId, usize),
+    Asked(usize, Vec<u64>),
+    Holds(usize, Vec<(u64, u64)>),
+    Sent(usize, u64, Option<u64>),
+    Taken(usize, u64, Option<u64>),
+    Arrived(usize, u64, Option<u64>),
+    Ended(usize),
+    Lost(usize, usize, bool, bool),
+    Lacks(usize, Vec<(u64, u64)>),
+    Tick(usize),
+    Resumes(usize),
+    Dies(usize),
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// When each receiver had its first group, and all.
+    pub(crate) first: Vec<Option<Time>>,
+    pub(crate) done: Vec<Option<Time>>,
+    /// Those that the source takes for keeping back what they are given.
+    pub(crate) keepers: Vec<u32>,
+    /// How many objects the source has sent.
+    pub(crate) objects: f64,
+    /// The receivers that others have named, and for what.
+    pub(crate) named: BTreeMap<usize, BTreeSet<&'static str>>,
+    /// Groups that came to one that had them.
+    pub(crate) twice: u64,
+    pub(crate) lacking: u64,
+    pub(crate) wrong: u64,
+}
+
+impl Outcome {
+    /// When the last of these was done.
+    pub(crate) fn last(&self, of: impl IntoIterator<Item = usize>) -> f64 {
+        let done =
+            of.into_iter().map(|at| self.done[at].unwrap_or_else(|| panic!("receiver {at} is not done")));
+        Duration(done.max().expect("there is one").0).as_secs_f64()
+    }
+}
+
+pub(crate) struct World {
+    now: Time,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    number: u64,
+    groups: u64,
+    nodes: Vec<Node>,
+    conns: Vec<Conn>,
+    mesh: Mesh,
+    seeding: Seeding,
+    twice: u64,
+    lacking: u64,
+    wrong: u64,
+    named: BTreeMap<usize, BTreeSet<&'static str>>,
+}
+
+fn name_of(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Unreachable => "unreachable",
+        Fault::Ended => "ended",
+        Fault::Stalled => "stalled",
+        Fault::NeverGave => "never gave",
+        Fault::WrongBytes => "wrong bytes",
+        Fault::Foreign => "foreign",
+    }
+}
+
+impl World {
+    /// A source with this rate up, and receivers that want so many groups.
+    pub(crate) fn new(seed: u64, groups: u64, up: u64, receivers: &[Host]) -> Self {
+        let source = Host { up, down: up, mood: Mood::Honest };
+        let all = std::iter::once(&source).chain(receivers);
+        let node = |(at, host): (usize, &Host)| Node {
+            host: *host,
+            is_sending: false,
+            is_taking: false,
+            next_served: 0,
+            served: Vec::new(),
+            incoming: VecDeque::new(),
+            upstreams: Upstreams::new(UpstreamsConfig {
+                groups,
+                group_len: GROUP_LEN as u32,
+                seed: seed ^ at as u64,
+            }),
+            conns: BTreeMap::new(),
+            order: Vec::new(),
+            first_at: None,
+            done_at: None,
+            is_gone: false,
+        };
+        let mut seeding = Seeding::new(groups);
+        (0..groups).for_each(|group| seeding.make_ready(group));
+        let mut world = World {
+            now: Time::ZERO,
+            events: BinaryHeap::new(),
+            number: 0,
+            groups,
+            nodes: all.enumerate().map(node).collect(),
+            conns: Vec::new(),
+            mesh: Mesh::new(seed),
+            seeding,
+            twice: 0,
+            lacking: 0,
+            wrong: 0,
+            named: BTreeMap::new(),
+        };
+        let told = world.mesh.join((1..world.nodes.len()).map(|at| PeerId(at as u32)));
+        world.tell(told);
+        for at in 1..world.nodes.len() {
+            world.after(TICK, Event::Tick(at));
+            match world.nodes[at].host.mood {
+                Mood::Stops(_, until) => world.at(until, Event::Resumes(at)),
+                Mood::Dies(when) => world.at(when, Event::Dies(at)),
+                _ => {}
+            }
+        }
+        world
+    }
+
+    fn at(&mut self, time: Time, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((time, self.number, event)));
+    }
+
+    fn after(&mut self, span: Duration, event: Event) {
+        self.at(self.now + span, event);
+    }
+
+    fn tell(&mut self, told: impl IntoIterator<Item = Candidates>) {
+        for Candidates { peer, from, takes } in told {
+            let from = from.into_iter().map(|peer| peer.0).collect();
+            self.after(LATENCY, Event::Told(peer.0 as usize, from, takes));
+        }
+    }
+
+    /// Runs until all that can be done are, or this time is over.
+    pub(crate) fn run(mut self, until: Time) -> Outcome {
+        let counts = |node: &Node| matches!(node.host.mood, Mood::Honest | Mood::Stops(..));
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            assert!(now >= self.now, "time goes back");
+            self.now = now;
+            if now > until || self.nodes[1..].iter().all(|node| !counts(node) || node.done_at.is_some()) {
+                break;
+            }
+            self.happen(event);
+            if self.number.is_multiple_of(1_024) {
+                self.mesh.check();
+                self.seeding.check();
+            }
+        }
+        Outcome {
+            first: self.nodes.iter().map(|node| node.first_at).collect(),
+            done: self.nodes.iter().map(|node| node.done_at).collect(),
+            keepers: self.seeding.keepers().map(|peer| peer.0).collect(),
+            objects: self.seeding.given() as f64 / self.groups as f64,
+            named: self.named,
+            twice: self.twice,
+            lacking: self.lacking,
+            wrong: self.wrong,
+        }
+    }
+
+    fn stands_still(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        let stops =
+            matches!(node.host.mood, Mood::Stops(from, until) if self.now >= from && self.now < until);
+        node.is_gone || stops
+    }
+
+    /// Which receiver hears of an event, and until when it stands still.
+    fn sleeper(&self, event: &Event) -> Option<Time> {
+        let at = match event {
+            Event::Told(at, ..) | Event::Connected(at, ..) => *at,
+            Event::Holds(conn, _) | Event::Arrived(conn, ..) | Event::Ended(conn) => self.conns[*conn].client,
+            Event::Asked(conn, _) => self.conns[*conn].server,
+            _ => return None,
+        };
+        match self.nodes[at].host.mood {
+            Mood::Stops(from, until) if self.now >= from && self.now < until => Some(until),
+            _ => None,
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        if let Some(until) = self.sleeper(&event) {
+            return self.at(until, event);
+        }
+        match event {
+            Event::Told(at, from, takes) => {
+                let candidate = |peer: usize| Candidate {
+                    address: [10, 0, (peer >> 8) as u8, peer as u8],
+                    port: 7,
+                    name: None,
+                    is_source: peer == SOURCE,
+                };
+                let members = from.into_iter().map(|peer| candidate(peer as usize));
+                let all: Vec<Candidate> = members.chain(takes.then(|| candidate(SOURCE))).collect();
+                self.hear(at, Input::Candidates(&all));
+            }
+            Event::Connected(client, id, server) => self.connect(client, id, server),
+            Event::Asked(conn, groups) => {
+                let Conn { server, is_open, .. } = self.conns[conn];
+                let boasts = self.nodes[server].host.mood == Mood::Boasts;
+                if is_open && !boasts {
+                    let order = &self.nodes[server].order;
+                    let asked = self.conns[conn].requests.ask(&groups, |group| order.contains(&group));
+                    asked.expect("an honest receiver asks for what it was told of, once");
+                    self.send(server);
+                }
+            }
+            Event::Holds(conn, ranges) => {
+                let Conn { client, id, is_open, .. } = self.conns[conn];
+                let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(start, end)| start..end).collect();
+                if is_open {
+                    self.hear(client, Input::Has(id, &ranges));
+                }
+            }
+            Event::Sent(conn, bytes, whole) => self.sent(conn, bytes, whole),
+            Event::Taken(conn, bytes, whole) => self.taken(conn, bytes, whole),
+            Event::Arrived(conn, bytes, whole) => self.arrive(conn, bytes, whole),
+            Event::Ended(conn) => {
+                let Conn { client, id, .. } = self.conns[conn];
+                if self.nodes[client].conns.get(&id) == Some(&conn) {
+                    self.hear(client, Input::Closed(id, Fault::Ended));
+                }
+            }
+            Event::Lost(at, other, is_source, for_good) => self.lost(at, other, is_source, for_good),
+            Event::Lacks(at, ranges) => self.lacks(at, ranges),
+            Event::Tick(at) => {
+                if !self.stands_still(at) {
+                    self.hear(at, Input::Tick);
+                }
+                // A group that was given again a while ago may be given once more.
+                self.send(SOURCE);
+                if self.nodes[at].done_at.is_none() && !self.nodes[at].is_gone {
+                    self.after(TICK, Event::Tick(at));
+                }
+            }
+            Event::Resumes(at) => {
+                self.take(at);
+                self.send(at);
+            }
+            Event::Dies(at) => self.die(at),
+        }
+    }
+
+    fn sent(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
+        let Conn { server, client, .. } = self.conns[conn];
+        self.nodes[server].is_sending = false;
+        self.nodes[client].incoming.push_back((conn, bytes, whole));
+        self.take(client);
+        self.send(server);
+    }
+
+    fn taken(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
+        let Conn { server, client, .. } = self.conns[conn];
+        self.nodes[client].is_taking = false;
+        self.conns[conn].in_flight -= bytes;
+        self.after(LATENCY, Event::Arrived(conn, bytes, whole));
+        self.take(client);
+        self.send(server);
+    }
+
+    /// The source hears that a candidate was of no use.
+    fn lost(&mut self, at: usize, other: usize, is_source: bool, for_good: bool) {
+        let (by, about) = (PeerId(at as u32), PeerId(other as u32));
+        if for_good {
+            self.seeding.complain(by, about);
+        }
+        if !is_source && let Some(told) = self.mesh.lose(by, about, for_good) {
+            self.tell([told]);
+        }
+    }
+
+    /// The source hears what a receiver lacks.
+    fn lacks(&mut self, at: usize, ranges: Vec<(u64, u64)>) {
+        let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(start, end)| start..end).collect();
+        self.seeding.lack(self.now, PeerId(at as u32), &ranges);
+        let told = self.mesh.let_take(PeerId(at as u32));
+        self.tell(told);
+        self.send(SOURCE);
+    }
+
+    fn connect(&mut self, client: usize, id: UpstreamId, server: usize) {
+        if self.nodes[client].is_gone {
+            return;
+        }
+        let conn = self.conns.len();
+        let may = !self.nodes[server].is_gone
+            && (server != SOURCE || self.seeding.come(PeerId(client as u32), RangeSet::new()));
+        if !may {
+            return self.hear(client, Input::Closed(id, Fault::Unreachable));
+        }
+        self.conns.push(Conn {
+            server,
+            client,
+            id,
+            requests: Requests::new(self.groups),
+            out: VecDeque::new(),
+            in_flight: 0,
+            is_open: true,
+        });
+        self.nodes[server].served.push(conn);
+        self.nodes[client].conns.insert(id, conn);
+        self.hear(client, Input::Opened(id));
+        self.tell_news(conn);
+        self.send(server);
+    }
+
+    /// Says what a server has that its client was not told of.
+    fn tell_news(&mut self, conn: usize) {
+        let server = self.conns[conn].server;
+        if server == SOURCE || !self.conns[conn].is_open {
+            return;
+        }
+        if self.nodes[server].host.mood == Mood::Boasts {
+            let all = vec![(0, self.groups)];
+            return self.after(LATENCY, Event::Holds(conn, all));
+        }
+        let news = self.conns[conn].requests.news(&self.nodes[server].order);
+        if !news.is_empty() {
+            let ranges = news.into_iter().map(|range| (range.start, range.end)).collect();
+            self.after(LATENCY, Event::Holds(conn, ranges));
+        }
+    }
+
+    /// Sends the next piece, if the path up is free and one of those that are served has room.
+    fn send(&mut self, at: usize) {
+        if self.nodes[at].is_sending || self.stands_still(at) {
+            return;
+        }
+        let served = self.nodes[at].served.len();
+        for step in 0..served {
+            let turn = (self.nodes[at].next_served + step) % served;
+            let number = self.nodes[at].served[turn];
+            let conn = &mut self.conns[number];
+            if !conn.is_open || conn.in_flight + PIECE_LEN > WINDOW_LEN {
+                continue;
+            }
+            if conn.out.is_empty() {
+                let next = match at {
+                    SOURCE => self.seeding.take(self.now, PeerId(conn.client as u32)),
+                    _ => conn.requests.take(),
+                };
+                conn.out.extend(next.map(|group| (group, GROUP_LEN)));
+            }
+            let Some((group, left)) = conn.out.front_mut() else { continue };
+            let bytes = PIECE_LEN.min(*left);
+            *left -= bytes;
+            let whole = (*left == 0).then_some(*group);
+            if whole.is_some() {
+                conn.out.pop_front();
+            }
+            conn.in_flight += bytes;
+            let node = &mut self.nodes[at];
+            // A group goes out as a whole where its connection has room.
+            (node.is_sending, node.next_served) = (true, turn + usize::from(whole.is_some()));
+            let took = Duration(bytes * 1_000_000_000 / node.host.up);
+            return self.after(took, Event::Sent(number, bytes, whole));
+        }
+    }
+
+    /// Takes the next piece out of the path down.
+    fn take(&mut self, at: usize) {
+        if self.nodes[at].is_taking || self.stands_still(at) {
+            return;
+        }
+        let node = &mut self.nodes[at];
+        let Some((conn, bytes, whole)) = node.incoming.pop_front() else { return };
+        node.is_taking = true;
+        let took = Duration(bytes * 1_000_000_000 / node.host.down);
+        self.after(took, Event::Taken(conn, bytes, whole));
+    }
+
+    fn arrive(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
+        let Conn { server, client, id, is_open, .. } = self.conns[conn];
+        if !is_open || self.nodes[client].is_gone {
+            return;
+        }
+        self.hear(client, Input::Heard(id, bytes));
+        let Some(group) = whole else { return };
+        self.hear(client, Input::Came(id, group));
+        if self.nodes[server].host.mood == Mood::Spoils {
+            self.wrong += 1;
+            return self.hear(client, Input::Wrong(id, group));
+        }
+        if self.nodes[client].order.contains(&group) {
+            self.twice += 1;
+            return;
+        }
+        let now = self.now;
+        let node = &mut self.nodes[client];
+        node.order.push(group);
+        node.first_at.get_or_insert(now);
+        if node.order.len() as u64 == self.groups {
+            node.done_at = Some(now);
+        }
+        self.hear(client, Input::Verified(group));
+        for conn in self.nodes[client].served.clone() {
+            self.tell_news(conn);
+        }
+    }
+
+    fn die(&mut self, at: usize) {
+        self.nodes[at].is_gone = true;
+        for conn in 0..self.conns.len() {
+            let Conn { server, client, is_open, .. } = self.conns[conn];
+            if is_open && (server == at || client == at) {
+                self.conns[conn].is_open = false;
+                self.after(LATENCY, Event::Ended(conn));
+            }
+        }
+        self.seeding.forget(PeerId(at as u32));
+        let told = self.mesh.leave(PeerId(at as u32));
+        self.tell(told);
+    }
+
+    /// A receiver hears something, and does what follows.
+    fn hear(&mut self, at: usize, input: Input<'_>) {
+        if self.nodes[at].is_gone {
+            return;
+        }
+        self.nodes[at].upstreams.handle(self.now, input);
+        while let Some(output) = self.nodes[at].upstreams.poll() {
+            match output {
+                Output::Open(id, candidate) => {
+                    let server = usize::from(candidate.address[2]) << 8 | usize::from(candidate.address[3]);
+                    let server = if candidate.is_source { SOURCE } else { server };
+                    self.after(LATENCY * 2, Event::Connected(at, id, server));
+                }
+                Output::Ask(id, groups) => {
+                    let conn = self.nodes[at].conns[&id];
+                    self.after(LATENCY, Event::Asked(conn, groups));
+                }
+                Output::Close(id) => {
+                    let Some(conn) = self.nodes[at].conns.remove(&id) else { continue };
+                    self.conns[conn].is_open = false;
+                    if self.conns[conn].server == SOURCE {
+                        self.seeding.leave(PeerId(at as u32));
+                    }
+                }
+                Output::Lost(candidate, fault) => {
+                    let other = usize::from(candidate.address[2]) << 8 | usize::from(candidate.address[3]);
+                    self.named.entry(other).or_default().insert(name_of(fault));
+                    let for_good = fault.is_for_good();
+                    self.after(LATENCY, Event::Lost(at, other, candidate.is_source, for_good));
+                }
+                Output::Lacks(ranges) => {
+                    self.lacking += 1;
+                    let ranges = ranges.into_iter().map(|range| (range.start, range.end)).collect();
+                    self.after(LATENCY, Event::Lacks(at, ranges));
+                }
+                Output::Alone => panic!("receiver {at} is left alone"),
+            }
+        }
+    }
+}
