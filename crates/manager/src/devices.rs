@@ -72,7 +72,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What one device is to change: first what goes, then what comes.
+/// What one device is to change: first what goes, then what comes. Where it is nothing at all, the device says how its ports are.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
     /// What it need not keep any more.
@@ -127,6 +127,8 @@ pub(crate) enum News {
         /// Whether it can be reached.
         up: bool,
     },
+    /// The switches of some racks have said how their ports are, or do not answer.
+    Looked(Look),
     /// Links between forwarders have changed.
     Links {
         /// What forwarders said, in that order.
@@ -134,6 +136,15 @@ pub(crate) enum News {
         /// When the first of it was heard.
         heard: Instant,
     },
+}
+
+/// A look at the ports of some racks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Look {
+    /// For which network, by its place among those that draw conclusions.
+    pub(crate) network: usize,
+    /// Which of its looks.
+    pub(crate) number: u64,
 }
 
 /// A fibre of a rack, by its place in the settings.
@@ -238,6 +249,19 @@ impl Devices {
             if let Some(plan) = plan {
                 let _ = news.send(News::SetUp { plan, result, steps }).await;
             }
+        });
+    }
+
+    /// Has the switches of these racks say how their ports are; [`News::Looked`] comes behind what they say.
+    pub(crate) fn look(&self, racks: impl IntoIterator<Item = u32>, look: Look) {
+        let asked: Vec<_> =
+            racks.into_iter().map(|rack| self.ask(DeviceId::Tor(rack), Change::default())).collect();
+        let news = self.news.clone();
+        tokio::spawn(async move {
+            // One that does not answer says nothing.
+            join_all(asked.into_iter().flatten()).await;
+            // The core may be ending.
+            let _ = news.send(News::Looked(look)).await;
         });
     }
 

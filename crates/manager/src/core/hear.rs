@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::obey::Message;
-use crate::devices::{DeviceId, Devices, News, SetUpError, Step};
+use crate::devices::{DeviceId, Devices, Look, News, SetUpError, Step};
 use crate::fabrics::{Health, Verdict, lit_racks};
 use polycast_api::manager as api;
 use polycast_planning::{DeviceCommand, PlanId};
@@ -52,6 +52,15 @@ impl Networks {
         self.devices.ids().map(of).collect()
     }
 
+    /// Asks the switches of racks whose ports have to be known before anything is concluded.
+    fn ask(&mut self, now: Instant) {
+        for (network, health) in self.health.iter_mut().enumerate() {
+            if let Some((number, racks)) = health.question(now) {
+                self.devices.look(racks, Look { network, number });
+            }
+        }
+    }
+
     fn verdicts(&mut self, ask: impl FnMut(&mut Box<dyn Health>) -> Verdict) -> Vec<Verdict> {
         self.health.iter_mut().map(ask).collect()
     }
@@ -64,6 +73,7 @@ impl Inner {
         if self.networks.next_look().is_some_and(|at| at <= now) {
             let verdicts = self.networks.verdicts(|health| health.look(now));
             self.judge(verdicts, now);
+            self.networks.ask(now);
         }
     }
 
@@ -105,6 +115,11 @@ impl Inner {
                 }
                 let verdicts = self.networks.verdicts(|health| health.switch(now, rack, up));
                 self.judge(verdicts, now);
+            }
+            News::Looked(Look { network, number }) => {
+                let health = self.networks.health.get_mut(network).expect("a network has asked");
+                let verdict = health.answered(now, number);
+                self.judge(vec![verdict], now);
             }
             News::Links { words, heard } => {
                 let verdicts = self.networks.verdicts(|health| health.links(&words));

@@ -15,7 +15,7 @@
 use super::switch_door::SwitchDoor;
 use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES};
 use polycast_net::devices::openflow::{
-    Action, Change as Verb, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message,
+    Action, Change as Verb, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message, Port,
     PortChange, PortEvent, Switch, SwitchOptions, port,
 };
 use polycast_planning::{DeviceCommand, HostId, RackPort};
@@ -251,10 +251,7 @@ impl Task {
         let messages = self.everything();
         switch.send(messages).await?;
         let ports = switch.ports().await?;
-        for (number, fibre) in self.fibres() {
-            let port = ports.iter().find(|port| port.number == number);
-            self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled)).await;
-        }
+        self.tell_all(&ports).await;
         let dpid = format!("{:#x}", switch.datapath_id());
         tracing::debug!(rack = self.rack, dpid, "connected to a rack's switch");
         self.sweep_at = self.sweep_at.or_else(|| Some(Instant::now() + self.sweep_after));
@@ -323,7 +320,22 @@ impl Task {
         }
     }
 
+    /// Asks the switch how its ports are. Twice: one that has stood still may answer the first time before it has looked itself.
+    async fn look(&mut self) -> Result<(), DeviceError> {
+        for _ in 0..2 {
+            let Some(switch) = self.connected.switch.clone() else {
+                return Err(DeviceError::Broken("connect again".into()));
+            };
+            let ports = switch.ports().await?;
+            self.tell_all(&ports).await;
+        }
+        Ok(())
+    }
+
     async fn perform(&mut self, change: &Change) -> Result<(), DeviceError> {
+        if *change == Change::default() {
+            return self.look().await;
+        }
         let mut messages = Vec::new();
         if self.ports.one_table {
             messages = self.exchange(change)?;
@@ -353,6 +365,14 @@ impl Task {
         if let Some((_, fibre)) = self.fibres().find(|(number, _)| *number == port.number) {
             let up = event.change != PortChange::Deleted && !port.link_down && !port.disabled;
             self.tell(fibre, up).await;
+        }
+    }
+
+    /// Tells of all fibres that have changed.
+    async fn tell_all(&mut self, ports: &[Port]) {
+        for (number, fibre) in self.fibres() {
+            let port = ports.iter().find(|port| port.number == number);
+            self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled)).await;
         }
     }
 

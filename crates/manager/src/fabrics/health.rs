@@ -11,8 +11,8 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A rack that alone misses the light of another one is at fault after this long: its neighbours at the same splitter may only
-/// not have said yet that they miss it too.
+/// A rack misses the light of another one, and no neighbour at the same splitter has said for so long that it does, too: then the neighbours are asked.
+/// Ports notice within a few milliseconds of each other that they are dark.
 const SUSPECTED_FOR: Duration = Duration::from_millis(30);
 
 /// What has changed in a network.
@@ -81,6 +81,16 @@ pub(crate) trait Health: Send + std::fmt::Debug {
         Verdict::default()
     }
 
+    /// Racks whose switches are to be asked how their ports are, and the number of that question.
+    fn question(&mut self, _now: Instant) -> Option<(u64, BTreeSet<u32>)> {
+        None
+    }
+
+    /// The racks of this question have said how their ports are, or do not answer.
+    fn answered(&mut self, _now: Instant, _question: u64) -> Verdict {
+        Verdict::default()
+    }
+
     /// When to look again though nothing is said.
     fn next_look(&self) -> Option<Instant> {
         None
@@ -93,8 +103,8 @@ pub(crate) trait Health: Send + std::fmt::Debug {
 }
 
 /// Relays of a Shufflecast, by their splitters. A rack without light into its splitter relays no more and cannot be a source;
-/// nor does one that misses the light of a splitter which works, unless another rack turns out to miss it too. A rack that stands for
-/// several logical ToRs is each of them.
+/// nor does one that alone misses the light of a splitter. The other racks at that splitter are asked before: a manager, or a switch, that stood still
+/// for a moment has not heard yet that they miss it, too. A rack that stands for several logical ToRs is each of them.
 #[derive(Debug)]
 pub(super) struct OfRelays {
     wiring: Wiring,
@@ -103,16 +113,27 @@ pub(super) struct OfRelays {
     /// Logical ToR, and the splitter whose light it misses.
     dark_in: BTreeSet<(u32, u32)>,
     silent: BTreeSet<u32>,
-    /// Logical ToRs that miss the light of a splitter that seems to work, and since when.
-    suspects: BTreeMap<u32, Instant>,
+    /// Logical ToRs that miss the light of a splitter that seems to work.
+    suspects: BTreeMap<u32, Suspect>,
+    questions: u64,
     failed: BTreeSet<u32>,
+}
+
+/// A logical ToR that misses light which others may have.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    since: Instant,
+    /// The question to the others at the splitter.
+    asked: Option<u64>,
+    /// They have answered, and do not miss it.
+    is_alone: bool,
 }
 
 impl OfRelays {
     /// With what the light means at each rack.
     pub(super) fn new(wiring: Wiring, light: Vec<Light>) -> Self {
         let (dark_out, dark_in, silent, failed) = Default::default();
-        OfRelays { wiring, light, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
+        OfRelays { wiring, light, dark_out, dark_in, silent, suspects: BTreeMap::new(), questions: 0, failed }
     }
 
     fn conclude(&mut self, now: Instant) -> Verdict {
@@ -128,9 +149,9 @@ impl OfRelays {
         let misses: BTreeSet<u32> = misses.map(|(logical, _)| *logical).collect();
         self.suspects.retain(|logical, _| misses.contains(logical));
         for logical in misses {
-            self.suspects.entry(logical).or_insert(now);
+            self.suspects.entry(logical).or_insert(Suspect { since: now, asked: None, is_alone: false });
         }
-        let known = self.suspects.iter().filter(|(_, since)| now.duration_since(**since) >= SUSPECTED_FOR);
+        let known = self.suspects.iter().filter(|(_, suspect)| suspect.is_alone);
         failed.extend(known.map(|(logical, _)| *logical));
         let part = |splitter: &u32| Failure::Part(Shufflecast::part(*splitter));
         let verdict = Verdict {
@@ -209,13 +230,40 @@ impl Health for OfRelays {
         self.conclude(now)
     }
 
-    fn next_look(&self) -> Option<Instant> {
-        let open = self.suspects.iter().filter(|(rack, _)| !self.failed.contains(rack));
-        open.map(|(_, since)| *since + SUSPECTED_FOR).min()
+    fn question(&mut self, now: Instant) -> Option<(u64, BTreeSet<u32>)> {
+        let is_due =
+            |suspect: &Suspect| suspect.asked.is_none() && now.duration_since(suspect.since) >= SUSPECTED_FOR;
+        let due: BTreeSet<u32> = self
+            .suspects
+            .iter()
+            .filter(|(_, suspect)| is_due(suspect))
+            .map(|(logical, _)| *logical)
+            .collect();
+        if due.is_empty() {
+            return None;
+        }
+        self.questions += 1;
+        let network = self.wiring.logical();
+        let missed = self.dark_in.iter().filter(|(logical, _)| due.contains(logical));
+        let racks =
+            missed.flat_map(|(_, parent)| network.children(*parent)).map(|child| self.wiring.physical(child));
+        let racks = racks.collect();
+        for logical in due {
+            self.suspects.get_mut(&logical).expect("it is one of them").asked = Some(self.questions);
+        }
+        Some((self.questions, racks))
     }
 
-    fn look(&mut self, now: Instant) -> Verdict {
+    fn answered(&mut self, now: Instant, question: u64) -> Verdict {
+        for suspect in self.suspects.values_mut().filter(|suspect| suspect.asked == Some(question)) {
+            suspect.is_alone = true;
+        }
         self.conclude(now)
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let open = self.suspects.values().filter(|suspect| suspect.asked.is_none());
+        open.map(|suspect| suspect.since + SUSPECTED_FOR).min()
     }
 }
 
@@ -405,21 +453,37 @@ mod tests {
         let verdict = health.fibre(soon, children[0], Fibre::In(partition), true);
         assert_eq!((verdict.failed, verdict.repaired), (vec![], parts(&[5])));
         assert_eq!(health.fibre(soon, children[1], Fibre::In(partition), true), Verdict::default());
-        assert_eq!(health.look(soon + SUSPECTED_FOR), Verdict::default());
+        assert_eq!(health.question(soon + SUSPECTED_FOR), None, "none is suspected any more");
     }
 
     #[test]
-    fn who_alone_misses_a_light_fails_a_moment_later() {
+    fn a_rack_that_alone_misses_a_light_fails_when_the_others_have_been_asked() {
         let (mut health, now) = (relays(), Instant::now());
         let (children, partition) = children(5);
         assert_eq!(health.fibre(now, children[0], Fibre::In(partition), false), Verdict::default());
         let due = health.next_look().unwrap();
-        assert_eq!(due, now + SUSPECTED_FOR);
-        assert_eq!(health.look(due).failed, parts(&[children[0]]));
-        assert_eq!((health.next_look(), health.look(due).failed), (None, vec![]), "that is said once");
+        assert_eq!((due, health.question(now)), (now + SUSPECTED_FOR, None));
+        assert_eq!(health.question(due), Some((1, children.iter().copied().collect())));
+        assert_eq!((health.question(due), health.next_look()), (None, None), "they are asked once");
+        assert_eq!(health.answered(due, 0), Verdict::default(), "that was another question");
+        assert_eq!(health.answered(due, 1).failed, parts(&[children[0]]));
+        assert_eq!(health.answered(due, 1).failed, [], "that is said once");
         assert_eq!(
             health.fibre(due, children[0], Fibre::In(partition), true).repaired,
             parts(&[children[0]])
         );
+    }
+
+    /// However late a rack says that it misses a light, another one is not blamed for that: it was asked before.
+    #[test]
+    fn a_rack_is_not_blamed_before_the_others_have_answered() {
+        let (mut health, now) = (relays(), Instant::now());
+        let (children, partition) = children(5);
+        assert_eq!(health.fibre(now, children[0], Fibre::In(partition), false), Verdict::default());
+        let late = now + SUSPECTED_FOR * 100;
+        assert!(health.question(late).is_some());
+        // What it says of its ports comes before that it has answered.
+        assert_eq!(health.fibre(late, children[1], Fibre::In(partition), false).failed, parts(&[5]));
+        assert_eq!(health.answered(late, 1), Verdict::default());
     }
 }
