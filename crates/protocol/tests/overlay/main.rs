@@ -4,6 +4,7 @@
 mod world;
 
 use polycast_types::{Duration, Time};
+use std::collections::BTreeSet;
 use world::{GROUP_LEN, Host, Mood, Outcome, World};
 
 /// A gigabit a second.
@@ -126,4 +127,34 @@ fn a_thousand_have_their_first_group_after_a_few_trips() {
     println!("  the last one has its first group after {groups:.1} times what a group takes");
     assert!(groups <= 60.0, "{groups:.1} times what a group takes, and not a thousand times");
     println!("  all after {:.3} of the ideal time", outcome.last(1..=receivers) / ideal(64));
+}
+
+/// Prints what many receivers take, of which some are slow or die: one line a case, in times of what one path takes for the object.
+#[test]
+#[ignore = "takes minutes, and prints a table: run it with --ignored --nocapture"]
+fn many_receivers_in_a_table() {
+    println!(
+        "receivers | a hundredth slow and dying | p50 | p99 | last | objects of the source | lacks told"
+    );
+    for receivers in [8, 100, 1_000] {
+        for faulty in BTreeSet::from([0, receivers / 100]) {
+            let slow = Host { up: GIGABIT / 10, down: GIGABIT / 10, mood: Mood::Honest };
+            let dies = Host { mood: Mood::Dies(at_s(ideal(GROUPS) / 2.0)), ..HONEST };
+            let mut hosts = vec![HONEST; receivers];
+            hosts[..faulty].fill(slow);
+            hosts[faulty..2 * faulty].fill(dies);
+            let outcome = World::new(7, GROUPS, GIGABIT, &hosts).run(at_s(120.0));
+            let honest = 2 * faulty + 1..=receivers;
+            let mut done: Vec<f64> = honest.map(|at| outcome.last([at]) / ideal(GROUPS)).collect();
+            done.sort_unstable_by(f64::total_cmp);
+            let part = |hundredths: usize| done[(done.len() - 1) * hundredths / 100];
+            let (objects, lacking) = (outcome.objects, outcome.lacking);
+            println!(
+                "{receivers} | {faulty} each | {:.3} | {:.3} | {:.3} | {objects:.3} | {lacking}",
+                part(50),
+                part(99),
+                part(100)
+            );
+        }
+    }
 }
