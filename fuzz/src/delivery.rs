@@ -112,7 +112,7 @@ pub fn overlay_upstreams(bytes: &[u8]) {
             UpstreamsOutput::Lacks(ranges) => {
                 assert!(ranges.iter().all(|range| !range.is_empty() && range.end <= GROUPS), "{ranges:?}");
             }
-            UpstreamsOutput::Lost(..) | UpstreamsOutput::Alone => {}
+            UpstreamsOutput::Lost(..) => {}
         };
         drain(&mut machine, Upstreams::poll, judge);
         assert!(machine.deadline(now).is_none_or(|at| at > now));

@@ -1,5 +1,5 @@
 //! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by push and
-//! pull, objects that are written to meanwhile, deliveries over several paths, managers with agents, streams of messages, the
+//! pull and overlays, objects that are written to meanwhile, deliveries over several paths, managers with agents, streams of messages, the
 //! controllers of racks and their feedback.
 //!
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
@@ -17,6 +17,7 @@ mod feedback;
 mod manager;
 mod messages;
 mod objects;
+mod overlay;
 mod pull;
 mod push;
 mod racks;
@@ -148,6 +149,12 @@ pub enum Plant {
     KeepPath,
     /// What changes between two carriers of a delivery is told to neither.
     ForgetChanges,
+    /// The source does not hear what a member of its overlay lacks.
+    DropLacks,
+    /// Members of an overlay do not hear of others than their first candidates.
+    DropCandidates,
+    /// A member of an overlay takes groups without a look at their hashes.
+    SkipHash,
 }
 
 /// What a seed has shown.
@@ -177,9 +184,11 @@ const PULL: Range<u64> = 8..11;
 const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
-/// Some of these are about an object that is written to while it is sent, and some about a delivery over several paths.
+/// Some of these are about an object that is written to while it is sent, and some about a delivery over several paths,
+/// or about an overlay.
 const CHANGED: u64 = 17;
-const DELIVERIES: Range<u64> = 0..5;
+const DELIVERIES: Range<u64> = 0..4;
+const OVERLAYS: Range<u64> = 4..8;
 
 /// The command that runs a seed alone.
 #[must_use]
@@ -203,6 +212,7 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         // They are short, and few are enough.
         CHANGED if seed % 10 == 8 => changed::run(seed, &mut random, plant),
         CHANGED if DELIVERIES.contains(&(seed % 10)) => deliveries::run(seed, &mut random, plant),
+        CHANGED if OVERLAYS.contains(&(seed % 10)) => overlay::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant, None),
     }
 }

@@ -35,8 +35,10 @@ struct Member {
     from: Vec<PeerId>,
     /// How many fetch from it.
     fed: usize,
-    /// Those that it has lost: it gets none of them again.
+    /// Those that it has lost for good: it gets none of them again.
     lost: BTreeSet<PeerId>,
+    /// Those that were of no use to it once: it gets them again where there is no other.
+    tried: BTreeSet<PeerId>,
 }
 
 /// The members and their candidates.
@@ -109,6 +111,7 @@ impl Mesh {
         let mut changed: BTreeSet<PeerId> = BTreeSet::new();
         for (id, other) in &mut self.members {
             other.lost.remove(&peer);
+            other.tried.remove(&peer);
             if let Some(at) = other.from.iter().position(|from| *from == peer) {
                 other.from.remove(at);
                 changed.insert(*id);
@@ -127,13 +130,10 @@ impl Mesh {
         let member = self.members.get_mut(&peer)?;
         let at = member.from.iter().position(|from| *from == candidate)?;
         member.from.remove(at);
-        let is_new = member.lost.insert(candidate);
+        let lost = if for_good { &mut member.lost } else { &mut member.tried };
+        lost.insert(candidate);
         self.members.get_mut(&candidate).expect("a candidate is a member").fed -= 1;
         self.fill(peer);
-        if !for_good && is_new {
-            self.members.get_mut(&peer).expect("looked up above").lost.remove(&candidate);
-            self.fill(peer);
-        }
         Some(self.told(peer))
     }
 
@@ -199,13 +199,15 @@ impl Mesh {
             self.draws += 1;
             drawn.push(self.ring[(mix(self.seed, u64::from(peer.0), self.draws) % len) as usize]);
         }
-        let best = |from: &[PeerId]| {
+        let tried = &self.members[&peer].tried;
+        let best = |from: &[PeerId], again: bool| {
             let new = from.iter().copied().filter(|other| self.may_link(peer, *other));
-            new.min_by_key(|other| {
+            let order = |other: &PeerId| {
                 (self.members[other].fed, mix(self.seed, u64::from(peer.0), u64::from(other.0)))
-            })
+            };
+            new.filter(|other| again || !tried.contains(other)).min_by_key(order)
         };
-        best(&drawn).or_else(|| best(&self.ring))
+        best(&drawn, false).or_else(|| best(&self.ring, false)).or_else(|| best(&self.ring, true))
     }
 
     /// Chooses members that take until there are as many as there may be: those farthest from the others in the ring.

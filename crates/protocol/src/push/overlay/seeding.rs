@@ -6,7 +6,7 @@
 //! keeps it back. One that has kept several back gets no more of those that none else has.
 
 use super::super::sender::PeerId;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,6 +25,11 @@ const LACKED_BY: usize = 2;
 const PASSED_ON_AFTER: u64 = 4;
 /// Of a message so many groups are looked at for those that keep them back: a member can say that it lacks millions.
 const BLAMED_MAX: usize = 64;
+/// A group is on its way for so many times what its taker takes for one, and for so long at least and at most: until then it lacks nowhere.
+const ON_ITS_WAY_TIMES: u64 = 4;
+const ON_ITS_WAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// So many groups are remembered as given lately: those of 10 s at 100 Gbit/s are half of them.
+const LATELY_MAX: usize = 1 << 20;
 /// Stands for no place in the table of those that were given groups.
 const NONE: u8 = 0;
 
@@ -88,6 +93,8 @@ pub struct Seeding {
     lacking: BTreeMap<PeerId, Lacking>,
     /// When groups were given again lately.
     again: BTreeMap<u64, Time>,
+    /// Groups that may be on their way to those that take, in the order in which they were given.
+    lately: VecDeque<(Time, u64)>,
     given: u64,
 }
 
@@ -103,6 +110,7 @@ impl Seeding {
             takers: BTreeMap::new(),
             lacking: BTreeMap::new(),
             again: BTreeMap::new(),
+            lately: VecDeque::new(),
             given: 0,
         }
     }
@@ -148,10 +156,30 @@ impl Seeding {
         for range in self.fresh.iter().chain(self.unready.iter()) {
             groups.remove(range);
         }
+        for group in self.on_their_way(now) {
+            groups.remove(group..group + 1);
+        }
         self.blame(peer, &groups);
         let all = self.groups;
         let lacking = self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all });
         lacking.groups = groups;
+    }
+
+    /// The groups that may not have got to those whom they were given to.
+    fn on_their_way(&mut self, now: Time) -> Vec<u64> {
+        while self.lately.front().is_some_and(|(at, _)| now.since(*at) >= ON_ITS_WAY.1) {
+            self.lately.pop_front();
+        }
+        let is_on_its_way = |(at, group): &&(Time, u64)| {
+            let place = self.given_to[*group as usize];
+            let taker = self.takers.values().find(|taker| taker.place == place);
+            let takes = |taker: &Taker| {
+                let span = taker.interval.unwrap_or(Duration::ZERO) * ON_ITS_WAY_TIMES;
+                span.clamp(ON_ITS_WAY.0, ON_ITS_WAY.1)
+            };
+            taker.is_some_and(|taker| now.since(*at) < takes(taker))
+        };
+        self.lately.iter().filter(is_on_its_way).map(|(_, group)| *group).collect()
     }
 
     /// Takes note that a member has got wrong bytes from another one. If a second one says so, that gets no more groups.
@@ -192,6 +220,10 @@ impl Seeding {
         };
         self.takers.get_mut(&peer).expect("looked up above").takes(now);
         self.given_to[group as usize] = place;
+        if self.lately.len() == LATELY_MAX {
+            self.lately.pop_front();
+        }
+        self.lately.push_back((now, group));
         self.given += 1;
         Some(group)
     }

@@ -74,7 +74,7 @@ pub struct Candidate {
 }
 
 /// Why an upstream is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Fault {
     /// It could not be reached.
     #[error("it cannot be reached")]
@@ -130,10 +130,8 @@ pub enum Output {
     Close(UpstreamId),
     /// Tell the source that it was of no use.
     Lost(Candidate, Fault),
-    /// Tell the source that none of the candidates has these groups.
+    /// Tell the source that none of the candidates has these groups; all that are missing where there is no candidate left.
     Lacks(Vec<Range<u64>>),
-    /// There is no candidate left: the source has to serve everything that is still missing.
-    Alone,
 }
 
 /// How a candidate stands.
@@ -171,17 +169,24 @@ pub struct Upstreams {
     highest: u64,
     noted: VecDeque<(Time, u64)>,
     lacked_at: Option<Time>,
-    /// When something happened last.
+    /// When something happened last, and when a group was verified last.
     active_at: Time,
-    is_alone: bool,
+    progress_at: Time,
     outputs: VecDeque<Output>,
 }
 
 impl Fault {
-    /// Whether the upstream is of no use to this end for good, and is to be complained of at the source.
+    /// Whether the upstream is of no use to this end for good.
     #[must_use]
     pub fn is_for_good(self) -> bool {
-        matches!(self, Fault::NeverGave | Fault::WrongBytes | Fault::Foreign)
+        matches!(self, Fault::WrongBytes | Fault::Foreign)
+    }
+
+    /// Whether the source is to give the upstream no more groups that none else has, if others say the same. One that is far slower than the others may
+    /// seem to give nothing, too.
+    #[must_use]
+    pub fn is_a_complaint(self) -> bool {
+        self.is_for_good() || self == Fault::NeverGave
     }
 }
 
@@ -199,7 +204,7 @@ impl Upstreams {
             noted: VecDeque::new(),
             lacked_at: None,
             active_at: Time::ZERO,
-            is_alone: false,
+            progress_at: Time::ZERO,
             outputs: VecDeque::new(),
             config,
         }
@@ -210,12 +215,13 @@ impl Upstreams {
         if now.since(self.active_at) >= OWN_PAUSE {
             self.upstreams.values_mut().for_each(|upstream| upstream.heard_at = now);
             self.noted.clear();
+            self.progress_at = now;
         }
         self.active_at = now;
         match input {
             Input::Candidates(candidates) => self.take_candidates(candidates),
             Input::Opened(id) => self.opened(now, id),
-            Input::Closed(id, fault) => self.lose(id, fault),
+            Input::Closed(id, fault) => self.lose(now, id, fault),
             Input::Heard(id, bytes) => {
                 if let Some(upstream) = self.upstreams.get_mut(&id) {
                     upstream.heard_at = now;
@@ -224,19 +230,20 @@ impl Upstreams {
                 // A part of a group changes nothing.
                 return;
             }
-            Input::Has(id, ranges) => self.has(id, ranges),
+            Input::Has(id, ranges) => self.has(now, id, ranges),
             Input::Came(id, group) => self.came(now, id, group),
             Input::Wrong(id, group) => {
                 if group < self.config.groups {
                     self.unverified.set(group, false);
                     self.release(group);
                 }
-                self.lose(id, Fault::WrongBytes);
+                self.lose(now, id, Fault::WrongBytes);
             }
             Input::Verified(group) => {
                 assert!(group < self.config.groups, "group {group} is none of the object's");
                 // The source gives them in their order. What others say of groups is no sign of that.
                 self.highest = self.highest.max(group + 1);
+                self.progress_at = now;
                 self.verified.set(group, true);
                 self.pending.set(group, false);
                 self.unverified.set(group, false);
@@ -267,7 +274,6 @@ impl Upstreams {
     }
 
     fn take_candidates(&mut self, candidates: &[Candidate]) {
-        self.is_alone = false;
         let gone = |upstream: &Upstream| !candidates.contains(&upstream.candidate);
         let gone: Vec<UpstreamId> =
             self.upstreams.iter().filter(|(_, upstream)| gone(upstream)).map(|(id, _)| *id).collect();
@@ -304,12 +310,13 @@ impl Upstreams {
     }
 
     /// A candidate is of no use: it is closed, and the source hears of it.
-    fn lose(&mut self, id: UpstreamId, fault: Fault) {
+    fn lose(&mut self, now: Time, id: UpstreamId, fault: Fault) {
         let Some(candidate) = self.drop_upstream(id) else { return };
         self.outputs.push_back(Output::Lost(candidate, fault));
-        if self.upstreams.is_empty() && self.verified.count < self.config.groups && !self.is_alone {
-            self.is_alone = true;
-            self.outputs.push_back(Output::Alone);
+        let has_member = self.upstreams.values().any(|upstream| !upstream.candidate.is_source);
+        if !has_member && self.verified.count < self.config.groups {
+            // The source may give it all that it lacks. What others have not been given yet comes anyway.
+            self.say_lacking(now, self.config.groups, Duration::ZERO);
         }
     }
 
@@ -335,13 +342,13 @@ impl Upstreams {
         self.upstreams.values().any(|upstream| upstream.asked.iter().any(|(asked, _)| *asked == group))
     }
 
-    fn has(&mut self, id: UpstreamId, ranges: &[Range<u64>]) {
+    fn has(&mut self, now: Time, id: UpstreamId, ranges: &[Range<u64>]) {
         let groups = self.config.groups;
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         if upstream.candidate.is_source
             || ranges.iter().any(|range| range.start >= range.end || range.end > groups)
         {
-            return self.lose(id, Fault::Foreign);
+            return self.lose(now, id, Fault::Foreign);
         }
         for group in ranges.iter().cloned().flatten() {
             upstream.has.set(group, true);
@@ -357,7 +364,7 @@ impl Upstreams {
         }
         // It serves in the order in which it was asked.
         if upstream.asked.front().is_none_or(|(asked, _)| *asked != group) {
-            return self.lose(id, Fault::Foreign);
+            return self.lose(now, id, Fault::Foreign);
         }
         upstream.asked.pop_front();
         if upstream.asked.is_empty() {
@@ -383,7 +390,7 @@ impl Upstreams {
             self.upstreams.iter().filter(|(_, upstream)| is_stalled(upstream)).map(|(id, _)| *id).collect();
         for id in stalled {
             let never_gave = self.upstreams.get(&id).is_some_and(|upstream| upstream.rate.total() == 0);
-            self.lose(id, if never_gave { Fault::NeverGave } else { Fault::Stalled });
+            self.lose(now, id, if never_gave { Fault::NeverGave } else { Fault::Stalled });
         }
         self.ask(now);
         self.open();
@@ -424,7 +431,14 @@ impl Upstreams {
         if now.since(at) < after || !is_due {
             return;
         }
-        let lacking = self.lacking(now, highest, after);
+        // Where nothing comes any more, what lacks may be the last ones.
+        let stands_still = now.since(self.progress_at) >= after * LACK_TIMES;
+        let before = if stands_still { self.config.groups } else { highest };
+        self.say_lacking(now, before, after);
+    }
+
+    fn say_lacking(&mut self, now: Time, before: u64, after: Duration) {
+        let lacking = self.lacking(now, before, after);
         if !lacking.is_empty() {
             self.lacked_at = Some(now);
             self.outputs.push_back(Output::Lacks(lacking.iter().take(LACKING_RANGES_MAX).collect()));

@@ -177,6 +177,22 @@ fn a_delivery_holds_one_path_at_a_time_and_forgets_none() {
     }
 }
 
+#[test]
+fn receivers_that_serve_each_other_all_get_the_object() {
+    for seed in 0..400 {
+        let verdict = overlay::run(seed, &mut Random::new(seed), None);
+        assert_eq!(verdict.failure, None, "seed {seed}: {}", verdict.case);
+    }
+    for (plant, words) in [
+        (Plant::DropLacks, "did not get the object"),
+        (Plant::DropCandidates, "did not get the object"),
+        (Plant::SkipHash, "keeps a wrong group"),
+    ] {
+        let found = found_among(CHANGED..CHANGED + 1, plant);
+        assert!(found.contains(words), "{plant:?}: {found}");
+    }
+}
+
 /// Few seeds are about a slow receiver, since these take long: here are some by themselves.
 #[test]
 fn a_slow_receiver_does_not_hold_the_others() {
@@ -223,6 +239,7 @@ fn every_kind_of_trouble_is_drawn() {
         "objects asked for",
         "an older version",
         "delivery to",
+        "overlay of",
         "whose pages may be taken",
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");

@@ -130,8 +130,9 @@ fn what_none_has_after_a_while_is_lacking() {
     let times: Vec<u64> = lacks.iter().map(|(ms, _)| *ms).collect();
     assert!((350..=550).contains(&times[0]) && times.len() > 1, "{times:?}");
     assert!(times.windows(2).all(|two| two[1] - two[0] >= 750), "{times:?}");
-    let before = |ranges: &Vec<Range<u64>>| *ranges == [10..12, 20..24];
-    assert!(lacks.iter().all(|(_, ranges)| before(ranges)), "what comes later is not lacking: {lacks:?}");
+    assert_eq!(lacks[0].1, [10..12, 20..24], "what comes later is not lacking");
+    let rest = [10..12, 20..24, 25..50, 60..GROUPS];
+    assert!(lacks[1..].iter().all(|(_, ranges)| *ranges == rest), "unless nothing comes any more: {lacks:?}");
 }
 
 type Breaks = fn(&mut Upstreams);
@@ -156,14 +157,16 @@ fn one_that_breaks_the_rules_is_dropped() {
 }
 
 #[test]
-fn one_that_has_lost_all_is_alone_until_it_hears_of_others() {
+fn one_that_has_lost_all_lacks_everything_and_gets_it_from_the_source() {
     let mut upstreams = two_open();
+    upstreams.handle(at(2), Input::Verified(4));
     for id in 0..2 {
         upstreams.handle(at(2), Input::Closed(UpstreamId(id), Fault::Ended));
     }
-    assert!(!outputs(&mut upstreams).contains(&Output::Alone));
+    let lacks = |output: &Output| matches!(output, Output::Lacks(_));
+    assert!(!outputs(&mut upstreams).iter().any(lacks));
     upstreams.handle(at(3), Input::Closed(UpstreamId(2), Fault::Unreachable));
-    assert!(outputs(&mut upstreams).contains(&Output::Alone));
+    assert!(outputs(&mut upstreams).contains(&Output::Lacks(vec![0..4, 5..GROUPS])));
     upstreams.handle(at(4), Input::Candidates(&[source()]));
     assert_eq!(outputs(&mut upstreams), [Output::Open(UpstreamId(3), source())]);
     // The source chooses.

@@ -1,19 +1,25 @@
-//! A network of hosts with a rate up and a rate down, in virtual time, around the overlay's machines.
+//! Receivers that bring an object to each other: hosts with a rate up and a rate down, in virtual time, around the machines of
+//! [`polycast_protocol::push::overlay`].
 //!
 //! A host sends to those that it serves in turn, a piece each, and no more than a window ahead of what has come out of the other
 //! end's path down, as TCP does. Requests and what is said of groups take the latency alone.
 
+use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::ops::Range;
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::{
     Candidate, Candidates, Fault, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig,
     UpstreamsInput as Input, UpstreamsOutput as Output,
 };
 use polycast_types::{Duration, RangeSet, Time};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
-use std::ops::Range;
 
-pub(crate) const GROUP_LEN: u64 = 256 << 10;
+/// Bytes of a hash group.
+pub const GROUP_LEN: u64 = 256 << 10;
 const PIECE_LEN: u64 = 64 << 10;
 const WINDOW_LEN: u64 = 256 << 10;
 const LATENCY: Duration = Duration::from_micros(50);
@@ -23,7 +29,8 @@ const SOURCE: usize = 0;
 
 /// How a receiver behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Mood {
+pub enum Mood {
+    /// As it should.
     Honest,
     /// It does nothing between these times.
     Stops(Time, Time),
@@ -33,14 +40,30 @@ pub(crate) enum Mood {
     Boasts,
     /// It gives wrong bytes.
     Spoils,
+    /// None of the others can connect to it.
+    Hidden,
 }
 
 /// What a receiver is like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host {
-    pub(crate) up: u64,
-    pub(crate) down: u64,
-    pub(crate) mood: Mood,
+pub struct Host {
+    /// Bytes a second that it sends.
+    pub up: u64,
+    /// Bytes a second that it takes.
+    pub down: u64,
+    /// How it behaves.
+    pub mood: Mood,
+}
+
+/// A bug that is put in on purpose, around the machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tamper {
+    /// The source never hears what a receiver lacks.
+    DropLacks,
+    /// Receivers hear of their first candidates only.
+    DropCandidates,
+    /// A group with wrong bytes counts as right.
+    SkipHash,
 }
 
 struct Conn {
@@ -67,6 +90,7 @@ struct Node {
     first_at: Option<Time>,
     done_at: Option<Time>,
     is_gone: bool,
+    is_told: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,41 +103,45 @@ enum Event {
     Taken(usize, u64, Option<u64>),
     Arrived(usize, u64, Option<u64>),
     Ended(usize),
-    Lost(usize, usize, bool, bool),
+    Lost(usize, usize, Fault),
     Lacks(usize, Vec<(u64, u64)>),
     Tick(usize),
     Resumes(usize),
     Dies(usize),
 }
 
+/// The receivers that others have named, and for what.
+pub type Named = BTreeMap<usize, BTreeSet<&'static str>>;
+
 /// What a run came to.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    /// When each receiver had its first group, and all.
-    pub(crate) first: Vec<Option<Time>>,
-    pub(crate) done: Vec<Option<Time>>,
+pub struct Outcome {
+    /// When each receiver had its first group.
+    pub first: Vec<Option<Time>>,
+    /// When each had all.
+    pub done: Vec<Option<Time>>,
     /// Those that the source takes for keeping back what they are given.
-    pub(crate) keepers: Vec<u32>,
+    pub keepers: Vec<u32>,
     /// How many objects the source has sent.
-    pub(crate) objects: f64,
+    pub objects: f64,
     /// The receivers that others have named, and for what.
-    pub(crate) named: BTreeMap<usize, BTreeSet<&'static str>>,
+    pub named: Named,
     /// Groups that came to one that had them.
-    pub(crate) twice: u64,
-    pub(crate) lacking: u64,
-    pub(crate) wrong: u64,
+    pub twice: u64,
+    /// How often receivers have said that they lack something.
+    pub lacking: u64,
+    /// Groups with wrong bytes that came.
+    pub wrong: u64,
+    /// Events of the run, and a hash of all in order.
+    pub events: u64,
+    /// The hash.
+    pub hash: u64,
+    /// What must not happen and has.
+    pub breach: Option<String>,
 }
 
-impl Outcome {
-    /// When the last of these was done.
-    pub(crate) fn last(&self, of: impl IntoIterator<Item = usize>) -> f64 {
-        let done =
-            of.into_iter().map(|at| self.done[at].unwrap_or_else(|| panic!("receiver {at} is not done")));
-        Duration(done.max().expect("there is one").0).as_secs_f64()
-    }
-}
-
-pub(crate) struct World {
+/// A source and its receivers.
+pub struct World {
     now: Time,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     number: u64,
@@ -125,7 +153,10 @@ pub(crate) struct World {
     twice: u64,
     lacking: u64,
     wrong: u64,
-    named: BTreeMap<usize, BTreeSet<&'static str>>,
+    named: Named,
+    tamper: Option<Tamper>,
+    hash: u64,
+    breach: Option<String>,
 }
 
 fn name_of(fault: Fault) -> &'static str {
@@ -141,9 +172,10 @@ fn name_of(fault: Fault) -> &'static str {
 
 impl World {
     /// A source with this rate up, and receivers that want so many groups.
-    pub(crate) fn new(seed: u64, groups: u64, up: u64, receivers: &[Host]) -> Self {
+    #[must_use]
+    pub fn new(seed: u64, groups: u64, up: u64, receivers: &[Host]) -> Self {
         let source = Host { up, down: up, mood: Mood::Honest };
-        let all = std::iter::once(&source).chain(receivers);
+        let all = core::iter::once(&source).chain(receivers);
         let node = |(at, host): (usize, &Host)| Node {
             host: *host,
             is_sending: false,
@@ -161,6 +193,7 @@ impl World {
             first_at: None,
             done_at: None,
             is_gone: false,
+            is_told: false,
         };
         let mut seeding = Seeding::new(groups);
         (0..groups).for_each(|group| seeding.make_ready(group));
@@ -177,6 +210,9 @@ impl World {
             lacking: 0,
             wrong: 0,
             named: BTreeMap::new(),
+            tamper: None,
+            hash: seed | 1,
+            breach: None,
         };
         let told = world.mesh.join((1..world.nodes.len()).map(|at| PeerId(at as u32)));
         world.tell(told);
@@ -189,6 +225,12 @@ impl World {
             }
         }
         world
+    }
+
+    /// The same with a bug.
+    #[must_use]
+    pub fn with(self, tamper: Option<Tamper>) -> Self {
+        World { tamper, ..self }
     }
 
     fn at(&mut self, time: Time, event: Event) {
@@ -208,11 +250,13 @@ impl World {
     }
 
     /// Runs until all that can be done are, or this time is over.
-    pub(crate) fn run(mut self, until: Time) -> Outcome {
-        let counts = |node: &Node| matches!(node.host.mood, Mood::Honest | Mood::Stops(..));
+    #[must_use]
+    pub fn run(mut self, until: Time) -> Outcome {
+        let counts = |node: &Node| matches!(node.host.mood, Mood::Honest | Mood::Stops(..) | Mood::Hidden);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             assert!(now >= self.now, "time goes back");
             self.now = now;
+            self.hash = (self.hash ^ now.0).wrapping_mul(0x0000_0100_0000_01b3);
             if now > until || self.nodes[1..].iter().all(|node| !counts(node) || node.done_at.is_some()) {
                 break;
             }
@@ -231,6 +275,9 @@ impl World {
             twice: self.twice,
             lacking: self.lacking,
             wrong: self.wrong,
+            events: self.number,
+            hash: self.hash,
+            breach: self.breach,
         }
     }
 
@@ -260,7 +307,10 @@ impl World {
             return self.at(until, event);
         }
         match event {
+            Event::Told(at, ..) if self.tamper == Some(Tamper::DropCandidates) && self.nodes[at].is_told => {}
+            Event::Lacks(..) if self.tamper == Some(Tamper::DropLacks) => {}
             Event::Told(at, from, takes) => {
+                self.nodes[at].is_told = true;
                 let candidate = |peer: usize| Candidate {
                     address: [10, 0, (peer >> 8) as u8, peer as u8],
                     port: 7,
@@ -278,7 +328,9 @@ impl World {
                 if is_open && !boasts {
                     let order = &self.nodes[server].order;
                     let asked = self.conns[conn].requests.ask(&groups, |group| order.contains(&group));
-                    asked.expect("an honest receiver asks for what it was told of, once");
+                    if let Err(misuse) = asked {
+                        self.breach.get_or_insert(format!("an honest receiver breaks the rules: {misuse}"));
+                    }
                     self.send(server);
                 }
             }
@@ -298,7 +350,7 @@ impl World {
                     self.hear(client, Input::Closed(id, Fault::Ended));
                 }
             }
-            Event::Lost(at, other, is_source, for_good) => self.lost(at, other, is_source, for_good),
+            Event::Lost(at, other, fault) => self.lost(at, other, fault),
             Event::Lacks(at, ranges) => self.lacks(at, ranges),
             Event::Tick(at) => {
                 if !self.stands_still(at) {
@@ -336,12 +388,14 @@ impl World {
     }
 
     /// The source hears that a candidate was of no use.
-    fn lost(&mut self, at: usize, other: usize, is_source: bool, for_good: bool) {
+    fn lost(&mut self, at: usize, other: usize, fault: Fault) {
         let (by, about) = (PeerId(at as u32), PeerId(other as u32));
-        if for_good {
+        if fault.is_a_complaint() {
             self.seeding.complain(by, about);
         }
-        if !is_source && let Some(told) = self.mesh.lose(by, about, for_good) {
+        if other != SOURCE
+            && let Some(told) = self.mesh.lose(by, about, fault.is_for_good())
+        {
             self.tell([told]);
         }
     }
@@ -360,7 +414,9 @@ impl World {
             return;
         }
         let conn = self.conns.len();
+        let is_hidden = self.nodes[server].host.mood == Mood::Hidden;
         let may = !self.nodes[server].is_gone
+            && !is_hidden
             && (server != SOURCE || self.seeding.come(PeerId(client as u32), RangeSet::new()));
         if !may {
             return self.hear(client, Input::Closed(id, Fault::Unreachable));
@@ -454,9 +510,12 @@ impl World {
         self.hear(client, Input::Heard(id, bytes));
         let Some(group) = whole else { return };
         self.hear(client, Input::Came(id, group));
-        if self.nodes[server].host.mood == Mood::Spoils {
+        if self.nodes[server].host.mood == Mood::Spoils && self.tamper != Some(Tamper::SkipHash) {
             self.wrong += 1;
             return self.hear(client, Input::Wrong(id, group));
+        }
+        if self.nodes[server].host.mood == Mood::Spoils {
+            self.breach.get_or_insert(format!("receiver {client} keeps a wrong group {group}"));
         }
         if self.nodes[client].order.contains(&group) {
             self.twice += 1;
@@ -516,15 +575,14 @@ impl World {
                 Output::Lost(candidate, fault) => {
                     let other = usize::from(candidate.address[2]) << 8 | usize::from(candidate.address[3]);
                     self.named.entry(other).or_default().insert(name_of(fault));
-                    let for_good = fault.is_for_good();
-                    self.after(LATENCY, Event::Lost(at, other, candidate.is_source, for_good));
+                    let other = if candidate.is_source { SOURCE } else { other };
+                    self.after(LATENCY, Event::Lost(at, other, fault));
                 }
                 Output::Lacks(ranges) => {
                     self.lacking += 1;
                     let ranges = ranges.into_iter().map(|range| (range.start, range.end)).collect();
                     self.after(LATENCY, Event::Lacks(at, ranges));
                 }
-                Output::Alone => panic!("receiver {at} is left alone"),
             }
         }
     }

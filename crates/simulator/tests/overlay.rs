@@ -1,11 +1,9 @@
 //! Receivers that bring an object to each other, in virtual time: how long the honest ones take, what the source sends, and whom
 //! they name.
 
-mod world;
-
+use polycast_simulator::overlay::{GROUP_LEN, Host, Mood, Outcome, World};
 use polycast_types::{Duration, Time};
 use std::collections::BTreeSet;
-use world::{GROUP_LEN, Host, Mood, Outcome, World};
 
 /// A gigabit a second.
 const GIGABIT: u64 = 125_000_000;
@@ -32,6 +30,12 @@ fn run(seed: u64, groups: u64, hosts: &[Host]) -> Outcome {
     outcome
 }
 
+/// When the last of these was done, in seconds.
+fn last(outcome: &Outcome, of: impl IntoIterator<Item = usize>) -> f64 {
+    let done = |at: usize| outcome.done[at].unwrap_or_else(|| panic!("receiver {at} is not done"));
+    Duration(of.into_iter().map(done).max().expect("there is one").0).as_secs_f64()
+}
+
 /// What one path takes for the object.
 fn ideal(groups: u64) -> f64 {
     Duration(groups * GROUP_LEN * 1_000_000_000 / GIGABIT).as_secs_f64()
@@ -42,7 +46,7 @@ fn as_many_as_there_are_take_as_long_as_one() {
     for receivers in [1, 2, 3, 4, 8, 16, 33] {
         for seed in 0..2 {
             let outcome = run(seed, GROUPS, &vec![HONEST; receivers]);
-            let took = outcome.last(1..=receivers) / ideal(GROUPS);
+            let took = last(&outcome, 1..=receivers) / ideal(GROUPS);
             println!("  {took:.3} of the ideal time");
             let most = if receivers <= 16 { 1.05 } else { 1.1 };
             assert!(took <= most, "{receivers} receivers, seed {seed}: {took:.3} of the ideal time");
@@ -54,10 +58,10 @@ fn as_many_as_there_are_take_as_long_as_one() {
 
 /// What the honest ones take with this one among them, over what they take without it.
 fn beside(hosts: &[Host], faulty: &[Host], seed: u64) -> (f64, Outcome) {
-    let without = run(seed, GROUPS, hosts).last(1..=hosts.len());
+    let without = last(&run(seed, GROUPS, hosts), 1..=hosts.len());
     let all: Vec<Host> = hosts.iter().chain(faulty).copied().collect();
     let outcome = run(seed, GROUPS, &all);
-    let ratio = outcome.last(1..=hosts.len()) / without;
+    let ratio = last(&outcome, 1..=hosts.len()) / without;
     println!("  {ratio:.3} of the time without");
     (ratio, outcome)
 }
@@ -68,7 +72,7 @@ fn one_at_a_tenth_of_the_rate_holds_none_of_the_others() {
         let slow = Host { up: GIGABIT / 10, down: GIGABIT / 10, mood: Mood::Honest };
         let (ratio, outcome) = beside(&[HONEST; 3], &[slow], seed);
         assert!(ratio <= 1.05, "seed {seed}: {ratio:.3} of the time without it");
-        let own = outcome.last([4]) / (10.0 * ideal(GROUPS));
+        let own = last(&outcome, [4]) / (10.0 * ideal(GROUPS));
         assert!(own <= 1.05, "seed {seed}: it takes {own:.3} of what its path takes");
     }
 }
@@ -126,7 +130,7 @@ fn a_thousand_have_their_first_group_after_a_few_trips() {
     let groups = first.0 as f64 / group.0 as f64;
     println!("  the last one has its first group after {groups:.1} times what a group takes");
     assert!(groups <= 60.0, "{groups:.1} times what a group takes, and not a thousand times");
-    println!("  all after {:.3} of the ideal time", outcome.last(1..=receivers) / ideal(64));
+    println!("  all after {:.3} of the ideal time", last(&outcome, 1..=receivers) / ideal(64));
 }
 
 /// Prints what many receivers take, of which some are slow or die: one line a case, in times of what one path takes for the object.
@@ -145,7 +149,7 @@ fn many_receivers_in_a_table() {
             hosts[faulty..2 * faulty].fill(dies);
             let outcome = World::new(7, GROUPS, GIGABIT, &hosts).run(at_s(120.0));
             let honest = 2 * faulty + 1..=receivers;
-            let mut done: Vec<f64> = honest.map(|at| outcome.last([at]) / ideal(GROUPS)).collect();
+            let mut done: Vec<f64> = honest.map(|at| last(&outcome, [at]) / ideal(GROUPS)).collect();
             done.sort_unstable_by(f64::total_cmp);
             let part = |hundredths: usize| done[(done.len() - 1) * hundredths / 100];
             let (objects, lacking) = (outcome.objects, outcome.lacking);

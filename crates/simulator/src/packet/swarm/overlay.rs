@@ -1,0 +1,99 @@
+//! Cases of receivers that bring an object to each other (`protocol::push::overlay`): hosts of different rates, some of which stop, die, boast, give
+//! wrong bytes, or cannot be reached by the others.
+//!
+//! No receiver keeps a wrong group or asks for what it must not; each honest one has the object in the end; and the source gives no more than one
+//! object, and what receivers have said that they lack.
+
+use super::coverage::{self, Coverage};
+use super::draw::Random;
+use super::{Plant, Verdict};
+use crate::overlay::{GROUP_LEN, Host, Mood, Tamper, World};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+
+/// Rates of hosts, in bytes a second.
+const RATES: core::ops::RangeInclusive<u64> = 1_000_000..=125_000_000;
+/// Beside what the slowest path takes for the object, for each receiver once: connections that are lost and found again, and groups that lack.
+const LIVENESS: Duration = Duration::from_secs(60);
+
+pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+    let count = random.within(1..=16) as usize;
+    let groups = random.magnitude(1..=64);
+    let is_uniform = random.one_in(2);
+    let usual = random.magnitude(RATES);
+    let mut coverage = Coverage::default();
+    let mut hosts = Vec::new();
+    for _ in 0..count {
+        let rate = if is_uniform { usual } else { random.magnitude(RATES) };
+        let mood = mood(random, &mut coverage);
+        hosts.push(Host {
+            up: rate,
+            down: if random.one_in(4) { random.magnitude(RATES) } else { rate },
+            mood,
+        });
+    }
+    let tamper = match plant {
+        Some(Plant::DropLacks) => Some(Tamper::DropLacks),
+        Some(Plant::DropCandidates) => Some(Tamper::DropCandidates),
+        Some(Plant::SkipHash) => Some(Tamper::SkipHash),
+        _ => None,
+    };
+    let slowest = hosts.iter().map(|host| host.up.min(host.down)).chain([usual]).min().unwrap_or(usual);
+    let each = Duration(groups * GROUP_LEN * 1_000_000_000 / slowest);
+    let until = Time::ZERO + each * (2 * count as u64 + 2) + LIVENESS;
+    let outcome = World::new(seed, groups, usual, &hosts).with(tamper).run(until);
+    let failure = outcome.breach.clone().or_else(|| {
+        let counts = |host: &Host| matches!(host.mood, Mood::Honest | Mood::Stops(..) | Mood::Hidden);
+        let lacks = |at: &usize| counts(&hosts[*at]) && outcome.done[*at + 1].is_none();
+        (0..count).find(lacks).map(|at| format!("receiver {} did not get the object", at + 1))
+    });
+    let failure = failure.or_else(|| {
+        // Each may get the object once more for what it says that it lacks.
+        let most = 1.0 + if outcome.lacking == 0 { 0.0 } else { count as f64 };
+        (outcome.objects > most).then(|| format!("the source gives {:.2} objects", outcome.objects))
+    });
+    let failure = failure.or_else(|| blamed(&hosts, &outcome.named));
+    let case = format!("overlay of {count} receivers, {groups} groups");
+    Verdict { seed, case, failure, trace_hash: outcome.hash, events: outcome.events, coverage }
+}
+
+/// None but those that give wrong bytes are said to.
+fn blamed(hosts: &[Host], named: &crate::overlay::Named) -> Option<String> {
+    let is_wrong = |(at, faults): &(&usize, &alloc::collections::BTreeSet<&str>)| {
+        let spoils = **at > 0 && hosts[**at - 1].mood == Mood::Spoils;
+        !spoils && (faults.contains("wrong bytes") || faults.contains("foreign"))
+    };
+    named
+        .iter()
+        .find(is_wrong)
+        .map(|(at, faults)| format!("receiver {at} is honest, and is named for {faults:?}"))
+}
+
+fn mood(random: &mut Random, coverage: &mut Coverage) -> Mood {
+    let from = Time(random.magnitude(1_000_000..=10_000_000_000));
+    match random.below(16) {
+        0 => {
+            coverage.hit(coverage::MEMBER_STOPS);
+            Mood::Stops(from, from + Duration(random.magnitude(10_000_000..=20_000_000_000)))
+        }
+        1 => {
+            coverage.hit(coverage::MEMBER_DIES);
+            Mood::Dies(from)
+        }
+        2 => {
+            coverage.hit(coverage::MEMBER_BOASTS);
+            Mood::Boasts
+        }
+        3 => {
+            coverage.hit(coverage::MEMBER_SPOILS);
+            Mood::Spoils
+        }
+        4 => {
+            coverage.hit(coverage::MEMBER_HIDDEN);
+            Mood::Hidden
+        }
+        _ => Mood::Honest,
+    }
+}
