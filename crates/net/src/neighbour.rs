@@ -6,6 +6,7 @@ use crate::udp::{Arrival, DATAGRAM_LEN_MAX, SEGMENTS_MAX, receive_coalesced};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -73,6 +74,8 @@ impl NeighbourSocket {
         if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
             tracing::info!(%error, "no receive offload");
         }
+        // A neighbour is one link away: what is said of packets that were too long for some router is not believed.
+        set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?;
         socket.bind(&local.into())?;
         socket.connect(&peer.into())?;
         Ok(NeighbourSocket { socket, segmentation: true, control: vec![0; 128] })
@@ -85,8 +88,10 @@ impl NeighbourSocket {
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
         let received = receive_coalesced(&self.socket, &mut [IoSliceMut::new(buffer)], &mut self.control);
         match received {
-            // A host at the other end has said that no process listens there: greetings tell when that changes.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+            // Greetings tell whether the neighbour is there.
+            Err(error) if error.raw_os_error().is_some_and(|code| is_hearsay(Errno::from_raw(code))) => {
+                Ok(None)
+            }
             other => other,
         }
     }
@@ -101,7 +106,11 @@ impl NeighbourSocket {
         assert!(packets.len().div_ceil(segment_len) <= SEGMENTS_MAX, "too many packets at once");
         if packets.len() > segment_len && self.segmentation {
             let segment = u16::try_from(segment_len).expect("a packet is shorter than 64 KiB");
-            match self.send_once(packets, &[ControlMessage::UdpGsoSegments(&segment)]) {
+            let once = || self.send_once(packets, &[ControlMessage::UdpGsoSegments(&segment)]);
+            let first = once();
+            // Hearsay is told once. Only what this end's own kernel says, it says again.
+            let sent = if first.is_err_and(is_hearsay) { once() } else { first };
+            match sent {
                 // The interface cannot do checksums for segments, or the kernel is too old.
                 Err(Errno::EIO | Errno::EINVAL | Errno::ENOPROTOOPT | Errno::EMSGSIZE) => {
                     tracing::info!("no segmentation offload on this link: sending packet by packet");
@@ -127,20 +136,29 @@ impl NeighbourSocket {
     }
 }
 
+/// Whether an error can be what a host or a router says of a packet (ICMP). A connected socket is told of it at its next call,
+/// whatever that is, and any host can forge such words: they are never taken for a failure of the socket.
+fn is_hearsay(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::ECONNREFUSED
+            | Errno::ENETUNREACH
+            | Errno::EHOSTUNREACH
+            | Errno::EHOSTDOWN
+            | Errno::ENONET
+            | Errno::ENOPROTOOPT
+            | Errno::EOPNOTSUPP
+            | Errno::EMSGSIZE
+            | Errno::EPROTO
+    )
+}
+
 fn outcome(result: nix::Result<usize>) -> io::Result<Sent> {
     match result {
         Ok(_) => Ok(Sent::Yes),
         Err(Errno::EAGAIN | Errno::ENOBUFS) => Ok(Sent::Full),
-        Err(
-            Errno::ECONNREFUSED
-            | Errno::ENETDOWN
-            | Errno::ENETUNREACH
-            | Errno::EHOSTUNREACH
-            | Errno::ENODEV
-            | Errno::EPERM
-            | Errno::EMSGSIZE
-            | Errno::EINTR,
-        ) => Ok(Sent::Lost),
+        Err(Errno::ENETDOWN | Errno::ENODEV | Errno::EPERM | Errno::EINTR) => Ok(Sent::Lost),
+        Err(error) if is_hearsay(error) => Ok(Sent::Lost),
         Err(error) => Err(error.into()),
     }
 }
@@ -154,8 +172,10 @@ impl AsFd for NeighbourSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::getsockopt;
-    use polycast_testing::until;
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, getsockopt, sendto, socket,
+    };
+    use polycast_testing::{Need, needs, until, wait_for};
     use std::net::Ipv4Addr;
 
     /// A pair on addresses of the loopback that belong to this process.
@@ -169,6 +189,50 @@ mod tests {
         };
         let (a, b) = (at(port), at(port + 1));
         (NeighbourSocket::open(a, b, None).unwrap(), NeighbourSocket::open(b, a, None).unwrap())
+    }
+
+    /// An ICMP message of this type and code about a datagram from one end of a link to the other, as any host can make one.
+    fn hearsay(kind: u8, code: u8, from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
+        // The least room that a kernel believes in, for those that say how much there is.
+        let mut message = vec![kind, code, 0, 0, 0, 0, 2, 40];
+        message.extend([0x45, 0, 0, 84, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+        message.extend(from.ip().octets().into_iter().chain(to.ip().octets()));
+        message.extend(from.port().to_be_bytes().into_iter().chain(to.port().to_be_bytes()));
+        message.extend([0, 64, 0, 0]);
+        let words = message.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum: u32 = words.sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        message
+    }
+
+    /// Whatever hosts and routers, or those that forge their words, say of a link's packets: its ends go on, as fast as before.
+    #[test]
+    fn forged_words_about_packets_end_no_link() {
+        if !needs(&[Need::Root]) {
+            return;
+        }
+        let (mut here, mut there) = pair(21_005);
+        let address =
+            |socket: &NeighbourSocket| socket.socket.local_addr().unwrap().as_socket_ipv4().unwrap();
+        let (from, to) = (address(&here), address(&there));
+        let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Icmp).unwrap();
+        let (bytes, mut buffer) = (vec![7; 3_000], vec![0; 1 << 16]);
+        // All that says that a packet has not arrived (3), and that its header is wrong (12).
+        for (kind, code) in (0..16).map(|code| (3, code)).chain([(12, 0)]) {
+            for is_heard_first in [true, false] {
+                let word = hearsay(kind, code, from, to);
+                sendto(raw.as_raw_fd(), &word, &SockaddrIn::from(from), MsgFlags::empty()).unwrap();
+                if is_heard_first {
+                    assert_eq!(here.receive(&mut buffer).unwrap(), None, "{kind} {code}");
+                }
+                here.send(&bytes, 1_000).unwrap();
+                assert!(here.segmentation, "{kind} {code}");
+            }
+        }
+        there.send(&bytes, 1_000).unwrap();
+        let arrived = wait_for("what the neighbour says", || here.receive(&mut buffer).unwrap());
+        assert_eq!(arrived.len, 3_000);
     }
 
     #[test]
