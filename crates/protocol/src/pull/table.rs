@@ -152,19 +152,24 @@ impl<V: Copy> NameTable<V> {
     }
 }
 
-/// Mixes a name with the table's secret.
+/// Mixes a name with the table's secret: all of the name, since strangers choose every part of it. Each word meets what only the
+/// table knows, so that none can be chosen that makes a product zero and the others count for nothing.
 #[inline]
 fn hash(secret: u64, name: Name) -> u64 {
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
+    let factor = (secret ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1;
+    let (front, back) = name.digest.0.split_at(8);
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    // The last round spreads the last word.
+    [name.transfer.0, name.sn, word(front), word(back), 0].into_iter().fold(secret, |state, word| {
+        let product = u128::from(state ^ word) * u128::from(factor);
         product as u64 ^ (product >> 64) as u64
-    };
-    fold(name.sn ^ secret, fold(name.transfer.0 ^ 0x9e37_79b9_7f4a_7c15, secret) | 1)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pull::Digest;
     use alloc::collections::VecDeque;
     use polycast_types::Handle;
     use proptest::prelude::*;
@@ -173,17 +178,33 @@ mod tests {
         Name::new(Handle(7), sn)
     }
 
-    /// Neither many packets of one transfer nor many transfers fall on one place.
+    /// Names that fall on one place are looked through one by one. So neither do many packets of one transfer, nor many transfers,
+    /// nor what a stranger asks for that chooses every byte of names: digests alone, or a part that makes others count for nothing.
     #[test]
     fn names_are_spread() {
-        for secret in [0x5bd1_e995_97f4_a7c5, 0x1f83_d9ab_fb41_bd6b, 0x9b05_688c_2b3e_6c1f] {
-            let transfers = (0..256u64).map(|handle| Name::new(Handle(handle), 3));
-            let places: alloc::collections::BTreeSet<u64> =
-                transfers.chain((0..256).map(name)).map(|name| hash(secret, name)).collect();
-            assert!(places.len() >= 511, "{} places for 512 names", places.len());
-            for bit in 0..64 {
-                let set = places.iter().filter(|place| *place >> bit & 1 == 1).count();
-                assert!((180..=332).contains(&set), "bit {bit} is set in {set} of 512 places");
+        let digest = |byte: usize, number: u64| {
+            let mut digest = Digest::default();
+            digest.0[byte] = number as u8;
+            name(3).with_digest(digest)
+        };
+        let rows: [(&str, fn(u64) -> Name); 4] = [
+            ("transfers", |number| Name::new(Handle(number), 3)),
+            ("packets", name),
+            ("a transfer that is no factor", |number| Name::new(Handle(0x9e37_79b9_7f4a_7c15), number << 24)),
+            ("the transfer of all zeros", |number| Name::new(Handle(0), number << 56)),
+        ];
+        let rows = rows.into_iter().map(|(what, row)| (what, (0..256).map(row).collect::<Vec<_>>()));
+        let digests = (0..16).map(|byte| ("digests", (0..256).map(|number| digest(byte, number)).collect()));
+        let rows: Vec<(&str, Vec<Name>)> = rows.chain(digests).collect();
+        for secret in [0x5bd1_e995_97f4_a7c5, 0x1f83_d9ab_fb41_bd6b, 0x9b05_688c_2b3e_6c1f, 1] {
+            for (what, names) in &rows {
+                let places: alloc::collections::BTreeSet<u64> =
+                    names.iter().map(|name| hash(secret, *name)).collect();
+                assert!(places.len() >= 255, "{} places for 256 {what}", places.len());
+                for bit in 0..64 {
+                    let set = places.iter().filter(|place| *place >> bit & 1 == 1).count();
+                    assert!((64..=192).contains(&set), "bit {bit} is set in {set} of 256 places of {what}");
+                }
             }
         }
     }
