@@ -384,6 +384,53 @@ fn a_leaf_controller_believes_members_only() {
     assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
 }
 
+/// A host without the key has recorded words of another agent, and of the same port of another rack, and says them with the address of
+/// one that has begun earlier: that one is heard all the same.
+#[test]
+fn a_recorded_word_of_another_agent_silences_none() {
+    let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
+    let server = |port: u8| Ipv4Addr::new(127, 82, 1, port + 1);
+    let key = key();
+    let options = LeafOptions {
+        config: leaf_config(4, SERVERS, PATIENT),
+        listen,
+        central,
+        servers: (0..SERVERS as u8).map(server).collect(),
+        key: key.clone(),
+    };
+    let mut leaf = LeafController::open(options).unwrap();
+    let (stop, active) = (AtomicBool::new(false), Active::default());
+    let mut told = active.clone();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            leaf.run(&stop, &mut told).unwrap();
+            leaf.counts()
+        });
+        let (mut words, honest) = (Words::new(&key), UdpSocket::bind((server(1), 0)).unwrap());
+        let stranger = UdpSocket::bind((server(1), 0)).unwrap();
+        let elsewhere = Heartbeat {
+            from: Name { rack: 5, agent: Some(1) },
+            incarnation: 9,
+            stream: 0,
+            applied: 0,
+            confirmed: 0,
+            active: false,
+            settled: false,
+        };
+        for recorded in [claim(2), sent(&Rack::Heartbeat(elsewhere))] {
+            stranger.send_to(&Words::new(&key).say(Way::AgentToLeaf, &recorded), listen).unwrap();
+        }
+        let first = wait_for("the honest one is active", || {
+            honest.send_to(&words.say(Way::AgentToLeaf, &claim(1)), listen).unwrap();
+            Some(active.0.lock().unwrap().clone()).filter(|active| !active.is_empty())
+        });
+        assert_eq!(first, [1]);
+        stop.store(true, Ordering::Relaxed);
+        let (counts, dropped) = runs.join().unwrap();
+        assert_eq!((counts.refused["another rack"], counts.refused["another port"], dropped), (1, 1, 0));
+    });
+}
+
 /// An agent of the first rack's first port, what it keeps, and at its end what it has refused.
 fn start_agent(
     host: Ipv4Addr,

@@ -7,7 +7,7 @@ use polycast_protocol::rack::{
     Central, CentralConfig, CentralInput, CentralOutput, Change, FeedConfig, SetRefusal,
 };
 use polycast_types::{Duration, Time};
-use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Name, Rack, name_in};
 use polycast_wire::words::{TRAILER_LEN, Way};
 use std::collections::BTreeMap;
 use std::io;
@@ -227,7 +227,10 @@ impl Task {
                 Err(_) => continue,
             };
             let heard = match self.numbers.get(&from) {
-                Some(leaf) => self.words.hear(Way::LeafToCentral, *leaf, &buffer[..len]),
+                Some(&rack) => {
+                    let is_its = |said: &[u8]| name_in(said) == Some(Name { rack, agent: None });
+                    self.words.hear_named(Way::LeafToCentral, rack, &buffer[..len], is_its)
+                }
                 // It is refused in any case.
                 None => Some(&buffer[..len]),
             };

@@ -75,6 +75,19 @@ impl Words {
 
     /// The message in a datagram of the speaker with this number; `None`, and counted, where it is not to be believed.
     pub fn hear<'a>(&mut self, way: Way, from: u32, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        self.hear_named(way, from, datagram, |_| true)
+    }
+
+    /// The same where several speak in this way, so that a right tag does not tell which of them has: `names` says whether the
+    /// message is of this speaker, or for this end. One that is not is given to the caller, who refuses it. It counts for none: a
+    /// word of another speaker, recorded and said again with this one's address, would make all of this one's words old.
+    pub fn hear_named<'a>(
+        &mut self,
+        way: Way,
+        from: u32,
+        datagram: &'a [u8],
+        names: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<&'a [u8]> {
         let Some(seal) = &self.seal else { return Some(datagram) };
         let word = SealedWord::parse(datagram).filter(|word| {
             let mut tag = seal.tag();
@@ -82,8 +95,9 @@ impl Words {
             tag.payload(word.before);
             tag.is(word.tag)
         });
-        let word =
-            word.filter(|word| self.heard.entry((way, from)).or_default().is_new(word.run, word.number));
+        let word = word.filter(|word| {
+            !names(word.message) || self.heard.entry((way, from)).or_default().is_new(word.run, word.number)
+        });
         if word.is_none() {
             self.forged += 1;
             if self.forged == 1 {
@@ -122,6 +136,22 @@ mod tests {
         assert_eq!(listener.hear(Way::AgentToLeaf, 3, &foreign), None);
         assert_eq!(listener.hear(Way::AgentToLeaf, 3, b"plain"), None);
         assert_eq!(listener.forged(), 4);
+    }
+
+    /// A word of another speaker that was recorded comes with this one's address. Its run is a later one.
+    #[test]
+    fn a_word_of_another_speaker_silences_none() {
+        let key = WordsKey::of(Some(&Security::shared(&Secret::fresh())));
+        let [mut speaker, mut other, mut listener] = [(); 3].map(|()| Words::new(&key));
+        other.run = speaker.run + 1;
+        let mut hear = |word: &[u8]| {
+            listener.hear_named(Way::AgentToLeaf, 3, word, |said| said.ends_with(b"of 3")).map(<[u8]>::to_vec)
+        };
+        let recorded = other.say(Way::AgentToLeaf, b"of 4").into_owned();
+        assert_eq!(hear(&recorded).as_deref(), Some(&b"of 4"[..]), "the caller refuses it");
+        let word = speaker.say(Way::AgentToLeaf, b"of 3").into_owned();
+        assert_eq!(hear(&word).as_deref(), Some(&b"of 3"[..]), "it has not become old");
+        assert_eq!(hear(&word), None, "again");
     }
 
     #[test]

@@ -140,6 +140,21 @@ impl<'a> Updates<'a> {
     }
 }
 
+/// Whom a datagram names, if it is long enough and of a kind that is known: the one that says it, or the one that it is for. The
+/// rest may be wrong.
+#[must_use]
+pub fn name_in(datagram: &[u8]) -> Option<Name> {
+    let mut r = Reader(datagram);
+    let _version = r.u8().ok()?;
+    match r.u8().ok()? {
+        // Flags stand before the name.
+        1 | 2 => drop(r.u8().ok()?),
+        3 => {}
+        _ => return None,
+    }
+    take_name(&mut r).ok()
+}
+
 impl<'a> Rack<'a> {
     /// Reads a datagram.
     ///
@@ -265,6 +280,12 @@ mod tests {
         message.emit(&mut bytes);
         assert!(bytes.len() <= MESSAGE_LEN_MAX);
         assert_eq!(Rack::parse(&bytes).as_ref(), Ok(message));
+        let name = match message {
+            Rack::Heartbeat(heartbeat) => heartbeat.from,
+            Rack::Standing(standing) => standing.to,
+            Rack::Updates(updates) => updates.to,
+        };
+        assert_eq!(name_in(&bytes), Some(name));
         for cut in 0..bytes.len() {
             // A shorter datagram is another message at most where whole updates were cut off.
             if let Ok(shorter) = Rack::parse(&bytes[..cut]) {
@@ -314,5 +335,9 @@ mod tests {
     fn another_version_is_named() {
         assert_eq!(Rack::parse(&[9, 1]), Err(WireError::Version(9)));
         assert_eq!(Rack::parse(&[]), Err(WireError::Malformed));
+        assert_eq!(
+            (name_in(&[VERSION, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]), name_in(&[VERSION, 1, 0, 0])),
+            (None, None)
+        );
     }
 }

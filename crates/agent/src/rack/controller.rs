@@ -8,7 +8,7 @@ use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
 use polycast_protocol::switch::RackLabels;
 use polycast_types::Duration;
-use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Name, Rack, name_in};
 use polycast_wire::words::{TRAILER_LEN, Way};
 use rustix::event::{PollFd, PollFlags};
 use std::net::{SocketAddrV4, UdpSocket};
@@ -83,6 +83,7 @@ pub fn incarnation() -> u64 {
 #[derive(Debug)]
 pub struct Controller<L> {
     machine: Agent,
+    name: Name,
     labels: L,
     socket: UdpSocket,
     clock: Clock,
@@ -103,7 +104,8 @@ impl<L: LabelMap> Controller<L> {
         let config = AgentConfig { rack, port, incarnation: incarnation(), period, labels_max };
         let clock = Clock::start();
         let machine = Agent::new(config, clock.now());
-        Ok(Controller { machine, labels, socket, clock, period, words: Words::new(&key), malformed: 0 })
+        let (name, words) = (Name { rack, agent: Some(port) }, Words::new(&key));
+        Ok(Controller { machine, name, labels, socket, clock, period, words, malformed: 0 })
     }
 
     /// What was refused so far, and how many datagrams were no message at all, or had no right tag.
@@ -152,7 +154,9 @@ impl<L: LabelMap> Controller<L> {
             // An error is about an earlier heartbeat that was not received: the leaf controller may be starting.
             let Ok(len) = self.socket.recv(&mut buffer) else { return };
             // Its socket hears its leaf controller's address only.
-            let Some(message) = self.words.hear(Way::LeafToAgent, 0, &buffer[..len]) else { continue };
+            let is_ours = |message: &[u8]| name_in(message) == Some(self.name);
+            let heard = self.words.hear_named(Way::LeafToAgent, 0, &buffer[..len], is_ours);
+            let Some(message) = heard else { continue };
             match Rack::parse(message) {
                 Ok(message) => self.machine.handle(self.clock.now(), AgentInput::Message(message)),
                 Err(error) => {

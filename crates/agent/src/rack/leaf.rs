@@ -7,7 +7,7 @@ use polycast_net::priority::{control_socket, raise_thread};
 use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
 use polycast_types::{Duration, Time};
-use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack, SPINE_LABEL_LEN_MAX};
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Name, Rack, SPINE_LABEL_LEN_MAX, name_in};
 use polycast_wire::words::{TRAILER_LEN, Way};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -94,6 +94,8 @@ impl Held {
 #[derive(Debug)]
 pub struct LeafController {
     machine: Leaf,
+    /// The leaf, counted over all pods.
+    rack: u32,
     socket: UdpSocket,
     clock: Clock,
     central: SocketAddrV4,
@@ -118,6 +120,7 @@ impl LeafController {
         let LeafOptions { config, listen, central, servers, key } = options;
         let socket = control_socket(listen.into()).map_err(RackError::Controller)?;
         let clock = Clock::start();
+        let rack = config.rack;
         let machine = Leaf::new(config, clock.now());
         let ports = servers.into_iter().zip(0..).collect();
         let agents = BTreeMap::new();
@@ -125,6 +128,7 @@ impl LeafController {
         let words = Words::new(&key);
         Ok(LeafController {
             machine,
+            rack,
             socket,
             clock,
             central,
@@ -192,9 +196,13 @@ impl LeafController {
     fn take(&mut self, from: SocketAddrV4, datagram: &[u8]) {
         let now = self.clock.now();
         let port = self.ports.get(from.ip()).copied();
+        let names = |agent| {
+            let name = Name { rack: self.rack, agent };
+            move |message: &[u8]| name_in(message) == Some(name)
+        };
         let heard = match port {
-            _ if from == self.central => self.words.hear(Way::CentralToLeaf, 0, datagram),
-            Some(port) => self.words.hear(Way::AgentToLeaf, port, datagram),
+            _ if from == self.central => self.words.hear_named(Way::CentralToLeaf, 0, datagram, names(None)),
+            Some(port) => self.words.hear_named(Way::AgentToLeaf, port, datagram, names(Some(port))),
             // It is refused in any case.
             None => Some(datagram),
         };
