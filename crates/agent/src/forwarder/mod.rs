@@ -21,8 +21,8 @@ pub(crate) mod tests;
 
 pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig, Replacement};
 pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
-pub(crate) use node::digest_of;
 pub use node::{LinkEvent, NodeHandle, start};
+pub(crate) use node::{Place, digest_of};
 
 pub use polycast_api::report::TreeStatus;
 use polycast_protocol::pull::{ForwarderCounters, SourceCounters};

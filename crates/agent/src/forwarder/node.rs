@@ -3,6 +3,7 @@
 use super::ends::{ReceiverEnd, SourceEnd};
 use super::port::Port;
 use super::{NodeConfig, NodeStatus, TreeStatus, tree_status};
+use crate::transfer::TransferError;
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::datacast::KernelNode;
 use polycast_net::bpf::in_namespace;
@@ -15,11 +16,11 @@ use polycast_protocol::pull::{
 use polycast_types::{Duration, Handle, Time};
 use polycast_wire::pull as wire;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 /// Receives from one port before the others have their turn.
 const RECEIVES_MAX: usize = 8;
@@ -70,9 +71,30 @@ pub struct NodeHandle {
 struct Commands {
     sender: mpsc::Sender<Command>,
     waker: Arc<OwnedFd>,
+    /// Transfers that have a place at the node.
+    places: Mutex<BTreeSet<Handle>>,
+}
+
+/// The one place of a transfer behind a node's local face, as long as this lives.
+///
+/// A source chooses its handle, and each packet shows it: one that took the handle of another one's transfer would put its own in
+/// that one's place at every node where both have a receiver.
+pub(crate) struct Place {
+    commands: Arc<Commands>,
+    transfer: Handle,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.commands.places().remove(&self.transfer);
+    }
 }
 
 impl Commands {
+    fn places(&self) -> MutexGuard<'_, BTreeSet<Handle>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn send(&self, command: Command) {
         // A node that has ended needs no orders.
         let _ = self.sender.send(command);
@@ -97,6 +119,21 @@ impl NodeHandle {
     #[must_use]
     pub fn rate_bps(&self) -> Option<u64> {
         self.rate_bps
+    }
+
+    /// The place of a transfer, whose source or receiver is to be put behind the local face.
+    ///
+    /// # Errors
+    /// Another one with this handle has it.
+    pub(crate) fn place(&self, transfer: Handle) -> Result<Place, TransferError> {
+        if !self.commands.places().insert(transfer) {
+            return Err(TransferError::Unusable(
+                "another transfer at this agent's node has the same handle: its source has to send it again, which \
+                 draws another one"
+                    .into(),
+            ));
+        }
+        Ok(Place { commands: Arc::clone(&self.commands), transfer })
     }
 
     /// Puts a source behind the local face.
@@ -230,7 +267,8 @@ pub fn start(config: &NodeConfig, key: &WordsKey) -> io::Result<NodeHandle> {
     };
     let thread = std::thread::Builder::new().name(format!("node {name}"));
     thread.spawn(move || node.run())?;
-    Ok(NodeHandle { name, rate_bps, commands: Arc::new(Commands { sender, waker }) })
+    let commands = Commands { sender, waker, places: Mutex::default() };
+    Ok(NodeHandle { name, rate_bps, commands: Arc::new(commands) })
 }
 
 struct Node {

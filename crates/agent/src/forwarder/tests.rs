@@ -601,6 +601,36 @@ fn lists_that_do_not_fit_their_roots_are_refused_and_come_again() {
     assert_eq!(log.lines_with(["deceived", "a neighbour sends other bytes"]), 1);
 }
 
+/// A source chooses its handle. One that takes the handle of a transfer that runs gets no place at a node where that has one: neither
+/// its receiver nor its source is displaced.
+#[test]
+fn a_taken_handle_displaces_no_transfer() {
+    let nodes = start_all(&configs(2, &[(0, 1)]));
+    let receivers = [(1, vec![route(&[(0, false)])])];
+    let folder = tempfile::tempdir().unwrap();
+    let (sender, handles) = mpsc::channel();
+    let (handles, first) = (Mutex::new(handles), Mutex::new(None));
+    let take_it_first = |at: usize| {
+        let handle = handles.lock().unwrap().recv().unwrap();
+        *first.lock().unwrap() = Some((handle, nodes[at].place(handle).unwrap()));
+    };
+    let object = Arc::new(object(1_000));
+    let (sent, fetched) =
+        deliver_when(&nodes, object, &receivers, 1_400, folder.path(), take_it_first, |_, handle| {
+            assert!(nodes[0].place(handle).is_err(), "its source has it");
+            sender.send(handle).unwrap();
+        });
+    let sentence = "another transfer at this agent's node has the same handle";
+    let said = fetched[0].as_ref().unwrap_err().to_string();
+    assert!(said.contains(sentence), "{said}");
+    let told = sent.unwrap().receivers[0].error.clone().unwrap();
+    assert!(told.contains(sentence), "{told}");
+    let (handle, place) = first.lock().unwrap().take().unwrap();
+    assert!(nodes[1].place(handle).is_err(), "the one that came first has it still");
+    drop(place);
+    assert!(nodes[1].place(handle).is_ok() && nodes[0].place(handle).is_ok());
+}
+
 /// A socket that stands for a neighbour.
 struct Stranger {
     socket: UdpSocket,

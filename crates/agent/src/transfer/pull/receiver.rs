@@ -51,6 +51,8 @@ pub fn fetch(
     // It serves no others and has no data channel.
     let (mut link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
     let seal = link.await_secret(spec)?.map(|secret| Seal::new(&secret, handle));
+    // The source hears why there is none.
+    let _place = node.place(handle).inspect_err(|error| link.fail(error))?;
     let mut run = Run {
         spec,
         node,

@@ -9,7 +9,7 @@ use super::super::receiver::form_of;
 use super::super::unchanged::Unchanged;
 use super::super::{ControlStep, Path, PathNews, ReceiverReport, Report, RouteChange, SourceSpec, TreePath};
 use super::sums::Sums;
-use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
+use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, Place, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, SealedObject, Secret};
@@ -52,6 +52,7 @@ pub struct PreparedPull {
     spec: SourceSpec,
     path: TreePath,
     node: NodeHandle,
+    place: Arc<Place>,
     entrance: Entrance,
 }
 
@@ -82,7 +83,8 @@ pub fn prepare_pull(spec: SourceSpec, node: &NodeHandle) -> Result<PreparedPull,
         ));
     }
     let (path, entrance) = (path.clone(), Entrance::open(spec.interface, &spec.options)?);
-    Ok(PreparedPull { spec, path, node: node.clone(), entrance })
+    let place = Arc::new(node.place(entrance.handle)?);
+    Ok(PreparedPull { spec, path, node: node.clone(), place, entrance })
 }
 
 impl PreparedPull {
@@ -103,7 +105,7 @@ impl PreparedPull {
     /// # Errors
     /// No transfer was possible at all; receivers that failed are in the report.
     pub fn run(self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
-        let node = self.node.clone();
+        let (node, _place) = (self.node.clone(), Arc::clone(&self.place));
         let handle = self.entrance.handle;
         let mut run = Run::new(self)?;
         let result = run.deliver(on_event);
@@ -173,7 +175,7 @@ struct Run {
 
 impl Run {
     fn new(prepared: PreparedPull) -> Result<Self, TransferError> {
-        let PreparedPull { spec, path, node, entrance } = prepared;
+        let PreparedPull { spec, path, node, entrance, .. } = prepared;
         let mut path = path;
         path.tuning = path.tuning.with(spec.options.pull);
         path.credits = path.tuning.credits.unwrap_or(path.credits);
