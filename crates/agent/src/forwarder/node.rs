@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -247,6 +248,7 @@ pub fn start(config: &NodeConfig, key: &WordsKey) -> io::Result<NodeHandle> {
         forwarder,
         slots: Vec::new(),
         sources: BTreeMap::new(),
+        turn: Handle::default(),
         receivers: BTreeMap::new(),
         asks: VecDeque::new(),
         watchers: Vec::new(),
@@ -283,6 +285,8 @@ struct Node {
     /// The longest route that is taken.
     hops_max: usize,
     sources: BTreeMap<Handle, SourceEnd>,
+    /// The one that was first at its turn.
+    turn: Handle,
     receivers: BTreeMap<Handle, ReceiverEnd>,
     /// Interests of receivers here that the forwarder has not seen.
     asks: VecDeque<Interest>,
@@ -551,7 +555,8 @@ impl Node {
         self.ask();
         self.receivers.retain(|_, receiver| !receiver.is_over());
         let mut failed = None;
-        for (transfer, source) in &mut self.sources {
+        for transfer in turns(&self.sources, &mut self.turn) {
+            let Some(source) = self.sources.get_mut(&transfer) else { continue };
             for (number, port) in (0u8..).zip(&self.ports) {
                 source.handle(now, SourceInput::Port { port: number, open: port.has_room() });
             }
@@ -570,7 +575,7 @@ impl Node {
                     Ok(None) => break,
                     Err(error) => {
                         tracing::error!(node = %self.name, %error, "the object cannot be read any more");
-                        failed = Some(*transfer);
+                        failed = Some(transfer);
                         break;
                     }
                 }
@@ -661,6 +666,17 @@ impl Node {
     }
 }
 
+/// The order in which sources send now. Each is the first in its turn: one that always has more to send would leave no room at a port to those
+/// that come behind it.
+fn turns<T>(sources: &BTreeMap<Handle, T>, last: &mut Handle) -> Vec<Handle> {
+    let behind = sources.range((Bound::Excluded(*last), Bound::Unbounded));
+    let order: Vec<Handle> = behind.chain(sources.range(..=*last)).map(|(transfer, _)| *transfer).collect();
+    if let Some(first) = order.first() {
+        *last = *first;
+    }
+    order
+}
+
 fn payload_of<'a>(slots: &'a [Vec<u8>], payload: Payload, arrived: &'a [u8]) -> &'a [u8] {
     match payload {
         Payload::None => &[],
@@ -688,4 +704,27 @@ fn hash_of(handle: Handle, sn: u64, payload: &[u8]) -> [u8; 32] {
 /// The digest by which a packet with this payload is named, of which `len` bytes are used.
 pub(crate) fn digest_of(handle: Handle, sn: u64, payload: &[u8], len: usize) -> wire::Digest {
     wire::Digest::of_hash(&hash_of(handle, sn, payload), len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_is_the_first_in_its_turn() {
+        let mut sources: BTreeMap<Handle, ()> = [3, 7, 9].map(|transfer| (Handle(transfer), ())).into();
+        let mut last = Handle::default();
+        let mut order = |sources: &BTreeMap<Handle, ()>| {
+            turns(sources, &mut last).into_iter().map(|transfer| transfer.0).collect::<Vec<u64>>()
+        };
+        assert_eq!([(); 4].map(|()| order(&sources)), [[3, 7, 9], [7, 9, 3], [9, 3, 7], [3, 7, 9]]);
+        sources.remove(&Handle(3));
+        assert_eq!(
+            [(); 3].map(|()| order(&sources)),
+            [[7, 9], [9, 7], [7, 9]],
+            "one that has ended has none"
+        );
+        sources.clear();
+        assert!(order(&sources).is_empty());
+    }
 }
