@@ -3,6 +3,8 @@
 //! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks. Without the feature `cluster` there
 //! are single transfers ([`transfer`]), and no daemon.
 #[cfg(feature = "cluster")]
+mod callers;
+#[cfg(feature = "cluster")]
 pub mod daemon;
 #[cfg(feature = "cluster")]
 pub mod forwarder;

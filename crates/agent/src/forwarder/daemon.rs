@@ -10,6 +10,7 @@
 //! sealed, and a client that begins in plain is told so.
 
 use super::{ForwarderConfig, NodeHandle, NodeStatus, PortStatus, start};
+use crate::callers::{Caller, Callers, CallersMax};
 use polycast_api::forwarder::{LinkChange, NodeLinks, Word};
 use polycast_net::tls::{Blocking, Security};
 use polycast_net::words::WordsKey;
@@ -25,8 +26,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Connections at a time.
-const CONNECTIONS_MAX: usize = 256;
+/// Clients at a time over the Unix socket, and as many over TCP.
+const CLIENTS_MAX: usize = 256;
+/// Those over TCP that have not shown their key or certificate yet, or said what they ask for.
+const CALLERS_MAX: CallersMax = CallersMax { of_one: 8, all: 64 };
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 10;
 
@@ -34,6 +37,8 @@ const LINE_LEN_MAX: u64 = 4 << 10;
 const FIRST_WITHIN: Duration = Duration::from_secs(2);
 /// A client that watches hears all links again after so long without news: so an end of the connection is noticed.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
+/// A client that takes no words for so long is hung up on: what it is to hear would only become more.
+const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
 /// An order to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,15 +82,26 @@ impl Nodes {
         let tcp = tcp.transpose()?;
         let control = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
         let nodes = Arc::new(Nodes { by_name, numbers, control, watchers: Arc::default() });
-        let connections = Arc::new(AtomicUsize::new(0));
         if let Some(path) = &config.socket {
-            let listener = listen(path)?;
-            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream), serve);
+            let (listener, clients) = (listen(path)?, Arc::default());
+            let take = move |mut stream: UnixStream, nodes| match Counted::within(CLIENTS_MAX, &clients) {
+                Some(_counted) => {
+                    let order = order(&mut stream)?;
+                    fulfil(&mut stream, nodes, &order)
+                }
+                None => Ok(()),
+            };
+            answer(&nodes, move || listener.accept().map(|(stream, _)| stream), take);
         }
         if let Some(listener) = tcp {
-            let security = security.cloned();
-            let take = move |stream: TcpStream, nodes| admit(stream, security.as_ref(), nodes);
-            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream), take);
+            let (security, callers) = (security.cloned(), Callers::new(CALLERS_MAX));
+            let clients = Arc::default();
+            let accept = move || {
+                let (stream, from) = listener.accept()?;
+                let caller = callers.enter(from.ip(), &stream)?;
+                Ok::<_, io::Error>((stream, caller))
+            };
+            answer(&nodes, accept, move |caller, nodes| admit(caller, security.as_ref(), &clients, nodes));
         }
         Ok(nodes)
     }
@@ -125,24 +141,18 @@ impl Nodes {
     }
 }
 
-/// A connection over which orders come.
-trait Connection: Read + Write + Send + 'static {}
-
-impl<T: Read + Write + Send + 'static> Connection for T {}
-
-/// Takes connections in a thread, as long as the process runs.
-fn answer<C: Connection>(
+/// Takes connections in a thread, as long as the process runs, and does something with each in a thread of its own.
+fn answer<C: Send + 'static>(
     nodes: &Arc<Nodes>,
-    connections: &Arc<AtomicUsize>,
     accept: impl Fn() -> io::Result<C> + Send + 'static,
     take: impl Fn(C, Arc<Nodes>) -> io::Result<()> + Clone + Send + 'static,
 ) {
     // The nodes end when their process lets go of them.
-    let (nodes, connections) = (Arc::downgrade(nodes), Arc::clone(connections));
+    let nodes = Arc::downgrade(nodes);
     std::thread::spawn(move || {
         loop {
-            let stream = match accept() {
-                Ok(stream) => stream,
+            let connection = match accept() {
+                Ok(connection) => connection,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection");
                     // Out of descriptors, most likely: some will be free again.
@@ -151,16 +161,11 @@ fn answer<C: Connection>(
                 }
             };
             let Some(nodes) = nodes.upgrade() else { return };
-            if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                connections.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let (connections, take) = (Arc::clone(&connections), take.clone());
+            let take = take.clone();
             std::thread::spawn(move || {
-                if let Err(error) = take(stream, nodes) {
+                if let Err(error) = take(connection, nodes) {
                     tracing::debug!(%error, "a connection has ended");
                 }
-                connections.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
@@ -187,13 +192,29 @@ fn say(stream: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 }
 
 /// Answers one that came over TCP: a member, where there is `security`.
-fn admit(mut stream: TcpStream, security: Option<&Security>, nodes: Arc<Nodes>) -> io::Result<()> {
+fn admit(
+    (mut stream, caller): (TcpStream, Caller),
+    security: Option<&Security>,
+    clients: &Arc<AtomicUsize>,
+    nodes: Arc<Nodes>,
+) -> io::Result<()> {
+    stream.set_write_timeout(Some(HEARD_WITHIN))?;
+    stream.set_read_timeout(Some(FIRST_WITHIN))?;
     let Some(security) = security else {
-        stream.set_read_timeout(Some(FIRST_WITHIN))?;
-        return serve(stream, nodes);
+        let order = order(&mut stream)?;
+        drop(caller);
+        let Some(_counted) = Counted::within(CLIENTS_MAX, clients) else { return Ok(()) };
+        return fulfil(&mut stream, nodes, &order);
     };
     match Blocking::answer(stream.try_clone()?, security, FIRST_WITHIN)? {
-        Ok(sealed) => serve(sealed, nodes),
+        Ok(mut sealed) => {
+            // A member. It has as long for its order as it has had for that.
+            drop(caller);
+            let Some(_counted) = Counted::within(CLIENTS_MAX, clients) else { return Ok(()) };
+            stream.set_read_timeout(Some(FIRST_WITHIN))?;
+            let order = order(&mut sealed)?;
+            fulfil(&mut sealed, nodes, &order)
+        }
         Err(_) => say(
             &mut stream,
             &json!({ "error": "this end takes sealed connections only: use the cluster's key" }),
@@ -201,17 +222,25 @@ fn admit(mut stream: TcpStream, security: Option<&Security>, nodes: Arc<Nodes>) 
     }
 }
 
-fn serve(mut stream: impl Connection, nodes: Arc<Nodes>) -> io::Result<()> {
+/// The line that says what one asks for.
+fn order(stream: &mut impl Read) -> io::Result<String> {
     let mut line = String::new();
-    BufReader::new(Read::take(&mut stream, LINE_LEN_MAX)).read_line(&mut line)?;
-    let answer: Value = match serde_json::from_str(&line) {
+    match BufReader::new(Read::take(stream, LINE_LEN_MAX)).read_line(&mut line)? {
+        // It has gone, or was closed for others.
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(line),
+    }
+}
+
+fn fulfil(stream: &mut impl Write, nodes: Arc<Nodes>, order: &str) -> io::Result<()> {
+    let answer: Value = match serde_json::from_str(order) {
         Err(error) => json!({ "error": format!("that is no order: {error}") }),
         Ok(Order::Status) => {
             json!({ "nodes": nodes.status(), "watchers": nodes.watchers.load(Ordering::Relaxed) })
         }
-        Ok(Order::Watch) => return watch(&mut stream, nodes),
+        Ok(Order::Watch) => return watch(stream, nodes),
     };
-    say(&mut stream, &answer)
+    say(stream, &answer)
 }
 
 /// Counts one more as long as it lives.
@@ -221,6 +250,12 @@ impl Counted {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Counted(Arc::clone(count))
+    }
+
+    /// The same, if there are not as many as there may be.
+    fn within(most: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
+        let counted = Counted::new(count);
+        (count.load(Ordering::Relaxed) <= most).then_some(counted)
     }
 }
 
@@ -314,6 +349,34 @@ mod tests {
         // Without a key it is as before.
         let plain = Nodes::start(&config, None).unwrap();
         assert!(asked(plain.control().unwrap(), None).contains("\"nodes\":[]"));
+    }
+
+    /// As many as there may be in all, of one host that says nothing and has no key, keep no member out: neither one over TCP nor
+    /// a program of this machine.
+    #[test]
+    fn those_who_say_nothing_keep_none_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let ours = Security::shared(&Secret::fresh());
+        for security in [None, Some(&ours)] {
+            let socket = folder.path().join(format!("node{}.sock", security.is_some()));
+            let config = ForwarderConfig {
+                socket: Some(socket.clone()),
+                control: Some("127.0.0.1:0".parse().unwrap()),
+                nodes: Vec::new(),
+            };
+            let nodes = Nodes::start(&config, security).unwrap();
+            let address = nodes.control().unwrap();
+            let silent: Vec<TcpStream> =
+                (0..CLIENTS_MAX + 1).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let heard = asked(address, security);
+            assert!(heard.contains("\"nodes\":[]"), "{heard}");
+            let mut here = UnixStream::connect(&socket).unwrap();
+            say(&mut here, &Order::Status).unwrap();
+            let mut line = String::new();
+            BufReader::new(here).read_line(&mut line).unwrap();
+            assert!(line.contains("\"nodes\":[]"), "{line}");
+            drop(silent);
+        }
     }
 
     #[test]
