@@ -3,6 +3,7 @@
 use super::links::Links;
 use super::orders::{self, SwitchStatus};
 use super::{LabelSwitchConfig, LeafSettings};
+use crate::callers::{Caller, Callers, CallersMax};
 use crate::rack::{Held, LeafController, LeafOptions, LeafSwitch, Losses, incarnation};
 use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, PodFields, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
@@ -20,7 +21,7 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between heartbeats of a leaf controller to the manager.
 const LEAF_PERIOD: polycast_types::Duration = polycast_types::Duration::from_millis(50);
@@ -28,6 +29,12 @@ const LEAF_PERIOD: polycast_types::Duration = polycast_types::Duration::from_mil
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A manager that takes no words for this long is hung up on.
 const WRITES_WITHIN: Duration = Duration::from_secs(1);
+/// Connections of managers, and of others that reach the port: each takes a thread.
+const MANAGERS_MAX: CallersMax = CallersMax { of_one: 4, all: 32 };
+/// Their ends are spoken of this often at most.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+/// Where no connection can be taken it is tried again after this.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Switches that cannot be set up, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -156,7 +163,10 @@ pub(super) struct Devices {
     named: BTreeSet<(Node, Fault)>,
     /// Whether links work, of those that once did not.
     links: BTreeMap<(Node, Node), bool>,
-    manager: Option<TcpStream>,
+    /// The connections over which changes are taken, and links told.
+    managers: BTreeMap<u64, TcpStream>,
+    /// When the log has last said that one has ended, and how many have since.
+    ended: (Option<Instant>, u64),
 }
 
 /// The switches of a process.
@@ -217,12 +227,25 @@ impl LabelSwitches {
         self.listener.local_addr().ok()
     }
 
-    /// Takes changes until the process ends. One manager at a time: a new one takes the place of the old one when that has
-    /// gone.
+    /// Takes changes until the process ends. Several may be connected at a time: the manager that leads does not wait for one that
+    /// has lost its power, nor for a host that says nothing.
     pub fn run(self) {
-        for stream in self.listener.incoming() {
-            if let Err(error) = stream.and_then(|stream| serve(stream, &self.devices)) {
-                tracing::warn!(%error, "the connection to the manager has ended");
+        let callers = Callers::new(MANAGERS_MAX);
+        loop {
+            let taken = self.listener.accept().and_then(|(stream, from)| {
+                let caller = callers.enter(from.ip(), &stream)?;
+                Ok((stream, caller))
+            });
+            match taken {
+                Ok((stream, caller)) => {
+                    let devices = Arc::clone(&self.devices);
+                    std::thread::spawn(move || serve(stream, &caller, &devices));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a connection");
+                    // Out of descriptors, most likely: some will be free again.
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
     }
@@ -314,9 +337,12 @@ impl Devices {
             };
             switches.insert(node, Device { name: name.clone(), kernel, rack });
         }
-        let (blocked, named, links) = Default::default();
-        let (filter_bits, label_len) = (config.filter_bits, packets.label_len);
-        Ok(Devices { clos, filter_bits, label_len, switches, blocked, named, links, manager: None })
+        Ok(Devices::of(clos, config.filter_bits, packets.label_len, switches))
+    }
+
+    fn of(clos: Clos, filter_bits: u32, label_len: u32, switches: BTreeMap<Node, Device>) -> Self {
+        let (blocked, named, links, managers, ended) = Default::default();
+        Devices { clos, filter_bits, label_len, switches, blocked, named, links, managers, ended }
     }
 
     /// Does what a manager asks, or says why not.
@@ -344,18 +370,20 @@ impl Devices {
         Ok(())
     }
 
-    /// Notes that a link has broken or works again, and tells the manager.
+    /// Notes that a link has broken or works again, and tells those who listen.
     fn link(&mut self, ends: (Node, Node), works: bool) {
         tracing::info!(?ends, works, "a link");
         self.links.insert(ends, works);
         let mut word = Vec::new();
         Word::Link { ends, works }.emit(&mut word);
-        self.say(&word);
+        for number in self.managers.keys().copied().collect::<Vec<_>>() {
+            self.say(number, &word);
+        }
     }
 
     /// A new manager is told which switches are here, and of all links that are not as they were at first.
-    fn greet(&mut self, manager: TcpStream) {
-        self.manager = Some(manager);
+    fn greet(&mut self, number: u64, manager: TcpStream) {
+        self.managers.insert(number, manager);
         let network = Network {
             pods: self.clos.pods(),
             leafs: self.clos.leafs_per_pod(),
@@ -372,17 +400,28 @@ impl Devices {
         for (&ends, &works) in &self.links {
             Word::Link { ends, works }.emit(&mut words);
         }
-        self.say(&words);
+        self.say(number, &words);
     }
 
-    /// Tells the manager, if there is one; one that does not read is hung up on.
-    fn say(&mut self, words: &[u8]) {
-        if let Some(manager) = &mut self.manager
-            && let Err(error) = manager.write_all(words)
+    /// Tells a manager, if it is there; one that does not read is hung up on.
+    fn say(&mut self, number: u64, words: &[u8]) {
+        if let Some(manager) = self.managers.get_mut(&number)
+            && manager.write_all(words).is_err()
         {
-            tracing::warn!(%error, "the manager cannot be told");
+            // The thread that reads from it ends.
             let _ = manager.shutdown(std::net::Shutdown::Both);
-            self.manager = None;
+            self.managers.remove(&number);
+        }
+    }
+
+    /// A manager's connection has ended. Any host can open them and break them off: the log says so once in a while.
+    fn leave(&mut self, number: u64, ended: io::Result<()>) {
+        self.managers.remove(&number);
+        let Err(error) = ended else { return };
+        self.ended.1 += 1;
+        if self.ended.0.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+            tracing::warn!(%error, times = self.ended.1, "the connection to a manager has ended");
+            self.ended = (Some(Instant::now()), 0);
         }
     }
 
@@ -434,11 +473,17 @@ impl Devices {
     }
 }
 
+/// Serves a manager until its connection ends.
+fn serve(stream: TcpStream, caller: &Caller, devices: &Mutex<Devices>) {
+    let ended = take_changes(stream, caller.number(), devices);
+    lock(devices).leave(caller.number(), ended);
+}
+
 /// Takes changes until the connection ends.
-fn serve(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
+fn take_changes(mut stream: TcpStream, number: u64, devices: &Mutex<Devices>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(WRITES_WITHIN))?;
-    lock(devices).greet(stream.try_clone()?);
+    lock(devices).greet(number, stream.try_clone()?);
     let mut inbox = Vec::new();
     let mut piece = [0; 16 * FRAME_LEN_MAX];
     loop {
@@ -463,6 +508,72 @@ fn serve(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
             used += len;
         }
         inbox.drain(..used);
-        lock(devices).say(&answers);
+        lock(devices).say(number, &answers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_testing::HANG;
+    use std::net::Ipv4Addr;
+
+    /// The switches of a process that has none, and has seen a link break: so there is something to tell.
+    fn switches() -> SocketAddr {
+        let clos = Clos::new(1, 2, 1, 2, 0).unwrap();
+        let mut devices = Devices::of(clos, 69, 19, BTreeMap::new());
+        devices.links.insert((4, 6), false);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let own = LabelSwitches { devices: Arc::new(Mutex::new(devices)), listener };
+        let address = own.listening().unwrap();
+        std::thread::spawn(move || own.run());
+        address
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream
+    }
+
+    /// The next frame that comes.
+    fn next(stream: &mut TcpStream) -> Vec<u8> {
+        let mut frame = vec![0; 2];
+        stream.read_exact(&mut frame).unwrap();
+        frame.resize(Word::frame_len(&frame).unwrap().unwrap(), 0);
+        stream.read_exact(&mut frame[2..]).unwrap();
+        frame
+    }
+
+    /// A manager that asks is answered, and hears of links, whatever others hold connections and say nothing: a manager that has lost its
+    /// power, or a host that is none.
+    #[test]
+    fn a_manager_waits_for_no_other() {
+        let address = switches();
+        let mut silent = connect(address);
+        let link = Word::Link { ends: (4, 6), works: false };
+        assert_eq!(Word::parse(&next(&mut silent)), Ok(link.clone()));
+        let mut manager = connect(address);
+        assert_eq!(Word::parse(&next(&mut manager)), Ok(link));
+        let mut asks = Vec::new();
+        let change = Change::SetEntry { spine: 6, session: 1, leaf: 4 };
+        Word::Change { number: 77, change }.emit(&mut asks);
+        manager.write_all(&asks).unwrap();
+        let answer = next(&mut manager);
+        let Ok(Word::Failed { number: 77, reason }) = Word::parse(&answer) else { panic!("{answer:?}") };
+        assert_eq!(reason, "the spine 6 is not here");
+        silent.set_nonblocking(true).unwrap();
+        assert!(silent.read(&mut [0]).is_err(), "the answer is for the one that has asked");
+    }
+
+    /// However many connections a host opens, each ends for a later one of its own.
+    #[test]
+    fn connections_are_few() {
+        let address = switches();
+        let mut opened: Vec<TcpStream> = (0..=MANAGERS_MAX.of_one).map(|_| connect(address)).collect();
+        let link = |stream: &mut TcpStream| Word::parse(&next(stream)).is_ok();
+        assert!(link(&mut opened[MANAGERS_MAX.of_one]), "the last one is heard");
+        let mut left = Vec::new();
+        opened[0].read_to_end(&mut left).unwrap();
     }
 }
