@@ -20,7 +20,7 @@ const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Network control goes first, probes among it.
 const TOS: u8 = crate::priority::CONTROL_TOS as u8;
 
-/// Sends and receives probes at all interfaces of the network namespace where it was opened.
+/// Sends probes by any interface of the network namespace where it was opened, and receives answers by those that lead to neighbours.
 #[derive(Debug)]
 pub struct ProbeSocket {
     socket: OwnedFd,
@@ -28,21 +28,22 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens it; probes are recognised by the UDP port of the network's labelled packets.
+    /// Opens it; probes are recognised by the UDP port of the network's labelled packets, and count at interfaces with these indices
+    /// alone. What comes by another one takes no room here: any host could send so many there that a neighbour's answers are lost.
     ///
     /// # Errors
     /// The kernel refuses: it takes root.
-    pub fn open(udp_port: u16) -> io::Result<Self> {
+    pub fn open(udp_port: u16, interfaces: &[u32]) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         // Nothing comes in before the filter is there: so the protocol is none at first.
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None::<SockProtocol>)?;
-        filter(&socket, udp_port)?;
+        filter(&socket, udp_port, interfaces)?;
         let own = ProbeSocket { socket, udp_port };
         own.bind()?;
         Ok(own)
     }
 
-    /// From now on IPv4 packets of all interfaces come in, as far as the filter lets them.
+    /// From now on IPv4 packets come in, as far as the filter lets them.
     fn bind(&self) -> io::Result<()> {
         let address = link_address(0);
         // SAFETY: the address is a `sockaddr_ll` of this length, which the kernel only reads during the call.
@@ -137,21 +138,28 @@ fn link_address(interface: u32) -> libc::sockaddr_ll {
     }
 }
 
-/// Lets nothing in but probes: everything else that reaches the host would be copied here.
-fn filter(socket: &OwnedFd, udp_port: u16) -> io::Result<()> {
+/// Lets nothing in but answers to probes from neighbours: everything else that reaches the host would be copied here.
+fn filter(socket: &OwnedFd, udp_port: u16, interfaces: &[u32]) -> io::Result<()> {
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const LOAD_TWO: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+    const LOAD_FOUR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const INTERFACE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let steps = [
-        step(LOAD_TWO, 0, 0, UDP_AT as u32 + 2),
-        step(IF_EQUAL, 0, 3, udp_port.into()),
-        step(LOAD_BYTE, 0, 0, PROBE_AT as u32),
-        step(IF_EQUAL, 0, 1, PROBE.into()),
-        step(RETURN, 0, 0, FRAME_LEN as u32),
-        step(RETURN, 0, 0, 0),
-    ];
+    let drop_it = step(RETURN, 0, 0, 0);
+    let is = |value: u32| [step(IF_EQUAL, 1, 0, value), drop_it];
+    let mut steps = vec![step(LOAD_TWO, 0, 0, UDP_AT as u32 + 2)];
+    steps.extend(is(udp_port.into()));
+    steps.push(step(LOAD_BYTE, 0, 0, PROBE_AT as u32));
+    steps.extend(is(PROBE.into()));
+    steps.push(step(LOAD_BYTE, 0, 0, PROBE_AT as u32 + 1));
+    steps.extend(is(1));
+    steps.push(step(LOAD_FOUR, 0, 0, INTERFACE));
+    for interface in interfaces {
+        steps.extend([step(IF_EQUAL, 0, 1, *interface), step(RETURN, 0, 0, FRAME_LEN as u32)]);
+    }
+    steps.push(drop_it);
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
     // SAFETY: the program points to `steps`, which outlives the call; the kernel copies it and writes nothing.
     #[allow(unsafe_code)]
@@ -198,9 +206,9 @@ mod tests {
     #[test]
     fn probes_cross_an_interface() {
         polycast_testing::isolated(|| {
-            let tap = Tap::open("probes0").unwrap();
+            let (tap, elsewhere) = (Tap::open("probes0").unwrap(), Tap::open("hosts0").unwrap());
             let index = nix::net::if_::if_nametoindex("probes0").unwrap();
-            let socket = ProbeSocket::open(7_474).unwrap();
+            let socket = ProbeSocket::open(7_474, &[index + 100, index]).unwrap();
             let question = Probe { is_answer: false, number: 77 };
             socket.send(index, question).unwrap();
             let mut buffer = [0; 2_000];
@@ -210,14 +218,16 @@ mod tests {
                 tap.receive(&mut buffer).unwrap().map(|frame| &*frame).filter(is_ours).map(<[u8]>::to_vec)
             });
             assert_eq!(Probe::parse(&sent[PROBE_AT..]), Ok(question));
-            // Only probes of this network come in: not other datagrams to the port, nor probes to other ports.
-            let mut labelled = sent.clone();
-            labelled[PROBE_AT] = 1;
-            let mut elsewhere = sent.clone();
-            elsewhere[UDP_AT + 3] ^= 1;
-            let mut answer = sent;
+            // Only answers in this network come in: not other datagrams to the port, nor probes to other ports, nor questions, nor what
+            // comes by an interface that leads to no neighbour.
+            let mut answer = sent.clone();
             answer[PROBE_AT + 1] = 1;
-            for frame in [&labelled, &elsewhere, &answer] {
+            let mut labelled = answer.clone();
+            labelled[PROBE_AT] = 1;
+            let mut other_port = answer.clone();
+            other_port[UDP_AT + 3] ^= 1;
+            elsewhere.send(&answer).unwrap();
+            for frame in [&labelled, &other_port, &sent, &answer] {
                 tap.send(frame).unwrap();
             }
             let heard = wait_for("the answer comes", || socket.receive().unwrap());

@@ -19,6 +19,8 @@ use std::time::Instant;
 
 /// How often it is looked around when nothing happens.
 const LOOK_AGAIN: Duration = Duration::from_millis(1_000);
+/// Answers that are taken in before carriers and new probes have their turn: more than all neighbours give to a probe.
+const ANSWERS_MAX: usize = 1_024;
 /// So many probes in a row decide whether a neighbour works.
 const PROBES_IN_A_ROW: u32 = 4;
 
@@ -146,7 +148,8 @@ impl Watch {
             Some(period) => {
                 let config = ProbeConfig { period, in_a_row: PROBES_IN_A_ROW };
                 let probes = Probes::new(config, neighbours.keys().copied(), Time::ZERO);
-                Some((ProbeSocket::open(udp_port)?, probes))
+                let interfaces: Vec<u32> = ports.keys().copied().collect();
+                Some((ProbeSocket::open(udp_port, &interfaces)?, probes))
             }
         };
         Ok(Watch { node, carriers: LinkWatch::open()?, ports, neighbours, probes })
@@ -154,7 +157,8 @@ impl Watch {
 
     fn take_answers(&mut self) -> io::Result<()> {
         if let Some((socket, probes)) = &mut self.probes {
-            while let Some((index, probe)) = socket.receive()? {
+            for _ in 0..ANSWERS_MAX {
+                let Some((index, probe)) = socket.receive()? else { break };
                 if let Some(port) = self.ports.get(&index) {
                     probes.answered(*port, probe);
                 }
