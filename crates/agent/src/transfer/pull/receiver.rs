@@ -34,6 +34,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Names of more packets than this are not taken.
 const PACKETS_MAX: u64 = 1 << 28;
+/// Packets that are asked for at a time in all trees together, whatever the source says: as many as a node usually remembers. The node has
+/// other transfers to pass on, too.
+const CREDITS_MAX: u32 = 1 << 16;
 
 /// Receives one object by way of `node`; blocks until it is stored, or has failed.
 ///
@@ -119,6 +122,7 @@ impl Word {
                     ms => RetryTime::Fixed(Duration::from_millis(ms.into())),
                 };
                 let progress = Duration::from_millis(progress_ms.into());
+                let credits = credits.min(CREDITS_MAX / u32::from(count.max(1)));
                 Word::Trees(Trees { count, block_bytes, credits, retry, overtaken, progress })
             }
             Control::Root(root) => Word::Root(root),
@@ -451,4 +455,22 @@ fn read_route(hops: &[u8]) -> Result<Option<Route>, TransferError> {
         return Ok(None);
     }
     Route::from_bytes(hops, 0).map(Some).map_err(|error| TransferError::Contradiction(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What settings allow in one tree a receiver does in one tree; a source that says so of many trees gets no more of its memory.
+    #[test]
+    fn credits_of_all_trees_together_are_bounded() {
+        for (count, said, taken) in
+            [(1, 16, 16), (1, 65_536, 65_536), (4, 65_536, 16_384), (8, 100, 100), (255, 65_536, 257)]
+        {
+            let (block_bytes, retry_ms, overtaken, progress_ms) = (1_000, 0, 0, 100);
+            let word = Control::Trees { count, block_bytes, credits: said, retry_ms, overtaken, progress_ms };
+            let Ok(Word::Trees(trees)) = Word::of(word) else { panic!("these are trees") };
+            assert_eq!((trees.count, trees.credits), (count, taken));
+        }
+    }
 }
