@@ -499,7 +499,7 @@ fn one_that_is_cut_off_is_named_and_the_others_finish() {
 
 /// What nodes say in their logs: they have threads of their own.
 #[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -514,7 +514,7 @@ impl std::io::Write for Log {
 
 impl Log {
     /// Of this whole process.
-    fn of_all() -> &'static Self {
+    pub(crate) fn of_all() -> &'static Self {
         static ALL: std::sync::OnceLock<Log> = std::sync::OnceLock::new();
         ALL.get_or_init(|| {
             let log = Log::default();
@@ -529,7 +529,7 @@ impl Log {
         })
     }
 
-    fn lines_with(&self, words: [&str; 2]) -> usize {
+    pub(crate) fn lines_with(&self, words: [&str; 2]) -> usize {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines().filter(|line| words.iter().all(|words| line.contains(words))).count()
     }

@@ -4,6 +4,7 @@ use super::session_tests::{
     Source, ask, frame, hello, next, next_frame, patient, start, start_as, start_with,
 };
 use super::{Called, OlderVersions, Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
+use crate::forwarder::tests::Log;
 use polycast_net::hash::keyed_hash;
 use polycast_net::rolling;
 use polycast_protocol::session::HAVE_WITHIN;
@@ -61,6 +62,21 @@ fn long_and_odd_words_end_their_own_session_only() {
             ["its connection failed: malformed packet", odd].map(|words| (false, Some(words.into())));
         assert_eq!(errors(source), expected);
     }
+}
+
+/// A receiver may say as often as it likes that nothing comes in a tree, and in trees that there are not: the log has it once.
+#[test]
+fn one_that_stalls_again_and_again_is_named_once() {
+    let log = Log::of_all();
+    let source = start(true);
+    let transfer = source.handle.to_string();
+    let mut ends = ["a", "b"].map(|name| join(&source, name).0);
+    for tree in [0; 100].into_iter().chain(100..200) {
+        ends[0].write_all(&frame(&Control::Stalled { tree })).unwrap();
+    }
+    ends.iter_mut().for_each(|end| end.write_all(&frame(&Control::Refuse("no more"))).unwrap());
+    assert_eq!(errors(source), [(false, Some("no more".into())), (false, Some("no more".into()))]);
+    assert_eq!(log.lines_with([&transfer, "nothing comes in a tree"]), 1);
 }
 
 /// A receiver that says that it has the object shows bytes of it which it could not choose.

@@ -21,7 +21,7 @@ use polycast_protocol::session::{
 use polycast_types::{Duration, Handle, PullTuning, Time};
 use polycast_wire::control::{Control, DIGESTS_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -130,6 +130,8 @@ struct Told {
     root: bool,
     /// Parts of the hashes, where it has asked for them.
     parts: usize,
+    /// Trees of which it has said that nothing comes in them.
+    stalled: BTreeSet<u8>,
 }
 
 /// How the rate of a tree moves.
@@ -352,9 +354,14 @@ impl Run {
             self.session.clear_bell();
         }
         for guest in woken.guests {
+            let (transfer, trees, told) = (self.handle, self.trees, &mut self.told);
             let heard = self.session.read(guest, |control| {
-                if let Control::Stalled { tree } = control {
-                    tracing::warn!(guest = guest.0, tree, "nothing comes in a tree any more");
+                // Once of each tree: a receiver may say so as often as it likes.
+                if let Control::Stalled { tree } = control
+                    && *tree < trees
+                    && told.get_mut(&guest).is_some_and(|told| told.stalled.insert(*tree))
+                {
+                    tracing::warn!(%transfer, guest = guest.0, tree, "nothing comes in a tree any more");
                 }
             });
             heard.map_err(TransferError::reading)?;
