@@ -11,11 +11,13 @@ mod identity;
 mod key_file;
 mod offerer;
 mod peer;
+mod sentences;
 mod shared;
 mod stream;
 #[cfg(feature = "cluster")]
 mod talk;
 mod token;
+mod watch;
 
 pub use blocking::Blocking;
 pub use date::Utc;
@@ -31,10 +33,8 @@ pub use token::{BINDING_LEN, Binding, Claim, JoinToken, NoToken, ShownToken, pin
 
 use crate::seal::Secret;
 use files::{Stamp, Verifiers};
-use rustls::{
-    AlertDescription, CertRevocationListError, CertificateError, ClientConfig, Error, OtherError,
-    PeerIncompatible, ServerConfig,
-};
+use rustls::{ClientConfig, ServerConfig};
+use sentences::REVOKED;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,12 +58,23 @@ pub enum SealError {
     /// Its certificate is of no use.
     #[error("the other end's certificate is not accepted: {0}")]
     Certificate(String),
+    /// It has been revoked.
+    #[error("the other end's certificate is not accepted: {}", REVOKED)]
+    Revoked,
     /// It is another one than this end connects to.
     #[error(transparent)]
     OtherEnd(#[from] OtherEnd),
     /// It has refused our certificate.
     #[error("the other end does not accept this end's certificate: {0}")]
     RefusedCertificate(&'static str),
+    /// It asks to see a certificate, and this end has none.
+    #[error(
+        "the other end asks to see a certificate, and this end has none: name --tls-ca, --tls-cert and --tls-key"
+    )]
+    AsksForOne,
+    /// It has none, where one is asked for.
+    #[error("the other end shows no certificate: start it with --tls-ca, --tls-cert and --tls-key")]
+    ShowsNone,
     /// One end has a key, the other one a certificate.
     #[error("one end has a key file and the other one a certificate: give both the same")]
     OtherKind,
@@ -80,81 +91,6 @@ pub enum SealError {
     /// Anything else.
     #[error("the connection cannot be sealed: {0}")]
     Other(String),
-}
-
-impl From<Error> for SealError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::InvalidCertificate(error) => of_certificate(error),
-            // A list of another authority of the same name is none of this one's.
-            Error::InvalidCertRevocationList(CertRevocationListError::BadSignature) => {
-                of_certificate(CertificateError::UnknownRevocationStatus)
-            }
-            Error::AlertReceived(alert) => of_alert(alert),
-            Error::InvalidMessage(_) => SealError::PeerIsPlain,
-            Error::PeerIncompatible(
-                PeerIncompatible::IncorrectCertificateTypeExtension
-                | PeerIncompatible::UnsolicitedCertificateTypeExtension,
-            ) => SealError::OtherKind,
-            error => SealError::Other(error.to_string()),
-        }
-    }
-}
-
-fn of_certificate(error: CertificateError) -> SealError {
-    let other = match error {
-        // The end that shares a secret says so of another key.
-        CertificateError::ApplicationVerificationFailure => return SealError::OtherKey,
-        // An authority can have the name of another one.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => return SealError::ForeignCertificate,
-        CertificateError::Other(OtherError(other)) => match other.downcast_ref::<OtherEnd>() {
-            Some(end) => return end.clone().into(),
-            None => other.to_string(),
-        },
-        CertificateError::ExpiredContext { time, not_after } => format!(
-            "it was valid until {}, and by the clock of this machine it is {}: renew it, or set the clock",
-            Utc(not_after.as_secs()),
-            Utc(time.as_secs())
-        ),
-        CertificateError::NotValidYetContext { time, not_before } => format!(
-            "it is valid from {} on, and by the clock of this machine it is {}: set the clocks of both machines",
-            Utc(not_before.as_secs()),
-            Utc(time.as_secs())
-        ),
-        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "it is not for clients and servers of TLS: issue one with the extended key usages serverAuth and clientAuth"
-                .to_string()
-        }
-        CertificateError::Revoked => {
-            "its authority has revoked it (--tls-crl): give the machine another one, if it is to take part".to_string()
-        }
-        CertificateError::UnknownRevocationStatus => {
-            "no list in --tls-crl says whether it is revoked: put the lists of all authorities there from which certificates come"
-                .to_string()
-        }
-        error => error.to_string(),
-    };
-    SealError::Certificate(other)
-}
-
-fn of_alert(alert: AlertDescription) -> SealError {
-    match alert {
-        AlertDescription::CertificateExpired => SealError::RefusedCertificate(
-            "it has expired or is not valid yet by the other machine's clock: renew it, or set the clocks of both machines",
-        ),
-        AlertDescription::UnknownCA | AlertDescription::DecryptError => SealError::RefusedCertificate(
-            "no authority that the other end trusts has issued it: name its authority in the other end's --tls-ca",
-        ),
-        AlertDescription::CertificateRevoked => SealError::RefusedCertificate(
-            "it has been revoked: get another one from the authority, if this machine is to take part",
-        ),
-        AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
-            SealError::RefusedCertificate("the log of the other end says why")
-        }
-        AlertDescription::UnsupportedCertificate | AlertDescription::HandshakeFailure => SealError::OtherKind,
-        AlertDescription::CertificateRequired | AlertDescription::AccessDenied => SealError::Refused,
-        alert => SealError::Other(format!("the other end says {alert:?}")),
-    }
 }
 
 /// How this end seals connections, and whom it takes for a member.
@@ -197,6 +133,8 @@ struct Read {
     stamp: Stamp,
     /// How often they have changed.
     changes: u64,
+    /// Whether one lacks, which has been said.
+    is_lacking: bool,
 }
 
 impl Security {
@@ -249,7 +187,7 @@ impl Security {
     fn of_files(files: TlsFiles, strangers: Strangers) -> Result<Self, TlsFilesError> {
         // Before they are read: what changes meanwhile is read again.
         let stamp = files.stamp().unwrap_or_default();
-        let read = Read { ends: files.read(strangers)?, stamp, changes: 0 };
+        let read = Read { ends: files.read(strangers)?, stamp, changes: 0, is_lacking: false };
         Ok(Security(Arc::new(Source::Files(files, strangers, Box::new(Mutex::new(read))))))
     }
 
@@ -268,10 +206,9 @@ impl Security {
     /// # Errors
     /// It has been.
     pub fn check_again(&self, shown: &Shown) -> Result<(), SealError> {
-        let Some(verifiers) = self.ends().verifiers else { return Ok(()) };
-        match verifiers.check_again(shown) {
-            Err(Error::InvalidCertificate(error @ CertificateError::Revoked)) => Err(of_certificate(error)),
-            // Another authority, or none of its lists, is for those who come.
+        // Another authority, or none of its lists, is for those who come.
+        match self.ends().verifiers {
+            Some(verifiers) if verifiers.has_revoked(shown) => Err(SealError::Revoked),
             _ => Ok(()),
         }
     }
@@ -314,9 +251,18 @@ impl Security {
 }
 
 impl Read {
-    /// Reads the files again if they have changed. While they are being written what was read before holds.
+    /// Reads the files again if they have changed. While they are being written, or one lacks, what was read before holds.
     fn refresh(&mut self, files: &TlsFiles, strangers: Strangers) {
-        let Ok(stamp) = files.stamp() else { return };
+        let stamp = match files.stamp() {
+            Ok(stamp) => stamp,
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_lacking, true) {
+                    tracing::warn!(%error, "a file of certificates is not there, and what was in all of them before goes on");
+                }
+                return;
+            }
+        };
+        self.is_lacking = false;
         if stamp == self.stamp {
             return;
         }

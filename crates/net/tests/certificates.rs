@@ -3,89 +3,27 @@
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
 use polycast_net::tls::{
-    Expected, IdentityFiles, Offerer, OffererKey, OtherEnd, PeerNames, Remark, SealError, Security, Talk,
-    TlsFiles,
+    Blocking, Expected, IdentityFiles, Offerer, OffererKey, OtherEnd, PeerNames, Remark, SealError, Security,
+    Talk, TlsFiles,
 };
 use polycast_testing::HANG;
 use polycast_wire::control::Control;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
-};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, SanType, SerialNumber};
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
-use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+#[path = "common/authority.rs"]
+mod authority;
+
+use authority::{Authority, params};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Authority { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// Writes a certificate and its key, with the certificates that are trusted beside it.
-    fn issue(&self, folder: &Path, params: CertificateParams) -> TlsFiles {
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let files = TlsFiles {
-            ca: folder.join("ca.pem"),
-            cert: folder.join("cert.pem"),
-            key: folder.join("key.pem"),
-            crl: None,
-        };
-        fs::write(&files.ca, &self.pem).unwrap();
-        fs::write(&files.key, key.serialize_pem()).unwrap();
-        fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
-        fs::write(&files.cert, certificate.pem()).unwrap();
-        files
-    }
-
-    /// A list with these numbers, in place of the one before.
-    fn revoke(&self, path: &Path, numbers: &[u64]) {
-        let revoked = |number: &u64| RevokedCertParams {
-            serial_number: SerialNumber::from(*number),
-            revocation_time: date_time_ymd(2024, 1, 1),
-            reason_code: None,
-            invalidity_date: None,
-        };
-        let list = CertificateRevocationListParams {
-            this_update: date_time_ymd(2024, 1, 1),
-            next_update: date_time_ymd(2124, 1, 1),
-            crl_number: SerialNumber::from(numbers.len() as u64 + 1),
-            issuing_distribution_point: None,
-            revoked_certs: numbers.iter().map(revoked).collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let new = path.with_extension("new");
-        fs::write(&new, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
-        fs::rename(new, path).unwrap();
-    }
-
-    fn member(&self, name: &str) -> (TempDir, TlsFiles) {
-        let folder = tempfile::tempdir().unwrap();
-        let files = self.issue(folder.path(), params(name));
-        (folder, files)
-    }
-}
-
-fn params(name: &str) -> CertificateParams {
-    let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    params
-}
 
 /// Reads a frame; gives the names of the other end, or why there is none.
 fn read(stream: &mut FrameStream) -> Result<PeerNames, FrameError> {
@@ -427,4 +365,185 @@ fn a_revoked_certificate_is_refused_and_ends_what_is_connected() {
     let (_d, files) = authority.member("d");
     let said = Security::files(TlsFiles { crl: Some(list), ..files }).unwrap_err().to_string();
     assert!(said.contains("is not a list of revoked certificates in PEM: there is none in it"), "{said}");
+}
+
+/// An agent goes away from a manager whose certificate has been revoked meanwhile, though that one says nothing of it.
+#[tokio::test]
+async fn a_revoked_manager_is_left() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let list = folder.path().join("crl.pem");
+    authority.revoke(&list, &[]);
+    let (_a, files) = authority.member("a");
+    let a = Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let mut own = params("manager");
+    own.serial_number = Some(SerialNumber::from(7));
+    let manager = Security::files(authority.issue(place.path(), own)).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (expected, remark) = (Expected::Manager("manager".into()), Remark::default());
+    let (near, far) = tokio::join!(Talk::connect(&address, Some(&a), &expected, &remark), async {
+        Talk::accept(listener.accept().await.unwrap().0, &manager).await.map_err(|(error, _)| error)
+    });
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    authority.revoke(&list, &[7]);
+    // Heartbeats.
+    let left = tokio::time::timeout(HANG, async {
+        loop {
+            far.write_all(b"x").await.unwrap();
+            far.flush().await.unwrap();
+            if let Err(error) = near.read_exact(&mut [0]).await {
+                return error;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let said = left.await.expect("it goes on").to_string();
+    assert!(said.contains("its authority has revoked it"), "{said}");
+    assert_eq!(remark.take(), Some(SealError::Revoked));
+}
+
+/// Authorities have several lists, and one may have the name of another one: that of the authority before it, whose key was changed.
+#[test]
+fn what_any_list_of_an_authority_has_revoked_is_revoked() {
+    let [old, new] = [(); 2].map(|()| Authority::called("authority", KeyPair::generate().unwrap()));
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("crl.pem");
+    let lists = [old.list(&[]), old.list(&[9]), new.list(&[8])];
+    fs::write(&list, lists.iter().map(|list| list.pem().unwrap()).collect::<String>()).unwrap();
+    let member = |authority: &Authority, name: &str, number: u64| {
+        let mut params = params(name);
+        params.serial_number = Some(SerialNumber::from(number));
+        let place = tempfile::tempdir().unwrap();
+        let files = authority.issue(place.path(), params);
+        fs::write(&files.ca, [&old.pem[..], &new.pem[..]].concat()).unwrap();
+        (place, files)
+    };
+    let with_lists =
+        |files: TlsFiles| Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap();
+    let ((_a, a), (_b, b)) = (member(&old, "a", 1), member(&new, "b", 2));
+    let (a, b) = (with_lists(a), with_lists(b));
+    assert!(meet(&a, &b, "b").0.unwrap().allow("b"));
+    assert!(meet(&b, &a, "a").0.unwrap().allow("a"));
+    for (authority, number) in [(&old, 9), (&new, 8)] {
+        let (_revoked, files) = member(authority, "c", number);
+        let c = Security::files(files).unwrap();
+        for (looker, name) in [(&a, "a"), (&b, "b")] {
+            assert_eq!(sealing(meet(looker, &c, "c").0), SealError::Revoked, "{number}");
+            assert_eq!(sealing(meet(&c, looker, name).1), SealError::Revoked, "{number}");
+        }
+    }
+    // A number of the other one's is of another certificate.
+    let (_d, d) = member(&old, "d", 8);
+    assert!(meet(&a, &Security::files(d).unwrap(), "d").0.unwrap().allow("d"));
+}
+
+/// A thread that only speaks to an end stops when that one's certificate is revoked.
+#[test]
+fn a_revoked_listener_hears_no_more() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let list = folder.path().join("crl.pem");
+    authority.revoke(&list, &[]);
+    let (_b, files) = authority.member("b");
+    let b = Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let mut own = params("a");
+    own.serial_number = Some(SerialNumber::from(7));
+    let a = Security::files(authority.issue(place.path(), own)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let speaking = std::thread::spawn(move || {
+        let mut speaker = Blocking::answer(listener.accept().unwrap().0, &b, HANG).unwrap().unwrap();
+        authority.revoke(&list, &[7]);
+        let begun = Instant::now();
+        while begun.elapsed() < HANG {
+            if let Err(error) = speaker.write_all(b"x").and_then(|()| speaker.flush()) {
+                return error.to_string();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("it goes on")
+    });
+    let mut heard = FrameStream::connect(address, HANG, Some(&a), &Expected::Member("b".into())).unwrap();
+    heard.shake_hands(HANG).unwrap();
+    let said = speaking.join().unwrap();
+    assert!(said.contains("its authority has revoked it"), "{said}");
+}
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1 + self.1.fetch_add(1, Ordering::Relaxed) as u64)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!("{field}={value:?} ");
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A list that lacks, or is none, makes no revoked certificate good, and is said once.
+#[test]
+fn what_a_list_has_revoked_stays_so_whatever_becomes_of_the_file() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let list = folder.path().join("crl.pem");
+    authority.revoke(&list, &[7]);
+    let (_a, files) = authority.member("a");
+    let place = tempfile::tempdir().unwrap();
+    let mut revoked = params("b");
+    revoked.serial_number = Some(SerialNumber::from(7));
+    let b = Security::files(authority.issue(place.path(), revoked)).unwrap();
+    let whole = fs::read_to_string(&list).unwrap();
+    let a = Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap();
+    let other = Authority::new();
+    other.revoke(&folder.path().join("other.pem"), &[]);
+    let foreign = fs::read_to_string(folder.path().join("other.pem")).unwrap();
+    for (what, text, says) in [
+        ("removed", None, "crl.pem cannot be read"),
+        ("emptied", Some(String::new()), "there is none in it"),
+        (
+            "half written",
+            Some(whole[..whole.len() / 2].into()),
+            "is not a list of revoked certificates in PEM",
+        ),
+        ("of another authority", Some(foreign), "no list in --tls-crl says whether it is revoked"),
+        ("no text", Some("\0".repeat(5_000)), "there is none in it"),
+        ("huge", Some(whole.repeat(1 + (1 << 20) / whole.len())), "it has more than 1048576 bytes"),
+    ] {
+        let log = Log::default();
+        let changes = a.changes();
+        match text {
+            None => fs::remove_file(&list).unwrap(),
+            Some(text) => fs::write(&list, text).unwrap(),
+        }
+        tracing::subscriber::with_default(log.clone(), || {
+            for _ in 0..100 {
+                assert_eq!(a.changes(), changes, "{what}");
+            }
+        });
+        let said = log.0.lock().unwrap().clone();
+        assert!(said.len() == 1 && said[0].contains(says), "{what}: {said:?}");
+        let said = sealing(meet(&a, &b, "b").0).to_string();
+        assert!(said.contains("its authority has revoked it"), "{what}: {said}");
+    }
+    fs::write(&list, whole).unwrap();
+    assert_eq!(a.changes(), 1, "what is right again is taken up");
 }

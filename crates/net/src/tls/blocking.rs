@@ -1,14 +1,18 @@
 //! A connection that a thread of its own answers, sealed.
 
+use super::watch::Watch;
 use super::{PeerNames, SealError, Security, TLS_HANDSHAKE};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A sealed connection that a client has opened.
+/// A sealed connection that a client has opened. It ends when the client's certificate is revoked.
 #[derive(Debug)]
-pub struct Blocking(StreamOwned<ServerConnection, TcpStream>);
+pub struct Blocking {
+    stream: StreamOwned<ServerConnection, TcpStream>,
+    watch: Watch,
+}
 
 impl Blocking {
     /// Seals a connection; the other end has so long to prove its name or show its key. One that begins in plain is given back.
@@ -26,6 +30,7 @@ impl Blocking {
         if stream.peek(&mut first)? > 0 && first[0] != TLS_HANDSHAKE {
             return Ok(Err(stream));
         }
+        let watch = Watch::new(security);
         let failed = |error: rustls::Error| io::Error::new(ErrorKind::InvalidData, SealError::from(error));
         let mut tls = ServerConnection::new(security.server()).map_err(failed)?;
         while tls.is_handshaking() {
@@ -48,28 +53,35 @@ impl Blocking {
                 return Err(failed(error));
             }
         }
-        Ok(Ok(Blocking(StreamOwned::new(tls, stream))))
+        Ok(Ok(Blocking { stream: StreamOwned::new(tls, stream), watch }))
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        let looked = self.watch.look(&self.stream.conn);
+        looked.map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))
     }
 
     /// What the other end may call itself.
     #[must_use]
     pub fn peer_names(&self) -> PeerNames {
-        PeerNames::of(self.0.conn.peer_certificates().and_then(<[_]>::first))
+        PeerNames::of(self.stream.conn.peer_certificates().and_then(<[_]>::first))
     }
 }
 
 impl Read for Blocking {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
+        self.look()?;
+        self.stream.read(buffer)
     }
 }
 
 impl Write for Blocking {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        self.look()?;
+        self.stream.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.stream.flush()
     }
 }

@@ -5,18 +5,19 @@
 //! it says its name; see [`PeerNames`].
 
 use super::peer::{Expected, OtherEnd, PeerNames, Shown};
+use super::sentences::REVOKED;
 use super::{Ends, SealError, Strangers};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, PeerIncompatible,
-    RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, InvalidMessage,
+    OtherError, PeerIncompatible, RootCertStore, ServerConfig, SignatureScheme,
 };
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -30,6 +31,13 @@ use zeroize::Zeroizing;
 
 /// A longer file is none of certificates.
 const LEN_MAX: u64 = 1 << 20;
+/// Certificates between one and its authority: a path has no more. Of many with one name the library would try each order, for any host
+/// that connects and before a signature is looked at.
+const BETWEEN_MAX: usize = 6;
+/// Bytes of the message in a handshake that has a chain, and of what stands in it before all and beside each certificate.
+const CHAIN_LEN_MAX: usize = (1 << 16) - 1;
+const CHAIN_HEAD_LEN: usize = 4;
+const CHAIN_ITEM_LEN: usize = 5;
 
 /// Files in PEM: what this end shows of itself, and which authorities it trusts. They are read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +106,7 @@ fn own(error: &SealError) -> String {
             "it was not issued by an authority in --tls-ca; name the one that issued it there".to_string()
         }
         SealError::Certificate(what) => what.clone(),
+        SealError::Revoked => REVOKED.to_string(),
         other => other.to_string(),
     }
 }
@@ -106,10 +115,11 @@ fn own(error: &SealError) -> String {
 pub(super) type Stamp = [(u64, u64, i64, i64); 4];
 
 impl TlsFiles {
-    pub(super) fn stamp(&self) -> io::Result<Stamp> {
+    pub(super) fn stamp(&self) -> Result<Stamp, TlsFilesError> {
         let of = |path: &Path| {
             std::fs::metadata(path)
                 .map(|file: Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+                .map_err(|source| TlsFilesError::Read { path: path.into(), source })
         };
         let crl = self.crl.as_deref().map_or(Ok(Default::default()), of)?;
         Ok([of(&self.ca)?, of(&self.cert)?, of(&self.key)?, crl])
@@ -228,7 +238,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFile
 /// Looks at certificates of both kinds of ends.
 pub(super) struct Verifiers {
     provider: Arc<CryptoProvider>,
-    of_clients: Arc<dyn ClientCertVerifier>,
+    of_clients: Arc<Clients>,
     of_servers: Arc<Authorities>,
 }
 
@@ -240,32 +250,38 @@ impl Verifiers {
     ) -> Result<Self, Error> {
         let owned = lists.iter().map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));
         let owned: Result<Vec<CertRevocationList<'static>>, webpki::Error> = owned.collect();
-        let owned = owned.map_err(|error| Error::General(error.to_string()))?;
+        let lists = owned.map_err(|error| Error::General(error.to_string()))?;
         let provider = Arc::new(ring::default_provider());
         let of_clients =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider));
-        let of_clients = of_clients.with_crls(lists);
         let of_clients = match strangers {
             Strangers::Refused => of_clients,
             Strangers::Heard => of_clients.allow_unauthenticated(),
         };
         let of_clients = of_clients.build().map_err(|error| Error::General(error.to_string()))?;
-        let of_servers =
-            Arc::new(Authorities { roots: Arc::clone(roots), lists: owned, provider: Arc::clone(&provider) });
+        let (roots, orders) = (Arc::clone(roots), orders(&lists));
+        let of_servers = Arc::new(Authorities { roots, lists, orders, provider: Arc::clone(&provider) });
+        let of_clients = Arc::new(Clients { vouched: of_clients, authorities: Arc::clone(&of_servers) });
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
     /// Whether others that trust the same authorities accept this chain, of a client and of a server.
     fn accept(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let Some((own, between)) = chain.split_first() else { return Err(Error::NoCertificatesPresented) };
+        if chain.iter().fold(CHAIN_HEAD_LEN, |len, one| len + CHAIN_ITEM_LEN + one.len()) > CHAIN_LEN_MAX {
+            return Err(InvalidMessage::CertificatePayloadTooLarge.into());
+        }
         self.of_clients.verify_client_cert(own, between, UnixTime::now())?;
         self.of_servers.verify(own, between, UnixTime::now())
     }
 
-    /// Whether one that was taken at this time would not be now, since its certificate has been revoked meanwhile.
-    pub(super) fn check_again(&self, shown: &Shown) -> Result<(), Error> {
-        let Some((own, between)) = shown.chain.split_first() else { return Ok(()) };
-        self.of_servers.check_lists(own, between, shown.at)
+    /// Whether the certificate of one that was taken has been revoked meanwhile, be it for clients or for servers.
+    pub(super) fn has_revoked(&self, shown: &Shown) -> bool {
+        let Some((own, between)) = shown.chain.split_first() else { return false };
+        [KeyUsage::server_auth(), KeyUsage::client_auth()].into_iter().any(|usage| {
+            let checked = self.of_servers.check_lists((own, between), shown.at, usage);
+            checked == Err(CertificateError::Revoked.into())
+        })
     }
 
     /// Takes the end that is expected, and no other.
@@ -276,7 +292,7 @@ impl Verifiers {
     fn ends(self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Ends, Error> {
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::clone(&self.of_clients))
+            .with_client_cert_verifier(Arc::<Clients>::clone(&self.of_clients))
             .with_single_cert(chain.clone(), key.clone_key())?;
         // No client comes back to a session that has ended.
         server.send_tls13_tickets = 0;
@@ -297,7 +313,23 @@ impl Verifiers {
 struct Authorities {
     roots: Arc<RootCertStore>,
     lists: Vec<CertRevocationList<'static>>,
+    /// Orders in which the library is to look at the lists.
+    orders: Vec<Vec<usize>>,
     provider: Arc<CryptoProvider>,
+}
+
+/// Orders of lists in which each is the first of those of its authority's name once: the library looks at no other, and an authority can
+/// have several lists, or the name of another one.
+fn orders(lists: &[CertRevocationList<'_>]) -> Vec<Vec<usize>> {
+    let namesakes = |at: usize| lists[..at].iter().filter(|list| list.issuer() == lists[at].issuer()).count();
+    let ranks: Vec<usize> = (0..lists.len()).map(namesakes).collect();
+    let most = ranks.iter().max().map_or(0, |most| most + 1);
+    let order = |first: usize| {
+        let mut order: Vec<usize> = (0..lists.len()).collect();
+        order.sort_by_key(|at| ranks[*at] != first);
+        order
+    };
+    (0..most).map(order).collect()
 }
 
 impl Authorities {
@@ -307,37 +339,135 @@ impl Authorities {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
+        bounded(intermediates)?;
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
-        self.check_lists(end_entity, intermediates, now)
+        self.check_lists((end_entity, intermediates), now, KeyUsage::server_auth())
     }
 
     /// Whether an authority has revoked what it, or one below it, has issued. Where there are lists, each certificate has to be in
-    /// the domain of one.
+    /// the domain of one; what one of them has revoked no other one makes good.
     fn check_lists(
+        &self,
+        (end_entity, intermediates): (&CertificateDer<'_>, &[CertificateDer<'_>]),
+        at: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), Error> {
+        let certificate =
+            EndEntityCert::try_from(end_entity).map_err(|_| Error::from(CertificateError::BadEncoding))?;
+        let (roots, algorithms) = (&self.roots.roots, self.provider.signature_verification_algorithms.all);
+        let mut outcome = Ok(());
+        for (tried, order) in self.orders.iter().enumerate() {
+            let lists: Vec<&CertRevocationList<'_>> = order.iter().map(|at| &self.lists[*at]).collect();
+            let Ok(options) = RevocationOptionsBuilder::new(&lists) else { return Ok(()) };
+            let options = Some(options.build());
+            match certificate.verify_for_usage(algorithms, roots, intermediates, at, usage, options, None) {
+                Err(webpki::Error::CertRevoked) => return Err(CertificateError::Revoked.into()),
+                Ok(_) => outcome = Ok(()),
+                Err(error) if tried == 0 || outcome.is_err() => outcome = Err(error),
+                Err(_) => {}
+            }
+        }
+        outcome.map_err(|error| match error {
+            // It, or its list, is of another authority than the one of this name that was looked at.
+            webpki::Error::UnknownRevocationStatus
+            | webpki::Error::InvalidCrlSignatureForPublicKey
+            | webpki::Error::InvalidSignatureForPublicKey => CertificateError::UnknownRevocationStatus.into(),
+            _ => UnusableList.into(),
+        })
+    }
+}
+
+/// More certificates than any path has.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there are {len} certificates between it and its authority, and {} are the most: leave out those that no path needs",
+    BETWEEN_MAX
+)]
+pub(super) struct LongChain {
+    len: usize,
+}
+
+impl LongChain {
+    /// What is said where the library has given up.
+    pub(super) const ROUND: &str = "there are too many ways through the certificates between it and its authority: leave out those that no path needs";
+}
+
+/// Looks whether there are no more certificates than a path has: the library's own bounds are for paths that are meant well.
+pub(super) fn bounded(between: &[CertificateDer<'_>]) -> Result<(), Error> {
+    match between.len() {
+        ..=BETWEEN_MAX => Ok(()),
+        len => Err(CertificateError::Other(OtherError(Arc::new(LongChain { len }))).into()),
+    }
+}
+
+/// A list that cannot say what is revoked.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the list in --tls-crl that is to say whether it is revoked cannot be used: have its authority sign one, with the key usage cRLSign and \
+     SHA-256 or Ed25519"
+)]
+struct UnusableList;
+
+impl From<UnusableList> for Error {
+    fn from(list: UnusableList) -> Self {
+        CertificateError::Other(OtherError(Arc::new(list))).into()
+    }
+}
+
+/// Takes a client for which an authority vouches.
+#[derive(Debug)]
+struct Clients {
+    vouched: Arc<dyn ClientCertVerifier>,
+    authorities: Arc<Authorities>,
+}
+
+impl ClientCertVerifier for Clients {
+    fn offer_client_auth(&self) -> bool {
+        self.vouched.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.vouched.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.vouched.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        at: UnixTime,
-    ) -> Result<(), Error> {
-        let lists: Vec<&CertRevocationList<'_>> = self.lists.iter().collect();
-        let Ok(options) = RevocationOptionsBuilder::new(&lists) else { return Ok(()) };
-        let certificate = EndEntityCert::try_from(end_entity);
-        let certificate = certificate.map_err(|error| Error::General(error.to_string()))?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let (usage, options) = (KeyUsage::server_auth(), Some(options.build()));
-        let roots = &self.roots.roots;
-        let verified =
-            certificate.verify_for_usage(algorithms, roots, intermediates, at, usage, options, None);
-        match verified {
-            Ok(_) => Ok(()),
-            Err(webpki::Error::CertRevoked) => Err(CertificateError::Revoked.into()),
-            Err(webpki::Error::UnknownRevocationStatus | webpki::Error::InvalidCrlSignatureForPublicKey) => {
-                Err(CertificateError::UnknownRevocationStatus.into())
-            }
-            Err(error) => Err(Error::General(error.to_string())),
-        }
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        bounded(intermediates)?;
+        let verified = self.vouched.verify_client_cert(end_entity, intermediates, now)?;
+        self.authorities.check_lists((end_entity, intermediates), now, KeyUsage::client_auth())?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.vouched.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.vouched.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.vouched.supported_verify_schemes()
     }
 }
 

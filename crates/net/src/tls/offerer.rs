@@ -5,7 +5,7 @@ use crate::seal::Secret;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 /// What stands before the 32 bytes of a public Ed25519 key where its kind is said (RFC 8410).
-const ED25519_SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+pub(super) const ED25519_SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
 /// The pair of keys of an offer's source (Ed25519).
 #[derive(Clone, Debug, PartialEq, Eq)]

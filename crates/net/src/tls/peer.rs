@@ -1,5 +1,7 @@
 //! What the other end of a sealed connection may call itself, and which end it has to be.
 
+use super::offerer::ED25519_SPKI;
+use polycast_types::Printable;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::fmt;
 use webpki::EndEntityCert;
@@ -9,8 +11,10 @@ const SPIFFE_PATH: &str = "/polycast/agent/";
 
 /// The DNS name in the certificates of managers, where settings name no other one. No agent has it.
 pub const MANAGER: &str = "manager";
-/// So many names of a certificate are said in a sentence.
+/// So many names of a certificate are said in a sentence,
 const NAMED_MAX: usize = 4;
+/// and so many bytes of each: an authority can put any text there.
+const NAME_SHOWN_MAX: usize = 64;
 
 /// Which end has to be at the other side of a connection that this end opens. Ends that share a secret have no names: there it is
 /// enough that the other end has the secret.
@@ -100,8 +104,12 @@ impl PeerNames {
     /// Of an end that has shown this in a handshake, in which it had to show something.
     pub(super) fn of(shown: Option<&CertificateDer<'_>>) -> Self {
         let Some(shown) = shown else { return PeerNames::Nobody };
-        // What is no certificate is a raw key, which was compared with the only one that is right.
-        let Ok(certificate) = EndEntityCert::try_from(shown) else { return PeerNames::Any };
+        // A raw key was compared with the only one that is right.
+        if shown.starts_with(&ED25519_SPKI) {
+            return PeerNames::Any;
+        }
+        // What is no certificate has no name.
+        let Ok(certificate) = EndEntityCert::try_from(shown) else { return PeerNames::Only(Vec::new()) };
         let spiffe = certificate.valid_uri_names().filter_map(agent_of);
         PeerNames::Only(certificate.valid_dns_names().chain(spiffe).map(str::to_string).collect())
     }
@@ -135,8 +143,10 @@ impl fmt::Display for PeerNames {
             PeerNames::Nobody => f.write_str("no name"),
             PeerNames::Only(names) if names.is_empty() => f.write_str("no name"),
             PeerNames::Only(names) => {
-                let said = &names[..names.len().min(NAMED_MAX)];
-                write!(f, "'{}'", said.join("', '"))?;
+                for (at, name) in names.iter().take(NAMED_MAX).enumerate() {
+                    let comma = if at == 0 { "" } else { ", " };
+                    write!(f, "{comma}'{}'", Shortened(name))?;
+                }
                 if names.len() > NAMED_MAX {
                     write!(f, " and {} more", names.len() - NAMED_MAX)
                 } else {
@@ -147,10 +157,22 @@ impl fmt::Display for PeerNames {
     }
 }
 
+/// A name as a sentence has it.
+struct Shortened<'a>(&'a str);
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shown, rest) = self.0.split_at(self.0.floor_char_boundary(NAME_SHOWN_MAX));
+        write!(f, "{}{}", Printable(shown), if rest.is_empty() { "" } else { "…" })
+    }
+}
+
 /// One calls itself something else than its certificate does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the certificate of '{said}' is for {names}: start the agent with the name in its certificate, or give it one with the DNS name '{said}'"
+    "the certificate of '{}' is for {names}: start the agent with the name in its certificate, or give it one with the DNS name '{}'",
+    Printable(said),
+    Printable(said)
 )]
 pub struct OtherName {
     said: String,
@@ -180,5 +202,16 @@ mod tests {
         ] {
             assert_eq!(agent_of(other), None, "{other}");
         }
+    }
+
+    /// Any name is believed of a raw key alone, which has been compared: what is neither that nor a certificate has none.
+    #[test]
+    fn what_is_no_certificate_has_no_name() {
+        let key = crate::tls::offerer::spki_of(&[7; 32]).to_vec();
+        assert_eq!(PeerNames::of(Some(&key.into())), PeerNames::Any);
+        for odd in [Vec::new(), vec![1, 2, 3], vec![0x30; 44], vec![0x30, 0x82, 0, 0]] {
+            assert_eq!(PeerNames::of(Some(&odd.into())), PeerNames::Only(Vec::new()));
+        }
+        assert_eq!(PeerNames::of(None), PeerNames::Nobody);
     }
 }

@@ -1,17 +1,14 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
 use super::token::EXPORTER;
-use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
+use super::watch::Watch;
+use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, Error, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
-
-/// How often it is looked whether the other end is still one that this end takes.
-const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Layer {
@@ -29,37 +26,6 @@ pub(crate) struct Pipe {
     stream: TcpStream,
     layer: Layer,
     watch: Option<Watch>,
-}
-
-/// Looks now and then whether the other end's certificate has been revoked.
-#[derive(Debug)]
-struct Watch {
-    security: Security,
-    /// What it has shown, once it has.
-    shown: Option<Shown>,
-    changes: u64,
-    next: Instant,
-}
-
-impl Watch {
-    fn new(security: &Security) -> Self {
-        let changes = security.changes();
-        Watch { security: security.clone(), shown: None, changes, next: Instant::now() + LOOK }
-    }
-
-    fn look(&mut self, tls: &Connection) -> Result<(), SealError> {
-        if self.shown.is_none() && !tls.is_handshaking() {
-            self.shown = Some(Shown::now(tls.peer_certificates()));
-        }
-        let Some(shown) = self.shown.as_ref().filter(|_| Instant::now() >= self.next) else { return Ok(()) };
-        self.next = Instant::now() + LOOK;
-        let changes = self.security.changes();
-        if changes == self.changes {
-            return Ok(());
-        }
-        self.changes = changes;
-        self.security.check_again(shown)
-    }
 }
 
 impl Pipe {
@@ -81,10 +47,11 @@ impl Pipe {
     ) -> Result<Self, SealError> {
         // What looks at certificates knows whom it expects: the name is a placeholder, and is not sent.
         let name = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let watch = Watch::new(security);
         let connection = ClientConnection::new(security.client(expected), name);
         let connection = connection.map_err(|error| SealError::Other(error.to_string()))?;
         let layer = Layer::Sealed(Box::new(Connection::Client(connection)));
-        Ok(Pipe { stream, layer, watch: Some(Watch::new(security)) })
+        Ok(Pipe { stream, layer, watch: Some(watch) })
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
@@ -135,8 +102,8 @@ impl Pipe {
                 (false, _) => Layer::Plain,
                 (true, None) => return Err(SealError::PeerSeals.into()),
                 (true, Some(security)) => {
-                    let connection = ServerConnection::new(security.server()).map_err(seal_error)?;
                     self.watch = Some(Watch::new(security));
+                    let connection = ServerConnection::new(security.server()).map_err(seal_error)?;
                     Layer::Sealed(Box::new(Connection::Server(connection)))
                 }
             };

@@ -6,6 +6,7 @@ mod pinned;
 pub use foreign::ForeignServer;
 
 use super::token::EXPORTER;
+use super::watch::Watch;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -65,11 +66,14 @@ enum Layer {
 pub struct Talk {
     layer: Layer,
     remark: Remark,
+    /// Looks at the end that this one has connected to. Those who connect are looked at where they are let in.
+    watch: Option<Watch>,
 }
 
 impl Talk {
     /// Connects to `HOST:PORT`; where there is `security`, sealed, and to the end that is expected. What is wrong with the seal is
-    /// remarked, also later: the other end looks at our key when this end takes the connection for open.
+    /// remarked, also later: the other end looks at our key when this end takes the connection for open, and its own certificate may be
+    /// revoked while the connection is.
     ///
     /// # Errors
     /// No process listens there, another end does, or the connection cannot be sealed.
@@ -79,7 +83,9 @@ impl Talk {
         expected: &Expected,
         remark: &Remark,
     ) -> io::Result<Self> {
-        Self::over(address, security.map(|security| security.client(expected)), remark).await
+        let watch = security.map(Watch::new);
+        let talk = Self::over(address, security.map(|security| security.client(expected)), remark).await?;
+        Ok(Talk { watch, ..talk })
     }
 
     /// The same without a certificate, to the expected end of an authority with this pin.
@@ -103,13 +109,13 @@ impl Talk {
         let unused = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let sealed = TlsConnector::from(client).connect(unused, stream).await;
         let sealed = sealed.map_err(|error| remark.note(error))?;
-        Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark: remark.clone() })
+        Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark: remark.clone(), watch: None })
     }
 
     /// A connection as it is.
     #[must_use]
     pub fn plain(stream: TcpStream, remark: &Remark) -> Self {
-        Talk { layer: Layer::Plain(stream, false), remark: remark.clone() }
+        Talk { layer: Layer::Plain(stream, false), remark: remark.clone(), watch: None }
     }
 
     /// Begins to seal a connection that a client has opened.
@@ -171,7 +177,7 @@ impl Future for Answering {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let remark = Remark::default();
         Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
-            Ok(sealed) => Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark }),
+            Ok(sealed) => Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark, watch: None }),
             Err((error, stream)) => Err((remark.note(error), stream)),
         })
     }
@@ -184,6 +190,12 @@ impl AsyncRead for Talk {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
+        let talk = &mut *self;
+        if let (Some(watch), Layer::Sealed(stream)) = (&mut talk.watch, &talk.layer)
+            && let Err(error) = watch.look(stream.get_ref().1)
+        {
+            return self.noted(Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, error))));
+        }
         let read = match &mut self.layer {
             Layer::Sealed(stream) => Pin::new(stream).poll_read(context, buffer),
             Layer::Plain(stream, has_heard) => {

@@ -144,7 +144,7 @@ fn why(error: rustls::Error, has_own: bool) -> String {
     match SealError::from(error) {
         SealError::ForeignCertificate => "no authority in etcd.ca has issued its certificate".to_string(),
         SealError::Certificate(what) => format!("its certificate is not accepted: {what}"),
-        SealError::Refused | SealError::RefusedCertificate(_) if !has_own => {
+        SealError::AsksForOne | SealError::Refused | SealError::RefusedCertificate(_) if !has_own => {
             "it asks to see a certificate: name etcd.cert and etcd.key".to_string()
         }
         SealError::Refused | SealError::RefusedCertificate(_) => {

@@ -1,7 +1,7 @@
 //! A client that has no certificate yet, and knows the authority of the other end by its pin.
 
 use crate::tls::Expected;
-use crate::tls::files::refused;
+use crate::tls::files::{bounded, refused};
 use crate::tls::token::pin_of;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -32,6 +32,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        bounded(intermediates)?;
         // A pin is no secret: no matter how long the comparison takes.
         let Some(authority) = intermediates.last().filter(|last| pin_of(last) == self.pin) else {
             return Err(CertificateError::UnknownIssuer.into());
