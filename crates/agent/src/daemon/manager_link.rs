@@ -190,11 +190,12 @@ impl ManagerLink {
         loop {
             let at = *place.borrow_and_update();
             let fault = match self.join(at).await {
-                Ok((session, heartbeat)) => {
+                Ok((session, heartbeat, remark)) => {
                     was_joined = true;
                     remarks = Remarks::default();
                     pause = PAUSES.0;
-                    self.talk(session, heartbeat, &mut place).await
+                    let fault = self.talk(session, heartbeat, &mut place).await;
+                    self.explained(fault, &remark)
                 }
                 Err(fault) => fault,
             };
@@ -286,11 +287,27 @@ impl ManagerLink {
         }
     }
 
-    /// Begins a session; gives what the manager says in it, and how often to send a heartbeat.
-    async fn join(&self, at: Place) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
+    /// Begins a session; gives what the manager says in it, how often to send a heartbeat, and where it is remarked what becomes wrong
+    /// with the seal.
+    async fn join(&self, at: Place) -> Result<(Streaming<ManagerMessage>, Duration, Remark), Fault> {
         let remark = Remark::default();
         // A connection that ends because its seal is wrong looks like any other that ends, except for the remark.
-        self.join_over(&remark, at).await.map_err(|fault| remark.take().map_or(fault, Fault::Seal))
+        let joined = self.join_over(&remark, at).await;
+        let (session, heartbeat) = joined.map_err(|fault| remark.take().map_or(fault, Fault::Seal))?;
+        Ok((session, heartbeat, remark))
+    }
+
+    /// Why a session has ended in which something may have been remarked.
+    fn explained(&self, fault: Fault, remark: &Remark) -> Fault {
+        let remarked = remark.take();
+        if remarked == Some(SealError::Revoked) {
+            // What has been signed by such a manager says nothing any more.
+            self.table().permits.forget();
+        }
+        match (fault, remarked) {
+            (Fault::Unreachable(_), Some(error)) => Fault::Seal(error),
+            (fault, _) => fault,
+        }
     }
 
     async fn join_over(

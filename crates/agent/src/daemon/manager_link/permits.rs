@@ -35,6 +35,11 @@ impl Permits {
         self.keys = keys.take(KEYS_MAX).collect();
         self.clock = Some((joined.now_unix_s, Instant::now()));
     }
+
+    /// No manager is believed any more that has let us in.
+    pub(super) fn forget(&mut self) {
+        (self.keys, self.clock) = (Vec::new(), None);
+    }
 }
 
 /// What permits of others are checked with.
