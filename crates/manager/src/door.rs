@@ -183,6 +183,11 @@ impl Guest {
         self.known.get().map_or(PeerNames::Any, |known| known.names.clone())
     }
 
+    /// Whether it has shown nothing, where that had to be asked for.
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.known.get().is_some_and(|known| known.names == PeerNames::Nobody)
+    }
+
     /// What it has shown.
     pub(crate) fn shown(&self) -> Option<Shown> {
         self.known.get().map(|known| known.shown.clone())

@@ -59,6 +59,7 @@ use std::time::{Duration, Instant};
 use store::{Servers, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 /// How long calls in progress may take to end when the manager does.
@@ -205,13 +206,16 @@ impl Manager {
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
         let around = Around::secured(self.security.clone()).guarded(&self.guard);
-        let service = Service::new(roles, &self.config, around.clone());
+        let manager = Service::new(roles, &self.config, around.clone());
         let incoming = door::open(self.listener, &self.config, self.security, &self.guard);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .max_concurrent_streams(STREAMS_MAX)
-            .add_service(ManagerServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX))
+            .add_service(InterceptedService::new(
+                ManagerServer::new(manager).max_decoding_message_size(MESSAGE_LEN_MAX),
+                service::known,
+            ))
             .add_optional_service(self.authority.clone().map(|own| enrolment(own, &self.guard)))
             .serve_with_incoming_shutdown(incoming, async {
                 // An end of the channel without a word is an end too.

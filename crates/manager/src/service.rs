@@ -14,7 +14,7 @@ use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
     StatusResponse, StreamStatus,
 };
-use polycast_net::tls::{Claim, NoToken, PeerNames, SealError, Shown, ShownToken};
+use polycast_net::tls::{Claim, NoToken, PeerNames, SealError, Security, Shown, ShownToken};
 use polycast_planning::{PartName, PartNameError, PlanId};
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
@@ -81,7 +81,6 @@ impl Service {
 
     /// Whether it may ask: connections outlive certificates that are revoked.
     fn known_still(&self, guest: &Guest) -> Result<(), Refusal> {
-        known(guest)?;
         let (Some(shown), Some(security)) = (guest.shown(), self.around.security()) else { return Ok(()) };
         let revoked = |error: SealError| Refusal::new(Kind::NotAllowed, error.to_string());
         security.check_again(&shown).map_err(revoked)
@@ -116,7 +115,6 @@ impl Manager for Service {
         check_version(join.protocol_version)?;
         let join = convert::join(join, from)?;
         if let Some(guest) = &guest {
-            known(guest)?;
             self.check_name(guest, &join.agent.name).map_err(|reason| {
                 self.around.guard().refuse(
                     Refused::Join,
@@ -128,6 +126,7 @@ impl Manager for Service {
         let member = Member {
             name: join.agent.name.clone(),
             shown: guest.and_then(|guest| guest.shown()),
+            changes: self.around.security().map_or(0, Security::changes),
             around: self.around.clone(),
             core: self.core()?,
         };
@@ -248,13 +247,15 @@ fn suspect_status((suspect, rests): (Suspect, Duration)) -> api::SuspectStatus {
     }
 }
 
-/// Turns away those who have shown no certificate: they may only ask for one.
-fn known(guest: &Guest) -> Result<(), Refusal> {
-    if guest.names() != PeerNames::Nobody {
-        return Ok(());
+/// Turns away those who have shown no certificate, before anything of what they ask is read: they may only ask for one.
+pub(crate) fn known(request: Request<()>) -> Result<Request<()>, Status> {
+    match request.extensions().get::<Guest>() {
+        Some(guest) if guest.is_stranger() => {
+            let message = "the manager asks for a certificate: start the agent with --token, or with --tls-ca, --tls-cert and --tls-key";
+            Err(Refusal::new(Kind::Invalid, message).into())
+        }
+        _ => Ok(request),
     }
-    let message = "the manager asks for a certificate: start the agent with --token, or with --tls-ca, --tls-cert and --tls-key";
-    Err(Refusal::new(Kind::Invalid, message))
 }
 
 /// The service of the manager's own authority.
@@ -313,6 +314,8 @@ impl api::authority_server::Authority for Enrolment {
 struct Member {
     name: String,
     shown: Option<Shown>,
+    /// How often the lists of revoked ones had changed before it was looked whether its own is there.
+    changes: u64,
     around: Around,
     core: Arc<Core>,
 }
@@ -330,7 +333,7 @@ impl Member {
         let Some(security) = self.around.security().filter(|_| self.shown.is_some()) else {
             return std::future::pending().await;
         };
-        let mut changes = security.changes();
+        let mut changes = self.changes;
         loop {
             tokio::time::sleep(REVOKED_LOOK).await;
             let now = security.changes();

@@ -654,6 +654,12 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     assert!(asked.unwrap_err().message().contains("asks for a certificate"));
     let joined = Session::open(&client, join("a")).await;
     assert!(joined.err().unwrap().message().contains("asks for a certificate"));
+    // It need not say anything to hear that: what it would say, as long as a message may be, is neither waited for nor kept.
+    let (_silent, nothing) = mpsc::channel(1);
+    let mut asks = client.clone();
+    let asked = tokio::time::timeout(HANG, asks.session(ReceiverStream::new(nothing))).await;
+    let refused = asked.expect("it is answered").unwrap_err();
+    assert!(refused.message().contains("asks for a certificate"), "{refused}");
     let request =
         EnrollRequest { protocol_version: PROTOCOL_VERSION, name: "a".into(), ..Default::default() };
     let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
