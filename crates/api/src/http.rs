@@ -1,32 +1,37 @@
 //! The page that a daemon has for those who watch it: whether it lives, whether it can serve, and its counters in the text format
 //! of Prometheus. Read only; nothing of a transfer's bytes is there.
 //!
-//! A connection lives for a minute at most and there are few places, so that those who hold theirs without a word delay others
-//! for a short time only.
+//! A connection lives for a minute at most and there are few places; where all are taken the oldest makes room, so that those who hold
+//! theirs without a word keep out no other. However often the metrics are asked for, the daemon looks at them some times a second.
 
+use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, serve::Listener};
+use polycast_types::Printable;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Sleep, sleep};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
 /// The longest life of one.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
+/// Metrics are told again for so long: to look at them takes locks that the daemon's work needs.
+const KEPT: Duration = Duration::from_millis(100);
 /// The pause after an error of the listener, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -98,23 +103,44 @@ pub async fn serve(
         .route("/readyz", get(ready))
         .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz here\n"))
         .layer(middleware::from_fn_with_state(is_local, only_by_its_own_name))
-        .with_state(watched);
-    let listener = Bounded { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+        .with_state(Arc::new(Page { watched, told: Mutex::default() }));
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let listener = Bounded { listener, places, held: VecDeque::new() };
     let served = axum::serve(listener, pages).with_graceful_shutdown(shutdown).await;
     if let Err(error) = served {
         tracing::warn!(%error, "the page for metrics has ended");
     }
 }
 
-async fn metrics(State(watched): State<Arc<dyn Watched>>) -> Response {
-    let text = render(&watched.metrics());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+/// A daemon's page.
+struct Page {
+    watched: Arc<dyn Watched>,
+    /// Its metrics, and when they were looked at.
+    told: Mutex<Option<(Instant, Bytes)>>,
 }
 
-async fn ready(State(watched): State<Arc<dyn Watched>>) -> Response {
-    match watched.ready() {
+impl Page {
+    fn metrics(&self) -> Bytes {
+        // A daemon whose metrics panic tells none, and the next one who asks looks again.
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, text)) = told.as_ref().filter(|(at, _)| at.elapsed() < KEPT) {
+            return text.clone();
+        }
+        let text = Bytes::from(render(&self.watched.metrics()));
+        *told = Some((Instant::now(), text.clone()));
+        text
+    }
+}
+
+async fn metrics(State(page): State<Arc<Page>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.metrics()).into_response()
+}
+
+async fn ready(State(page): State<Arc<Page>>) -> Response {
+    match page.watched.ready() {
         Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        // It can have words of another machine in it.
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", Printable(&why))).into_response(),
     }
 }
 
@@ -125,7 +151,10 @@ async fn only_by_its_own_name(State(is_local): State<bool>, request: Request, ne
         let said = "this page is asked for by the address of this machine, or as localhost\n";
         return (StatusCode::FORBIDDEN, said).into_response();
     }
-    next.run(request).await
+    let mut response = next.run(request).await;
+    // What is said is text, also where it looks like something else.
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// Whether this names the machine itself: an address, or localhost.
@@ -165,6 +194,8 @@ fn escaped(value: &str) -> String {
 struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
+    /// Those who have one, the oldest first: each ends when its word is dropped.
+    held: VecDeque<oneshot::Sender<()>>,
 }
 
 impl Listener for Bounded {
@@ -173,16 +204,21 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Held, SocketAddr) {
         loop {
+            let Ok((stream, from)) = self.listener.accept().await else {
+                sleep(PAUSE).await;
+                continue;
+            };
+            self.held.retain(|held| !held.is_closed());
+            let too_many = (self.held.len() + 1).saturating_sub(CONNECTIONS_MAX);
+            self.held.drain(..too_many);
             // The semaphore is never closed.
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return std::future::pending().await;
             };
-            match self.listener.accept().await {
-                Ok((stream, from)) => {
-                    return (Held { stream, ends: Box::pin(sleep(CONNECTION_MAX)), _place: place }, from);
-                }
-                Err(_) => sleep(PAUSE).await,
-            }
+            let (word, makes_room) = oneshot::channel();
+            self.held.push_back(word);
+            let ends = Box::pin(sleep(CONNECTION_MAX));
+            return (Held { stream, ends, makes_room, is_over: false, _place: place }, from);
         }
     }
 
@@ -195,7 +231,19 @@ impl Listener for Bounded {
 struct Held {
     stream: TcpStream,
     ends: Pin<Box<Sleep>>,
+    makes_room: oneshot::Receiver<()>,
+    is_over: bool,
     _place: OwnedSemaphorePermit,
+}
+
+impl Held {
+    /// Fails where its time is over, or another one needs its place.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.is_over = self.is_over
+            || self.ends.as_mut().poll(cx).is_ready()
+            || Pin::new(&mut self.makes_room).poll(cx).is_ready();
+        if self.is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
 }
 
 impl AsyncRead for Held {
@@ -204,18 +252,14 @@ impl AsyncRead for Held {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.ends.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Held {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.ends.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -231,17 +275,21 @@ impl AsyncWrite for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    struct Daemon(AtomicBool);
+    /// One that is ready or not, and counts how often it is looked at.
+    #[derive(Default)]
+    struct Daemon(AtomicBool, AtomicU64);
 
     impl Watched for Daemon {
         fn ready(&self) -> Result<(), String> {
-            if self.0.load(Ordering::Relaxed) { Ok(()) } else { Err("the manager cannot be reached".into()) }
+            let why = "the manager cannot be reached: \u{1b}[2J<script>";
+            if self.0.load(Ordering::Relaxed) { Ok(()) } else { Err(why.into()) }
         }
 
         fn metrics(&self) -> Vec<Metric> {
+            self.1.fetch_add(1, Ordering::Relaxed);
             let odd = [("a \"b\"\\\n".to_string(), 2.0), ("c".into(), 0.5)];
             vec![
                 Metric::one("polycast_up_seconds", Kind::Gauge, "Since when it lives.", 7.0),
@@ -268,7 +316,7 @@ mod tests {
     async fn page() -> (SocketAddr, Arc<Daemon>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let daemon = Arc::new(Daemon(AtomicBool::new(false)));
+        let daemon = Arc::new(Daemon::default());
         tokio::spawn(serve(listener, Arc::clone(&daemon) as Arc<dyn Watched>, std::future::pending()));
         (address, daemon)
     }
@@ -279,7 +327,11 @@ mod tests {
         assert!(ask(address, "/healthz", "localhost:1").await.starts_with("HTTP/1.1 200"));
         let not_ready = ask(address, "/readyz", "127.0.0.1").await;
         assert!(not_ready.starts_with("HTTP/1.1 503"), "{not_ready}");
-        assert!(not_ready.ends_with("the manager cannot be reached\n"), "{not_ready}");
+        // Terminals and browsers show it as it is.
+        assert!(not_ready.ends_with("the manager cannot be reached: \\u{1b}[2J<script>\n"), "{not_ready}");
+        for header in ["content-type: text/plain; charset=utf-8\r\n", "x-content-type-options: nosniff\r\n"] {
+            assert!(not_ready.contains(header), "{not_ready}");
+        }
         daemon.0.store(true, Ordering::Relaxed);
         assert!(ask(address, "/readyz", "[::1]:7480").await.starts_with("HTTP/1.1 200"));
         let metrics = ask(address, "/metrics", "localhost").await;
@@ -305,19 +357,76 @@ mod tests {
         }
     }
 
+    /// However many say nothing, one that asks is answered: the oldest of them has made room.
     #[tokio::test]
-    async fn who_says_nothing_takes_a_place_and_no_more() {
+    async fn who_says_nothing_makes_room_for_one_that_asks() {
         let (address, _daemon) = page().await;
         let mut idle = Vec::new();
-        for _ in 0..CONNECTIONS_MAX - 1 {
+        for _ in 0..3 * CONNECTIONS_MAX {
             idle.push(TcpStream::connect(address).await.unwrap());
         }
-        assert!(ask(address, "/healthz", "localhost").await.starts_with("HTTP/1.1 200"));
-        idle.push(TcpStream::connect(address).await.unwrap());
-        let waits =
-            tokio::time::timeout(Duration::from_millis(300), ask(address, "/healthz", "localhost")).await;
-        assert!(waits.is_err(), "all places are taken");
-        drop(idle);
+        // One says something all the time, and nothing that ends.
+        let slow = idle.last_mut().unwrap();
+        slow.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ").await.unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(30), ask(address, "/healthz", "localhost"));
+        assert!(asked.await.expect("it is answered").starts_with("HTTP/1.1 200"));
+        assert_eq!(idle[0].read(&mut [0]).await.unwrap_or(0), 0, "the oldest has been closed");
+    }
+
+    #[tokio::test]
+    async fn however_often_metrics_are_asked_for_the_daemon_looks_some_times_a_second() {
+        let (address, daemon) = page().await;
+        let begun = Instant::now();
+        let one = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
+        let last = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
+        let asking = tokio::spawn(async move {
+            write.write_all(&[&one[..], last].concat()).await.unwrap();
+            write
+        });
+        let mut answers = String::new();
+        read.read_to_string(&mut answers).await.unwrap();
+        assert_eq!(answers.matches("polycast_up_seconds 7\n").count(), 201);
+        let looks = u128::from(daemon.1.load(Ordering::Relaxed));
+        assert!(looks <= begun.elapsed().as_millis() / KEPT.as_millis() + 1, "{looks}");
+        asking.await.unwrap();
+    }
+
+    /// What is no question for a page is refused, or its connection ends; the page goes on.
+    #[tokio::test]
+    async fn what_is_no_question_is_refused() {
+        let (address, _daemon) = page().await;
+        let get = |path: &str, more: &str| {
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}Connection: close\r\n\r\n")
+        };
+        let evil = "Origin: http://evil.example\r\n";
+        for (what, request, says) in [
+            ("a long path", get(&format!("/{}", "a".repeat(100_000)), ""), "414"),
+            ("a long header", get("/healthz", &format!("X: {}\r\n", "a".repeat(1 << 20))), "431"),
+            ("many headers", get("/healthz", &"X: y\r\n".repeat(10_000)), "431"),
+            ("a way out", get("/../../etc/passwd", ""), "404"),
+            ("the same escaped", get("/%2e%2e/%2e%2e/etc/passwd", ""), "404"),
+            ("a form of another site", get("/metrics", evil).replace("GET", "POST"), "405"),
+            ("a question before a form", get("/metrics", evil).replace("GET", "OPTIONS"), "405"),
+            ("none that is HTTP", "\u{16}\u{3}\u{1}".repeat(100), "400"),
+            // Its first frame is none that may come first.
+            ("HTTP/2", format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{}", "\0".repeat(9)), ""),
+        ] {
+            let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
+            // Of what is too long the end is not read: it may not be taken either.
+            let saying =
+                tokio::spawn(async move { write.write_all(request.as_bytes()).await.map(|()| write) });
+            let mut answer = Vec::new();
+            let _ = tokio::time::timeout(Duration::from_secs(30), read.read_to_end(&mut answer))
+                .await
+                .expect(what);
+            let answer = String::from_utf8_lossy(&answer);
+            let says = if says.is_empty() { String::new() } else { format!("HTTP/1.1 {says} ") };
+            assert!(answer.is_empty() || answer.starts_with(&says), "{what}: {answer}");
+            assert!(!answer.to_lowercase().contains("access-control"), "{what}: {answer}");
+            assert!(!answer.contains("evil"), "{what}: {answer}");
+            drop(saying.await);
+        }
         assert!(ask(address, "/healthz", "localhost").await.starts_with("HTTP/1.1 200"));
     }
 }
