@@ -44,6 +44,8 @@ const ENDING_WITHIN: Duration = ANSWER_WITHIN.saturating_sub(Duration::from_secs
 /// hears meanwhile that it will be answered.
 const STORED_WITHIN: Duration = Duration::from_secs(60);
 const SIGN_INTERVAL: Duration = Duration::from_secs(1);
+/// Invitations that are turned down are spoken of this often at most: any host that an agent hears can bring many.
+const SAY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -96,6 +98,7 @@ impl Invitations {
             sources: Arc::new(Sources {
                 most: (receives_max / PART_OF_ONE).max(1),
                 receives: Mutex::default(),
+                turned_down: Mutex::default(),
             }),
         })
     }
@@ -157,7 +160,7 @@ impl Invitations {
             (place, _) => {
                 let busy = || "it has too many invitations to answer at the moment".to_string();
                 let reason = place.err().unwrap_or_else(busy);
-                tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down");
+                self.sources.note_turned_down(&invitation, &reason);
                 // One that does not hear this notices that the connection ends.
                 let _ = answer(&mut stream, Err(&reason));
             }
@@ -197,9 +200,38 @@ enum Answer {
 struct Sources {
     most: usize,
     receives: Mutex<BTreeMap<Option<IpAddr>, usize>>,
+    turned_down: Mutex<Remarks>,
+}
+
+/// What many may bring about, and when it was said last.
+#[derive(Default)]
+struct Remarks {
+    said_at: Option<Instant>,
+    so_far: u64,
+}
+
+impl Remarks {
+    /// It has happened once more: gives how often so far, where it is to be said.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.so_far += 1;
+        if self.said_at.is_some_and(|at| now.saturating_duration_since(at) < SAY_INTERVAL) {
+            return None;
+        }
+        self.said_at = Some(now);
+        Some(self.so_far)
+    }
 }
 
 impl Sources {
+    /// Says now and then that invitations are turned down.
+    fn note_turned_down(&self, invitation: &Invitation, reason: &str) {
+        let mut remarks = self.turned_down.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(so_far) = remarks.count(Instant::now()) {
+            let (object, source) = (invitation.object, invitation.source);
+            tracing::warn!(%object, %source, %reason, so_far, "an invitation is turned down");
+        }
+    }
+
     /// A place for one more of this source.
     fn place(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Place, String> {
         let mut receives = self.receives.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,11 +272,11 @@ fn join(
     permit: OwnedSemaphorePermit,
 ) {
     let allowed = allowed(shared, &stream.peer_names(), invitation, shown);
-    if let Err(reason) = &allowed {
-        tracing::warn!(object = %invitation.object, source = %invitation.source, %reason, "an invitation is turned down");
-    }
     let permitted = allowed.as_ref().ok().cloned().flatten();
     let admitted = allowed.and_then(|_| admit(shared, invitation, &mut stream));
+    if let Err(reason) = &admitted {
+        place.sources.note_turned_down(invitation, reason);
+    }
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
@@ -334,9 +366,8 @@ fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> 
         Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
         Err(refusal) => Err(refusal),
     };
-    match &answer {
-        Ok(_) => tracing::info!(object = %invitation.object, source = %invitation.source, "invited"),
-        Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
+    if answer.is_ok() {
+        tracing::info!(object = %invitation.object, source = %invitation.source, "invited");
     }
     answer.map_err(|refusal| refusal.to_string())
 }
@@ -608,7 +639,8 @@ mod tests {
 
     #[test]
     fn one_source_takes_a_part_of_the_places_only() {
-        let sources = Arc::new(Sources { most: 2, receives: Mutex::default() });
+        let sources =
+            Arc::new(Sources { most: 2, receives: Mutex::default(), turned_down: Mutex::default() });
         let [one, other] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
         let first = sources.place(one).expect("a place");
         let _second = sources.place(one).expect("a place");
@@ -618,5 +650,14 @@ mod tests {
         drop(first);
         assert!(sources.place(one).is_ok());
         assert_eq!(sources.receives.lock().unwrap().len(), 1, "who has gone leaves nothing behind");
+    }
+
+    /// However many invitations are turned down, there is a line a second.
+    #[test]
+    fn what_many_bring_about_is_said_once_a_second() {
+        let (mut remarks, begun) = (Remarks::default(), Instant::now());
+        let at = |thousandths: u64| begun + Duration::from_millis(thousandths);
+        let said: Vec<u64> = (0..2_500).filter_map(|now| remarks.count(at(now))).collect();
+        assert_eq!(said, [1, 1_001, 2_001]);
     }
 }

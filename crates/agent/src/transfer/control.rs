@@ -438,10 +438,11 @@ impl Session {
                     let hello = Hello { name: &name, ..words };
                     if let Err(error) = stream.peer_names().check(hello.name) {
                         let why = error.to_string();
-                        tracing::warn!(peer = ?stream.peer(), %why, "is not the receiver that it says to be");
-                        // There are only so many receivers.
-                        if self.roster.named(hello.name).is_some() {
-                            self.misnamed.insert(hello.name.to_string(), why.clone());
+                        // There are only so many receivers, and each is spoken of once: any member can come often.
+                        let is_new = self.roster.named(hello.name).is_some()
+                            && self.misnamed.insert(hello.name.to_string(), why.clone()).is_none();
+                        if is_new {
+                            tracing::warn!(peer = ?stream.peer(), %why, "is not the receiver that it says to be");
                         }
                         turn_away(stream, &why);
                         continue;

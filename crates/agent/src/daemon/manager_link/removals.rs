@@ -25,15 +25,22 @@ const OTHERS_MAX: usize = 256;
 pub(super) struct Removals {
     ours: BTreeMap<u64, mpsc::Sender<api::Removed>>,
     others: Option<mpsc::Sender<api::Remove>>,
+    /// The last one of others was not heard.
+    is_full: bool,
 }
 
 impl Removals {
     /// Another agent wishes objects removed here.
     pub(super) fn wished(&mut self, wish: api::Remove) {
-        let heard = self.others.as_ref().is_some_and(|others| others.try_send(wish).is_ok());
-        if !heard {
-            tracing::warn!("a wish to remove objects is not heard: too many wait");
+        if self.is_news(wish) {
+            tracing::warn!("wishes to remove objects are not heard now: too many wait");
         }
+    }
+
+    /// Takes a wish of others; gives whether it is to be said that it is not heard, which is so of the first of many.
+    fn is_news(&mut self, wish: api::Remove) -> bool {
+        let is_full = self.others.as_ref().is_none_or(|others| others.try_send(wish).is_err());
+        !std::mem::replace(&mut self.is_full, is_full) && is_full
     }
 
     /// An answer to a wish of ours.
@@ -157,5 +164,21 @@ struct Ours<'a> {
 impl Drop for Ours<'_> {
     fn drop(&mut self) {
         self.link.table().removals.ours.remove(&self.request_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many wishes of others come, it is said once that there is no room for them.
+    #[tokio::test]
+    async fn wishes_that_are_not_heard_are_spoken_of_once() {
+        let (others, mut wishes) = mpsc::channel(1);
+        let mut removals = Removals { others: Some(others), ..Removals::default() };
+        let mut said = || removals.is_news(api::Remove::default());
+        assert_eq!([said(), said(), said(), said()], [false, true, false, false]);
+        wishes.recv().await.unwrap();
+        assert_eq!([said(), said(), said()], [false, true, false]);
     }
 }
