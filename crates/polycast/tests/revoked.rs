@@ -107,4 +107,13 @@ fn certificates_change_and_are_revoked_in_mid_transfer() {
     let file = cluster.place.file("last", b"for all");
     let sent = cluster.at("a", &["send", &file, "--to", "b,c", "--id", "7"]);
     assert_eq!(sent.status, 0, "{} {}", sent.stdout, sent.stderr);
+
+    // The manager's own is revoked, under both numbers that it has shown: those leave it that go by a list.
+    authority.revoke(&cluster.place, &[3, 13, 9, 19]);
+    for agent in ["a", "b"] {
+        cluster.await_status(agent, |status| {
+            let why = status["manager_error"].as_str().unwrap_or_default();
+            status["manager_connected"] == false && why.contains("its authority has revoked it")
+        });
+    }
 }

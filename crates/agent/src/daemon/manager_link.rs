@@ -195,7 +195,7 @@ impl ManagerLink {
                     remarks = Remarks::default();
                     pause = PAUSES.0;
                     let fault = self.talk(session, heartbeat, &mut place).await;
-                    self.explained(fault, &remark)
+                    self.explained(fault, remark.take())
                 }
                 Err(fault) => fault,
             };
@@ -297,9 +297,8 @@ impl ManagerLink {
         Ok((session, heartbeat, remark))
     }
 
-    /// Why a session has ended in which something may have been remarked.
-    fn explained(&self, fault: Fault, remark: &Remark) -> Fault {
-        let remarked = remark.take();
+    /// Why a session has ended, in which something may have been remarked.
+    fn explained(&self, fault: Fault, remarked: Option<SealError>) -> Fault {
         if remarked == Some(SealError::Revoked) {
             // What has been signed by such a manager says nothing any more.
             self.table().permits.forget();
@@ -547,5 +546,20 @@ mod tests {
         assert_eq!(link.manager(), "11.0.0.1:7000");
         link.turn_to(None);
         assert_eq!(link.manager(), "12.0.0.1:7000");
+    }
+
+    /// Permits of a manager that is only away go on; those of one whose certificate has been revoked do not.
+    #[tokio::test]
+    async fn what_a_revoked_manager_has_signed_says_nothing() {
+        let link = link("1.0.0.1:7000");
+        let joined = api::Joined { permit_keys: vec![vec![7; 32]], ..api::Joined::default() };
+        link.table().permits.learn(&joined);
+        let away = || Fault::Unreachable("it has ended the session".into());
+        assert!(matches!(link.explained(away(), None), Fault::Unreachable(_)));
+        let other = Some(SealError::Certificate("it is damaged".into()));
+        assert!(matches!(link.explained(away(), other), Fault::Seal(SealError::Certificate(_))));
+        assert!(link.authority().is_some());
+        assert!(matches!(link.explained(away(), Some(SealError::Revoked)), Fault::Seal(SealError::Revoked)));
+        assert!(link.authority().is_none());
     }
 }
