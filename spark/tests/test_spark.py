@@ -228,6 +228,37 @@ def test_what_dies_in_mid_broadcast_does_not_end_the_job(tmp_path: Path) -> None
 
 
 @pytest.mark.long
+def test_what_a_member_puts_in_a_values_place_is_not_unpacked(tmp_path: Path) -> None:
+    """A member of the cluster that knows a value's number has the executors' agents take another object for it, a value of the same length."""
+    program = os.environ["POLYCAST_PROGRAM"]
+    cluster = Cluster(program, [*NAMES, "member"])
+    try:
+        spool = tmp_path / "spool"
+        job = Application(tmp_path / "job", "replaced.py", conf=with_polycast(cluster, spool=str(spool)))
+        assert job.child.stdout
+        assert any(line == "PUBLISHED\n" for line in job.child.stdout), job.driver()[-3000:]
+        (one, length), (value, other_length) = [(id_, int(length)) for id_, length, _ in PUBLISHED.findall(job.driver())]
+        assert length == other_length, "its length tells nothing"
+        line = [program, "ls", "--json", "--socket", str(cluster.folder / "agent-driver.sock")]
+        listed = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+        (id_,) = [document["object"] for document in listed if document["object"].endswith(f"/{value}")]
+        (bytes_,) = spool.glob(f"*/broadcast-{one}")
+        line = [program, "send", str(bytes_), "--id", id_, "--to", "0,1", "--socket", str(cluster.folder / "agent-member.sock")]
+        subprocess.run(line, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+        (job.folder / "go").touch()
+        result = job.result()
+        assert result["read"] == [result["wrote"]] * 4
+        assert len(job.warnings()) == 2, job.warnings()
+        for executor in ("0", "1"):
+            says = f"agent {executor} has something else as broadcast {value}: the bytes of .* are not those that the driver has written"
+            assert any(re.match(says, warning) for warning in job.warnings()), job.warnings()
+        assert f"broadcast {value} goes through Torrent too" in job.driver()
+        assert not READ.findall(job.executors()), "none came from an agent"
+    finally:
+        cluster.close()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -103,7 +103,7 @@ final class DriverSide implements Side {
       double seconds = (System.nanoTime() - begun) / 1e9;
       LOG.info("Polycast: broadcast {} of {} bytes is at agent {} after {} s",
           id, writer.length(), agent.register(), String.format("%.3f", seconds));
-      return new PolycastBroadcast<>(id, tag, writer.length());
+      return new PolycastBroadcast<>(id, tag, writer.length(), writer.digests());
     } catch (Refusal refusal) {
       warnings.once(refusal);
       counts.torrent();
@@ -293,7 +293,7 @@ final class DriverSide implements Side {
       if (now == null) {
         Path file = writer.file();
         try {
-          now = Values.read(file, tag);
+          now = writer.read(tag);
         } catch (IOException error) {
           throw new java.io.UncheckedIOException("a broadcast cannot be read from " + file, error);
         }
@@ -318,7 +318,7 @@ final class DriverSide implements Side {
     synchronized byte[] throughTorrent(long id) throws IOException {
       if (torrents == null) {
         // As it was when it was broadcast: the program may have changed its own since.
-        torrents = Values.pack(torrent.newBroadcast(Values.<T>read(writer.file(), tag), false, id, true, tag));
+        torrents = Values.pack(torrent.newBroadcast(writer.<T>read(tag), false, id, true, tag));
         counts.torrent();
         LOG.info("Polycast: broadcast {} goes through Torrent too, since an executor could not get it", id);
       }

@@ -122,11 +122,14 @@ final class ExecutorSide implements Side {
         }
         throw refusal;
       }
-      if (object.getLength() != broadcast.bytes()) {
-        throw new Refusal(Refusal.FILE, "agent " + agent.register() + " has another object as broadcast " + broadcast.id());
-      }
       try {
-        return Values.read(Paths.get(object.getPath()), broadcast.tag());
+        if (object.getLength() != broadcast.bytes()) {
+          throw new Pieces.Replaced("it has " + object.getLength() + " bytes, and the value has " + broadcast.bytes());
+        }
+        return broadcast.read(Paths.get(object.getPath()));
+      } catch (Pieces.Replaced replaced) {
+        String what = "agent " + agent.register() + " has something else as broadcast " + broadcast.id();
+        throw new Refusal(Refusal.REPLACED, what + ": " + replaced.getMessage(), replaced);
       } catch (IOException gone) {
         // Others may have pushed it out of the store before it was opened.
         if (tries >= TRIES) {

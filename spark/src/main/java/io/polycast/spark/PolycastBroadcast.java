@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.ObjectOutputStream;
 import java.lang.ref.Reference;
 import java.lang.ref.SoftReference;
+import java.nio.file.Path;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.broadcast.Broadcast;
 import scala.reflect.ClassTag;
@@ -14,16 +15,19 @@ import scala.reflect.ClassTag;
  * @param <T> what is broadcast
  */
 public final class PolycastBroadcast<T> extends Broadcast<T> {
-  private static final long serialVersionUID = 1L;
+  private static final long serialVersionUID = 2L;
 
   private final ClassTag<T> tag;
   private final long bytes;
+  /** Of the value's pieces, as the driver has written them: Spark brings them, and agents bring the bytes. */
+  private final byte[] digests;
   private transient volatile Reference<T> seen;
 
-  PolycastBroadcast(long id, ClassTag<T> tag, long bytes) {
+  PolycastBroadcast(long id, ClassTag<T> tag, long bytes, byte[] digests) {
     super(id, tag);
     this.tag = tag;
     this.bytes = bytes;
+    this.digests = digests;
   }
 
   /** Length of the serialised value. */
@@ -33,6 +37,11 @@ public final class PolycastBroadcast<T> extends Broadcast<T> {
 
   ClassTag<T> tag() {
     return tag;
+  }
+
+  /** Reads the value, where this file has it. */
+  T read(Path file) throws IOException {
+    return Values.read(file, bytes, digests, tag);
   }
 
   @Override

@@ -18,6 +18,8 @@ final class Refusal extends Exception {
   static final String ENCRYPTION = "encryption";
   /** Nothing has come for too long. */
   static final String LATE = "late";
+  /** An agent has something else in the place of a value. */
+  static final String REPLACED = "replaced";
   /** A file could not be written or read. */
   static final String FILE = "file";
 

@@ -16,6 +16,7 @@ import java.util.Collections;
 import java.util.HashSet;
 import java.util.Set;
 import java.util.UUID;
+import scala.reflect.ClassTag;
 
 /**
  * Files with the driver's serialised values, in memory unless settings say otherwise. They go with the driver; those of a driver
@@ -116,7 +117,8 @@ final class Spool {
     private final Path file;
     private final long smallBytes;
     private ByteArrayOutputStream waiting = new ByteArrayOutputStream();
-    private OutputStream out;
+    private Pieces.Writer out;
+    private byte[] digests;
     private long written;
 
     Writer(Path file, long smallBytes) {
@@ -146,7 +148,7 @@ final class Spool {
       if (out == null) {
         Set<PosixFilePermission> ownerOnly = PosixFilePermissions.fromString("rw-------");
         Files.createFile(file, PosixFilePermissions.asFileAttribute(ownerOnly));
-        out = Files.newOutputStream(file);
+        out = new Pieces.Writer(Files.newOutputStream(file));
       }
       waiting.writeTo(out);
       waiting.reset();
@@ -159,6 +161,7 @@ final class Spool {
         waiting = null;
         if (out != null) {
           out.close();
+          digests = out.digests();
         }
       }
     }
@@ -170,6 +173,16 @@ final class Spool {
 
     long length() {
       return written;
+    }
+
+    /** The digests of the value's pieces, once it is closed and not small. */
+    byte[] digests() {
+      return digests;
+    }
+
+    /** The value, as it was written. */
+    <T> T read(ClassTag<T> tag) throws IOException {
+      return Values.read(file, written, digests, tag);
     }
 
     Path file() {

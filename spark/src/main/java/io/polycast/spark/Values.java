@@ -6,7 +6,6 @@ import org.apache.spark.io.CompressionCodec;
 import org.apache.spark.io.CompressionCodec$;
 import org.apache.spark.serializer.DeserializationStream;
 import org.apache.spark.serializer.SerializationStream;
-import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
@@ -16,7 +15,6 @@ import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
 import java.io.ObjectStreamClass;
 import java.io.OutputStream;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import scala.reflect.ClassTag;
 
@@ -36,18 +34,18 @@ final class Values {
   }
 
   /**
-   * Reads a value. The file is read and not mapped: what is mapped stays in memory until the collector comes, also when the agent
-   * has removed the object. Its pages are those of all executors of the host either way.
+   * Reads the value that has these digests, and no other one. The file is read and not mapped: what is mapped stays in memory until the
+   * collector comes, also when the agent has removed the object. Its pages are those of all executors of the host either way.
    */
-  static <T> T read(Path file, ClassTag<T> tag) throws IOException {
+  static <T> T read(Path file, long length, byte[] digests, ClassTag<T> tag) throws IOException {
     SparkEnv env = SparkEnv.get();
-    try (InputStream in = new BufferedInputStream(Files.newInputStream(file), BUFFER)) {
+    return Pieces.read(file, length, digests, in -> {
       InputStream unpacked = compresses(env.conf()) ? codec(env.conf()).compressedInputStream(in) : in;
       DeserializationStream stream = env.serializer().newInstance().deserializeStream(unpacked);
       T value = stream.readObject(tag);
       stream.close();
       return value;
-    }
+    });
   }
 
   private static boolean compresses(SparkConf conf) {

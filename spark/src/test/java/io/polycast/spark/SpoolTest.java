@@ -47,6 +47,12 @@ public class SpoolTest {
       assertFalse(large.isSmall());
       assertEquals(count, large.length());
       assertArrayEquals(bytes, Files.readAllBytes(large.file()));
+      byte[] read = Pieces.read(large.file(), count, large.digests(), in -> {
+        byte[] first = new byte[1];
+        assertEquals(1, in.read(first));
+        return first;
+      });
+      assertArrayEquals(new byte[] {bytes[0]}, read);
       assertEquals("rw-------", PosixFilePermissions.toString(Files.getPosixFilePermissions(large.file())));
     }
     spool.close();
