@@ -173,8 +173,9 @@ final class AgentClient {
       throw new Refusal(Refusal.NO_AGENT, "there is no agent's socket at " + socket);
     }
     // What the agent says is taken for where an object's bytes are.
-    if (socket.startsWith(Settings.ownFolder()) && !Settings.isOwn(socket.getParent())) {
-      String why = socket.getParent() + " is another user's: name the agent's socket with spark.polycast.socket";
+    if (Settings.isAnothers(socket)) {
+      String why = "another user has put " + socket + " there, in a folder that every user can make or write to: name the agent's socket,"
+          + " in a folder of its user's alone, with spark.polycast.socket";
       throw new Refusal(Refusal.NO_AGENT, why);
     }
     if (channel == null) {

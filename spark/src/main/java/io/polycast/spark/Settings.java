@@ -5,6 +5,7 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.Paths;
+import java.nio.file.attribute.PosixFilePermission;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.TreeMap;
@@ -87,10 +88,24 @@ final class Settings {
     return "/dev/shm/polycast-" + user();
   }
 
-  /** Whether a folder is this user's, or root's. */
-  static boolean isOwn(Path folder) {
+  /** Whether a socket is where every user can have put it, and another one has. */
+  static boolean isAnothers(Path socket) {
+    Path folder = socket.toAbsolutePath().getParent();
+    return (socket.startsWith(ownFolder()) && !isOwn(folder)) || (isShared(folder) && !isOwn(socket));
+  }
+
+  private static boolean isShared(Path folder) {
     try {
-      String owner = Files.getAttribute(folder, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString();
+      return Files.getPosixFilePermissions(folder).contains(PosixFilePermission.OTHERS_WRITE);
+    } catch (IOException | UnsupportedOperationException error) {
+      return false;
+    }
+  }
+
+  /** Whether a file or folder is this user's, or root's. */
+  static boolean isOwn(Path path) {
+    try {
+      String owner = Files.getAttribute(path, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString();
       return owner.equals(user()) || owner.equals("0");
     } catch (IOException | UnsupportedOperationException | IllegalArgumentException error) {
       return false;

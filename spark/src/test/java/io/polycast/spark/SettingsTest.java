@@ -9,6 +9,7 @@ import static org.junit.Assert.assertTrue;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.HashMap;
 import java.util.Map;
 import org.junit.Assume;
@@ -55,6 +56,19 @@ public class SettingsTest {
     Files.setAttribute(own, "unix:uid", 65534);
     assertFalse(Settings.isOwn(own));
     Files.setAttribute(own, "unix:uid", 0);
+  }
+
+  @Test
+  public void aSocketOfAnotherUserIsNotUsedWhereEveryUserCanMakeOne() throws Exception {
+    Path shared = folder.getRoot().toPath();
+    Path socket = Files.createFile(shared.resolve("agent.sock"));
+    Files.setPosixFilePermissions(shared, PosixFilePermissions.fromString("rwxrwxrwx"));
+    assertFalse("our own", Settings.isAnothers(socket));
+    Assume.assumeTrue("only root can give a file away", Settings.user().equals("0"));
+    Files.setAttribute(socket, "unix:uid", 65534);
+    assertTrue(Settings.isAnothers(socket));
+    Files.setPosixFilePermissions(shared, PosixFilePermissions.fromString("rwxr-xr-x"));
+    assertFalse("where only its user can have put it", Settings.isAnothers(socket));
   }
 
   @Test
