@@ -14,7 +14,7 @@ from typing import Any
 
 import polycast
 import pytest
-from conftest import HANG_S
+from conftest import HANG_S, deleted, until
 from polycast import errors, values
 
 numpy = pytest.importorskip("numpy")
@@ -55,20 +55,66 @@ class Rogue:
         return run, ("it ran",)
 
 
-def test_what_is_put_in_the_place_of_a_broadcast_is_not_unpacked(cluster: Cluster, number: int) -> None:
-    source, other = cluster[0], cluster[1]
-    source.add_parts(number, values.pack([1, "two"]), name="value")
+def broadcast_to(source: polycast.Agent, other: polycast.Agent, number: int, value: Any) -> values.Known:
+    parts = values.pack(value)
+    source.add_parts(number, parts, name="value")
     source._send_to_the_end(number, [other.name], HANG_S)
-    root = source.read(number, HANG_S).root
-    assert values.unpack_broadcast(other.read(number, HANG_S), root) == [1, "two"]
-    # As another member may, that replaces the object at this agent.
-    other.delete(number)
-    other.add_parts(number, values.pack(Rogue()), name="value")
-    with pytest.raises(errors.Invalid, match="is not what was broadcast"):
-        values.unpack_broadcast(other.read(number, HANG_S), root)
+    return values.Known.of(parts).and_root(source.read(number, HANG_S).root)
+
+
+def replaced(number: int, member: polycast.Agent, other: polycast.Agent, value: Any) -> None:
+    """Another member takes an object away at an agent, and sends one of its own there under the same number."""
+    until("the agent lets go of what was there", lambda: not member.remove(number, [other.name]))
+    broadcast_to(member, other, number, value)
+    until("the member lets go of it, too", lambda: deleted(member, number))
+
+
+def test_what_is_put_in_the_place_of_a_broadcast_is_not_unpacked(cluster: Cluster, number: int) -> None:
+    source, other, member = cluster[:3]
+    known = broadcast_to(source, other, number, [1, "two"])
+    assert known.root and values.unpack_broadcast(other, number, known, HANG_S) == [1, "two"]
+    UNPACKED.clear()
+    replaced(number, member, other, Rogue())
+    with pytest.raises(errors.Invalid, match="is not what was broadcast: its root hash is "):
+        values.unpack_broadcast(other, number, known, HANG_S)
+    # Nor where no agent has computed a root hash.
+    with pytest.raises(errors.Invalid, match="is not what was broadcast: its first "):
+        values.unpack_broadcast(other, number, known.and_root(""), HANG_S)
     assert UNPACKED == []
     values.unpack(other.read(number, HANG_S).map())
     assert UNPACKED == ["it ran"], "it would have"
+    other.delete(number)
+    source.delete(number)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_is_put_there_while_it_is_opened_is_not_unpacked(
+    cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """An agent says that a broadcast is here; then another object gets its place, and is opened. With `comes_back` it makes room for the
+    right one before the agent is asked again."""
+    source, other, member = cluster[:3]
+    value, wrong = numpy.arange(1000.0), numpy.zeros(1000)
+    known = broadcast_to(source, other, number, value)
+    plain, asked = other.read, []
+
+    def read(*arguments: Any, **named: Any) -> polycast.Object:
+        asked.append(len(asked))
+        if len(asked) == 2 and comes_back:
+            replaced(number, member, other, value)
+        found = plain(*arguments, **named)
+        if len(asked) == 1:
+            replaced(number, member, other, wrong)
+        return found
+
+    monkeypatch.setattr(other, "read", read)
+    error = errors.ObjectUnknown if comes_back else errors.Invalid
+    with pytest.raises(error, match="was replaced meanwhile" if comes_back else "is not what was broadcast"):
+        values.unpack_broadcast(other, number, known, HANG_S)
+    assert len(asked) == 2
+    monkeypatch.undo()
+    if comes_back:
+        assert numpy.array_equal(values.unpack_broadcast(other, number, known, HANG_S), value)
     other.delete(number)
     source.delete(number)
 

@@ -77,14 +77,18 @@ class Object:
         seen by others. The bytes stay there as long as a view of them, also when the object is deleted meanwhile."""
         if self.form != "bytes":
             raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+        with opened(self.path, self.data_id) as file:
+            return self._mapped(file, writable_copy)
+
+    def _mapped(self, file: BinaryIO, writable_copy: bool = False) -> memoryview:
+        """The bytes, in a file that is open."""
         if self.length == 0:
             return memoryview(b"")
         import mmap
 
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable_copy else 0)
         flags = mmap.MAP_PRIVATE if writable_copy else mmap.MAP_SHARED
-        with opened(self.path, self.data_id) as file:
-            return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
+        return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
 
     def numpy(self, dtype: Any = "u1", shape: int | tuple[int, ...] = -1) -> numpy.ndarray[Any, Any]:
         """The bytes as an array that is read only and has no copy of them."""
@@ -491,6 +495,25 @@ class Agent:
 
     def _read(self, data_id: int, timeout: float | None, known_only: bool, cancel: _native.Cancel | None) -> Object:
         return Object.of(self._connection.read(data_id, timeout, known_only, cancel))
+
+    def _map_only(self, data_id: int, root: str, timeout: float | None) -> memoryview:
+        """The bytes of the object of this number that has this root hash (empty: any), and of no other one. Another may get its place between
+        the agent's answer and the opening of the file. So the agent is asked again when that is open, and what it names then has to be the
+        same file, which keeps its bytes as long as it is open."""
+        path = self._read_only(data_id, root, timeout, False).path
+        with opened(path, data_id) as file:
+            found = self._read_only(data_id, root, timeout, True)
+            with opened(found.path, data_id) as named:
+                if not os.path.samestat(os.fstat(file.fileno()), os.fstat(named.fileno())):
+                    raise ObjectUnknown(f"object {data_id} was replaced meanwhile: read it again")
+            return found._mapped(file)
+
+    def _read_only(self, data_id: int, root: str, timeout: float | None, known_only: bool) -> Object:
+        found = self.read(data_id, timeout, known_only)
+        if found.form != "bytes" or (root and found.root != root):
+            what = f"its root hash is {found.root or 'not known'}" if found.form == "bytes" else "it is a folder"
+            raise Invalid(f"object {data_id} is not what was broadcast: {what}, and that of the value is {root or 'not known'}")
+        return found
 
     def fetch(
         self,

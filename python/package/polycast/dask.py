@@ -26,10 +26,9 @@ def _name(app: bytes) -> str:
     return shared_agent(app).name
 
 
-def _adopt(app: bytes, data_id: int, root: str, key: str, timeout: float, dask_worker: Any) -> int:
+def _adopt(app: bytes, data_id: int, known: values.Known, key: str, timeout: float, dask_worker: Any) -> int:
     """Makes the object a result that this worker has. (Dask gives the worker under this argument's name.)"""
-    found = shared_agent(app).read(data_id, timeout)
-    value = values.unpack_broadcast(found, root)
+    value = values.unpack_broadcast(shared_agent(app), data_id, known, timeout)
     nbytes: dict[str, int] = dask_worker.update_data({key: value})["nbytes"]
     return nbytes[key]
 
@@ -56,14 +55,18 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
     app, data_id = own._app, uuid.uuid4().int >> 65
     key = f"polycast-{uuid.uuid4().hex}"
     names = client.run(_name, app)
-    own.add_parts(data_id, values.pack(value), name=key)
+    parts = values.pack(value)
+    known = values.Known.of(parts)
+    own.add_parts(data_id, parts, name=key)
+    # The agent has the bytes from now on.
+    del parts
     try:
         others = sorted(set(names.values()) - {own.name})
         if others:
             own._send_to_the_end(data_id, others, timeout)
         # Told by Dask's connections: the bytes come by agents.
-        root = own.read(data_id, timeout).root
-        sizes = client.run(_adopt, app, data_id, root, key, timeout)
+        known = known.and_root(own.read(data_id, timeout).root)
+        sizes = client.run(_adopt, app, data_id, known, key, timeout)
         client.sync(
             client.scheduler.update_data,
             who_has={key: list(sizes)},

@@ -48,15 +48,14 @@ class Handle:
     app: str
     data_id: int
     timeout: float
-    # Of the value's bytes: this handle travels by Ray's connections, and the bytes by agents.
-    root: str = ""
+    # This handle travels by Ray's connections, and the bytes by agents.
+    known: values.Known
 
     def get(self) -> Any:
         """The value: the same one in all tasks of a process."""
         key = (self.app, self.data_id)
         if key not in _VALUES:
-            found = _agent(self.app).read(self.data_id, self.timeout)
-            _VALUES[key] = values.unpack_broadcast(found, self.root)
+            _VALUES[key] = values.unpack_broadcast(_agent(self.app), self.data_id, self.known, self.timeout)
         return _VALUES[key]
 
     def delete(self) -> dict[str, str]:
@@ -82,14 +81,18 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
         ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(app) for node in nodes
     ]
     others = sorted(set(ray.get(asked, timeout=timeout)) - {agent.name})
-    agent.add_parts(data_id, values.pack(value), name=f"ray-{data_id}")
+    parts = values.pack(value)
+    known = values.Known.of(parts)
+    agent.add_parts(data_id, parts, name=f"ray-{data_id}")
+    # The agent has the bytes from now on.
+    del parts
     try:
         if others:
             agent._send_to_the_end(data_id, others, timeout)
     except BaseException:
         agent._forget_within(data_id, _ENDS_WITHIN_S)
         raise
-    return Handle(app, data_id, timeout, agent.read(data_id, timeout).root)
+    return Handle(app, data_id, timeout, known.and_root(agent.read(data_id, timeout).root))
 
 
 def register_transport(name: str = "polycast", *, framework: Literal["torch", "numpy"] = "torch") -> None:

@@ -1,18 +1,20 @@
 """Python values as objects: pickled, with the bytes of arrays beside the pickle, so that they are not copied.
 
 Only for values of one's own processes: a host that can send such an object can run code where it is unpacked. What is broadcast is therefore
-compared with the hash that its source has told by Ray's or Dask's own connections, before it is unpacked.
+compared with the hashes that its source has told by Ray's or Dask's own connections, before it is unpacked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import pickle
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from polycast.errors import Invalid, NotContiguous
 
 if TYPE_CHECKING:
-    from polycast._agent import Object
+    from polycast._agent import Agent
     from typing_extensions import Buffer
 
 _MARK = b"polycast value 1"
@@ -41,11 +43,37 @@ def pack(value: Any) -> list[Buffer]:
     return parts
 
 
-def unpack_broadcast(found: Object, root: str) -> Any:
-    """The value of an object that was broadcast with this root hash, and of no other one that has its number here."""
-    if root and found.root != root:
-        raise Invalid(f"object {found.data_id} is not what was broadcast: its root hash is {found.root}, and that of the value is {root}")
-    return unpack(found.map())
+@dataclass(frozen=True)
+class Known:
+    """What the source of a broadcast knows of its object, and receivers compare: the root hash of all of it, as agents tell it, and the SHA-256
+    of its first bytes, the table of lengths and the pickle. Only these can run anything, and receivers hash them by themselves."""
+
+    begin: int
+    sha256: str
+    # Empty where no agent has computed it.
+    root: str = ""
+
+    @staticmethod
+    def of(parts: list[Buffer]) -> Known:
+        """From the parts that `pack` gives."""
+        digest, begin = hashlib.sha256(), 0
+        for part in parts[:2]:
+            digest.update(part)
+            begin += memoryview(part).nbytes
+        return Known(begin, digest.hexdigest())
+
+    def and_root(self, root: str) -> Known:
+        """The same, with what the agent has said since."""
+        return replace(self, root=root)
+
+
+def unpack_broadcast(agent: Agent, data_id: int, known: Known, timeout: float | None = None) -> Any:
+    """The value of the object that was broadcast, and of no other one that has its number here."""
+    view = agent._map_only(data_id, known.root, timeout)
+    # Nothing of it is looked at before.
+    if hashlib.sha256(view[: known.begin]).hexdigest() != known.sha256:
+        raise Invalid(f"object {data_id} is not what was broadcast: its first {known.begin} bytes are others, and it is not unpacked")
+    return unpack(view)
 
 
 def unpack(view: memoryview) -> Any:
