@@ -235,6 +235,14 @@ def test_metadata_of_others_is_not_believed(metadata: object) -> None:
         tensors.unpack(memoryview(len(text).to_bytes(8, "little") + text))
 
 
+@pytest.mark.parametrize("metadata", [None, 7, [], "text", {"step": 3}, {"step": {}}])
+def test_metadata_that_is_no_table_of_texts_is_refused(metadata: object) -> None:
+    text = json.dumps({"__metadata__": metadata}).encode()
+    # What readers of metadata alone ask, which look at no tensor.
+    with pytest.raises(errors.Invalid, match="no table of texts"):
+        tensors.header_of(memoryview(len(text).to_bytes(8, "little") + text))
+
+
 def test_a_name_that_has_a_tensor_is_tied_to_none() -> None:
     entry = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
     text = json.dumps({"__metadata__": {"polycast.tied": '{"a": "b"}'}, "a": entry, "b": entry}).encode()

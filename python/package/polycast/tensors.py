@@ -134,6 +134,9 @@ def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
         raise Invalid(f"the object has no tensors: its header is no JSON that can be used ({error})") from None
     if not isinstance(header, dict):
         raise Invalid("the object has no tensors: its header is no table of names")
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise Invalid("the object has no tensors: the metadata in its header is no table of texts")
     return header, 8 + length
 
 
