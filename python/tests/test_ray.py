@@ -11,7 +11,8 @@ from pathlib import Path
 
 import polycast
 import pytest
-from conftest import free_port
+from conftest import HANG_S, free_port
+from polycast import errors, tensors
 
 numpy = pytest.importorskip("numpy")
 Cluster = list[polycast.Agent]
@@ -34,6 +35,28 @@ assert {one[:2] for one in got} == {(float(array.sum()), False)}, got
 assert len({one[2] for one in got}) == 2, "tasks ran on both nodes"
 print("left", handle.delete())
 """
+
+
+def test_tensors_that_are_not_as_the_reference_says_are_refused(
+    cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from polycast._ray_transport import Metadata, NumpyTransport
+
+    transport, sent, here = NumpyTransport(), numpy.arange(6.0).reshape(2, 3), cluster[0]
+    tensors.add(here, number, {"0": sent})
+    monkeypatch.setattr(transport, "_fetch", lambda *_: here.read(number, HANG_S))
+
+    def received(*said: tuple[tuple[int, ...], str]) -> list[numpy.ndarray]:
+        known = Metadata([(shape, numpy.dtype(kind)) for shape, kind in said], None, number)
+        return transport.recv_multiple_tensors("one", known, transport.get_communicator_metadata(None, None))
+
+    (got,) = received(((2, 3), "f8"))
+    assert numpy.array_equal(got, sent)
+    for said in [((3, 2), "f8")], [((2, 3), "i8")], [((2, 3), "f8"), ((1,), "f8")]:
+        with pytest.raises(errors.Invalid, match=f"its tensor {len(said) - 1} .* and was to have the shape"):
+            received(*said)
+    here.delete(number)
 
 
 @pytest.fixture

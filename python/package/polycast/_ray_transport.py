@@ -87,7 +87,7 @@ class _Transport(TensorTransportManager):
             raise Invalid("the reference is of another transport")
         found = self._fetch(obj_id, said.data_id)
         by_name = _tensors.of(found, self.framework)
-        got = [by_name[str(at)] for at in range(len(said.tensor_meta))]
+        got = [self._as_said(by_name.get(str(at)), at, *meta) for at, meta in enumerate(said.tensor_meta)]
         if target_buffers:
             for buffer, tensor in zip(target_buffers, got, strict=True):
                 self._fill(buffer, tensor)
@@ -95,6 +95,15 @@ class _Transport(TensorTransportManager):
         if said.tensor_device not in (None, "cpu"):
             got = [tensor.to(said.tensor_device) for tensor in got]
         return got
+
+    @staticmethod
+    def _as_said(tensor: Any, at: int, shape: Any, dtype: Any) -> Any:
+        """The tensor, if it is one as Ray's reference says: the bytes come by agents, and may be another object's."""
+        if tensor is None or tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
+            what = "is not in it" if tensor is None else f"has the shape {list(tensor.shape)} and the type {tensor.dtype}"
+            where = f"the object that came is not the one of the reference: its tensor {at} {what}"
+            raise Invalid(f"{where}, and was to have the shape {list(shape)} and the type {dtype}")
+        return tensor
 
     @staticmethod
     def _fill(buffer: Any, tensor: Any) -> None:
