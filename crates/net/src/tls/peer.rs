@@ -170,9 +170,8 @@ impl fmt::Display for Shortened<'_> {
 /// One calls itself something else than its certificate does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the certificate of '{}' is for {names}: start the agent with the name in its certificate, or give it one with the DNS name '{}'",
-    Printable(said),
-    Printable(said)
+    "the certificate of '{name}' is for {names}: start the agent with the name in its certificate, or give it one with the DNS name '{name}'",
+    name = Printable(said)
 )]
 pub struct OtherName {
     said: String,

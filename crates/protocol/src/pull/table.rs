@@ -187,7 +187,8 @@ mod tests {
             digest.0[byte] = number as u8;
             name(3).with_digest(digest)
         };
-        let rows: [(&str, fn(u64) -> Name); 4] = [
+        type Named = fn(u64) -> Name;
+        let rows: [(&str, Named); 4] = [
             ("transfers", |number| Name::new(Handle(number), 3)),
             ("packets", name),
             ("a transfer that is no factor", |number| Name::new(Handle(0x9e37_79b9_7f4a_7c15), number << 24)),
