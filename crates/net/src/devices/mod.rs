@@ -10,12 +10,29 @@
 pub mod circuits;
 mod conversation;
 pub mod openflow;
+mod restraint;
 pub mod scpi;
 pub mod telnet;
 pub mod tl1;
 
+pub use restraint::{Damped, Pauses, Remarks};
+
+use polycast_types::Printable;
 use std::future::Future;
 use std::time::{Duration, Instant};
+
+/// Of a text of a device so many bytes are kept and passed on.
+const SAID_LEN_MAX: usize = 400;
+
+/// What a device has said, as it may be kept, logged and shown: it is short, and moves no cursor.
+fn said(text: &str) -> String {
+    let (shown, rest) = text.split_at(text.floor_char_boundary(SAID_LEN_MAX));
+    let mut said = Printable(shown).to_string();
+    if !rest.is_empty() {
+        said.push('…');
+    }
+    said
+}
 
 /// What became of one device's work.
 #[derive(Clone, PartialEq, Eq, Debug)]

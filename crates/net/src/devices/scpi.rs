@@ -2,6 +2,7 @@
 //! only tells the switch something has no answer, and is followed by the question what went wrong.
 
 use super::circuits::Command;
+use super::said;
 use super::tl1::{Answer, Failure};
 use std::collections::VecDeque;
 
@@ -35,6 +36,8 @@ struct Pending {
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     incoming: Vec<u8>,
+    /// So much of it has no end of a line.
+    scanned: usize,
     outgoing: Vec<u8>,
     last: u32,
     pending: VecDeque<Pending>,
@@ -80,9 +83,11 @@ impl Session {
             return Err(LineError::Missing);
         }
         self.incoming.extend_from_slice(bytes);
-        while let Some(end) = self.incoming.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.incoming.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line).trim().to_string();
+        let mut taken = 0;
+        while let Some(len) = self.incoming[self.scanned..].iter().position(|byte| *byte == b'\n') {
+            let end = self.scanned + len;
+            let line = String::from_utf8_lossy(&self.incoming[taken..end]).trim().to_string();
+            (taken, self.scanned) = (end + 1, end + 1);
             // A line that answers no question is a greeting.
             if !line.is_empty()
                 && let Some(pending) = self.pending.pop_front()
@@ -90,6 +95,9 @@ impl Session {
                 self.events.push_back((pending.number, read(line, pending.is_answer)));
             }
         }
+        // Once for all lines: moving the rest for each would take time in the square of their number.
+        self.incoming.drain(..taken);
+        self.scanned = self.incoming.len();
         if self.incoming.len() > LINE_MAX { Err(LineError::TooLong) } else { Ok(()) }
     }
 
@@ -112,6 +120,6 @@ fn read(line: String, is_answer: bool) -> Result<Answer, Failure> {
     let (code, text) = line.split_once(',').unwrap_or((&line, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(Answer { lines: Vec::new(), comment }),
-        _ => Err(Failure { code: code.trim().into(), text: text.trim().trim_matches('"').into() }),
+        _ => Err(Failure { code: said(code.trim()), text: said(text.trim().trim_matches('"')) }),
     }
 }

@@ -5,19 +5,19 @@ use super::{Circuit, Command, Dialect, Framing, Held};
 use crate::devices::conversation::{
     Ask, Asker, Broken, Codec, Conversation, Heard, NoAnswer, Stream, Times, seal, tcp,
 };
-use crate::devices::scpi;
 use crate::devices::tl1::{self, Answer, Event, Failure, Severity};
+use crate::devices::{Pauses, said, scpi};
 use crate::tls::Security;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-/// Of a line that cannot be read messages have so many letters.
-const LINE_LEN_MAX: usize = 200;
+/// Of the alarms that stand so many are told.
+const ALARMS_MAX: usize = 1_000;
 /// Reports that a slow listener may be behind by.
-const REPORTS_MAX: usize = 1_024;
+const REPORTS_MAX: usize = 256;
 
 /// The user as whom we log in.
 #[derive(Clone, PartialEq, Eq)]
@@ -49,7 +49,8 @@ pub struct CircuitOptions {
     pub command_timeout: Duration,
     /// After this long without a word the switch is asked whether it lives.
     pub keepalive: Duration,
-    /// Pause before the first new connection after a loss; it doubles up to `retry_most`.
+    /// Pause before the first new connection after a loss; it doubles up to `retry_most`, and is this one again after a connection
+    /// that has lasted so long.
     pub retry_first: Duration,
     /// The longest pause between attempts to connect.
     pub retry_most: Duration,
@@ -307,9 +308,10 @@ impl CircuitClient {
         let mut circuits = Vec::new();
         for line in answer.lines {
             let Some(held) = self.dialect.circuits(&line) else {
-                return Err(self.unread(line, "a circuit"));
+                return Err(self.unread(&line, "a circuit"));
             };
-            circuits.extend(held);
+            let shown = |held: Held| Held { fault: held.fault.as_deref().map(said), ..held };
+            circuits.extend(held.into_iter().map(shown));
         }
         circuits.sort_unstable();
         Ok(circuits)
@@ -321,7 +323,10 @@ impl CircuitClient {
     /// The switch does not answer.
     pub async fn alarms(&self) -> Result<Vec<String>, CircuitError> {
         match self.dialect.alarms() {
-            Some(command) => Ok(self.ask(command).await?.lines),
+            Some(command) => {
+                let lines = self.ask(command).await?.lines;
+                Ok(lines.iter().take(ALARMS_MAX).map(|line| said(line)).collect())
+            }
             None => Ok(Vec::new()),
         }
     }
@@ -332,7 +337,7 @@ impl CircuitClient {
     /// The switch does not answer.
     pub async fn identity(&self) -> Result<Option<String>, CircuitError> {
         match self.dialect.identity() {
-            Some(command) => Ok(self.ask(command).await?.lines.into_iter().next()),
+            Some(command) => Ok(self.ask(command).await?.lines.first().map(|line| said(line))),
             None => Ok(None),
         }
     }
@@ -345,13 +350,11 @@ impl CircuitClient {
         let Some(command) = self.dialect.size() else { return Ok(None) };
         let lines = self.ask(command).await?.lines;
         let size = self.dialect.read_size(&lines);
-        size.map(Some).ok_or_else(|| self.unread(lines.join(" "), "a number of ports"))
+        size.map(Some).ok_or_else(|| self.unread(&lines.join(" "), "a number of ports"))
     }
 
-    fn unread(&self, line: String, wanted: &'static str) -> CircuitError {
-        // A long line that is wrong is repeated in part only.
-        let line: String = line.chars().take(LINE_LEN_MAX).collect();
-        CircuitError::Answer { line, wanted, dialect: self.dialect.name() }
+    fn unread(&self, line: &str, wanted: &'static str) -> CircuitError {
+        CircuitError::Answer { line: said(line), wanted, dialect: self.dialect.name() }
     }
 
     async fn ask(&self, command: Command) -> Result<Answer, CircuitError> {
@@ -394,7 +397,7 @@ async fn open(address: SocketAddr, options: &CircuitOptions) -> Result<Conversat
         if let Some(command) = options.dialect.login(login) {
             let answer = log_in(&mut conversation, &command).await;
             answer.map_err(|broken| unreachable(broken.to_string()))?.map_err(|failure| {
-                let reason = format!("{} ({})", failure.text, failure.code);
+                let reason = without_password(format!("{} ({})", failure.text, failure.code), login);
                 let user = login.map(|login| login.user.clone()).unwrap_or_default();
                 CircuitError::Login { address, user, reason }
             })?;
@@ -403,6 +406,14 @@ async fn open(address: SocketAddr, options: &CircuitOptions) -> Result<Conversat
     };
     let late = || unreachable(format!("no answer within {} ms", options.connect_timeout.as_millis()));
     timeout(options.connect_timeout, opening).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// What a switch says of a login, as it may be logged: some say again what they were told.
+fn without_password(reason: String, login: Option<&Login>) -> String {
+    match login.map(|login| login.password.as_str()) {
+        Some(password) if !password.is_empty() => reason.replace(password, "***"),
+        _ => reason,
+    }
 }
 
 /// The login is the first question: no other answer can come.
@@ -432,7 +443,9 @@ impl Keeper {
         // Any word is a sign of life, and the answer to our own question comes as late as any other.
         let (answer, keepalive) = (self.options.command_timeout, self.options.keepalive);
         let times = Times { answer, keepalive, grace: answer };
+        let mut pauses = Pauses::new(self.options.retry_first, self.options.retry_most);
         loop {
+            let since = Instant::now();
             let reports = self.reports.clone();
             // There may be no listener.
             let report = |report| drop(reports.send(report));
@@ -440,7 +453,8 @@ impl Keeper {
             tracing::warn!(address = %self.address, %broken, "lost the connection to the circuit switch");
             self.link.send_replace(Link::Down);
             drop(conversation);
-            match self.reconnect().await {
+            pauses.ended(since.elapsed());
+            match self.reconnect(&mut pauses).await {
                 Some(next) => conversation = next,
                 None => return,
             }
@@ -450,11 +464,10 @@ impl Keeper {
     }
 
     /// A new connection, or `None` if no task of this process asks for one any more.
-    async fn reconnect(&mut self) -> Option<Conversation<Language>> {
-        let mut pause = self.options.retry_first;
+    async fn reconnect(&mut self, pauses: &mut Pauses) -> Option<Conversation<Language>> {
         loop {
             // A task that asks now hears at once that there is no connection.
-            let pausing = sleep(pause);
+            let pausing = sleep(pauses.take());
             tokio::pin!(pausing);
             loop {
                 tokio::select! {
@@ -468,7 +481,6 @@ impl Keeper {
                 Ok(conversation) => return Some(conversation),
                 Err(error) => tracing::debug!(%error, "cannot connect yet"),
             }
-            pause = (pause * 2).min(self.options.retry_most);
         }
     }
 }

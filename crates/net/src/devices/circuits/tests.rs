@@ -2,6 +2,7 @@ use super::*;
 use crate::devices::scpi;
 use crate::devices::tl1::{self, Answer, Completion, Event, Failure, Severity};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -200,6 +201,24 @@ fn answers_without_numbers_cannot_be_mistaken() {
     assert_eq!(session.receive(&vec![b'x'; 2 << 20]), Err(scpi::LineError::TooLong));
 }
 
+#[test]
+fn many_lines_that_come_at_once_take_no_time_in_the_square_of_their_number() {
+    let mut session = scpi::Session::new();
+    let dialect = dialect("polatis-scpi", 24).unwrap();
+    session.receive(&vec![b'\n'; 4 << 20]).unwrap();
+    let number = session.request(&dialect.retrieve()).unwrap();
+    session.receive(b"(@1),(").unwrap();
+    session.receive(b"@25)\n").unwrap();
+    let (answered, answer) = session.poll().unwrap();
+    assert_eq!((answered, answer.unwrap().lines), (number, vec!["(@1),(@25)".to_string()]));
+    // What it says of an error is short, and moves no cursor.
+    let circuit = Circuit { from: 0, to: 0 };
+    session.request(&dialect.enter(circuit)[0]).unwrap();
+    session.receive(format!("\u{1b}[2J,{}\n", "x".repeat(20_000)).as_bytes()).unwrap();
+    let failure = session.poll().unwrap().1.unwrap_err();
+    assert!(failure.code == r"\u{1b}[2J" && failure.text.len() < 500, "{failure:?}");
+}
+
 /// A switch that answers what `reply` says to each command.
 async fn serve(mut stream: TcpStream, mut reply: impl FnMut(&Request, &str) -> Option<String>) {
     let (mut buffer, mut text) = ([0; 1024], String::new());
@@ -362,4 +381,49 @@ async fn reports_are_passed_on_and_a_refused_login_is_said() {
     let unused = SocketAddr::from(([127, 0, 0, 1], 1));
     let error = CircuitClient::connect(unused, plain()).await.unwrap_err();
     assert!(matches!(error, CircuitError::Unreachable { .. }), "{error}");
+}
+
+/// A switch that takes connections and ends them at once costs ever less: no more calls, and no more lines of the log.
+#[tokio::test]
+async fn a_switch_that_turns_us_out_at_once_is_called_ever_less_often() {
+    let (listener, address) = listen().await;
+    let calls = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    let begun = std::time::Instant::now();
+    let (retry_first, retry_most) = (Duration::from_millis(1), polycast_testing::HANG);
+    let client = CircuitClient::connect(address, CircuitOptions { retry_first, retry_most, ..plain() });
+    let _client = client.await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Each pause is twice as long as the one before.
+    let most = 3 + begun.elapsed().as_millis().ilog2();
+    let calls = calls.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((2..=most).contains(&calls), "{calls} calls, and {most} may be");
+}
+
+#[tokio::test]
+async fn a_password_that_a_switch_says_again_is_not_shown() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        serve(stream, |request, tag| match request {
+            Request::Login { password, .. } => {
+                Some(tl1_answer(tag, Err(("PIUI", format!("'{password}' is no password"))), "OCS", WHEN))
+            }
+            other => panic!("{other:?}"),
+        })
+        .await;
+    });
+    let login = Some(Login { user: "root".into(), password: "s3cret".into() });
+    let refused = CircuitClient::connect(address, CircuitOptions { login, ..plain() }).await.unwrap_err();
+    let said = refused.to_string();
+    assert!(
+        said.contains("'***' is no password") && !format!("{said} {refused:?}").contains("s3cret"),
+        "{said}"
+    );
 }

@@ -2,6 +2,7 @@
 
 use super::session::{Event, Reply, Session};
 use super::{CodecError, FlowMod, GroupMod, Message, Port, PortChange, PortStats};
+use crate::devices::Remarks;
 use crate::devices::conversation::{
     Asker, Broken, Codec, Conversation, Heard, NoAnswer, Stream, Times, seal, seal_accepted, tcp,
 };
@@ -10,6 +11,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{broadcast, watch};
@@ -191,6 +193,9 @@ impl Codec for Session {
     }
 }
 
+/// What is said of connections that were lost. Those that come to one place have it in common: any host can come and go there.
+type Losses = Arc<Mutex<Remarks>>;
+
 /// A switch that speaks OpenFlow 1.3. Clones share the connection; the last one's end closes it.
 #[derive(Clone, Debug)]
 pub struct Switch {
@@ -228,13 +233,14 @@ impl Switch {
             || unreachable(endpoint, format!("no answer within {} ms", options.connect_timeout.as_millis()));
         let (conversation, known) =
             timeout(options.connect_timeout, connecting).await.unwrap_or_else(|_| Err(late()))?;
-        Ok(Self::over(conversation, known, &options))
+        Ok(Self::over(conversation, known, &options, Losses::default()))
     }
 
     fn over(
         mut conversation: Conversation<Session>,
         (datapath_id, tables): (u64, u8),
         options: &SwitchOptions,
+        losses: Losses,
     ) -> Self {
         let (asker, mut asks) = Asker::new();
         let (events, _) = broadcast::channel(EVENTS_MAX);
@@ -243,9 +249,12 @@ impl Switch {
         let times = Times { answer, keepalive, grace: keepalive };
         let listeners = events.clone();
         tokio::spawn(async move {
-            let word = |event| tell(&listeners, datapath_id, event);
-            if let Err(broken) = conversation.serve(&mut asks, times, word).await {
-                tracing::warn!(switch = datapath_id, %broken, "lost the connection to the switch");
+            let mut strays = Remarks::default();
+            let word = |event| tell(&listeners, datapath_id, event, &mut strays);
+            if let Err(broken) = conversation.serve(&mut asks, times, word).await
+                && let Some(times) = losses.lock().unwrap_or_else(PoisonError::into_inner).count()
+            {
+                tracing::warn!(switch = datapath_id, %broken, times, "lost the connection to the switch");
             }
             // Callers still waiting hear of it, because their senders go with the conversation.
             drop(conversation);
@@ -362,14 +371,16 @@ async fn greet(stream: Box<dyn Stream>) -> Result<(Conversation<Session>, (u64, 
 }
 
 /// What a switch says of its own accord.
-fn tell(listeners: &broadcast::Sender<PortEvent>, switch: u64, event: Event) {
+fn tell(listeners: &broadcast::Sender<PortEvent>, switch: u64, event: Event, strays: &mut Remarks) {
     match event {
         Event::Port { change, port } => {
             // There may be no listener.
             let _ = listeners.send(PortEvent { change, port });
         }
         Event::Error { kind, code } => {
-            tracing::warn!(switch, kind, code, "an error that belongs to nothing");
+            if let Some(times) = strays.count() {
+                tracing::warn!(switch, kind, code, times, "an error that belongs to nothing");
+            }
         }
         Event::Alive | Event::Ready { .. } | Event::Done { .. } => {}
     }
@@ -384,6 +395,7 @@ fn unreachable(endpoint: &Endpoint, reason: String) -> SwitchError {
 pub struct SwitchListener {
     listener: TcpListener,
     options: SwitchOptions,
+    losses: Losses,
 }
 
 impl SwitchListener {
@@ -392,7 +404,8 @@ impl SwitchListener {
     /// # Errors
     /// The address is in use or not ours.
     pub async fn bind(address: SocketAddr, options: SwitchOptions) -> io::Result<Self> {
-        Ok(SwitchListener { listener: TcpListener::bind(address).await?, options })
+        let (listener, losses) = (TcpListener::bind(address).await?, Losses::default());
+        Ok(SwitchListener { listener, options, losses })
     }
 
     /// Where it listens.
@@ -420,7 +433,8 @@ impl SwitchListener {
         let ours =
             |reason: String| SwitchError::Unreachable { endpoint: "its connection to us".into(), reason };
         let (stream, address) = self.listener.accept().await.map_err(|error| ours(error.to_string()))?;
-        Ok(Arrival { stream, address, options: self.options.clone() })
+        let (options, losses) = (self.options.clone(), Arc::clone(&self.losses));
+        Ok(Arrival { stream, address, options, losses })
     }
 }
 
@@ -430,15 +444,22 @@ pub struct Arrival {
     stream: TcpStream,
     address: SocketAddr,
     options: SwitchOptions,
+    losses: Losses,
 }
 
 impl Arrival {
+    /// Where it comes from.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Shakes hands.
     ///
     /// # Errors
     /// It does not speak OpenFlow 1.3, or is not one that the certificates let in.
     pub async fn shake_hands(self) -> Result<Switch, SwitchError> {
-        let Arrival { stream, address, options } = self;
+        let Arrival { stream, address, options, losses } = self;
         let wrong = |reason: String| unreachable(&Endpoint::Tcp(address), reason);
         stream.set_nodelay(true).map_err(|error| wrong(error.to_string()))?;
         let shaking = async {
@@ -449,7 +470,9 @@ impl Arrival {
             greet(stream).await.map_err(|broken| wrong(broken.to_string()))
         };
         match timeout(options.connect_timeout, shaking).await {
-            Ok(greeted) => greeted.map(|(conversation, known)| Switch::over(conversation, known, &options)),
+            Ok(greeted) => {
+                greeted.map(|(conversation, known)| Switch::over(conversation, known, &options, losses))
+            }
             Err(_) => Err(wrong("it does not shake hands".into())),
         }
     }

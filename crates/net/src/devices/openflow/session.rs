@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 const PENDING_MAX: usize = 1_024;
 /// Events that wait to be taken; older ones about ports make room.
 const EVENTS_MAX: usize = 8_192;
-/// Ports of one switch that are listened to: more than any has.
+/// Ports of one switch that are listened to, in all answers that are not at their end: more than any has.
 const PORTS_MAX: usize = 16_384;
 /// Flags, and how much of a packet the controller asks for: all of it.
 const SET_CONFIG: u8 = 9;
@@ -91,6 +91,8 @@ pub struct Session {
     last: u32,
     /// By the number of the message that is answered last.
     pending: BTreeMap<u32, Pending>,
+    /// Ports that they have, and what ports have seen.
+    listed: usize,
     greeted: bool,
     ready: bool,
     events: VecDeque<Event>,
@@ -108,7 +110,8 @@ impl Session {
     pub fn new() -> Self {
         let outgoing = Message::Hello { versions: Some(OUR_VERSION) }.emit(1);
         let (pending, events) = (BTreeMap::new(), VecDeque::new());
-        Session { incoming: Vec::new(), outgoing, last: 1, pending, greeted: false, ready: false, events }
+        let incoming = Vec::new();
+        Session { incoming, outgoing, last: 1, pending, listed: 0, greeted: false, ready: false, events }
     }
 
     fn send(&mut self, message: &Message) -> u32 {
@@ -166,7 +169,13 @@ impl Session {
 
     /// Gives a transaction up: an answer that still comes is not heard.
     pub fn forget(&mut self, transaction: u32) {
-        self.pending.remove(&transaction);
+        self.take_out(transaction);
+    }
+
+    fn take_out(&mut self, transaction: u32) -> Option<Pending> {
+        let pending = self.pending.remove(&transaction)?;
+        self.listed -= pending.ports.len() + pending.stats.len();
+        Some(pending)
     }
 
     /// Takes bytes from the switch.
@@ -226,8 +235,7 @@ impl Session {
             Message::BarrierReply => self.end(transaction, |_| Reply::Done),
             Message::PortsReply { ports, more } => {
                 if let Some(pending) = self.pending.get_mut(&transaction) {
-                    let room = PORTS_MAX - pending.ports.len();
-                    pending.ports.extend(ports.into_iter().take(room));
+                    list(&mut pending.ports, ports, &mut self.listed);
                 }
                 if !more {
                     self.end(transaction, |pending| Reply::Ports(pending.ports));
@@ -235,8 +243,7 @@ impl Session {
             }
             Message::PortStatsReply { stats, more } => {
                 if let Some(pending) = self.pending.get_mut(&transaction) {
-                    let room = PORTS_MAX - pending.stats.len();
-                    pending.stats.extend(stats.into_iter().take(room));
+                    list(&mut pending.stats, stats, &mut self.listed);
                 }
                 if !more {
                     self.end(transaction, |pending| Reply::PortStats(pending.stats));
@@ -270,7 +277,7 @@ impl Session {
     }
 
     fn end(&mut self, transaction: u32, reply: impl FnOnce(Pending) -> Reply) {
-        let Some(pending) = self.pending.remove(&transaction) else { return };
+        let Some(pending) = self.take_out(transaction) else { return };
         let reply = match pending.refused {
             Some((kind, code, index)) => Reply::Refused { kind, code, count: pending.errors, index },
             None => reply(pending),
@@ -288,4 +295,12 @@ impl Session {
         }
         self.events.push_back(event);
     }
+}
+
+/// Adds entries as far as there is room for them.
+fn list<T>(entries: &mut Vec<T>, more: Vec<T>, listed: &mut usize) {
+    let room = PORTS_MAX - *listed;
+    let before = entries.len();
+    entries.extend(more.into_iter().take(room));
+    *listed += entries.len() - before;
 }

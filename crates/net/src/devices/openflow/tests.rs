@@ -278,3 +278,35 @@ async fn switches_that_connect_are_accepted_and_others_refused() {
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     assert!(matches!(listener.accept().await, Err(SwitchError::Unreachable { .. })));
 }
+
+/// Parts of answers that do not end are kept up to a bound that all of them share, and leave room when they have ended.
+#[test]
+fn parts_of_answers_have_a_bound_together() {
+    let port = |number| Port {
+        number,
+        address: [2, 0, 0, 0, 0, 9],
+        name: "eth".into(),
+        disabled: false,
+        link_down: false,
+    };
+    let part = |more| Message::PortsReply { ports: (0..1_000).map(port).collect(), more };
+    let mut session = Session::new();
+    let asked: Vec<u32> = (0..20).map(|_| session.ask_ports().unwrap()).collect();
+    for (transaction, more) in asked.iter().flat_map(|one| [(*one, true), (*one, true), (*one, false)]) {
+        session.receive(&part(more).emit(transaction)).unwrap();
+        assert_eq!(session.poll().is_some(), !more, "there is room again after each");
+    }
+    let asked: Vec<u32> = (0..20).map(|_| session.ask_ports().unwrap()).collect();
+    for transaction in &asked {
+        session.receive(&part(true).emit(*transaction)).unwrap();
+    }
+    let mut count = 0;
+    for transaction in asked {
+        session.receive(&Message::PortsReply { ports: Vec::new(), more: false }.emit(transaction)).unwrap();
+        let Some(Event::Done { reply: Reply::Ports(ports), .. }) = session.poll() else {
+            panic!("no answer")
+        };
+        count += ports.len();
+    }
+    assert_eq!(count, 16_384);
+}

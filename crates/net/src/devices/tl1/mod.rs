@@ -132,6 +132,8 @@ enum Within {
 #[derive(Clone, Debug, Default)]
 pub struct Framer {
     buffer: Vec<u8>,
+    /// What is before this was taken out.
+    start: usize,
     scanned: usize,
     within: Within,
 }
@@ -145,6 +147,10 @@ impl Framer {
 
     /// Takes text as it came.
     pub fn push(&mut self, text: &[u8]) {
+        // Once for all outputs: moving the rest for each would take time in the square of their number.
+        self.buffer.drain(..self.start);
+        self.scanned -= self.start;
+        self.start = 0;
         self.buffer.extend_from_slice(text);
     }
 
@@ -154,11 +160,9 @@ impl Framer {
     /// There is more text than the longest output has, and no end of it.
     pub fn next_output(&mut self) -> Result<Option<Output>, FrameError> {
         while let Some(end) = self.find_end()? {
-            let text = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
-            let terminator = self.buffer[end];
-            self.buffer.drain(..=end);
-            self.scanned = 0;
-            if let Some(output) = parse(&text, terminator) {
+            let (text, terminator) = (self.start..end, self.buffer[end]);
+            self.start = end + 1;
+            if let Some(output) = parse(&String::from_utf8_lossy(&self.buffer[text]), terminator) {
                 return Ok(Some(output));
             }
         }
@@ -193,7 +197,7 @@ impl Framer {
             }
             self.scanned += 1;
         }
-        if self.buffer.len() > OUTPUT_MAX { Err(FrameError::TooLong) } else { Ok(None) }
+        if self.buffer.len() - self.start > OUTPUT_MAX { Err(FrameError::TooLong) } else { Ok(None) }
     }
 }
 

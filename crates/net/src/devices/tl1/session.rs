@@ -2,6 +2,7 @@
 
 use super::{Completion, FrameError, Framer, Output, Severity};
 use crate::devices::circuits::Command;
+use crate::devices::said;
 use crate::devices::telnet::Telnet;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,8 +12,12 @@ const TAG_MAX: u32 = 999_999;
 const PENDING_MAX: usize = 4_096;
 /// Lines of one answer: more than any switch has ports.
 const LINES_MAX: usize = 100_000;
-/// Bytes of all answers that are not at their end: more than any switch has to say.
+/// Bytes that all answers take which are not at their end: more than any switch has to say.
 const UNFINISHED_MAX: usize = 32 << 20;
+/// What a line takes beside its text.
+const LINE_COST: usize = 40;
+/// Lines of a report: whatever else it says, the circuits are asked for.
+const REPORT_LINES_MAX: usize = 8;
 /// Events that wait to be taken; older alarms make room.
 const EVENTS_MAX: usize = 8_192;
 
@@ -62,7 +67,7 @@ pub struct Session {
     framer: Framer,
     last_tag: u32,
     pending: BTreeMap<u32, Unfinished>,
-    /// Bytes of what they hold.
+    /// What they take, in bytes.
     unfinished_len: usize,
     outgoing: Vec<u8>,
     events: VecDeque<Event>,
@@ -153,7 +158,8 @@ impl Session {
             }
             Output::Acknowledged { .. } => {}
             Output::Autonomous { severity, verb, lines, .. } => {
-                self.event(Event::Report { severity, verb, lines });
+                let lines = lines.iter().take(REPORT_LINES_MAX).map(|line| said(line)).collect();
+                self.event(Event::Report { severity, verb: said(&verb), lines });
             }
         }
     }
@@ -171,7 +177,7 @@ impl Session {
         let Some(answer) = tag.parse().ok().and_then(|tag| self.pending.get_mut(&tag)) else { return };
         let room = LINES_MAX.saturating_sub(answer.lines.len());
         lines.truncate(room);
-        let len: usize = lines.iter().map(String::len).sum();
+        let len: usize = lines.iter().map(|line| line.len() + LINE_COST).sum();
         answer.len += len;
         self.unfinished_len += len;
         answer.lines.append(&mut lines);
@@ -185,7 +191,7 @@ impl Session {
             Completion::Denied | Completion::Partial => {
                 let code = code.unwrap_or_else(|| completion.word().to_string());
                 let text = if comment.is_empty() { answer.lines.join(" ") } else { comment };
-                Err(Failure { code, text })
+                Err(Failure { code: said(&code), text: said(&text) })
             }
         };
         self.end(tag, result);

@@ -63,6 +63,64 @@ fn parts_of_an_answer_are_joined() {
     assert_eq!(session.poll(), None);
 }
 
+/// Ends of outputs alone, as many as there is room for: each is taken once, and none is moved for another one.
+#[test]
+fn many_outputs_that_come_at_once_take_no_time_in_the_square_of_their_number() {
+    let mut session = Session::new();
+    let tag = session.request(&Plain.retrieve()).unwrap().to_string();
+    session.receive(&vec![b';'; 4 << 20]).unwrap();
+    assert_eq!(session.poll(), None);
+    let answer = response(&tag, Completion::Completed, &["1,2"]).emit("OCS", "26-11-21 09:30:00");
+    session.receive(answer.as_bytes()).unwrap();
+    assert!(
+        matches!(session.poll(), Some(Event::Done { result: Ok(answer), .. }) if answer.lines == ["1,2"])
+    );
+}
+
+/// A line without a letter takes memory too.
+#[test]
+fn answers_of_empty_lines_are_given_up() {
+    let mut session = Session::new();
+    let empty = vec![""; 100_000];
+    for asked in 1.. {
+        let tag = session.request(&Plain.retrieve()).unwrap().to_string();
+        let Output::Response { completion, code, comment, lines, .. } =
+            response(&tag, Completion::Completed, &empty)
+        else {
+            unreachable!("a response was made")
+        };
+        let part = Output::Response { tag, completion, code, comment, lines, more: true };
+        match session.receive(part.emit("OCS", "26-11-21 09:30:00").as_bytes()) {
+            Ok(()) => assert!(asked < 20, "{asked} answers without an end are kept"),
+            Err(error) => return assert_eq!(error, FrameError::TooLong),
+        }
+    }
+}
+
+#[test]
+fn what_a_switch_says_of_itself_is_short_and_moves_no_cursor() {
+    let mut session = Session::new();
+    let tag = session.request(&Plain.retrieve()).unwrap().to_string();
+    let long = format!("\u{1b}[2J{}", "x".repeat(20_000));
+    let (code, comment) = (Some("IIAC".to_string()), long.clone());
+    let (completion, lines) = (Completion::Denied, Vec::new());
+    let denied = Output::Response { tag, completion, code, lines, comment, more: false };
+    let (severity, tag, verb) = (Severity::Major, "1".to_string(), format!("REPT {long}"));
+    let alarm = Output::Autonomous { severity, tag, verb, lines: vec![long; 40] };
+    for output in [denied, alarm] {
+        session.receive(output.emit("OCS", "26-11-21 09:30:00").as_bytes()).unwrap();
+    }
+    let texts = std::iter::from_fn(|| session.poll()).flat_map(|event| match event {
+        Event::Done { result, .. } => vec![result.unwrap_err().text],
+        Event::Report { verb, lines, .. } => [vec![verb], lines].concat(),
+    });
+    let texts: Vec<String> = texts.collect();
+    assert_eq!(texts.len(), 1 + 1 + 8, "of its lines some are left out");
+    for text in texts {
+        assert!(text.len() < 500 && text.contains(r"\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
+    }
+}
+
 fn any_output() -> impl Strategy<Value = Output> {
     let tag = "[0-9A-Z]{1,6}";
     let lines = || proptest::collection::vec("[ -~]{0,20}", 0..4);
