@@ -25,13 +25,15 @@ use polycast_wire::data::{ContentTag, HEADER_TAG_LEN};
 use polycast_wire::seal::{NONCE_LEN, PacketKeys, nonce};
 use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// What tickets are derived for.
 const TICKET: &str = "polycast 2026-11-28 ticket of a transfer";
+/// What keys are derived for that secrets are kept under.
+const KEPT: &str = "polycast 2026-11-28 secret that is kept";
 /// Bytes of a block of the cipher.
 const BLOCK_LEN: usize = 16;
 /// A header of at most so many bytes gets its tag in one step.
@@ -70,6 +72,30 @@ impl Secret {
         *self.derive(TICKET, &binding.0).reveal()
     }
 
+    /// This secret as it may lie where others read and write: only with `key` it is had back, and nothing else is taken for one.
+    ///
+    /// # Panics
+    /// Never, as 32 bytes can be sealed.
+    #[must_use]
+    pub fn sealed(&self, key: &Secret) -> Vec<u8> {
+        // Each has a key of its own, so that one nonce does for all.
+        let salt = Secret::fresh();
+        let mut sealed = Zeroizing::new(Vec::with_capacity(64));
+        sealed.extend_from_slice(&self.0[..]);
+        let done = kept_key(key, &salt.0).seal_in_place_append_tag(kept_nonce(), Aad::empty(), &mut *sealed);
+        done.expect("32 bytes can be sealed");
+        [&salt.0[..], &sealed[..]].concat()
+    }
+
+    /// The secret that was sealed with this key; `None` where these bytes are something else.
+    #[must_use]
+    pub fn unsealed(bytes: &[u8], key: &Secret) -> Option<Secret> {
+        let (salt, sealed) = bytes.split_first_chunk::<32>()?;
+        let mut opened = Zeroizing::new(sealed.to_vec());
+        let opened = kept_key(key, salt).open_in_place(kept_nonce(), Aad::empty(), &mut opened).ok()?;
+        <[u8; 32]>::try_from(&*opened).ok().map(Secret::new)
+    }
+
     /// Another secret, for this purpose, that tells nothing of this one.
     #[must_use]
     pub fn derive(&self, purpose: &str, context: &[u8]) -> Secret {
@@ -83,6 +109,15 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
+}
+
+fn kept_key(key: &Secret, salt: &[u8; 32]) -> LessSafeKey {
+    let key = UnboundKey::new(&AES_256_GCM, key.derive(KEPT, salt).reveal()).expect("a key has 32 bytes");
+    LessSafeKey::new(key)
+}
+
+fn kept_nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
 }
 
 /// The keys of one transfer.
@@ -360,6 +395,21 @@ mod tests {
 
     fn bytes(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 31 + i / 255) as u8).collect()
+    }
+
+    #[test]
+    fn a_secret_that_is_kept_is_had_back_with_its_key_alone() {
+        let (secret, key) = (Secret::new([7; 32]), Secret::fresh());
+        let kept = secret.sealed(&key);
+        assert!(Secret::unsealed(&kept, &key) == Some(secret.clone()));
+        assert!(Secret::unsealed(&kept, &Secret::fresh()).is_none());
+        assert!(!kept.windows(8).any(|window| window == [7; 8]) && secret.sealed(&key) != kept);
+        for at in 0..kept.len() {
+            let mut other = kept.clone();
+            other[at] ^= 1;
+            assert!(Secret::unsealed(&other, &key).is_none(), "byte {at}");
+            assert!(Secret::unsealed(&kept[..at], &key).is_none(), "the first {at}");
+        }
     }
 
     proptest! {
