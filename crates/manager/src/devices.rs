@@ -280,6 +280,14 @@ impl Devices {
     }
 }
 
+/// Waits until then, where there is such a time.
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What each device has to change.
 fn changes(old: &[DeviceCommand], new: &[DeviceCommand]) -> BTreeMap<DeviceId, Change> {
     let mut changes: BTreeMap<DeviceId, Change> = BTreeMap::new();

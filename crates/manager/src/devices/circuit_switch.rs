@@ -1,12 +1,13 @@
 //! The optical circuit switch as a device, in whatever dialect it speaks (Blast section IV-B, Republic section IV).
 //!
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing, or without light, has failed. Changes that share no port go on at the same time, so that a late answer holds up
-//! no other change. Circuits that touch no port of ours are other people's: they are neither looked at nor taken down. What the
-//! switch holds is told once it says it; until then the core lends none of it.
+//! is missing, without light, or beside another one at the same port, has failed. Changes that share no port go on at the same
+//! time, so that a late answer holds up no other change. Circuits that touch no port of ours are other people's: they are neither
+//! looked at nor taken down, and none is made. What the switch holds is told once it says it; until then the core lends none of it.
 
-use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES};
+use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES, until};
 use futures_util::future::join_all;
+use polycast_net::devices::Remarks;
 use polycast_net::devices::circuits::{
     Circuit, CircuitClient, CircuitError, CircuitOptions, Held, Link, Report,
 };
@@ -18,11 +19,18 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Jobs that are done together: whatever has come meanwhile and needs other ports.
 const TOGETHER_MAX: usize = 256;
+/// However many alarms the switch raises, its circuits are looked at so often.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The circuits that the switch lists, each with why it carries no light, if the switch says so.
+type Listed = BTreeMap<Circuit, Option<String>>;
 
 /// The switch, before its task runs.
 #[derive(Debug)]
@@ -59,6 +67,9 @@ impl Device for CircuitSwitch {
                 running: JoinSet::new(),
                 news: Some(news),
                 refusal: None,
+                alarms: Remarks::default(),
+                looked_at: None,
+                look_at: None,
             };
             task.run(jobs).await;
         })
@@ -72,7 +83,7 @@ struct Task {
     client: Option<CircuitClient>,
     /// The circuits that the switch has listed last and that have been made and taken down since; `None` where that is
     /// not known.
-    there: Option<BTreeSet<Circuit>>,
+    there: Option<Listed>,
     /// The circuits that plans need, by the port where light enters.
     wanted: BTreeMap<u32, u32>,
     /// Jobs that need a port of one that is being done, or of one that waits before them.
@@ -84,6 +95,10 @@ struct Task {
     news: Option<mpsc::Sender<News>>,
     /// Why they cannot be told yet.
     refusal: Option<String>,
+    alarms: Remarks,
+    /// When the circuits were looked at because of an alarm, and when they will be.
+    looked_at: Option<Instant>,
+    look_at: Option<Instant>,
 }
 
 /// A job in this device's words.
@@ -108,7 +123,7 @@ struct Done {
     /// What has gone and what has come; `None` if that is not known.
     changed: Option<(Vec<Circuit>, Vec<Circuit>)>,
     /// What there was before, if the switch was asked.
-    before: Option<BTreeSet<Circuit>>,
+    before: Option<Listed>,
 }
 
 impl Task {
@@ -129,6 +144,7 @@ impl Task {
                     _ => tokio::time::sleep(pause).await,
                 }
             };
+            let look_at = self.look_at;
             tokio::select! {
                 // As many may wait here as in the inbox.
                 job = jobs.recv(), if self.waiting.len() < JOBS_MAX => {
@@ -146,7 +162,13 @@ impl Task {
                     }
                     self.begin().await;
                 }
-                report = heard(&mut reports) => self.hear(&report).await,
+                report = heard(&mut reports), if look_at.is_none() => self.hear(&report),
+                () = until(look_at) => {
+                    // What was said meanwhile is seen with this look.
+                    reports = self.client.as_ref().map(CircuitClient::reports);
+                    (self.look_at, self.looked_at) = (None, Some(Instant::now()));
+                    self.mend().await;
+                }
                 () = changed => {
                     if connecting {
                         // Ahead of the first job, so that it does not have to wait for it.
@@ -162,7 +184,14 @@ impl Task {
 
     /// Puts a job into the queue, if it is for this device.
     fn take(&mut self, Job { change: Change { clear, set }, reply }: Job) {
-        match (circuits(&clear), circuits(&set)) {
+        let own = |set: Vec<Circuit>| match set.iter().find(|circuit| !is_whole(&self.ports, circuit)) {
+            None => Ok(set),
+            Some(Circuit { from, to }) => {
+                let [from, to] = [from, to].map(|port| self.options.dialect.port_name(*port));
+                Err(DeviceError::ForeignPorts { from, to })
+            }
+        };
+        match (circuits(&clear), circuits(&set).and_then(own)) {
             (Ok(clear), Ok(set)) => self.waiting.push_back(Work { clear, set, reply }),
             // The core may be ending.
             (Err(error), _) | (_, Err(error)) => drop(reply.send(Err(error))),
@@ -186,13 +215,10 @@ impl Task {
                 return;
             }
         };
-        let there: BTreeSet<Circuit> = there
-            .into_iter()
-            .map(|held| held.circuit)
-            .filter(|circuit| is_ours(&self.ports, circuit))
-            .collect();
+        let mut there = listed(there);
+        there.retain(|circuit, _| is_ours(&self.ports, circuit));
         let commands =
-            there.iter().map(|circuit| DeviceCommand::CrossConnect { from: circuit.from, to: circuit.to });
+            there.keys().map(|circuit| DeviceCommand::CrossConnect { from: circuit.from, to: circuit.to });
         if let Some(news) = self.news.take() {
             // The core may be ending.
             let _ = news.send(News::Found { commands: commands.collect() }).await;
@@ -201,15 +227,18 @@ impl Task {
         self.refusal = None;
     }
 
-    /// What the switch says of its own accord: if something is wrong, circuits may have gone.
-    async fn hear(&mut self, report: &Report) {
+    /// What the switch says of its own accord: if something is wrong, circuits may have gone, and are looked at.
+    fn hear(&mut self, report: &Report) {
         let (verb, lines) = (&report.verb, report.lines.join("; "));
         if report.severity == Severity::Message {
             tracing::debug!(verb, lines, "the circuit switch reports");
             return;
         }
-        tracing::warn!(severity = ?report.severity, verb, lines, "the circuit switch raises an alarm");
-        self.mend().await;
+        if let Some(times) = self.alarms.count() {
+            tracing::warn!(severity = ?report.severity, verb, lines, times, "the circuit switch raises an alarm");
+        }
+        let now = Instant::now();
+        self.look_at = Some(self.looked_at.map_or(now, |at| now.max(at + LOOK_EVERY)));
     }
 
     async fn connect(&mut self) -> Result<CircuitClient, CircuitError> {
@@ -230,9 +259,9 @@ impl Task {
             return;
         }
         let Ok(there) = client.retrieve().await else { return };
-        let there: BTreeSet<Circuit> = there.into_iter().map(|held| held.circuit).collect();
+        let there = listed(there);
         let wanted = self.wanted.iter().map(|(&from, &to)| Circuit { from, to });
-        let missing: Vec<Circuit> = wanted.filter(|circuit| !there.contains(circuit)).collect();
+        let missing: Vec<Circuit> = wanted.filter(|circuit| !there.contains_key(circuit)).collect();
         if missing.is_empty() {
             return;
         }
@@ -280,7 +309,7 @@ impl Task {
                 gone.iter().for_each(|circuit| {
                     there.remove(circuit);
                 });
-                there.extend(come);
+                there.extend(come.into_iter().map(|circuit| (circuit, None)));
             }
             (Some(_), None) => {}
             (None, _) => self.there = None,
@@ -313,7 +342,7 @@ impl Task {
 async fn perform(
     client: Result<CircuitClient, CircuitError>,
     jobs: Vec<Work>,
-    there: Option<BTreeSet<Circuit>>,
+    there: Option<Listed>,
     ports: Arc<PortTable>,
 ) -> Done {
     let all_failed = |error: CircuitError| -> Vec<Result<(), DeviceError>> {
@@ -333,8 +362,7 @@ async fn perform(
             Err(error) => first = Some(all_failed(error)),
         }
     }
-    let listed: Result<BTreeSet<Circuit>, _> =
-        client.retrieve().await.map(|there| there.into_iter().map(|held| held.circuit).collect());
+    let listed = client.retrieve().await.map(listed);
     let performed = match &listed {
         Ok(there) => perform_all(&client, &jobs, there, &ports).await,
         Err(error) => Err(error.clone()),
@@ -358,19 +386,17 @@ type Performed = (Vec<Result<(), DeviceError>>, (Vec<Circuit>, Vec<Circuit>));
 async fn perform_all(
     client: &CircuitClient,
     jobs: &[Work],
-    there: &BTreeSet<Circuit>,
+    there: &Listed,
     ports: &PortTable,
 ) -> Result<Performed, CircuitError> {
-    let setting: Vec<Circuit> = jobs.iter().flat_map(|job| &job.set).copied().collect();
-    let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| &job.clear).copied().collect();
+    let setting: BTreeSet<Circuit> = jobs.iter().flat_map(|job| &job.set).copied().collect();
+    let cleared: BTreeSet<Circuit> = jobs.iter().flat_map(|job| &job.clear).copied().collect();
     // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
-    let from: BTreeSet<u32> = setting.iter().map(|circuit| circuit.from).collect();
-    let to: BTreeSet<u32> = setting.iter().map(|circuit| circuit.to).collect();
+    let in_the_way = Beside::of(&setting, there);
     let goes = |circuit: &&Circuit| {
-        let in_the_way = from.contains(&circuit.from) || to.contains(&circuit.to);
-        !setting.contains(circuit) && (in_the_way || cleared.contains(circuit))
+        !setting.contains(circuit) && (in_the_way.what(circuit).is_some() || cleared.contains(circuit))
     };
-    let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
+    let going: Vec<Circuit> = there.keys().filter(goes).copied().collect();
     let mut wrong: BTreeMap<Circuit, DeviceError> = BTreeMap::new();
     // A circuit with one end at a port of ours is a mistake, of another program or of ours: it is not for us to cut it.
     let (going, foreign): (Vec<Circuit>, Vec<Circuit>) =
@@ -387,24 +413,26 @@ async fn perform_all(
             tracing::warn!(circuit, %error, "a circuit cannot be taken down");
         }
     }
-    let coming = setting.iter().filter(|circuit| !there.contains(circuit) && !wrong.contains_key(circuit));
+    let coming =
+        setting.iter().filter(|circuit| !there.contains_key(circuit) && !wrong.contains_key(circuit));
     let coming: Vec<Circuit> = coming.copied().collect();
     for (circuit, result) in each(client, &coming, true).await {
         if let Err(error) = result {
             wrong.insert(circuit, error.into());
         }
     }
-    if coming.iter().any(|circuit| !wrong.contains_key(circuit)) {
-        let there: BTreeMap<Circuit, Option<String>> =
-            client.retrieve().await?.into_iter().map(|Held { circuit, fault }| (circuit, fault)).collect();
+    let has_changed = coming.iter().any(|circuit| !wrong.contains_key(circuit));
+    // What was listed without light, or beside another circuit, may be better by now.
+    let was_wrong = |circuit: &Circuit| {
+        in_the_way.what(circuit).is_some() || there.get(circuit).is_some_and(Option::is_some)
+    };
+    if has_changed || setting.iter().any(was_wrong) {
+        let there = listed(client.retrieve().await?);
+        let beside = Beside::of(&setting, &there);
         for circuit in &setting {
-            let name = || client.dialect().circuit_name(*circuit);
-            let error = match there.get(circuit) {
-                None => DeviceError::NotListed(name()),
-                Some(Some(fault)) => DeviceError::NoLight { circuit: name(), fault: fault.clone() },
-                Some(None) => continue,
-            };
-            wrong.entry(*circuit).or_insert(error);
+            if let Err(error) = judge(client, *circuit, &there, &beside) {
+                wrong.entry(*circuit).or_insert(error);
+            }
         }
     }
     let of_job = |job: &Work| match job.set.iter().find_map(|circuit| wrong.get(circuit)) {
@@ -412,6 +440,53 @@ async fn perform_all(
         None => Ok(()),
     };
     Ok((jobs.iter().map(of_job).collect(), (going, coming)))
+}
+
+/// What is wrong with a circuit as the switch lists it.
+fn judge(
+    client: &CircuitClient,
+    circuit: Circuit,
+    there: &Listed,
+    beside: &Beside,
+) -> Result<(), DeviceError> {
+    let name = |circuit| client.dialect().circuit_name(circuit);
+    match (there.get(&circuit), beside.what(&circuit)) {
+        (None, _) => Err(DeviceError::NotListed(name(circuit))),
+        (Some(Some(fault)), _) => Err(DeviceError::NoLight { circuit: name(circuit), fault: fault.clone() }),
+        (Some(None), Some(other)) => Err(DeviceError::Beside { circuit: name(circuit), other: name(other) }),
+        (Some(None), None) => Ok(()),
+    }
+}
+
+/// The circuits that a switch lists beside others, at the ports of these: where light enters, and where it leaves.
+struct Beside {
+    from: BTreeMap<u32, Circuit>,
+    to: BTreeMap<u32, Circuit>,
+}
+
+impl Beside {
+    fn of(circuits: &BTreeSet<Circuit>, listed: &Listed) -> Self {
+        let from: BTreeSet<u32> = circuits.iter().map(|circuit| circuit.from).collect();
+        let to: BTreeSet<u32> = circuits.iter().map(|circuit| circuit.to).collect();
+        let is_beside = |circuit: &&Circuit| {
+            !circuits.contains(circuit) && (from.contains(&circuit.from) || to.contains(&circuit.to))
+        };
+        let others: Vec<Circuit> = listed.keys().filter(is_beside).copied().collect();
+        Beside {
+            from: others.iter().map(|circuit| (circuit.from, *circuit)).collect(),
+            to: others.iter().map(|circuit| (circuit.to, *circuit)).collect(),
+        }
+    }
+
+    /// One that has a port in common with this circuit.
+    fn what(&self, circuit: &Circuit) -> Option<Circuit> {
+        self.from.get(&circuit.from).or_else(|| self.to.get(&circuit.to)).copied()
+    }
+}
+
+/// What a switch lists; where it lists a circuit with light and without, that is without.
+fn listed(held: Vec<Held>) -> Listed {
+    held.into_iter().map(|Held { circuit, fault }| (circuit, fault)).collect()
 }
 
 /// Whether one of its ports is ours.
@@ -461,3 +536,6 @@ async fn each(
     };
     join_all(circuits.iter().map(one)).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use polycast_net::devices::circuits::CircuitError;
 use polycast_net::devices::openflow::SwitchError;
 use polycast_planning::{DeviceCommand, RackPort};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Why one device did not do a job. Its sentence follows the device's name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,6 +39,26 @@ pub(crate) enum DeviceError {
         circuit: String,
         /// In its words.
         fault: String,
+    },
+    /// A port has another circuit, too.
+    #[error(
+        "it lists circuit {other} beside {circuit}, which has the same port: see what holds {other}, and take that down"
+    )]
+    Beside {
+        /// The circuit.
+        circuit: String,
+        /// The other one.
+        other: String,
+    },
+    /// A circuit is asked for at ports that are other people's.
+    #[error(
+        "a circuit from port {from} to {to} is needed, and the settings do not name both: name the ports that it had"
+    )]
+    ForeignPorts {
+        /// Where light enters, as the switch calls it.
+        from: String,
+        /// Where it leaves.
+        to: String,
     },
     /// A circuit would have to go that is not ours.
     #[error(
@@ -80,6 +100,15 @@ pub(crate) enum DeviceError {
     /// The settings name no such port of a rack's switch.
     #[error("it has no port for {0:?}")]
     NoPort(RackPort),
+    /// A rule would be for packets to one host.
+    #[error("it makes rules for groups alone, and {0} is none")]
+    NoGroup(Ipv4Addr),
+    /// A rule would not fit into a message.
+    #[error("it cannot send by {ports} ports with one rule")]
+    TooManyPorts {
+        /// How many there would be.
+        ports: usize,
+    },
     /// The settings do not say which addresses a rack has.
     #[error("it does not know the addresses of rack {0}")]
     NoSubnet(u32),
