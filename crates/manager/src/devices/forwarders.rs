@@ -6,6 +6,7 @@
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
+use polycast_net::devices::Pauses;
 use polycast_net::tls::{Expected, Remark, Security, Talk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -18,6 +19,8 @@ use tokio::task::JoinSet;
 
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 20;
+/// Nodes of which is kept who speaks for them: more than any network has.
+const NODES_MAX: usize = 1 << 20;
 /// Words that may wait while others are gathered.
 const WORDS_MAX: usize = 1_024;
 /// How long to connect.
@@ -104,8 +107,13 @@ impl Speakers {
         match word {
             Word::Nodes(mut nodes) => {
                 nodes.retain(|node| {
-                    let owner = *self.of_node.entry(node.number).or_insert(address);
-                    owner == address || self.refuse(address, node.number, Some(owner))
+                    let owner = self.of_node.get(&node.number).copied();
+                    let is_own = match owner {
+                        Some(owner) => owner == address,
+                        None if self.of_node.len() >= NODES_MAX => false,
+                        None => self.of_node.insert(node.number, address).is_none(),
+                    };
+                    is_own || self.refuse(address, node.number, owner)
                 });
                 Some(Word::Nodes(nodes))
             }
@@ -134,22 +142,21 @@ async fn listen(
     security: Option<Security>,
     words: mpsc::Sender<(SocketAddr, Word)>,
 ) {
-    let (mut pause, mut said) = (PAUSES.0, false);
+    let (mut pauses, mut said) = (Pauses::new(PAUSES.0, PAUSES.1), false);
     loop {
-        let mut heard = false;
+        let (mut heard, begun) = (false, Instant::now());
         let reason = hear(address, (security.as_ref(), &expected), &words, &mut heard).await;
         if heard {
             // What its nodes know of their links is unknown now; their neighbours go on to tell.
             tracing::warn!(%address, %reason, "forwarders cannot be heard any more");
-            pause = PAUSES.0;
+            pauses.ended(begun.elapsed());
         } else if security.is_some() && !std::mem::replace(&mut said, true) {
             tracing::warn!(%address, %reason, "no forwarders yet");
         }
         if words.is_closed() {
             return;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+        tokio::time::sleep(pauses.take()).await;
     }
 }
 
@@ -220,6 +227,18 @@ mod tests {
         assert_eq!(speakers.admit((liar, link(1, false))), None);
         assert_eq!(speakers.admit((first, link(1, false))), Some(link(1, false)));
         assert_eq!((speakers.refused, speakers.named.len()), (3, 1));
+    }
+
+    /// A process that names one node after the other takes no more memory than the largest network.
+    #[test]
+    fn there_are_no_more_nodes_than_a_network_has() {
+        let [first, liar]: [SocketAddr; 2] = ["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
+        let many = (10..).take(NODES_MAX - 1).map(|node| (node, liar)).collect();
+        let mut speakers = Speakers { of_node: many, ..Speakers::default() };
+        assert_eq!(speakers.admit((first, nodes(&[4]))), Some(nodes(&[4])));
+        assert_eq!(speakers.admit((liar, nodes(&[3, 10]))), Some(nodes(&[10])));
+        assert_eq!((speakers.of_node.len(), speakers.refused), (NODES_MAX, 1));
+        assert_eq!(speakers.admit((first, link(1, false))), Some(link(1, false)), "others are heard");
     }
 
     #[tokio::test]

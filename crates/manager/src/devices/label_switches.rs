@@ -7,10 +7,11 @@
 
 mod peer;
 
-use super::{Change, Device, DeviceError, Job, News};
+use super::{Change, Device, DeviceError, Job, News, until};
 use crate::racks::{Racks, RacksError};
 use futures_util::future::{join_all, select_all};
 use peer::{Entry, Peer};
+use polycast_net::devices::Damped;
 use polycast_net::words::WordsKey;
 use polycast_planning::DeviceCommand;
 use polycast_protocol::rack::Change as LabelChange;
@@ -65,6 +66,8 @@ struct Task {
     owners: BTreeMap<u32, usize>,
     /// Links that a process says are broken.
     broken: BTreeMap<(u32, u32), BTreeSet<usize>>,
+    /// The links as we tell of them.
+    links: Damped<(u32, u32)>,
     /// The entries that plans need.
     wanted: BTreeSet<Entry>,
     /// Words that were refused, and the processes that the log has named for it.
@@ -83,6 +86,7 @@ impl Task {
             racks: None,
             owners: BTreeMap::new(),
             broken: BTreeMap::new(),
+            links: Damped::default(),
             wanted: BTreeSet::new(),
             refused: 0,
             named: BTreeSet::new(),
@@ -96,8 +100,13 @@ impl Task {
             tracing::warn!(%error, "no leaf controllers yet");
         }
         loop {
-            let within = self.settings.answers_within;
+            let (within, links_at) = (self.settings.answers_within, self.links.due_at());
             tokio::select! {
+                () = until(links_at) => {
+                    let due = self.links.due().into_iter();
+                    self.said.extend(due.map(|(ends, up)| News::Link { ends, up }));
+                    tell(&self.news, &mut self.said).await;
+                }
                 job = jobs.recv() => {
                     let Some(job) = job else { return };
                     self.perform(job).await;
@@ -231,7 +240,7 @@ impl Task {
         if after {
             self.broken.remove(&ends);
         }
-        if before != after {
+        if before != after && self.links.hear(ends, after) {
             self.said.push(News::Link { ends, up: after });
         }
     }
@@ -666,6 +675,32 @@ mod tests {
         let (entered, ()) = tokio::join!(task.enter(&entries, &[]), serve);
         assert!(entered.is_err() && task.wanted.is_empty(), "{entered:?}");
         assert!(!holds_up(&task) && task.peers[0].nodes.is_empty(), "the connection has ended");
+    }
+
+    /// A process that never stops to speak of its links takes neither memory without an end nor all the time that a change may take.
+    #[tokio::test]
+    async fn a_process_that_speaks_without_an_end_is_hung_up_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (news, _said) = mpsc::channel(8);
+        let mut task = Task::new(settings(&[&listener]), news);
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            say(&mut stream, &[switch(26, NETWORK)]).await;
+            let mut inbox = Vec::with_capacity(FRAME_LEN_MAX);
+            assert!(stream.read_buf(&mut inbox).await.unwrap() > 0);
+            let mut flood = Vec::new();
+            (0..1_000).for_each(|_| Word::Link { ends: (16, 26), works: false }.emit(&mut flood));
+            let mut said = 0;
+            while stream.write_all(&flood).await.is_ok() {
+                said += 1_000;
+                assert!(said < 3_000_000, "it is heard without an end");
+            }
+        };
+        let entries = [Entry { spine: 26, session: 1, leaf: 20 }];
+        let (entered, ()) = tokio::join!(task.enter(&entries, &[]), serve);
+        let said = entered.unwrap_err().to_string();
+        assert!(said.contains("it says more while it is asked"), "{said}");
+        assert!(task.said.is_empty() && task.broken.is_empty(), "what it said has gone with it");
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! packets to groups have to lie below.
 
 use super::switch_door::SwitchDoor;
-use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES};
+use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES, until};
+use polycast_net::devices::Pauses;
 use polycast_net::devices::openflow::{
     Action, Change as Verb, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message, Port,
     PortChange, PortEvent, Switch, SwitchOptions, port,
@@ -21,6 +22,7 @@ use polycast_net::devices::openflow::{
 use polycast_planning::{DeviceCommand, HostId, RackPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +48,8 @@ const ALL_TABLES: u8 = 0xff;
 /// Marks our rules; `PLYC` in letters.
 const COOKIE: u64 = 0x504c_5943 << 32;
 const COOKIE_MASK: u64 = u64::MAX << 32;
+/// Ports of one rule: so many fit into a message of OpenFlow, with their actions.
+const RULE_PORTS_MAX: usize = 1_000;
 /// A switch that cannot be reached for this long counts as failed.
 const UNREACHED_FOR: Duration = Duration::from_secs(1);
 
@@ -134,6 +138,7 @@ struct Connected {
     switch: Option<Switch>,
     events: Option<broadcast::Receiver<PortEvent>>,
     link: Option<watch::Receiver<Link>>,
+    since: Option<Instant>,
 }
 
 impl Connected {
@@ -172,7 +177,8 @@ struct Task {
 
 impl Task {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut pause = PAUSES.0;
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
+        let mut pause = pauses.take();
         let mut failing_since: Option<Instant> = None;
         let mut told: Option<bool> = None;
         if let Reach::Comes(door, _) = &self.reach {
@@ -183,13 +189,7 @@ impl Task {
         }
         loop {
             let connecting = self.connected.switch.is_none();
-            let sweep_at = self.sweep_at;
-            let sweep = async move {
-                match sweep_at {
-                    Some(at) if !connecting => tokio::time::sleep_until(at).await,
-                    _ => std::future::pending().await,
-                }
-            };
+            let sweep_at = self.sweep_at.filter(|_| !connecting);
             let reach = self.reach.clone();
             let pausing = async {
                 let sleeping = tokio::time::sleep(pause);
@@ -211,15 +211,17 @@ impl Task {
                 event = self.connected.event() => match event {
                     Some(event) => self.hear(&event).await,
                     None => {
-                        self.connected = Connected::default();
+                        let ended = std::mem::take(&mut self.connected);
+                        pauses.ended(ended.since.map_or(Duration::ZERO, |since| since.elapsed()));
+                        pause = pauses.take();
                         failing_since = Some(Instant::now());
                     }
                 },
-                () = sweep => self.sweep().await,
+                () = until(sweep_at) => self.sweep().await,
                 () = pausing, if connecting => {
                     match self.connect().await {
-                        Ok(()) => (pause, failing_since) = (PAUSES.0, None),
-                        Err(_) => pause = (pause * 2).min(PAUSES.1),
+                        Ok(()) => failing_since = None,
+                        Err(_) => pause = pauses.take(),
                     }
                 }
             }
@@ -255,7 +257,8 @@ impl Task {
         let dpid = format!("{:#x}", switch.datapath_id());
         tracing::debug!(rack = self.rack, dpid, "connected to a rack's switch");
         self.sweep_at = self.sweep_at.or_else(|| Some(Instant::now() + self.sweep_after));
-        self.connected = Connected { switch: Some(switch), events: Some(events), link: Some(link) };
+        let (events, link, since) = (Some(events), Some(link), Some(Instant::now()));
+        self.connected = Connected { switch: Some(switch), events, link, since };
         self.said = None;
         Ok(())
     }
@@ -480,6 +483,7 @@ impl Task {
 
     /// The numbers of a rule's ports: fibres, and hosts.
     fn numbers(&self, to: &[RackPort]) -> Result<(Vec<u32>, Vec<u32>), DeviceError> {
+        fits(to.len())?;
         let (mut fibres, mut hosts) = (Vec::new(), Vec::new());
         for &port in to {
             let number = self.port(port)?;
@@ -492,6 +496,7 @@ impl Task {
     fn set(&self, command: &DeviceCommand) -> Result<Vec<Message>, DeviceError> {
         match command {
             DeviceCommand::RackRule { group, from, to, .. } => {
+                check_group(*group)?;
                 let (fibres, hosts) = self.numbers(to)?;
                 let id = group_id(*group);
                 let mut messages = vec![Message::GroupMod(GroupMod::delete(id))];
@@ -535,6 +540,8 @@ impl Task {
     /// The messages that take a rule out.
     fn clear(&self, command: &DeviceCommand) -> Result<Vec<Message>, DeviceError> {
         Ok(match command {
+            // It was never put in.
+            DeviceCommand::RackRule { group, .. } if check_group(*group).is_err() => Vec::new(),
             DeviceCommand::RackRule { group, from, .. } => {
                 // The rule that uses the group goes with it.
                 let mut messages = vec![Message::GroupMod(GroupMod::delete(group_id(*group)))];
@@ -572,6 +579,7 @@ impl Task {
 
     /// What sends light into these splitters.
     fn relaying(&self, from: Option<u32>, to: &[u32]) -> Result<Vec<Action>, DeviceError> {
+        fits(to.len())?;
         let from = from.map(|fibre| self.inward(fibre)).transpose()?;
         let mut actions = self.first();
         for &nth in to {
@@ -653,7 +661,8 @@ impl Task {
     fn exchange(&self, change: &Change) -> Result<Vec<Message>, DeviceError> {
         for command in change.clear.iter().chain(&change.set) {
             match command {
-                DeviceCommand::RackRule { from, to, .. } => {
+                DeviceCommand::RackRule { group, from, to, .. } => {
+                    check_group(*group)?;
                     self.port(*from)?;
                     self.numbers(to)?;
                 }
@@ -710,6 +719,17 @@ fn to_groups() -> Match {
 
 fn to_group(group: [u8; 4]) -> Match {
     Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst(group))
+}
+
+/// Whether rules can be for this group. No rule of ours is for packets to single hosts, whatever stands in etcd.
+fn check_group(group: [u8; 4]) -> Result<(), DeviceError> {
+    let address = Ipv4Addr::from(group);
+    if address.is_multicast() { Ok(()) } else { Err(DeviceError::NoGroup(address)) }
+}
+
+/// Whether a rule can have so many ports.
+fn fits(ports: usize) -> Result<(), DeviceError> {
+    if ports <= RULE_PORTS_MAX { Ok(()) } else { Err(DeviceError::TooManyPorts { ports }) }
 }
 
 /// OpenFlow's number for a group address: its 28 bits that differ, above the numbers that operators use.
@@ -797,6 +817,27 @@ mod tests {
         let circuit = DeviceCommand::CrossConnect { from: 1, to: 2 };
         assert_eq!(task().set(&circuit), Err(DeviceError::foreign(&circuit)));
         assert_eq!(task().clear(&circuit), Err(DeviceError::foreign(&circuit)));
+    }
+
+    /// What is asked for may be another program's, which can write where managers keep what they lend.
+    #[test]
+    fn rules_that_no_plan_has_are_refused() {
+        let many = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)); 3_000]);
+        assert_eq!(task().set(&many), Err(DeviceError::TooManyPorts { ports: 3_000 }));
+        let to = vec![0; 9_000];
+        let relay = DeviceCommand::RelayRule { rack: 1, source: 0, from: None, to };
+        assert_eq!(task().set(&relay), Err(DeviceError::TooManyPorts { ports: 9_000 }));
+        let to = vec![RackPort::Host(HostId(3))];
+        let unicast =
+            DeviceCommand::RackRule { rack: 1, group: [10, 0, 0, 9], from: RackPort::Host(HostId(2)), to };
+        assert_eq!(task().set(&unicast), Err(DeviceError::NoGroup([10, 0, 0, 9].into())));
+        assert_eq!(task().clear(&unicast), Ok(Vec::new()));
+        let all = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)); RULE_PORTS_MAX]);
+        let longest = task().set(&all).unwrap().iter().map(|message| message.emit(1).len()).max();
+        assert!(longest < Some(1 << 16), "what is taken fits into a message");
+        let ports = TorPorts { one_table: true, ..task().ports };
+        let change = Change { set: vec![unicast], ..Change::default() };
+        assert!(Task { ports, ..task() }.exchange(&change).is_err());
     }
 
     /// Rules of all priorities that relay or drop own light, on a switch of every rack of this network.

@@ -243,6 +243,8 @@ struct OfLinks {
 
 /// Nodes that do not exist or lie of which the log speaks.
 const NAMED_MAX: usize = 64;
+/// Of a node's name so many bytes are kept.
+const NAME_LEN_MAX: usize = 64;
 
 impl OfLinks {
     fn new(network: Network) -> Self {
@@ -271,8 +273,13 @@ impl OfLinks {
                         self.end(node.number, 0, true);
                         continue;
                     }
-                    self.names.insert(node.number, node.name.clone());
-                    self.down.retain(|(number, _)| *number != node.number);
+                    let shown = node.name.split_at(node.name.floor_char_boundary(NAME_LEN_MAX)).0;
+                    self.names.insert(node.number, shown.to_string());
+                    let own = (node.number, 0)..=(node.number, u32::MAX);
+                    let before: Vec<(u32, u32)> = self.down.range(own).copied().collect();
+                    for end in before {
+                        self.down.remove(&end);
+                    }
                     node.down.iter().for_each(|port| self.end(node.number, *port, false));
                 }
             }
@@ -360,6 +367,10 @@ mod tests {
         let verdict = health.links(std::slice::from_ref(&anew));
         assert_eq!(verdict.repaired, part);
         assert!(verdict.words.starts_with("link h1-node 16 up again"), "{}", verdict.words);
+        // Of a name that is too long the beginning is kept.
+        let long = Word::Nodes(vec![NodeLinks { name: "ä".repeat(1_000), number: 1, down: vec![] }]);
+        health.links(&[long]);
+        assert_eq!(health.names[&1], "ä".repeat(32));
         // What there is not means nothing.
         assert_eq!(
             health.links(&[said(1, 7, false), said(900, 0, false), said(1, 7, true)]),

@@ -1,6 +1,8 @@
 //! The connection to one process of label switches.
 
 use super::super::{DeviceError, PAUSES};
+use polycast_net::devices::{Pauses, Remarks};
+use polycast_types::Printable;
 use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,6 +10,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+
+/// Words that are kept while a process is asked: more than it has switches and links.
+const WORDS_MAX: usize = 1 << 16;
 
 /// An entry of a spine switch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,15 +49,18 @@ pub(super) struct Peer {
     /// Why it could not be reached last.
     pub(super) unreachable: Option<DeviceError>,
     connection: Option<Connection>,
-    /// The pause before the next try to connect, and when that is.
-    pause: Duration,
+    /// The pauses before tries to connect, and when the next one is.
+    pauses: Pauses,
     again_at: Instant,
+    /// Of connections that have ended.
+    ends: Remarks,
     /// Of the last change.
     number: u32,
 }
 
 struct Connection {
     stream: TcpStream,
+    since: Instant,
     inbox: Vec<u8>,
 }
 
@@ -64,8 +72,9 @@ impl Peer {
             lacking: BTreeMap::new(),
             unreachable: None,
             connection: None,
-            pause: PAUSES.0,
+            pauses: Pauses::new(PAUSES.0, PAUSES.1),
             again_at: Instant::now(),
+            ends: Remarks::default(),
             number: 0,
         }
     }
@@ -77,14 +86,15 @@ impl Peer {
 
     /// The connection has ended, or none came about.
     pub(super) fn lost(&mut self, error: &DeviceError) {
-        if self.connection.take().is_some() {
-            tracing::warn!(address = %self.address, %error, "the connection to label switches has ended");
-            self.pause = PAUSES.0;
+        if let Some(connection) = self.connection.take() {
+            self.pauses.ended(connection.since.elapsed());
+            if let Some(times) = self.ends.count() {
+                tracing::warn!(address = %self.address, %error, times, "the connection to label switches has ended");
+            }
         }
         self.nodes.clear();
         self.lacking.clear();
-        self.again_at = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(PAUSES.1);
+        self.again_at = Instant::now() + self.pauses.take();
     }
 
     /// The next frame that it says; connects first. A call that is dropped while it waits loses nothing.
@@ -100,9 +110,9 @@ impl Peer {
             let stream = connected.inspect_err(|error| self.unreachable = Some(error.clone()))?;
             // Without it small words would wait for each other, which costs time and nothing else.
             let _ = stream.set_nodelay(true);
-            tracing::info!(%address, "connected to label switches");
+            tracing::debug!(%address, "connected to label switches");
             self.unreachable = None;
-            self.connection = Some(Connection { stream, inbox: Vec::new() });
+            self.connection = Some(Connection { stream, since: Instant::now(), inbox: Vec::new() });
         }
         match &mut self.connection {
             Some(connection) => connection.next().await,
@@ -138,8 +148,11 @@ impl Peer {
                     Word::Done { number } => drop(open.remove(&number)),
                     Word::Failed { number, reason } => {
                         if open.remove(&number) && failure.is_none() {
-                            failure = Some(reason.to_string());
+                            failure = Some(Printable(reason).to_string());
                         }
+                    }
+                    _ if words.len() >= WORDS_MAX => {
+                        return Err(broken("it says more while it is asked than it can have to say"));
                     }
                     _ => words.push(frame),
                 }
