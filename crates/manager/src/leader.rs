@@ -182,10 +182,16 @@ async fn lead<E: Etcd>(
     }
     let (records, unread) = (std::mem::take(&mut loaded.records), std::mem::take(&mut loaded.unread));
     let count = records.len();
+    if loaded.is_set_back {
+        tracing::warn!(
+            "etcd is older than it was, as after a backup was put in its place: paths that it does not name are waited for"
+        );
+    }
     // A record that this version cannot read may be a path, unless it is plain that it is something else.
-    let in_doubt = unread
-        .keys()
-        .any(|key| key == "journal" || matches!(RecordKey::parse(key), Some(RecordKey::Lease(_))));
+    let in_doubt = loaded.is_set_back
+        || unread
+            .keys()
+            .any(|key| key == "journal" || matches!(RecordKey::parse(key), Some(RecordKey::Lease(_))));
     let restored = match Core::restored(config, around, records, in_doubt) {
         Ok(restored) => restored,
         Err(error) => return StoreError::Etcd(error.to_string()),

@@ -68,6 +68,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How often it is looked whether the policy has changed.
 const POLICY_LOOK: Duration = Duration::from_secs(1);
+/// What the secret is made for with which managers seal the key of permits in etcd.
+const KEPT: &str = "polycast 2026-11-28 key of permits in etcd";
 /// Calls of one connection at a time: an agent has its session, and asks how things stand.
 const STREAMS_MAX: u32 = 16;
 /// Bytes of one message: an agent names all its paths when it joins.
@@ -194,7 +196,8 @@ impl Manager {
                     reason: error.to_string(),
                 };
                 let servers = Servers::new(endpoints, self.config.etcd.server()?).map_err(wrong)?;
-                Some(Store::new(servers, &self.config.etcd.prefix))
+                let seal = self.security.as_ref().and_then(|security| security.members_secret(KEPT));
+                Some(Store::new(servers, &self.config.etcd.prefix).sealed_with(seal))
             }
         };
         let begins = || json!({ "manager": self.address.to_string(), "version": env!("CARGO_PKG_VERSION") });

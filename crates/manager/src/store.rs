@@ -56,6 +56,12 @@ pub(crate) const CHANGES_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
 /// A longer record is written in pieces of this length.
 const PIECE_LEN: usize = 1 << 19;
+/// Pieces of one record: far more than the longest one has. Each is read by itself.
+const PIECES_MAX: usize = 1_024;
+/// The longest address of a manager: a name of the domain name system, and a port.
+const ADDRESS_LEN_MAX: usize = 253 + 1 + 5;
+/// Of the keys under the state's that are no manager's so many are named: there can be any number.
+const FOREIGN_MAX: usize = 20;
 /// What stands before the number of pieces; no record begins so.
 const IN_PIECES: &str = "pieces ";
 /// A longer value, which none of ours has, cannot be moved in one transaction.
@@ -81,6 +87,14 @@ pub(crate) enum StoreError {
     /// The lease has ended, or another manager leads.
     #[error("another manager may lead by now")]
     Superseded,
+    /// The key of the leader holds what no manager has written. Managers cannot lead while it is there.
+    #[error("the key '{key}' names no manager ({reason}): find out what writes there, and remove it")]
+    Leader {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// It cannot be asked: the settings name it wrongly.
     #[error("'{address}': {reason}")]
     Address {
@@ -152,6 +166,8 @@ pub(crate) trait Etcd: Send + Sync {
 pub(crate) struct Store<E = Servers> {
     etcd: E,
     prefix: String,
+    /// What the key of permits is sealed with, where all managers have such a key.
+    seal: Option<Secret>,
     history: History,
     known: Mutex<Known>,
     /// Of an etcd that is full.
@@ -203,7 +219,11 @@ pub(crate) struct Loaded {
     pub records: Vec<Record>,
     /// What cannot be read, by its key below the state's, and why.
     pub unread: BTreeMap<String, String>,
-    /// What is there under every key, and the revision of its last change.
+    /// Whether etcd is older than it was, as after a backup was put in its place: what was written since then is not in it.
+    pub is_set_back: bool,
+    /// How many keys are no manager's.
+    foreign: usize,
+    /// What is there under every key of managers, and the revision of its last change.
     raw: BTreeMap<String, (Vec<u8>, i64)>,
 }
 
@@ -217,6 +237,16 @@ pub(crate) struct Found {
 }
 
 impl Loaded {
+    /// Leaves out a key that is no manager's.
+    fn skip(&mut self, name: &[u8]) {
+        self.foreign += 1;
+        if self.foreign <= FOREIGN_MAX {
+            // What is no text could be taken for the name of a record of ours.
+            let name = String::from_utf8(name.to_vec()).unwrap_or_else(|_| name.escape_ascii().to_string());
+            self.unread.insert(name, "no manager writes under such a key".into());
+        }
+    }
+
     /// The values under these keys, for [`Store::set_aside`].
     pub(crate) fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<Found> {
         let found = |key| {
@@ -232,7 +262,14 @@ impl<E: Etcd> Store<E> {
     pub(crate) fn new(etcd: E, prefix: &str) -> Self {
         let history = History::new(history::Span::default());
         let prefix = prefix.trim_end_matches('/').to_string();
-        Store { etcd, prefix, history, known: Mutex::default(), fullness: Mutex::default() }
+        let (known, fullness) = (Mutex::default(), Mutex::default());
+        Store { etcd, prefix, seal: None, history, known, fullness }
+    }
+
+    /// The same, where what permits are signed with is sealed with this: etcd and its backups do not show it, and none that another
+    /// program has put there is taken.
+    pub(crate) fn sealed_with(self, seal: Option<Secret>) -> Self {
+        Store { seal, ..self }
     }
 
     /// The same with another span of history.
@@ -281,7 +318,11 @@ impl<E: Etcd> Store<E> {
         let request = api::RangeRequest { key: self.leader_key(), range_end: Vec::new(), limit: 1 };
         let found = self.etcd.range(request).await?;
         self.history.see(found.header.as_ref(), 0);
-        Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
+        let Some(kv) = found.kvs.into_iter().next() else { return Ok(None) };
+        address_of_leader(kv).map(Some).map_err(|reason| {
+            let key = String::from_utf8_lossy(&self.leader_key()).into_owned();
+            StoreError::Leader { key, reason }
+        })
     }
 
     /// Tries to become the leader; gives `None` if there is one.
@@ -340,18 +381,35 @@ impl<E: Etcd> Store<E> {
     /// them take what another one has signed.
     pub(crate) async fn permit_seed(&self, mandate: Mandate) -> Result<Secret, StoreError> {
         let key = format!("{}/permit-seed", self.prefix).into_bytes();
-        if let Some(found) = self.get(key.clone()).await? {
-            let found = Zeroizing::new(found);
-            let seed = <[u8; 32]>::try_from(found.as_slice()).map(Secret::new);
-            return seed.map_err(|_| StoreError::Record {
-                key: "permit-seed".into(),
-                reason: "it has no 32 bytes: remove it, and a new one is made".into(),
-            });
+        if let Some(found) = self.get(key.clone()).await?
+            && let Some(seed) = self.seed_in(&Zeroizing::new(found))?
+        {
+            return Ok(seed);
         }
         let seed = Secret::fresh();
-        let put = api::PutRequest { key, value: seed.reveal().to_vec(), lease: 0 };
+        let value = self.seal.as_ref().map_or_else(|| seed.reveal().to_vec(), |seal| seed.sealed(seal));
+        let put = api::PutRequest { key, value, lease: 0 };
         self.make(mandate, vec![operation(Op::RequestPut(put))]).await?;
         Ok(seed)
+    }
+
+    /// What is kept, or nothing where it was not sealed with the key that managers have: it was written under another key, or by
+    /// another program.
+    fn seed_in(&self, found: &[u8]) -> Result<Option<Secret>, StoreError> {
+        if let Some(seal) = &self.seal {
+            let seed = Secret::unsealed(found, seal);
+            if seed.is_none() {
+                tracing::warn!(
+                    "the key of permits in etcd is not sealed with the cluster's key: a new one is made"
+                );
+            }
+            return Ok(seed);
+        }
+        let seed = <[u8; 32]>::try_from(found).map(|seed| Some(Secret::new(seed)));
+        seed.map_err(|_| StoreError::Record {
+            key: "permit-seed".into(),
+            reason: "it has no 32 bytes: remove it, and a new one is made".into(),
+        })
     }
 
     /// All records of the state, after the changes were made that the leader before could not make. What cannot be read is
@@ -368,10 +426,19 @@ impl<E: Etcd> Store<E> {
         loop {
             let request = api::RangeRequest { key: key.clone(), range_end: end.clone(), limit: READ_MAX };
             let response = self.etcd.range(request).await?;
+            if response.kvs.iter().any(|kv| kv.key < key || kv.key >= end) {
+                return Err(StoreError::Etcd("it gives keys that it was not asked for".into()));
+            }
+            loaded.is_set_back |= self.history.was_set_back(response.header.as_ref());
             let last = response.kvs.last().map(|kv| kv.key.clone());
             for kv in response.kvs {
-                let name =
-                    String::from_utf8_lossy(kv.key.get(prefix.len()..).unwrap_or_default()).into_owned();
+                let name = kv.key.get(prefix.len()..).unwrap_or_default();
+                let known =
+                    String::from_utf8(name.to_vec()).ok().filter(|name| RecordKey::parse(name).is_some());
+                let Some(name) = known else {
+                    loaded.skip(name);
+                    continue;
+                };
                 match self.whole(&name, &kv.value).await?.and_then(|value| read(&name, &value)) {
                     Ok(record) => loaded.records.push(record),
                     Err(reason) => drop(loaded.unread.insert(name.clone(), reason)),
@@ -385,6 +452,10 @@ impl<E: Etcd> Store<E> {
                 }
                 _ => break,
             }
+        }
+        if loaded.foreign > 0 {
+            let (keys, under) = (loaded.foreign, self.state_prefix());
+            tracing::warn!(keys, under, "keys in etcd are no manager's, and stay where they are");
         }
         let records = loaded.raw.iter().map(|(name, (value, _))| (name.clone(), is_in_pieces(value)));
         *self.known() = Known { mandate: mandate.revision, records: records.collect() };
@@ -406,6 +477,11 @@ impl<E: Etcd> Store<E> {
         let Ok(count) = String::from_utf8_lossy(count).parse::<usize>() else {
             return Ok(Err("it has no number of pieces".into()));
         };
+        if count > PIECES_MAX {
+            return Ok(Err(format!(
+                "it says that it has {count} pieces, and no record has more than {PIECES_MAX}"
+            )));
+        }
         let mut whole = Vec::new();
         for number in 0..count {
             let Some(piece) = self.get(self.piece(name, number)).await? else {
@@ -428,6 +504,9 @@ impl<E: Etcd> Store<E> {
                 for number in 0..count {
                     let part = self.get(self.journal_part(number)).await?;
                     match part.map(|part| api::TxnRequest::decode(part.as_slice())) {
+                        Some(Ok(part)) if !part.success.iter().all(|change| self.is_of_record(change)) => {
+                            wrong = Some(format!("part {number} of the journal changes more than records"));
+                        }
                         Some(Ok(part)) => parts.push(part.success),
                         Some(Err(error)) => wrong = Some(format!("part {number} of the journal: {error}")),
                         None => wrong = Some(format!("part {number} of the journal is not there")),
@@ -444,6 +523,22 @@ impl<E: Etcd> Store<E> {
         }
         self.forget_journal(mandate).await?;
         Ok(wrong.map_or(Ok(()), Err))
+    }
+
+    /// Whether a change is of records alone, as all are that managers write into the journal. What is there is done with a manager's
+    /// rights, which may go further than those of a program that has written it.
+    fn is_of_record(&self, change: &api::RequestOp) -> bool {
+        let places = [self.state_prefix(), format!("{}/pieces/", self.prefix)].map(String::into_bytes);
+        let is_within = |key: &[u8], end: &[u8]| {
+            // An end before the key means all that there is to etcd.
+            let ends_well = |place: &[u8]| end.is_empty() || (end > key && end <= after(place).as_slice());
+            places.iter().any(|place| key.starts_with(place) && ends_well(place))
+        };
+        match &change.request {
+            Some(Op::RequestPut(put)) => put.lease == 0 && is_within(&put.key, &[]),
+            Some(Op::RequestDeleteRange(delete)) => is_within(&delete.key, &delete.range_end),
+            Some(Op::RequestRange(_)) | None => false,
+        }
     }
 
     async fn forget_journal(&self, mandate: Mandate) -> Result<(), StoreError> {
@@ -595,6 +690,18 @@ fn in_parts(steps: Vec<api::RequestOp>) -> Vec<Vec<api::RequestOp>> {
         }
     }
     parts
+}
+
+/// The address in the key of the leader, or why no manager has written it.
+fn address_of_leader(kv: api::KeyValue) -> Result<String, &'static str> {
+    // It would not end with the manager that has written it.
+    if kv.lease == 0 {
+        return Err("it has no lease");
+    }
+    if kv.value.len() > ADDRESS_LEN_MAX || !kv.value.iter().all(u8::is_ascii_graphic) {
+        return Err("it is no address");
+    }
+    String::from_utf8(kv.value).map_err(|_| "it is no address")
 }
 
 fn is_in_pieces(value: &[u8]) -> bool {

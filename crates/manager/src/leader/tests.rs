@@ -725,6 +725,19 @@ async fn a_manager_leads_whatever_etcd_holds() {
     node.task.unwrap().abort();
 }
 
+/// A key of the leader that another program has put there keeps managers from leading. They say so.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_no_manager_is_said() {
+    let mut world = alone(0);
+    world.server.put("/polycast/leader", b"10.0.0.1:7400");
+    let node = world.start(0);
+    let mut role = node.role.clone();
+    let is_said = |role: &Role| matches!(role, Role::Leaderless(why) if why.contains("names no manager"));
+    let said = role.wait_for(is_said);
+    tokio::time::timeout(Duration::from_secs(2), said).await.expect("it is said soon").unwrap();
+    node.task.unwrap().abort();
+}
+
 /// One that cannot reach etcd does not go on as if it led.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_steps_down() {

@@ -44,6 +44,8 @@ struct Marks {
     at: Option<(Instant, i64)>,
     /// How many bytes were written in it.
     bytes: u64,
+    /// The highest revision there was.
+    highest: i64,
 }
 
 impl History {
@@ -60,15 +62,23 @@ impl History {
         let now = Instant::now();
         let mut marks = self.marks();
         marks.bytes = marks.bytes.saturating_add(written_bytes);
+        marks.highest = marks.highest.max(revision);
         let Some((since, before)) = marks.at else {
-            *marks = Marks { at: Some((now, revision)), bytes: 0 };
+            (marks.at, marks.bytes) = (Some((now, revision)), 0);
             return;
         };
         if now - since < self.span.age && marks.bytes < self.span.bytes {
             return;
         }
-        *marks = Marks { at: Some((now, revision)), bytes: 0 };
+        (marks.at, marks.bytes) = (Some((now, revision)), 0);
         self.old.send_replace(before);
+    }
+
+    /// Whether etcd counts from further back than it has done, as after a backup was put in its place; from then on that is where it is.
+    /// The answer has to be one that tells of all that was changed before.
+    pub(super) fn was_set_back(&self, header: Option<&ResponseHeader>) -> bool {
+        let Some(revision) = header.map(|header| header.revision) else { return false };
+        std::mem::replace(&mut self.marks().highest, revision) > revision
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {

@@ -49,6 +49,8 @@ struct State {
     is_full: bool,
     /// Whether it lets managers defragment it.
     is_locked: bool,
+    /// Whether it gives other keys than those that it is asked for, and says that there are more.
+    is_wild: bool,
 }
 
 /// The server.
@@ -122,6 +124,16 @@ impl Server {
     /// Whether it lets managers defragment it.
     pub(crate) fn set_locked(&self, is_locked: bool) {
         self.lock().is_locked = is_locked;
+    }
+
+    /// It counts as a backup did, which was put in its place.
+    pub(crate) fn set_back(&self, revision: i64) {
+        self.lock().revision = revision;
+    }
+
+    /// It gives other keys than those that it is asked for.
+    pub(crate) fn set_wild(&self) {
+        self.lock().is_wild = true;
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -269,7 +281,7 @@ impl State {
             if request.range_end.is_empty() {
                 *key == request.key
             } else {
-                *key >= request.key && *key < request.range_end
+                (self.is_wild || *key >= request.key) && *key < request.range_end
             }
         };
         let mut kvs: Vec<api::KeyValue> = self
@@ -285,7 +297,7 @@ impl State {
                 ..api::KeyValue::default()
             })
             .collect();
-        let more = kvs.len() > request.limit as usize;
+        let more = self.is_wild || kvs.len() > request.limit as usize;
         kvs.truncate(request.limit as usize);
         api::RangeResponse { header: self.header(), kvs, more }
     }

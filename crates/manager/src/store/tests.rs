@@ -254,6 +254,129 @@ async fn a_change_is_written_whole_or_not_at_all() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 150]);
 }
 
+/// What another program has written as a journal gets nothing done that no manager would do.
+#[tokio::test(start_paused = true)]
+async fn a_journal_changes_records_alone() {
+    let leased = api::PutRequest { key: b"/test/state/kept".to_vec(), value: b"{}".to_vec(), lease: 7 };
+    let foreign = [
+        put(b"/registry/secret".to_vec(), b"ours".to_vec()),
+        put(b"/test/permit-seed".to_vec(), vec![7; 32]),
+        put(b"/test/leader".to_vec(), b"ours".to_vec()),
+        delete(b"/registry/".to_vec(), after(b"/registry/")),
+        delete(b"/test/state/".to_vec(), b"/z".to_vec()),
+        // For etcd that is all that comes after.
+        delete(b"/test/state/".to_vec(), vec![0]),
+        operation(Op::RequestPut(leased)),
+        operation(Op::RequestRange(api::RangeRequest::default())),
+        api::RequestOp { request: None },
+    ];
+    for change in foreign {
+        let server = pretended::Server::new();
+        let store = Store::new(server.link(), "/test");
+        server.put("/registry/secret", b"theirs");
+        server.put("/test/version", b"theirs");
+        let own = put(b"/test/state/kept".to_vec(), b"{}".to_vec());
+        let part = api::TxnRequest { success: vec![own, change.clone()], ..api::TxnRequest::default() };
+        server.put("/test/journal/000000", &part.encode_to_vec());
+        server.put("/test/journaled", b"1");
+        let mandate = store.campaign("one:1", 60).await.unwrap().expect("no manager leads");
+        let loaded = store.load(mandate).await.unwrap();
+        let said = loaded.unread.get("journal").map(String::as_str);
+        assert_eq!(said, Some("part 0 of the journal changes more than records"), "{change:?}");
+        for key in ["/registry/secret", "/test/version"] {
+            let found = store.get(key.as_bytes().to_vec()).await.unwrap();
+            assert_eq!(found.as_deref(), Some(&b"theirs"[..]), "{change:?}");
+        }
+        assert_eq!(store.leader().await.unwrap().as_deref(), Some("one:1"));
+        assert!(!server.was_written("/test/permit-seed") && !server.was_written("/test/state/kept"));
+        assert_eq!(server.keys("/test/journal"), Vec::<String>::new(), "it is forgotten");
+    }
+}
+
+/// A key of the leader that would stay for good, or that cannot be told to agents.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_no_manager_is_named() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    server.put("/test/leader", b"10.0.0.1:7400");
+    let said = store.leader().await.unwrap_err().to_string();
+    assert!(said.starts_with("the key '/test/leader' names no manager (it has no lease)"), "{said}");
+    for address in ["\u{1b}[2J:7400", "10.0.0.1:7400\nmore", &"x".repeat(300)] {
+        let store = Store::new(pretended::Server::new().link(), "/test");
+        assert!(store.campaign(address, 60).await.unwrap().is_some());
+        let said = store.leader().await.unwrap_err().to_string();
+        assert!(said.starts_with("the key '/test/leader' names no manager (it is no address)"), "{said}");
+    }
+}
+
+/// What can be read in etcd signs no permits where managers have a key in common, and what is written there neither.
+#[tokio::test(start_paused = true)]
+async fn the_key_of_permits_is_sealed_where_managers_have_a_key() {
+    let server = pretended::Server::new();
+    let key = Secret::fresh();
+    let sealed = |key: &Secret| Store::new(server.link(), "/test").sealed_with(Some(key.clone()));
+    let plain = Store::new(server.link(), "/test");
+    let mandate = plain.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    let seed = sealed(&key).permit_seed(mandate).await.unwrap();
+    let kept = plain.get(b"/test/permit-seed".to_vec()).await.unwrap().unwrap();
+    assert!(!kept.windows(8).any(|part| seed.reveal().starts_with(part)), "it is not there");
+    assert!(sealed(&key).permit_seed(mandate).await.unwrap() == seed, "the next leader has the same");
+    // A manager without the key has no use for it.
+    assert!(matches!(plain.permit_seed(mandate).await, Err(StoreError::Record { .. })));
+    server.put("/test/permit-seed", &[7; 32]);
+    let next = sealed(&key).permit_seed(mandate).await.unwrap();
+    assert!(next != seed && *next.reveal() != [7; 32], "what was put there is not taken");
+    assert!(sealed(&key).permit_seed(mandate).await.unwrap() == next);
+    assert!(sealed(&Secret::fresh()).permit_seed(mandate).await.unwrap() != next, "another key, another one");
+}
+
+/// Keys that are no text, numbers of pieces that no record has, and a server that gives what it was not asked for.
+#[tokio::test(start_paused = true)]
+async fn what_no_manager_writes_is_not_taken_for_its_own() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+    let value = serde_json::to_vec(&member("\u{fffd}").1.unwrap()).unwrap();
+    store.make(mandate, vec![put(b"/test/state/member/\xff".to_vec(), value)]).await.unwrap();
+    server.put("/test/state/kept", b"pieces 1000000000");
+    let loaded = store.load(mandate).await.unwrap();
+    assert_eq!(names(&loaded), Vec::<String>::new());
+    assert_eq!(loaded.unread[r"member/\xff"], "no manager writes under such a key");
+    let said = &loaded.unread["kept"];
+    assert_eq!(said, "it says that it has 1000000000 pieces, and no record has more than 1024");
+    // Of any number of other keys a few are named, and nothing is kept of them.
+    for number in 0..3_000 {
+        server.put(&format!("/test/state/other/{number}"), &[b'x'; 100]);
+    }
+    let loaded = store.load(mandate).await.unwrap();
+    assert_eq!((loaded.unread.len(), loaded.foreign), (21, 3_001));
+    assert_eq!(loaded.raw.keys().collect::<Vec<_>>(), ["kept"]);
+    assert_eq!(store.known().records.len(), 1);
+    server.set_wild();
+    let loaded = tokio::time::timeout(Duration::from_secs(60), store.load(mandate)).await;
+    let said = loaded.expect("it ends").unwrap_err().to_string();
+    assert_eq!(said, "etcd: it gives keys that it was not asked for");
+}
+
+/// What was lent since the backup was made is not in it.
+#[tokio::test(start_paused = true)]
+async fn a_backup_in_the_place_of_etcd_is_noticed_once() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mut seen = Vec::new();
+    for round in 0..4 {
+        let mandate = store.campaign("one:1", 600).await.unwrap().expect("no manager leads");
+        store.write(mandate, &[member("a"), member("b")]).await.unwrap();
+        store.keep_alive(mandate).await.unwrap();
+        seen.push(store.load(mandate).await.unwrap().is_set_back);
+        store.revoke(mandate.lease).await;
+        if round == 1 {
+            server.set_back(1);
+        }
+    }
+    assert_eq!(seen, [false, false, true, false]);
+}
+
 /// What is not ours or cannot be read is named; what was read stays, and what was not is moved when the leader says so.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_named_and_set_aside() {
