@@ -33,6 +33,7 @@ use crate::agent::{
 use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
 use polycast_types::{AppId, DataId, Duration};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -69,10 +70,10 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// What listens is no agent of this user, but the socket is where this user's agents have theirs.
+    /// What listens is no agent of this user's or root's, in a folder that every user can make or write to.
     #[error(
-        "{} is no socket of this user's agents: user {user} listens there; remove that folder, or name the agent's socket (--socket, \
-         POLYCAST_SOCKET)",
+        "{} is no socket of this user's agents: user {user} listens there, in a folder that every user can make or write to; name the \
+         agent's socket, in a folder of its user's alone (--socket, POLYCAST_SOCKET)",
         socket.display()
     )]
     Stranger {
@@ -236,11 +237,19 @@ fn stranger_of(error: &(dyn std::error::Error + 'static)) -> Option<u32> {
         .next()
 }
 
-/// Connects to a socket. In shared memory every user can make the folder in which another one looks for an agent, and an agent's word is
-/// taken for which files have an object's bytes: there it is this user's own, or root's.
+/// Whether every user of this host can have put a socket there: in a folder that all can write to, or in shared memory, where all can make
+/// the folder in which another one looks for an agent.
+fn may_be_anyones(socket: &Path) -> bool {
+    let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+    socket.starts_with(default_folder()) || folder.is_ok_and(|folder| folder.mode() & 0o002 != 0)
+}
+
+/// Connects to a socket. An agent's word is taken for which files have an object's bytes: where another user may have been there first, it is
+/// this user's own, or root's.
 async fn open(path: PathBuf) -> std::io::Result<UnixStream> {
     let stream = UnixStream::connect(&path).await?;
-    if path.starts_with(default_folder()) {
+    if may_be_anyones(&path) {
         let user = stream.peer_cred()?.uid();
         if user != 0 && user != rustix::process::geteuid().as_raw() {
             return Err(std::io::Error::other(StrangersNumber(user)));
@@ -253,7 +262,7 @@ impl AgentClient {
     /// Connects to the agent that listens on `socket`.
     ///
     /// # Errors
-    /// No agent listens there, or, where this user's agents have their folder in shared memory, one of another user.
+    /// No agent listens there, or, where every user can have put the socket, one of another user.
     pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
         let path = socket.to_path_buf();
         let connector = tower::service_fn(move |_| {

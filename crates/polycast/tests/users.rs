@@ -151,6 +151,34 @@ fn an_agent_opens_no_path_for_another_user() {
     assert!(ran.stdout.contains("1 passed"), "{}", ran.stdout);
 }
 
+/// In a folder that every user can write to, another user's agent may be there before one's own; it would say which files have an object's
+/// bytes.
+#[test]
+fn no_agent_of_another_user_is_spoken_to_where_every_user_can_make_a_socket() {
+    if !needs(&[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let (place, home) = place_of(ANOTHER);
+    let shared = place.path("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    let config = place.file("agent.toml", b"socket-mode = '666'\n");
+    fs::set_permissions(&config, Permissions::from_mode(0o644)).unwrap();
+    let manager = Daemon::manager("127.0.0.1:0", &[]);
+    let (store, socket) = (format!("{home}/store"), format!("{shared}/agent.sock"));
+    let words =
+        ["agent", "--manager", manager.address(), "--name", "x", "--interface", "lo", "--config", &config];
+    let more = ["--store", &store, "--socket", &socket];
+    let _agent = Daemon::begin(command_as(ANOTHER, &[&words[..], &more].concat()));
+    let ls = |uid| end(command_as(uid, &["ls", "--socket", &socket]).spawn().unwrap());
+    refused(&ls(ONE), &format!("user {ANOTHER} listens there"));
+    refused(&ls(0), &format!("user {ANOTHER} listens there"));
+    assert_eq!(ls(ANOTHER).status, 0, "its own");
+    // In a folder of its own it is meant.
+    fs::set_permissions(&shared, Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(ls(ONE).status, 0);
+}
+
 /// An agent that is not root, as systemd runs it: root hands over what the agent cannot open, and others are not let in unasked.
 #[test]
 fn root_sends_through_an_agent_that_is_not_root() {
