@@ -37,7 +37,7 @@ struct Member {
     fed: usize,
     /// Those that it has lost for good: it gets none of them again.
     lost: BTreeSet<PeerId>,
-    /// Those that were of no use to it once: it gets them again where there is no other.
+    /// Those that were of no use to it once: it gets them once more, where there is no other.
     tried: BTreeSet<PeerId>,
 }
 
@@ -130,6 +130,8 @@ impl Mesh {
         let member = self.members.get_mut(&peer)?;
         let at = member.from.iter().position(|from| *from == candidate)?;
         member.from.remove(at);
+        // One that says that it has everything, and gives nothing, would come again and again.
+        let for_good = for_good || member.tried.contains(&candidate);
         let lost = if for_good { &mut member.lost } else { &mut member.tried };
         lost.insert(candidate);
         self.members.get_mut(&candidate).expect("a candidate is a member").fed -= 1;
