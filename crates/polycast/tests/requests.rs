@@ -7,6 +7,8 @@ use common::{end, noise, signal};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
+use std::io::Read;
+use std::process::Child;
 
 /// A manager with these fabrics, that lends this one address at this rate.
 fn cluster_of(fabrics: &str, group: &str, rate: &str, names: &[&str]) -> Cluster {
@@ -19,9 +21,11 @@ fn one_path(group: &str, names: &[&str]) -> Cluster {
     cluster_of("fabrics = ['ip-multicast']", group, "8mbit", names)
 }
 
-/// A file that takes 40 s, and 320 s at the rate at which requests have to wait however busy the machine is. Of one that is a hole a receiver needs no bytes, if it comes to know its hashes by another way.
-fn long(cluster: &Cluster) -> String {
-    cluster.place.file("long", &noise(40_000_000))
+/// The file of a transfer with this number, which takes 40 s, and 320 s at the rate at which requests have to wait however busy the
+/// machine is. Of one that is a hole a receiver needs no bytes, if it comes to know its hashes by another way; nor of one that it is about
+/// to send itself, so each transfer has its own.
+fn long(cluster: &Cluster, number: usize) -> String {
+    cluster.place.file(&format!("long-{number}"), &noise(40_000_000 + number))
 }
 
 /// Whether an agent has a transfer that waits for a path with so many before it.
@@ -29,28 +33,44 @@ fn waits(status: &Value, before: u64) -> bool {
     status["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t["waiting"]["before"] == before))
 }
 
+/// Waits until an agent has a transfer that waits for a path with so many before it; says why where one of the commands ends before that.
+#[track_caller]
+fn await_turn(cluster: &Cluster, agent: &str, before: u64, commands: &mut [&mut Child]) -> Value {
+    cluster.await_status(agent, |status| {
+        for command in &mut *commands {
+            if let Some(ended) = command.try_wait().unwrap() {
+                let mut said = String::new();
+                command.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+                command.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("a command has ended with {ended}: {said}");
+            }
+        }
+        waits(status, before)
+    })
+}
+
 #[test]
 fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
     let cluster = cluster_of("fabrics = ['ip-multicast']", "239.255.69.0", "1mbit", &["a", "b", "c"]);
-    let big = long(&cluster);
-    let first = cluster.begin("a", &["send", &big, "--to", "b", "--id", "1", "--slow", "wait"]);
+    let [one, two, three] = [0, 1, 2].map(|number| long(&cluster, number));
+    let mut first = cluster.begin("a", &["send", &one, "--to", "b", "--id", "1", "--slow", "wait"]);
     let status = cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());
     // 40 MB at 1 Mbit/s: longer than any test waits.
     assert_eq!(status["transfers"][0]["path"]["service_ms"], 320_000, "{status}");
-    let second = cluster.begin("b", &["send", &big, "--to", "c", "--id", "2"]);
-    let status = cluster.await_status("b", |s| waits(s, 0));
+    let mut second = cluster.begin("b", &["send", &two, "--to", "c", "--id", "2"]);
+    let status = await_turn(&cluster, "b", 0, &mut [&mut first, &mut second]);
     let mut transfers = status["transfers"].as_array().unwrap().iter();
     let waiting = &transfers.find(|transfer| transfer["waiting"].is_object()).unwrap()["waiting"];
     assert!(waiting["estimate_ms"].as_u64().unwrap() <= 320_000, "{status}");
-    let third = cluster.begin("c", &["send", &big, "--to", "b", "--id", "3"]);
-    cluster.await_status("c", |s| waits(s, 1));
+    let mut third = cluster.begin("c", &["send", &three, "--to", "b", "--id", "3"]);
+    await_turn(&cluster, "c", 1, &mut [&mut first, &mut second, &mut third]);
     let withdrawn = cluster.at("b", &["withdraw", "2"]);
     assert_eq!((withdrawn.status, &withdrawn.json()["withdrawn"]), (0, &true.into()));
     let second = end(second);
     assert_eq!(second.status, 1);
     assert!(second.stderr.contains("waiting for a path"), "{}", second.stderr);
     assert!(second.stderr.contains("the transfer was withdrawn"), "{}", second.stderr);
-    cluster.await_status("c", |s| waits(s, 0));
+    await_turn(&cluster, "c", 0, &mut [&mut first, &mut third]);
     // Ctrl-C withdraws too.
     signal(&third, Signal::INT);
     assert_eq!(end(third).status, 1);
@@ -101,7 +121,7 @@ fn a_running_transfer_takes_receivers_in_and_out_and_survives_the_end_of_its_lea
 #[test]
 fn the_path_of_a_killed_agent_goes_to_the_next() {
     let mut cluster = cluster_of("fabrics = ['ip-multicast']", "239.255.71.0", "1mbit", &["a", "b", "c"]);
-    let big = long(&cluster);
+    let big = long(&cluster, 0);
     let small = cluster.place.file("small", b"waits");
     let dying = cluster.begin("a", &["send", &big, "--to", "c", "--id", "1", "--slow", "wait"]);
     cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());

@@ -173,13 +173,18 @@ impl Cluster {
 
     /// Asks an agent for its status until it is right.
     #[track_caller]
-    pub(crate) fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn await_status(&self, agent: &str, is: impl FnMut(&Value) -> bool) -> Value {
         self.await_answer(agent, &["status"], is)
     }
 
     /// Runs a command at an agent until it gives the right document.
     #[track_caller]
-    pub(crate) fn await_answer(&self, agent: &str, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn await_answer(
+        &self,
+        agent: &str,
+        arguments: &[&str],
+        mut is: impl FnMut(&Value) -> bool,
+    ) -> Value {
         let begun = Instant::now();
         loop {
             let ran = self.at(agent, arguments);
