@@ -4,10 +4,11 @@ use crate::words::{INPUTS_MAX, Words, drain};
 use polycast_protocol::delivery::{Delivery, DeliveryConfig, Ended, Input, Output, To};
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::{
-    Candidate, Fault, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput,
+    Candidate, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput,
     UpstreamsOutput,
 };
 use polycast_types::Time;
+use polycast_wire::control::Fault;
 use std::collections::BTreeSet;
 
 /// Groups of the objects here.

@@ -3,7 +3,7 @@
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain, emitted, hear};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
-    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
+    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Relay, Sender,
     SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_protocol::session::Why;
@@ -45,6 +45,7 @@ impl Heard {
             geometry,
             batch: 1 + words.below(64) as u32,
             rate: rate(words),
+            relay: if words.below(4) == 0 { Relay::Mesh } else { Relay::Chain },
             multicast: words.below(4) > 0,
             allowance: words.flip().then(|| words.below(1 << 20)),
             attempt_interval: Duration::from_micros(500).into(),
@@ -90,6 +91,10 @@ impl Heard {
                 let attempt_interval = Duration::from_micros(500).into();
                 sender.handle(now, SenderInput::Path { rate, attempt_interval, allowance });
             }
+            9 => {
+                let (candidate, for_good) = (PeerId(words.below(PEERS.into()) as u32), words.flip());
+                sender.handle(now, SenderInput::Useless { peer, candidate, for_good });
+            }
             8 => sender.handle(now, if words.flip() { SenderInput::Close } else { SenderInput::Open }),
             _ => {
                 let frame = words.frame_to_source(near, PEERS);
@@ -121,6 +126,9 @@ impl Heard {
                 }
             }
             SenderOutput::Chain(link) => assert!(Some(link.peer) != link.upstream),
+            SenderOutput::Candidates(told) => {
+                assert!(!self.settled.contains(&told.peer) && !told.from.contains(&told.peer), "{told:?}");
+            }
             SenderOutput::AllowanceUsed { remaining_bytes } => assert!(remaining_bytes > 0),
             SenderOutput::Control { peer, control } => {
                 assert!(self.joined.contains(&peer));

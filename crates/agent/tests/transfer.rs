@@ -4,8 +4,8 @@ mod common;
 
 use common::{Trickle, patient};
 use polycast_agent::transfer::{
-    Held, OlderVersions, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report,
-    Sink, SourceSpec, TransferError, confirm, prepare, receive,
+    Held, OlderVersions, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Relay, Rendezvous,
+    Report, Sink, SourceSpec, TransferError, confirm, prepare, receive,
 };
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::part_path;
@@ -254,6 +254,29 @@ fn the_tcp_chain_delivers_where_there_is_no_multicast() {
         assert!(report.sent_bytes >= 9_000_000, "{report:?}");
         report.sent_bytes <= 9_000_000 * 11 / 10
     });
+}
+
+/// Settings by which receivers choose whom they fetch from.
+fn mesh() -> Options {
+    Options { relay: Relay::Mesh, ..patient() }
+}
+
+#[test]
+fn receivers_bring_the_object_to_each_other() {
+    for (len, receivers) in [(0, 2), (1, 1), (300_000, 3), (9_000_000, 1), (9_000_000, 2), (40_000_000, 6)] {
+        let (report, received) = deliver(&bytes(len), receivers, Path::Chain, &mesh());
+        assert_eq!(report.fabric, "tcp-chain");
+        assert!(received.iter().all(|got| got.bytes == len as u64), "{received:?}");
+        // A machine that stands still for moments has the source give some groups again.
+        assert!((len as u64..=len as u64 * 3 / 2).contains(&report.sent_bytes), "{report:?}");
+    }
+}
+
+#[test]
+fn receivers_that_multicast_does_not_reach_choose_by_themselves() {
+    let options = Options { loss: 1.0, path_timeout: Duration::from_millis(300), ..mesh() };
+    let (report, _) = deliver(&bytes(5_000_000), 3, multicast(), &options);
+    assert!(report.receivers.iter().all(|r| r.fabric == "tcp-chain"), "{report:?}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub struct FrameStream {
     /// The bytes of `incoming` before this have been handed out; those after `filled` are free.
     taken: usize,
     filled: usize,
+    /// Bytes of frames that have come so far.
+    received: u64,
     /// Longer frames are refused, and one read asks for so much.
     frame_len_max: usize,
     read_len: usize,
@@ -82,6 +84,7 @@ impl FrameStream {
             incoming: Vec::new(),
             taken: 0,
             filled: 0,
+            received: 0,
             frame_len_max: FRAME_LEN_MAX,
             read_len: READ_LEN,
             outgoing: Vec::new(),
@@ -308,6 +311,7 @@ impl FrameStream {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => {
                     self.filled += n;
+                    self.received += n as u64;
                     return self.take_unread();
                 }
                 Err(error) if error.is_wait() => return Ok(false),
@@ -328,11 +332,20 @@ impl FrameStream {
                 self.incoming.resize(self.filled + unread, 0);
             }
             match self.pipe.read(&mut self.incoming[self.filled..]) {
-                Ok(n) => self.filled += n,
+                Ok(n) => {
+                    self.filled += n;
+                    self.received += n as u64;
+                }
                 Err(error) if error.is_wait() => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Bytes of frames that have come so far, whole or not.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// The next whole frame that has been read.

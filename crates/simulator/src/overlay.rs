@@ -13,10 +13,11 @@ use core::cmp::Reverse;
 use core::ops::Range;
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::{
-    Candidate, Candidates, Fault, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig,
+    Candidate, Candidates, Mesh, Requests, Seeding, UpstreamId, Upstreams, UpstreamsConfig,
     UpstreamsInput as Input, UpstreamsOutput as Output,
 };
 use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::Fault;
 
 /// Bytes of a hash group.
 pub const GROUP_LEN: u64 = 256 << 10;

@@ -19,12 +19,18 @@
 //! Where receivers share a rack, one may speak for all of it (Orca appendix A.4): the source says GATHER to that one and SPEAKER
 //! to the others, these say MEMBER to it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
 //!
+//! The frames by which receivers bring an object to each other are those of [`Overlay`].
+//!
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
 //! TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
 //!
 //! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, PAIR, SHARE, PROVE and PAIRED come
 //! first, on a connection of their own: the two ends see that both know it, and the receiver learns the offer's secret. With that it opens
 //! sealed connections; on one that is not, it says JOIN in place of HELLO, which proves that it has the secret.
+
+mod overlay;
+
+pub use overlay::{CANDIDATES_MAX, ENTER_RANGES_MAX, End, Fault, OVERLAY_RANGES_MAX, Overlay, WANT_MAX};
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
 use crate::discovery::{CodeSign, emit_sign, parse_sign};
@@ -410,6 +416,8 @@ pub enum Control<'a> {
         /// One a group.
         sums: Vec<u64>,
     },
+    /// Those of the overlay.
+    Overlay(Overlay<'a>),
 }
 
 impl<'a> Control<'a> {
@@ -595,6 +603,7 @@ impl<'a> Control<'a> {
                 out.u64(*first);
                 sums.iter().for_each(|sum| out.u64(*sum));
             }
+            Control::Overlay(frame) => frame.emit_body(out),
         }
     }
 }
@@ -698,6 +707,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         44 => Control::AskHashes,
         45 => Control::AskSums,
         46 => Control::Sums { first: r.u64()?, sums: parse_sums(r)? },
+        kind if overlay::KINDS.contains(&kind) => Control::Overlay(Overlay::parse_body(kind, r)?),
         _ => return Err(WireError::Malformed),
     })
 }

@@ -17,7 +17,7 @@ use polycast_protocol::session::{
     RosterOutput as Output, Verdicts, Why,
 };
 use polycast_types::{Handle, RangeSet};
-use polycast_wire::control::{Control, Hash, Hello, Offered, Salt, proven_group};
+use polycast_wire::control::{Control, Hash, Hello, Offered, Overlay, Salt, proven_group};
 use polycast_wire::discovery::CodeSign;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ pub(super) enum Event {
     Finished,
 }
 
-/// A connection that is not a receiver's: FETCH of a chain's member, and its connection.
+/// A connection that is not a receiver's: FETCH of a chain's member or ENTER of a mesh's, and its connection.
 pub(super) type Fetcher = (FrameStream, Control<'static>);
 
 impl Receivers {
@@ -320,6 +320,12 @@ impl Session {
         self.guests.get(&guest).copied()
     }
 
+    /// The receiver that serves others there.
+    pub(super) fn guest_at(&self, serve: SocketAddr) -> Option<GuestId> {
+        let mut at = self.guests.iter().filter(|(_, guest)| guest.serve == Some(serve));
+        at.next_back().map(|(guest, _)| *guest)
+    }
+
     /// The name of a receiver for others that connect to it: where ends show certificates, they look whether it is the one.
     pub(super) fn name_to_tell(&self, guest: GuestId) -> Option<String> {
         self.security.as_ref().filter(|security| security.has_names())?;
@@ -418,7 +424,7 @@ impl Session {
         }
     }
 
-    /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH is given back.
+    /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH and ENTER are given back.
     pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
         let heard = self.strangers.meet(|control, _| match control {
             Control::Hello(hello) => Some(First::hello(hello, None)),
@@ -428,6 +434,10 @@ impl Session {
             Control::Prove { share, proof } => Some(First::Prove { share: *share, proof: *proof }),
             Control::Fetch { handle, ticket, have } => {
                 Some(First::Fetch(Control::Fetch { handle: *handle, ticket: *ticket, have: have.clone() }))
+            }
+            Control::Overlay(Overlay::Enter { handle, ticket, entry, have }) => {
+                let (handle, ticket, entry, have) = (*handle, *ticket, *entry, have.clone());
+                Some(First::Fetch(Control::Overlay(Overlay::Enter { handle, ticket, entry, have })))
             }
             _ => None,
         });
@@ -681,6 +691,12 @@ pub(super) fn fresh_salt() -> Salt {
     let got = rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty());
     assert_eq!(got, Ok(salt.len()), "the system gives random bytes");
     salt
+}
+
+/// A number that cannot be foreseen.
+pub(super) fn fresh_number() -> u64 {
+    let salt = fresh_salt();
+    salt[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// How a connection has ended.

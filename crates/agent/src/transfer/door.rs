@@ -7,7 +7,7 @@ use super::strangers::Strangers;
 use polycast_net::frames::FrameStream;
 use polycast_net::tls::Security;
 use polycast_types::Handle;
-use polycast_wire::control::{Control, Hello};
+use polycast_wire::control::{Control, Hello, Overlay};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -113,7 +113,9 @@ impl Visit {
         let (handle, sides): (Handle, &[Side]) = match frame {
             Control::Hello(Hello { handle, .. }) => (*handle, &[Side::Source]),
             // Both ends serve those who fetch.
-            Control::Fetch { handle, .. } => (*handle, &[Side::Source, Side::Receiver]),
+            Control::Fetch { handle, .. } | Control::Overlay(Overlay::Enter { handle, .. }) => {
+                (*handle, &[Side::Source, Side::Receiver])
+            }
             Control::Member { handle, .. } => (*handle, &[Side::Receiver]),
             _ => return None,
         };
@@ -182,6 +184,11 @@ impl Desk {
     /// What rings when a visitor has come.
     pub(crate) fn bell(&self) -> &Bell {
         &self.queue.bell
+    }
+
+    /// The port of the door.
+    pub(crate) fn port(&self) -> u16 {
+        self.door.address().port()
     }
 
     /// Those who have come since the last call.

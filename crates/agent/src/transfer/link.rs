@@ -16,7 +16,7 @@ use polycast_types::{Handle, Time};
 use polycast_wire::control::{Control, Hash, SealSecret};
 use polycast_wire::cursor::NAME_LEN_MAX;
 use rustix::event::{PollFd, PollFlags};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -177,6 +177,11 @@ impl Link {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(address) => address.to_ipv4_mapped(),
         }
+    }
+
+    /// Where this end is connected to its source, where that is an address of IPv4.
+    pub(super) fn source_end(&self) -> Option<SocketAddrV4> {
+        Some(SocketAddrV4::new(self.source()?, self.stream.peer()?.port()))
     }
 
     /// Says a word, if there is still one to hear it.

@@ -120,7 +120,7 @@ pub struct TreePath {
 }
 
 pub use polycast_api::report::{ReceiverReport, Report};
-pub use polycast_protocol::push::SlowPolicy;
+pub use polycast_protocol::push::{Relay, SlowPolicy};
 
 /// What can be set for a transfer; `Default` is right for most.
 #[derive(Clone, Debug)]
@@ -161,6 +161,8 @@ pub struct Options {
     pub arrivals: Option<Arc<Arrivals>>,
     /// The class of service that a source's data packets are marked with.
     pub dscp: Option<Dscp>,
+    /// How receivers that multicast does not reach get the object from a source.
+    pub relay: Relay,
     /// Where the object is changed while it is sent, its source offers it again: receivers are told to come again.
     pub again: bool,
 }
@@ -211,6 +213,7 @@ impl Default for Options {
             pull: PullTuning::default(),
             arrivals: None,
             dscp: None,
+            relay: Relay::default(),
             again: false,
         }
     }

@@ -1,5 +1,7 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
+mod exchange;
+mod fetch;
 mod intake;
 mod look;
 mod origins;
@@ -15,6 +17,7 @@ use super::place::{leave, make_room, present, put_in_place, verified};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
+use exchange::Exchange;
 use intake::Intake;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
@@ -25,12 +28,13 @@ use polycast_net::store::PartFile;
 use polycast_net::tls::{Expected, Security};
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
 use polycast_protocol::push::coded::Coded;
+use polycast_protocol::push::overlay::UpstreamId;
 use polycast_protocol::push::{
-    Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output,
+    Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output, Relay,
 };
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, FETCH_RANGES_MAX, Form, Hash};
+use polycast_wire::control::{Control, Form, Hash};
 use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
 use polycast_wire::seal;
 use rack::Rack;
@@ -190,8 +194,10 @@ struct Run {
     strangers: Strangers,
     served: Arc<Served>,
     upstream: Option<FrameStream>,
-    /// Groups that came over the chain before their hash.
-    unhashed: BTreeMap<u64, Vec<u8>>,
+    /// The candidates among which it chooses.
+    exchange: Option<Exchange>,
+    /// Groups that came over TCP before their hash, and from which candidate.
+    unhashed: BTreeMap<u64, (Option<UpstreamId>, Vec<u8>)>,
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
@@ -237,7 +243,8 @@ impl Run {
         let window_bytes = data.window_bytes();
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
         let seal = secret.as_ref().map(|secret| Seal::new(secret, handle));
-        let served = Served::new(handle, geometry, Supply::Part(part.held()), (secret.clone(), None));
+        let keys = (secret.clone(), None);
+        let served = Served::new(handle, geometry, Supply::Part(part.held()), keys, Relay::Chain);
         Run {
             machine,
             link,
@@ -249,6 +256,7 @@ impl Run {
             coded: Coded::default(),
             strangers,
             upstream: None,
+            exchange: None,
             unhashed: BTreeMap::new(),
             rack: Rack::Alone,
             begun: false,
@@ -306,6 +314,7 @@ impl Run {
             if ready.upstream {
                 self.read_upstream()?;
             }
+            self.turn_exchange(&ready.candidates)?;
             if ready.strangers {
                 self.served.meet(&mut self.strangers);
             }
@@ -351,6 +360,7 @@ impl Run {
                 GuestOutput::Fetch { address, port, name } => {
                     upstream = Some(((address, port).into(), self.spec.named(name)));
                 }
+                GuestOutput::Candidates { entry, ends } => self.take_candidates(entry, ends),
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
                 GuestOutput::Follow { member, address, port, name } => {
                     self.follow(member, (address, port).into(), &self.spec.named(name));
@@ -406,9 +416,12 @@ impl Run {
         let now = self.clock.now();
         let own = self.machine.deadline().into_iter().chain(self.link.guest.deadline());
         let busy = busy || self.intake.was_held_up(now);
-        let deadline = if busy { Some(Time::ZERO) } else { own.chain(self.rack.deadline()).min() };
+        let others =
+            self.rack.deadline().into_iter().chain(self.exchange.as_ref().and_then(Exchange::deadline));
+        let deadline = if busy { Some(Time::ZERO) } else { own.chain(others).min() };
         let idle = || PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::empty());
-        let upstream = self.upstream.as_ref().filter(|_| self.unhashed.len() < UNHASHED_MAX);
+        let has_room = self.unhashed.len() < UNHASHED_MAX;
+        let upstream = self.upstream.as_ref().filter(|_| has_room);
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::IN),
             self.link.descriptor().unwrap_or_else(idle),
@@ -416,6 +429,10 @@ impl Run {
         ];
         let rack_at = fds.len();
         fds.extend(self.rack.descriptors());
+        let candidates_at = fds.len();
+        if let Some(exchange) = &self.exchange {
+            exchange.descriptors(has_room, &mut fds);
+        }
         let strangers_at = fds.len();
         self.strangers.descriptors(&mut fds);
         wait(&mut fds, now, deadline, EVENT_INTERVAL)?;
@@ -429,7 +446,11 @@ impl Run {
             data: is(0),
             source: is(1),
             upstream: is(2),
-            rack: (rack_at..strangers_at).any(is),
+            rack: (rack_at..candidates_at).any(is),
+            candidates: self
+                .exchange
+                .as_ref()
+                .map_or_else(Vec::new, |exchange| exchange.ready(&fds[candidates_at..strangers_at])),
             strangers: (strangers_at..fds.len()).any(is),
         })
     }
@@ -663,7 +684,7 @@ impl Run {
         if self.intake.forged.packets > 0 {
             self.link.say(&Control::Forged { packets: self.intake.forged.packets });
         }
-        self.upstream = None;
+        (self.upstream, self.exchange) = (None, None);
         self.link.handle(GuestInput::Committed);
         self.machine.handle(now, Input::Committed { proof });
         Ok(())
@@ -733,8 +754,8 @@ impl Run {
         }
         let known = self.assembler.as_ref().map_or(0, |a| a.hashes().len() as u64);
         while let Some(entry) = self.unhashed.first_entry().filter(|e| *e.key() < known) {
-            let (group, payload) = entry.remove_entry();
-            self.accept(group, &payload)?;
+            let (group, (from, payload)) = entry.remove_entry();
+            self.accept(group, &payload, from)?;
         }
         Ok(())
     }
@@ -752,86 +773,6 @@ impl Run {
             self.drain(Landing::At(sn, payload))?;
         }
         Ok(())
-    }
-
-    /// Begins to fetch over TCP what is still missing.
-    fn fetch_from(&mut self, address: SocketAddr, expected: &Expected) {
-        self.machine.handle(self.clock.now(), Input::Chained);
-        tracing::info!(%address, "fetching over the TCP chain");
-        let groups = self.offer.geometry.groups();
-        let verified = (0..groups).filter(|g| self.machine.is_verified(*g)).map(|g| g..g + 1);
-        // Beyond the frame's room some groups come twice; they are recognised.
-        let have = verified.collect::<RangeSet>().iter().take(FETCH_RANGES_MAX).collect();
-        let (within, cancel) = (self.link.patience(FETCH_WITHIN), &self.spec.cancel);
-        let ends = || cancel.load(Ordering::Relaxed);
-        let connected =
-            FrameStream::connect_unless(address, within, (self.security.as_ref(), expected), &ends);
-        let fetching = connected.and_then(|mut stream| {
-            let ticket = ticket_for(&mut stream, self.secret.as_ref(), within)?;
-            stream.send(&Control::Fetch { handle: self.handle, ticket, have })?;
-            Ok(stream)
-        });
-        match fetching {
-            Ok(stream) => self.upstream = Some(stream),
-            Err(error) => self.upstream_lost(&error),
-        }
-    }
-
-    fn upstream_lost(&mut self, error: &FrameError) {
-        tracing::info!(%error, "the upstream is gone");
-        self.upstream = None;
-        self.link.handle(GuestInput::UpstreamGone);
-    }
-
-    fn read_upstream(&mut self) -> Result<(), TransferError> {
-        let Some(mut upstream) = self.upstream.take() else { return Ok(()) };
-        let filled = upstream.fill();
-        loop {
-            match upstream.next_frame() {
-                Ok(Some(Control::Group { index, payload })) => {
-                    let payload = payload.to_vec();
-                    if !self.accept(index, &payload)? {
-                        return Ok(());
-                    }
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(error) => {
-                    self.upstream_lost(&error);
-                    return Ok(());
-                }
-            }
-        }
-        match filled {
-            Err(error) if self.assembler.is_some() => self.upstream_lost(&error),
-            Ok(_) if self.assembler.is_some() => self.upstream = Some(upstream),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// A group that came over the chain; false where its upstream serves wrong bytes, and is given up.
-    fn accept(&mut self, group: u64, payload: &[u8]) -> Result<bool, TransferError> {
-        let Some(assembler) = &mut self.assembler else { return Ok(true) };
-        if group >= self.offer.geometry.groups() {
-            return Ok(true);
-        }
-        match assembler.accept(group, payload)? {
-            Check::Intact => {
-                self.mark(group);
-                self.machine.handle(self.clock.now(), Input::Fetched { group });
-                self.drain(Landing::Nowhere)?;
-            }
-            Check::Corrupt => {
-                tracing::warn!(group, "the upstream served wrong bytes");
-                self.upstream_lost(&FrameError::Wire(polycast_wire::WireError::Malformed));
-                return Ok(false);
-            }
-            Check::Later => {
-                self.unhashed.insert(group, payload.to_vec());
-            }
-        }
-        Ok(true)
     }
 }
 
@@ -916,13 +857,14 @@ impl Forged {
 }
 
 /// What can be read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ready {
     data: bool,
     strangers: bool,
     source: bool,
     upstream: bool,
     rack: bool,
+    candidates: Vec<UpstreamId>,
 }
 
 /// Whether the datagrams in `parts` are the expected fragments, one after the other, so that their bytes

@@ -1,18 +1,22 @@
-//! Serving hash groups to the next in a TCP chain, from the source or from a receiver's part file.
+//! Serving hash groups over TCP, from the source or from a receiver's part file: to the next in a chain, or to those who have this end as a candidate.
 
+mod exchange;
+
+use super::bell::Bell;
 use super::clock::Clock;
 use super::pacing::Pacing;
 use super::strangers::Strangers;
+use exchange::Giving;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::Secret;
 use polycast_net::store::Held;
 use polycast_net::tls::Binding;
-use polycast_protocol::push::Geometry;
+use polycast_protocol::push::{Geometry, Relay};
 use polycast_protocol::session::{Admission, Ticket, Tickets};
-use polycast_types::{Handle, Time};
+use polycast_types::{Handle, RangeSet, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, MEMBERS_MAX};
+use polycast_wire::control::{Control, MEMBERS_MAX, Overlay};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,6 +59,10 @@ pub(crate) struct Served {
     sent_bytes: AtomicU64,
     /// Receivers of the same rack that have come here, by their numbers.
     newcomers: Mutex<Vec<(u32, FrameStream)>>,
+    /// What a source gives away to the members of a mesh.
+    giving: Option<Giving>,
+    /// What wakes those who serve members that choose, when there is something new.
+    bells: Mutex<Vec<Bell>>,
 }
 
 /// Groups that may be served.
@@ -90,9 +98,11 @@ impl Reader {
 }
 
 /// What a connection is for.
-enum Wish {
+pub(crate) enum Wish {
     /// Groups; its end has these.
     Groups(Vec<bool>),
+    /// Groups among which its end chooses, or which a source gives to the one that it knows by this number.
+    Exchange(u64, RangeSet),
     /// A receiver that speaks for the rack.
     Speaker(u32),
 }
@@ -103,8 +113,12 @@ impl Served {
         geometry: Geometry,
         supply: Supply,
         (secret, pacing): (Option<Secret>, Option<Arc<Pacing>>),
+        relay: Relay,
     ) -> Arc<Self> {
+        let gives = matches!(supply, Supply::Object(_)) && relay == Relay::Mesh;
         Arc::new(Served {
+            giving: gives.then(|| Giving::new(geometry.groups())),
+            bells: Mutex::default(),
             supply,
             secret,
             tickets: Mutex::new(Tickets::new(handle)),
@@ -128,8 +142,12 @@ impl Served {
             }
             verified.order.push(group);
         }
+        if let Some(giving) = &self.giving {
+            giving.seeding().make_ready(group);
+        }
         if self.active() > 0 {
             self.changed.notify_all();
+            self.ring();
         }
     }
 
@@ -137,6 +155,7 @@ impl Served {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.changed.notify_all();
+        self.ring();
     }
 
     /// How many peers are being served.
@@ -156,19 +175,38 @@ impl Served {
     /// Takes in connections and what they ask for: each that fetches is served in a thread of its own.
     pub(crate) fn meet(self: &Arc<Self>, strangers: &mut Strangers) {
         for (stream, wish) in strangers.meet(|frame, binding| self.wish(frame, binding)) {
-            match wish {
-                Wish::Groups(have) => self.serve_stream(stream, have),
-                Wish::Speaker(member) => self.come(member, stream),
-            }
+            self.take_in(stream, wish);
+        }
+    }
+
+    /// Does what a connection is for.
+    pub(crate) fn take_in(self: &Arc<Self>, stream: FrameStream, wish: Wish) {
+        match wish {
+            Wish::Groups(have) => self.serve_stream(stream, have),
+            Wish::Exchange(entry, have) => self.exchange_with(stream, entry, have),
+            Wish::Speaker(member) => self.come(member, stream),
         }
     }
 
     /// What a connection is for, if it is for this transfer.
-    fn wish(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Wish> {
-        match frame {
-            Control::Member { member, .. } => self.lets_in(frame, binding).then_some(Wish::Speaker(*member)),
-            frame => self.fetched(frame, binding).map(Wish::Groups),
-        }
+    pub(crate) fn wish(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Wish> {
+        let groups = self.geometry.groups();
+        let wish = match frame {
+            Control::Member { member, .. } => Wish::Speaker(*member),
+            Control::Fetch { have, .. } => {
+                let mut has = vec![false; groups as usize];
+                for range in have {
+                    has.get_mut(range.start as usize..range.end as usize)?.fill(true);
+                }
+                Wish::Groups(has)
+            }
+            Control::Overlay(Overlay::Enter { entry, have, .. }) => {
+                let is_within = have.iter().all(|range| range.end <= groups);
+                Wish::Exchange(*entry, is_within.then(|| have.iter().cloned().collect())?)
+            }
+            _ => return None,
+        };
+        self.lets_in(frame, binding).then_some(wish)
     }
 
     /// Whether the other end of a connection takes part in this transfer.
@@ -190,7 +228,16 @@ impl Served {
     }
 
     /// Serves a connection whose end has these groups.
-    pub(crate) fn serve_stream(self: &Arc<Self>, mut stream: FrameStream, have: Vec<bool>) {
+    fn serve_stream(self: &Arc<Self>, stream: FrameStream, have: Vec<bool>) {
+        self.in_thread(stream, move |served, stream| served.serve(stream, have));
+    }
+
+    /// Serves a connection in a thread of its own, where there is room for it.
+    fn in_thread(
+        self: &Arc<Self>,
+        mut stream: FrameStream,
+        serve: impl FnOnce(&Self, &mut FrameStream) -> Result<(), FrameError> + Send + 'static,
+    ) {
         let address = stream.peer().map(|peer| peer.ip());
         {
             let mut peers = self.peers();
@@ -203,8 +250,8 @@ impl Served {
         }
         let served = Arc::clone(self);
         let work = move || {
-            if let Err(error) = served.serve(&mut stream, have) {
-                tracing::debug!(%error, "a peer of the chain left");
+            if let Err(error) = serve(&served, &mut stream) {
+                tracing::debug!(%error, "a peer that fetches left");
             }
             served.forget(address);
         };
@@ -232,26 +279,10 @@ impl Served {
         }
     }
 
-    /// The groups that the sender of a FETCH has; `None` where it is not for this transfer, or its sender takes no part.
-    pub(crate) fn fetched(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Vec<bool>> {
-        let Control::Fetch { have, .. } = frame else { return None };
-        let mut has = vec![false; self.geometry.groups() as usize];
-        for range in have {
-            let range = range.start as usize..range.end as usize;
-            has.get_mut(range)?.fill(true);
-        }
-        self.lets_in(frame, binding).then_some(has)
-    }
-
     fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {
         let (mut payload, mut reader, mut due) = (Vec::new(), Reader::new(has), Time::ZERO);
         while let Some(group) = self.next(&mut reader) {
-            let bytes = self.geometry.group_bytes(group);
-            payload.resize((bytes.end - bytes.start) as usize, 0);
-            self.read(&mut payload, bytes.start)?;
-            stream.queue(&Control::Group { index: group, payload: &payload });
-            self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
-            self.drain(stream, &mut due)?;
+            self.send_group(stream, group, &mut payload, &mut due)?;
         }
         // The peer closes when it needs nothing more. It says nothing here.
         let clock = Clock::start();
@@ -264,6 +295,21 @@ impl Served {
             }
         }
         Ok(())
+    }
+
+    fn send_group(
+        &self,
+        stream: &mut FrameStream,
+        group: u64,
+        payload: &mut Vec<u8>,
+        due: &mut Time,
+    ) -> Result<(), FrameError> {
+        let bytes = self.geometry.group_bytes(group);
+        payload.resize((bytes.end - bytes.start) as usize, 0);
+        self.read(payload, bytes.start)?;
+        stream.queue(&Control::Group { index: group, payload });
+        self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
+        self.drain(stream, due)
     }
 
     fn read(&self, payload: &mut [u8], offset: u64) -> io::Result<()> {
@@ -339,7 +385,7 @@ mod tests {
         ) {
             let geometry = Geometry { object_len: has.len() as u64 * 10, fragment_len: 10, group_len: 10 };
             let object = Supply::Object(Arc::new(vec![0; has.len() * 10]));
-            let served = Served::new(Handle(5), geometry, object, (None, None));
+            let served = Served::new(Handle(5), geometry, object, (None, None), Relay::Chain);
             let (mut reader, mut got) = (Reader::new(has.clone()), Vec::new());
             let mut there = std::collections::BTreeSet::new();
             for (group, reads) in come {
@@ -367,7 +413,8 @@ mod tests {
     fn idle_peers_do_not_stay() {
         let object = vec![7u8; 96 << 20];
         let geometry = Geometry { object_len: object.len() as u64, fragment_len: 1_400, group_len: 1 << 18 };
-        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)), (None, None));
+        let served =
+            Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)), (None, None), Relay::Chain);
         (0..geometry.groups()).for_each(|group| served.mark(group));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();

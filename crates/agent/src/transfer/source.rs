@@ -2,6 +2,7 @@
 
 mod account;
 mod announcer;
+mod mesh;
 mod path;
 mod racks;
 
@@ -20,6 +21,7 @@ use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
 use account::Account;
 use announcer::Announcer;
 pub use announcer::Seekers;
+use mesh::Complaint;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, is_here, of_address};
 use polycast_net::object::ObjectSource;
@@ -31,7 +33,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Hash, SUMS_MAX, SealSecret, Welcome};
+use polycast_wire::control::{Control, Fault, HASHES_MAX, Hash, Overlay, SUMS_MAX, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,6 +194,8 @@ struct Run {
     lost_before: BTreeSet<PeerId>,
     /// Those of whom it has been noted that the path does not reach them.
     cut_off: BTreeSet<PeerId>,
+    /// What it has been noted that receivers say of others.
+    blamed: BTreeSet<(PeerId, Fault)>,
 }
 
 /// The receiver behind a connection: the machine knows it by the same number.
@@ -242,6 +246,7 @@ impl Run {
             slow: spec.options.slow,
             sealed: seal.is_some(),
             first: first_fragment(spec.options.first_byte, geometry),
+            relay: spec.options.relay,
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
@@ -252,11 +257,12 @@ impl Run {
         let now = session.clock.now();
         let pacing = Pacing::new(session.clock, rate);
         let object = ServeSupply::Object(Arc::clone(&spec.source));
+        let keys = (secret.clone(), Some(Arc::clone(&pacing)));
         Ok(Run {
             unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
             channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
             supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
-            served: Served::new(handle, geometry, object, (secret.clone(), Some(Arc::clone(&pacing)))),
+            served: Served::new(handle, geometry, object, keys, spec.options.relay),
             secret,
             session,
             pacing,
@@ -273,6 +279,7 @@ impl Run {
             without_path: false,
             lost_before: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            blamed: BTreeSet::new(),
             spec,
         })
     }
@@ -391,6 +398,7 @@ impl Run {
                     let peer = PeerId(guest.0);
                     self.patches.remove(&peer);
                     self.done_early.remove(&peer);
+                    self.served.forget_taker(peer);
                     self.machine.handle(now, Input::Left { peer, why });
                 }
                 Event::Unawaited(guest) => {
@@ -403,6 +411,7 @@ impl Run {
                     self.patches.remove(&peer);
                     self.done_early.remove(&peer);
                     self.lost_before.remove(&peer);
+                    self.served.forget_taker(peer);
                     self.machine.handle(now, Input::Forget { peer });
                 }
                 Event::NoneCame => {
@@ -446,6 +455,7 @@ impl Run {
                 Output::AllowanceUsed { remaining_bytes } => self.ask_for_more(now, remaining_bytes),
                 Output::Control { peer, control } => self.session.tell(guest_of(peer), &control),
                 Output::Chain(link) => self.link(link.peer, link.upstream),
+                Output::Candidates(told) => self.tell_candidates(&told),
                 Output::Settled { peer, failure } => self.settled(peer, failure),
                 Output::Finished => self.finished = true,
             }
@@ -574,6 +584,9 @@ impl Run {
         if status.is_some() {
             self.account.settled(peer, chained);
         }
+        if failure.is_some() {
+            self.served.forget_taker(peer);
+        }
         // Those of a chain stay: others may fetch from them.
         let serves = chained && failure.is_none();
         self.session.handle(RosterInput::Settled { guest: guest_of(peer), failure, serves });
@@ -647,15 +660,22 @@ impl Run {
         }
         for guest in woken.guests {
             let (now, machine, early) = (self.session.clock.now(), &mut self.machine, &mut self.done_early);
-            let peer = PeerId(guest.0);
+            let (peer, served, mut complaints) = (PeerId(guest.0), &self.served, Vec::new());
             let heard = self.session.read(guest, |control| match control {
                 // It says that it has all in the same breath as HAVE: the machine hears of it with that.
                 Control::DataRcvd { patched_bytes, proof } if machine.status(peer).is_none() => {
                     early.insert(peer, (*patched_bytes, *proof));
                 }
-                control => machine.handle(now, Input::Control { peer, control }),
+                control => {
+                    if let Control::Overlay(Overlay::Lacks(groups)) = control {
+                        served.lack(peer, groups);
+                    }
+                    complaints.extend(Complaint::of(peer, control));
+                    machine.handle(now, Input::Control { peer, control });
+                }
             });
             heard.map_err(TransferError::reading)?;
+            complaints.into_iter().for_each(|complaint| self.hear_complaint(complaint));
         }
         if woken.newcomers {
             self.meet_strangers();
@@ -683,8 +703,8 @@ impl Run {
     /// Takes in new connections: receivers, and members of the chain that fetch from here.
     fn meet_strangers(&mut self) {
         for (mut stream, frame) in self.session.meet_strangers() {
-            match self.served.fetched(&frame, stream.binding()) {
-                Some(have) => self.served.serve_stream(stream, have),
+            match self.served.wish(&frame, stream.binding()) {
+                Some(wish) => self.served.take_in(stream, wish),
                 // One that does not hear this notices that the connection ends.
                 None => drop(stream.send(&Control::Refuse(NO_TICKET))),
             }

@@ -94,6 +94,14 @@ impl Strangers {
         }
     }
 
+    /// The port at which they come.
+    pub(crate) fn port(&self) -> u16 {
+        match &self.place {
+            Place::Listener(listener) => listener.local_addr().map_or(0, |address| address.port()),
+            Place::Desk(desk) => desk.port(),
+        }
+    }
+
     /// Whether a first frame is heard on this connection.
     fn may_say(&self, stream: &FrameStream, control: &Control<'_>) -> bool {
         !self.sealed || stream.is_sealed() || is_question(control)

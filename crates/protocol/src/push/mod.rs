@@ -28,6 +28,6 @@ pub use geometry::Geometry;
 pub use pacing::Pacer;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
-    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,
-    Slower,
+    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Relay, Sender, SenderConfig,
+    SlowPolicy, Slower,
 };

@@ -1,6 +1,7 @@
 //! The sender of a push transfer (Republic section III-A).
 
 mod check;
+mod overlay;
 mod path;
 mod progress;
 mod racks;
@@ -9,11 +10,12 @@ mod slow;
 mod window;
 mod words;
 
-pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
+pub use words::{Input, Output, Pace, PeerId, PeerStatus, Relay, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
 use super::chain::Chain;
 use super::congestion::Congestion;
+use super::overlay::Mesh;
 use super::patches::combine;
 use super::peer::{Peer, Service};
 use crate::session::Why;
@@ -21,7 +23,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Overlay};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, IP_UDP_LEN};
 use sent::Sent;
 use window::WINDOW_MIN;
@@ -42,6 +44,8 @@ pub struct Sender {
     /// Which receivers may speak for which.
     racks: BTreeMap<PeerId, BTreeSet<PeerId>>,
     chain: Chain,
+    /// In its place, where receivers choose whom they fetch from.
+    mesh: Option<Mesh>,
     outputs: VecDeque<Output>,
     started_at: Option<Time>,
     closed: bool,
@@ -105,6 +109,7 @@ impl Sender {
             peers: BTreeMap::new(),
             racks: BTreeMap::new(),
             chain: Chain::default(),
+            mesh: (config.relay == Relay::Mesh).then(|| Mesh::new(config.handle.0)),
             outputs: VecDeque::new(),
             started_at: None,
             closed: false,
@@ -162,6 +167,7 @@ impl Sender {
             Input::Left { peer, why } => self.settle(peer, Some(why)),
             Input::Forget { peer } => self.forget(peer),
             Input::Unawaited { peer } => self.wait_no_more_for(peer),
+            Input::Useless { peer, candidate, for_good } => self.replace(peer, candidate, for_good),
             Input::Rack { speaker, members } => self.allow(speaker, members),
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
@@ -246,7 +252,7 @@ impl Sender {
             verified_bytes: p.verified_bytes,
             patched_bytes: p.patched_bytes,
             spared_bytes: self.bytes_of(p.held_count),
-            chained: self.chain.contains(peer) || p.service == Service::Chained,
+            chained: self.is_chained(peer) || p.service == Service::Chained,
             streamed: p.initial.is_some(),
             cut_off: p.cut_off,
             held_up: p.was_held_up,
@@ -323,6 +329,7 @@ impl Sender {
                 self.settle(id, None);
             }
             Control::UpstreamLost if self.chain.contains(id) => self.lose_upstream(now, id),
+            Control::Overlay(Overlay::Lacks(_)) => self.give(id),
             _ => {}
         }
     }
@@ -786,7 +793,7 @@ impl Sender {
                     self.finish(now, id);
                 }
             }
-            Service::Chained => self.check_chain(now, id),
+            Service::Chained if self.mesh.is_none() => self.check_chain(now, id),
             _ => {}
         }
     }
@@ -810,13 +817,6 @@ impl Sender {
         }
     }
 
-    /// Those that still take the data channel go on over the chain.
-    fn chain_all(&mut self, now: Time) {
-        let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
-        let on_channel: Vec<PeerId> = on_channel.collect();
-        on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
-    }
-
     /// The data channel does not reach a receiver.
     fn cut_off(&mut self, now: Time, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -825,25 +825,13 @@ impl Sender {
         self.move_to_chain(now, id);
     }
 
-    fn move_to_chain(&mut self, now: Time, id: PeerId) {
-        self.disband(id);
-        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        peer.service = Service::Chained;
-        peer.missing.clear();
-        peer.later.clear();
-        peer.verified_at = now;
-        peer.chained = Some((now, peer.verified_bytes));
-        self.needed = 0..0;
-        self.enter_chain(id);
-    }
-
     /// One that is served is not forgotten.
     fn forget(&mut self, id: PeerId) {
         if self.peers.get(&id).is_none_or(Peer::is_active) {
             return;
         }
         // One that is done may serve those behind it.
-        self.outputs.extend(self.chain.remove(id).map(Output::Chain));
+        self.leave_chain(id);
         self.peers.remove(&id);
     }
 
@@ -852,10 +840,8 @@ impl Sender {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !peer.is_active() {
             // One that is done and then leaves no longer serves those behind it.
-            if failure.is_some()
-                && let Some(link) = self.chain.remove(id)
-            {
-                self.outputs.push_back(Output::Chain(link));
+            if failure.is_some() {
+                self.leave_chain(id);
             }
             return;
         }
@@ -867,10 +853,8 @@ impl Sender {
             Some(failure) => Service::Failed(failure.clone()),
         };
         // One that is done stays in the chain: those behind it still fetch from it.
-        if failure.is_some()
-            && let Some(link) = self.chain.remove(id)
-        {
-            self.outputs.push_back(Output::Chain(link));
+        if failure.is_some() {
+            self.leave_chain(id);
         }
         self.outputs.push_back(Output::Settled { peer: id, failure });
     }

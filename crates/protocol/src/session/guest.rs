@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::{Duration, Handle, ModificationTime, ObjectId, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Form, Hello, Salt, Welcome};
+use polycast_wire::control::{Control, Form, Hello, Overlay, Salt, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
@@ -159,6 +159,13 @@ pub enum Output {
         channel: ([u8; 4], u16),
         /// Bytes of the network's own header before every datagram.
         outer_len: u8,
+    },
+    /// Choose among these whom to fetch from, and take part in what the source gives where it says an `entry`.
+    Candidates {
+        /// What to show the source.
+        entry: Option<u64>,
+        /// IPv4 address, TCP port and name of each.
+        ends: Vec<([u8; 4], u16, Option<String>)>,
     },
     /// Fetch what is missing from there, over TCP.
     Fetch {
@@ -389,6 +396,17 @@ impl Guest {
                 if !self.is_committed() {
                     let name = name.map(ToString::to_string);
                     self.outputs.push_back(Output::Fetch { address, port, name });
+                }
+            }
+            Control::Overlay(Overlay::Candidates { entry, ref ends }) => {
+                self.chained = true;
+                self.complain_at = None;
+                self.outputs.push_back(Output::Alone);
+                if !self.is_committed() {
+                    let ends =
+                        ends.iter().map(|end| (end.address, end.port, end.name.map(ToString::to_string)));
+                    let entry = Some(entry).filter(|entry| *entry != 0);
+                    self.outputs.push_back(Output::Candidates { entry, ends: ends.collect() });
                 }
             }
             Control::Root(ref root) => {

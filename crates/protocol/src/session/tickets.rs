@@ -1,11 +1,11 @@
-//! Whom an end of a transfer serves beside the session itself: FETCH and MEMBER have to show that their sender takes part.
+//! Whom an end of a transfer serves beside the session itself: FETCH, ENTER and MEMBER have to show that their sender takes part.
 //!
 //! A transfer's handle is in clear in every packet, and opens nothing. Where connections are sealed, one that fetches, or speaks for a rack, shows
 //! a ticket: what the transfer's secret gives for this one connection. Those have the secret whom the source lets take part; one that was taken
 //! out has that of an earlier transfer.
 
 use polycast_types::Handle;
-use polycast_wire::control::{Control, Hash};
+use polycast_wire::control::{Control, Hash, Overlay};
 
 /// What a connection has to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,9 @@ impl Tickets {
 
     /// Whether one that says this is let in on a connection that has to show that.
     pub fn judge(&mut self, frame: &Control<'_>, needed: Ticket) -> Admission {
-        let (Control::Fetch { handle, ticket: shown, .. } | Control::Member { handle, ticket: shown, .. }) =
-            frame
+        let (Control::Fetch { handle, ticket: shown, .. }
+        | Control::Member { handle, ticket: shown, .. }
+        | Control::Overlay(Overlay::Enter { handle, ticket: shown, .. })) = frame
         else {
             return Admission::Elsewhere;
         };

@@ -6,11 +6,11 @@ use crate::settings::{config, receiver};
 use crate::world::{Faults, World};
 use crate::{geometry, seconds};
 use polycast_protocol::push::{
-    PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput, SenderOutput,
+    PeerId, Receiver, ReceiverInput, ReceiverOutput, Relay, Sender, SenderConfig, SenderInput, SenderOutput,
 };
 use polycast_protocol::session::Why;
 use polycast_types::{Duration, RangeSet, Rate, Time};
-use polycast_wire::control::{Control, RANGES_MAX};
+use polycast_wire::control::{Control, Overlay, RANGES_MAX};
 use polycast_wire::data::{CODED_FRAGMENTS_MAX, FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -78,6 +78,15 @@ impl Heard {
             }
             11 => self.sender.handle(now, SenderInput::Close),
             12 => self.sender.handle(now, SenderInput::Open),
+            14 | 15 => {
+                let candidate = PeerId(liar.below(PEERS) as u32);
+                let for_good = liar.below(2) == 0;
+                self.sender.handle(now, SenderInput::Useless { peer, candidate, for_good });
+            }
+            16 => {
+                let control = &Control::Overlay(Overlay::Lacks(liar.ranges(self.fragments)));
+                self.sender.handle(now, SenderInput::Control { peer, control });
+            }
             13 => {
                 let control = &Control::DataRcvd { patched_bytes: liar.number(near), proof: [0; 32] };
                 self.sender.handle(now, SenderInput::Control { peer, control });
@@ -125,6 +134,11 @@ impl Heard {
                 assert!(self.joined.contains(&link.peer) && Some(link.peer) != link.upstream);
                 self.chained.insert(link.peer);
             }
+            SenderOutput::Candidates(told) => {
+                assert!(self.joined.contains(&told.peer) && !self.settled.contains(&told.peer), "{told:?}");
+                assert!({ told.from }.iter().all(|from| *from != told.peer && self.joined.contains(from)));
+                self.chained.insert(told.peer);
+            }
             SenderOutput::AllowanceUsed { remaining_bytes } => assert!(remaining_bytes > 0),
             SenderOutput::Control { peer, .. } => assert!(self.joined.contains(&peer)),
             SenderOutput::Finished => {}
@@ -137,10 +151,11 @@ proptest! {
 
     #[test]
     fn a_sender_survives_whatever_it_hears(
-        seed: u64, steps in 1usize..300, fragments in 0u64..300, granted: bool, multicast: bool,
+        seed: u64, steps in 1usize..300, fragments in 0u64..300, granted: bool, multicast: bool, mesh: bool,
     ) {
         let rate = granted.then_some(Rate(2_000_000_000));
-        let config = SenderConfig { rate, multicast, ..config(geometry(fragments)) };
+        let relay = if mesh { Relay::Mesh } else { Relay::Chain };
+        let config = SenderConfig { rate, multicast, relay, ..config(geometry(fragments)) };
         let mut heard = Heard {
             fragments: config.geometry.fragments(),
             sender: Sender::new(config),

@@ -343,7 +343,7 @@ impl World {
                 }
                 GuestOutput::Alone => self.leave_rack(peer),
                 // The chain is in short here: see `link`.
-                GuestOutput::Fetch { .. } | GuestOutput::Channel { .. } => {}
+                GuestOutput::Fetch { .. } | GuestOutput::Candidates { .. } | GuestOutput::Channel { .. } => {}
                 GuestOutput::Say(control) => {
                     self.schedule(now + DELAY, Event::ToSender { peer, frame: bytes(&control) });
                 }
@@ -737,6 +737,7 @@ impl World {
                     self.watch.chain(link.peer.0);
                     self.link(link.peer.0, link.upstream.map(|p| p.0));
                 }
+                SenderOutput::Candidates(told) => unreachable!("there is no mesh, and {told:?}"),
                 SenderOutput::Settled { peer, failure } => {
                     let (guest, serves) =
                         (GuestId(peer.0), self.sender.status(peer).is_some_and(|s| s.chained));

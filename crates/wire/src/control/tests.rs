@@ -140,3 +140,44 @@ fn lengths_out_of_range_are_refused_before_any_allocation() {
     assert_eq!(Control::frame_len(&[0, 0, 0, 0]), Err(WireError::Malformed));
     assert_eq!(Control::frame_len(&[255, 255, 255, 255]), Err(WireError::Malformed));
 }
+
+proptest! {
+    #[test]
+    fn frames_of_the_overlay_come_back_equal(
+        a: u64, port: u16, address: [u8; 4], ticket: [u8; 32], flag: bool, why in 0u8..6,
+        text in ".{0,60}", ranges in ranges(), groups in proptest::collection::vec(any::<u64>(), 1..=WANT_MAX), ends in 0u8..5,
+    ) {
+        let name = flag.then_some(&*text);
+        let ends = (0..ends).map(|at| End { address: [10, 0, 0, at], port, name }).collect();
+        assert_round_trip(&Control::Overlay(Overlay::Candidates { entry: a, ends }));
+        let have = ranges.clone();
+        assert_round_trip(&Control::Overlay(Overlay::Enter { handle: Handle(a), ticket, entry: a, have }));
+        assert_round_trip(&Control::Overlay(Overlay::Holds(ranges.clone())));
+        assert_round_trip(&Control::Overlay(Overlay::Want(groups)));
+        assert_round_trip(&Control::Overlay(Overlay::Lacks(ranges)));
+        let mut bytes = Vec::new();
+        Control::Overlay(Overlay::Fault { address, port, why: Fault::Stalled }).emit(&mut bytes);
+        *bytes.last_mut().unwrap() = why;
+        assert_round_trip(&Control::parse(&bytes).unwrap());
+    }
+}
+
+#[test]
+fn a_candidate_is_named_once_and_groups_are_asked_for_in_small_numbers() {
+    let end = End { address: [10, 0, 0, 1], port: 5, name: None };
+    let parsed = |control: Control<'_>| {
+        let mut bytes = Vec::new();
+        control.emit(&mut bytes);
+        Control::parse(&bytes).map(drop)
+    };
+    let candidates = |ends| Control::Overlay(Overlay::Candidates { entry: 1, ends });
+    assert_eq!(parsed(candidates(vec![end, end])), Err(WireError::Malformed));
+    assert_eq!(parsed(candidates(vec![end, End { port: 6, ..end }])), Ok(()));
+    assert_eq!(parsed(Control::Overlay(Overlay::Want(Vec::new()))), Err(WireError::Malformed), "nothing");
+    let mut bytes = Vec::new();
+    Control::Overlay(Overlay::Want(vec![1; WANT_MAX])).emit(&mut bytes);
+    bytes.extend_from_slice(&[0; 8]);
+    let len = (bytes.len() - LENGTH_LEN) as u32;
+    bytes[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
+    assert_eq!(Control::parse(&bytes).map(drop), Err(WireError::Malformed), "too many");
+}

@@ -42,8 +42,9 @@ impl Run {
     }
 
     /// A group is verified, and in the part file.
-    pub(super) fn mark(&self, group: u64) {
+    pub(super) fn mark(&mut self, group: u64) {
         self.served.mark(group);
+        self.note_verified(group);
         if let Some(arrivals) = &self.spec.options.arrivals {
             arrivals.came(self.offer.geometry.group_bytes(group));
         }

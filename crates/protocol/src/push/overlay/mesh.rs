@@ -9,9 +9,8 @@ use super::super::sender::PeerId;
 use super::mix;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use polycast_wire::control::CANDIDATES_MAX;
 
-/// How many candidates a member has at most.
-pub const CANDIDATES_MAX: usize = 4;
 /// So many members take what the source gives. Each has a connection to it: with fewer, one that is slow or lies matters more; with more, the source
 /// has more to serve, and the first group takes longer to each of them.
 const TAKERS: usize = 8;
@@ -62,6 +61,11 @@ impl Mesh {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
+    }
+
+    /// All members.
+    pub fn members(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.ring.iter().copied()
     }
 
     /// Whether this is a member.
@@ -139,10 +143,13 @@ impl Mesh {
         Some(self.told(peer))
     }
 
-    /// Lets a member take what the source gives, as it lacks what it gets from none of the others; `None` where it does already.
+    /// Lets a member take what the source gives, as it lacks what it gets from none of the others. It is told of all its candidates again: one that
+    /// took already may have lost its connection to the source.
     pub fn let_take(&mut self, peer: PeerId) -> Option<Candidates> {
-        let is_new = self.contains(peer) && self.takers.insert(peer);
-        is_new.then(|| self.told(peer))
+        self.contains(peer).then(|| {
+            self.takers.insert(peer);
+            self.told(peer)
+        })
     }
 
     /// Links members that have all come at once: each to the one before it in as many drawn orders as it has candidates. So as many fetch from each as

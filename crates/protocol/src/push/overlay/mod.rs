@@ -16,11 +16,11 @@ mod requests;
 mod seeding;
 mod upstreams;
 
-pub use mesh::{CANDIDATES_MAX, Candidates, Mesh};
-pub use requests::{ASKED_MAX, Misuse, Requests};
+pub use mesh::{Candidates, Mesh};
+pub use requests::{Misuse, Requests};
 pub use seeding::{Seeding, TAKERS_MAX};
 pub use upstreams::{
-    Candidate, Fault, Input as UpstreamsInput, Output as UpstreamsOutput, UpstreamId, Upstreams,
+    Candidate, Input as UpstreamsInput, Output as UpstreamsOutput, Refused, UpstreamId, Upstreams,
     UpstreamsConfig,
 };
 

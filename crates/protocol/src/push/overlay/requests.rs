@@ -5,9 +5,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::RangeSet;
+use polycast_wire::control::WANT_MAX;
 
-/// How many groups a connection may wait for at a time. A receiver asks for a quarter of that at most.
-pub const ASKED_MAX: usize = 64;
+/// How many groups a connection may wait for at a time: as many as one WANT may ask for. A receiver asks for a quarter of that at most.
+const ASKED_MAX: usize = WANT_MAX;
 /// How many ranges of groups one message tells at most.
 const TOLD_MAX: usize = 1_024;
 

@@ -12,6 +12,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX};
 use rate::RateMeter;
 
 /// Requests are out for what comes from an upstream in so long: longer than a round trip inside a data center with its queues, and short beside
@@ -42,8 +43,6 @@ const LACK_TIMES: u64 = 2;
 const OWN_PAUSE: Duration = Duration::from_millis(500);
 /// The highest group is noted so often.
 const NOTE_INTERVAL: Duration = Duration::from_millis(50);
-/// The ranges of one message to the source.
-const LACKING_RANGES_MAX: usize = 4_096;
 
 /// Settings.
 #[derive(Clone, Copy, Debug)]
@@ -73,27 +72,36 @@ pub struct Candidate {
     pub is_source: bool,
 }
 
-/// Why an upstream is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Fault {
-    /// It could not be reached.
-    #[error("it cannot be reached")]
-    Unreachable,
-    /// Its connection has ended.
-    #[error("its connection has ended")]
-    Ended,
-    /// Nothing comes from it any more.
-    #[error("it has stopped giving what it was asked for")]
-    Stalled,
-    /// Nothing has ever come from it.
-    #[error("it gives nothing of what it says it has")]
-    NeverGave,
-    /// A group has come that is not what the source says it is.
-    #[error("it gave wrong bytes")]
-    WrongBytes,
-    /// It has said or given what it was not asked for, or what there is not.
-    #[error("it breaks the rules of the exchange")]
-    Foreign,
+/// Why a receiver does not connect to a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The source cannot have seen a receiver come from there.
+    #[error("no receiver can have come to the source from there")]
+    Elsewhere,
+    /// It is this end.
+    #[error("that is this end itself")]
+    Oneself,
+}
+
+impl Candidate {
+    /// Whether a receiver that listens at `own` may connect to it, where its source is at `source`: a source has learned where receivers are as they came
+    /// to it, and none comes from a group address, or from a loopback address to a source that has another one.
+    ///
+    /// # Errors
+    /// It may not, and why.
+    pub fn check(&self, own: ([u8; 4], u16), source: [u8; 4]) -> Result<(), Refused> {
+        let [first, ..] = self.address;
+        let is_loopback = |address: [u8; 4]| address[0] == 127;
+        // 0.0.0.0/8 is this host, and 224.0.0.0 and above are groups and what is reserved.
+        let is_host = self.port != 0 && first != 0 && first < 224;
+        if !is_host || (is_loopback(self.address) && !is_loopback(source)) {
+            Err(Refused::Elsewhere)
+        } else if (self.address, self.port) == own {
+            Err(Refused::Oneself)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// What happens.
@@ -175,21 +183,6 @@ pub struct Upstreams {
     outputs: VecDeque<Output>,
 }
 
-impl Fault {
-    /// Whether the upstream is of no use to this end for good.
-    #[must_use]
-    pub fn is_for_good(self) -> bool {
-        matches!(self, Fault::WrongBytes | Fault::Foreign)
-    }
-
-    /// Whether the source is to give the upstream no more groups that none else has, if others say the same. One that is far slower than the others may
-    /// seem to give nothing, too.
-    #[must_use]
-    pub fn is_a_complaint(self) -> bool {
-        self.is_for_good() || self == Fault::NeverGave
-    }
-}
-
 impl Upstreams {
     /// A receiver that has nothing, and knows no candidate.
     #[must_use]
@@ -266,6 +259,12 @@ impl Upstreams {
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let is_over = self.verified.count == self.config.groups || self.upstreams.is_empty();
         (!is_over).then(|| now + NOTE_INTERVAL)
+    }
+
+    /// Whether there is a connection to it, or is to be one.
+    #[must_use]
+    pub fn is_open(&self, id: UpstreamId) -> bool {
+        self.upstreams.get(&id).is_some_and(|upstream| upstream.state != State::Closed)
     }
 
     /// How many bytes have come from each candidate, for the report.
@@ -441,7 +440,7 @@ impl Upstreams {
         let lacking = self.lacking(now, before, after);
         if !lacking.is_empty() {
             self.lacked_at = Some(now);
-            self.outputs.push_back(Output::Lacks(lacking.iter().take(LACKING_RANGES_MAX).collect()));
+            self.outputs.push_back(Output::Lacks(lacking.iter().take(OVERLAY_RANGES_MAX).collect()));
         }
     }
 

@@ -21,6 +21,7 @@ impl Sender {
             "all packets were in a batch"
         );
         assert!(self.reported_packets <= self.packets, "a report was asked for before it was sent");
+        self.check_mesh();
         for (id, peer) in &self.peers {
             self.check_peer(*id, peer);
         }
@@ -31,7 +32,7 @@ impl Sender {
 
     fn check_peer(&self, id: PeerId, peer: &Peer) {
         let chained = peer.service == Service::Chained;
-        assert!(!chained || self.chain.contains(id), "{id:?} is chained, and no link leads to it");
+        assert!(!chained || self.is_chained(id), "{id:?} is chained, and no link leads to it");
         assert!(
             !self.chain.contains(id) || !peer.is_on_channel(),
             "{id:?} is in the chain and on the channel"

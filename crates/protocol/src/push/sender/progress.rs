@@ -2,7 +2,7 @@
 //!
 //! Only the time counts in which a receiver could have verified something. On the data channel that is when its lap is over, or
 //! when fragments of two hash groups that it lacked have been sent since it last verified any; never while the path is being set
-//! up, or the stream waits for another path. In the chain it is when the one that it fetches from has more than it has, and always
+//! up, or the stream waits for another path. In the mesh it is always. In the chain it is when the one that it fetches from has more than it has, and always
 //! once it has been moved there twice in vain. A sender that was held up itself counts a moment, not the time that it missed.
 
 use super::{PeerId, Sender, Service};
@@ -54,6 +54,8 @@ impl Sender {
                 let offered = peer.idle_from.is_some_and(|from| self.packets - from >= enough);
                 (is_over || offered) && !self.paused && !self.path_waits
             }
+            // The source gives what none else has.
+            Service::Chained if self.mesh.is_some() => true,
             Service::Chained => {
                 let says_all = peer.verified_bytes >= self.config.geometry.object_len;
                 says_all || self.ahead_of(id) > peer.verified_bytes || peer.moves >= MOVES_ENOUGH

@@ -3,6 +3,7 @@
 use super::super::attempt::{AttemptInterval, FullRate};
 use super::super::chain::Link;
 use super::super::geometry::Geometry;
+use super::super::overlay::Candidates;
 use crate::session::{PROGRESS_WITHIN, Why};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -53,6 +54,16 @@ impl SlowPolicy {
     }
 }
 
+/// How receivers that the data channel does not reach get the object over TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    /// In a chain whose order the source decides.
+    #[default]
+    Chain,
+    /// From candidates among which each chooses.
+    Mesh,
+}
+
 /// Settings of a sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
@@ -88,6 +99,8 @@ pub struct SenderConfig {
     pub sealed: bool,
     /// The fragment that the stream begins with; after the last one comes the first.
     pub first: u64,
+    /// How receivers that the data channel does not reach get the object.
+    pub relay: Relay,
 }
 
 impl SenderConfig {
@@ -112,6 +125,7 @@ impl SenderConfig {
             patch_delay: Duration::from_millis(10),
             sealed: false,
             first: 0,
+            relay: Relay::default(),
         }
     }
 }
@@ -171,6 +185,15 @@ pub enum Input<'a> {
     Unawaited {
         /// Which.
         peer: PeerId,
+    },
+    /// A candidate was of no use to a receiver of the mesh.
+    Useless {
+        /// The receiver that says so.
+        peer: PeerId,
+        /// Of whom.
+        candidate: PeerId,
+        /// Whether it is not to get it again.
+        for_good: bool,
     },
     /// These receivers share a rack: the first may speak for the others, as soon as it names them.
     Rack {
@@ -236,6 +259,8 @@ pub enum Output {
     },
     /// Tell `peer` to fetch from `upstream`, or from the source where that is `None`.
     Chain(Link),
+    /// Tell a receiver of its candidates in the mesh.
+    Candidates(Candidates),
     /// A receiver is done (`None`) or given up, and why.
     Settled {
         /// Which.

@@ -195,9 +195,9 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Start => "push sender: Start",
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
-    // The swarm's receivers get on between their connections, and are waited for. `tests/push/hostile.rs` of the protocol draws the other
-    // one.
-    SenderInput::Forget { .. } | SenderInput::Unawaited { .. } => "push sender: Forget",
+    // The swarm's receivers get on between their connections, and are waited for; those that fetch from candidates have a world of
+    // their own (`overlay`). `tests/push/hostile.rs` of the protocol draws the others.
+    SenderInput::Forget { .. } | SenderInput::Unawaited { .. } | SenderInput::Useless { .. } => "push sender: Forget",
     SenderInput::Rack { .. } => "push sender: Rack",
     SenderInput::Close => "push sender: Close",
     SenderInput::Open => "push sender: Open",

@@ -128,6 +128,7 @@ impl Cluster {
             GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
             GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
+            GuestOutput::Candidates { .. } => unreachable!("its source has no mesh"),
             GuestOutput::Fetch { address, port, .. } => {
                 self.fetch_from(net, transfer, receiver, (address, port));
             }

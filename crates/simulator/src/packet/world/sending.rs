@@ -372,6 +372,7 @@ impl Cluster {
                 let upstream = link.upstream.map(|upstream| StreamId(upstream.0));
                 self.link(net, transfer, StreamId(link.peer.0), upstream);
             }
+            SenderOutput::Candidates(told) => unreachable!("there is no mesh, and {told:?}"),
             SenderOutput::Settled { peer, failure } => self.settled(net.now(), transfer, peer, failure),
             SenderOutput::AllowanceUsed { .. } => {
                 if self.plant != Some(Plant::IgnoreAllowance) {

@@ -233,3 +233,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
+    let (own, source) = (([10, 0, 0, 9], 7), [10, 0, 0, 1]);
+    let check = |address: [u8; 4], port, source| {
+        Candidate { address, port, name: None, is_source: false }.check(own, source)
+    };
+    assert_eq!(check([10, 0, 0, 2], 7, source), Ok(()));
+    assert_eq!(check([10, 0, 0, 9], 8, source), Ok(()), "another receiver of the same host");
+    assert_eq!(check([10, 0, 0, 9], 7, source), Err(Refused::Oneself));
+    for address in [[127, 0, 0, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [0; 4], [0, 1, 2, 3]] {
+        assert_eq!(check(address, 7, source), Err(Refused::Elsewhere), "{address:?}");
+    }
+    assert_eq!(check([10, 0, 0, 2], 0, source), Err(Refused::Elsewhere));
+    assert_eq!(check([127, 0, 0, 1], 7, [127, 0, 0, 1]), Ok(()), "all are on one host");
+}

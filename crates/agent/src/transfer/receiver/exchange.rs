@@ -1,0 +1,282 @@
+//! Fetching from candidates (`protocol::push::overlay`): the connections around the machine that chooses.
+
+use super::super::bell::Bell;
+use super::super::control::fresh_number;
+use super::super::error::TransferError;
+use super::{FETCH_WITHIN, Input as ReceiverInput, Run, ticket_for};
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_protocol::push::overlay::{
+    Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
+};
+use polycast_types::{RangeSet, Time};
+use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+
+/// A connection that was to be made.
+type Opened = (UpstreamId, Result<FrameStream, FrameError>);
+
+/// The candidates of a receiver.
+pub(super) struct Exchange {
+    machine: Upstreams,
+    streams: BTreeMap<UpstreamId, FrameStream>,
+    /// What the source is shown.
+    entry: u64,
+    opening: mpsc::Sender<Opened>,
+    opened: mpsc::Receiver<Opened>,
+    /// Rings when a connection is there.
+    bell: Bell,
+    tick_at: Option<Time>,
+}
+
+impl Exchange {
+    fn new(config: UpstreamsConfig) -> std::io::Result<Self> {
+        let (opening, opened) = mpsc::channel();
+        Ok(Exchange {
+            machine: Upstreams::new(config),
+            streams: BTreeMap::new(),
+            entry: 0,
+            opening,
+            opened,
+            bell: Bell::new()?,
+            tick_at: None,
+        })
+    }
+
+    /// When [`Run::turn_exchange`] is to be called, if nothing comes before.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.tick_at
+    }
+
+    /// What to wait on: the bell and every connection; these say nothing where there is no room for what they bring.
+    pub(super) fn descriptors<'a>(&'a self, has_room: bool, fds: &mut Vec<PollFd<'a>>) {
+        fds.push(self.bell.descriptor());
+        for stream in self.streams.values() {
+            let reading = if has_room { PollFlags::IN } else { PollFlags::empty() };
+            let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(stream.as_fd(), reading | writing));
+        }
+    }
+
+    /// Those of the connections that have something, by the descriptors that [`Exchange::descriptors`] gave.
+    pub(super) fn ready(&self, fds: &[PollFd<'_>]) -> Vec<UpstreamId> {
+        let has = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        if has(0) {
+            self.bell.clear();
+        }
+        self.streams.keys().enumerate().filter(|(at, _)| has(at + 1)).map(|(_, id)| *id).collect()
+    }
+}
+
+impl Run {
+    /// The source names candidates.
+    pub(super) fn take_candidates(&mut self, entry: Option<u64>, ends: Vec<([u8; 4], u16, Option<String>)>) {
+        let (now, groups) = (self.clock.now(), self.offer.geometry.groups());
+        if self.exchange.is_none() {
+            self.machine.handle(now, ReceiverInput::Chained);
+            let config =
+                UpstreamsConfig { groups, group_len: self.offer.geometry.group_len, seed: fresh_number() };
+            match Exchange::new(config) {
+                Ok(exchange) => self.exchange = Some(exchange),
+                Err(error) => return tracing::warn!(%error, "cannot fetch from others"),
+            }
+            tracing::info!(candidates = ends.len(), "fetching over TCP from those that the source has named");
+            (0..groups).filter(|group| self.machine.is_verified(*group)).for_each(|group| {
+                let exchange = self.exchange.as_mut().expect("just made");
+                exchange.machine.handle(now, Input::Verified(group));
+            });
+        }
+        let Some(source) = self.link.source_end() else { return };
+        let own = (self.spec.interface.octets(), self.strangers.port());
+        let mut candidates = Vec::new();
+        for (address, port, name) in ends {
+            let candidate = Candidate { address, port, name, is_source: false };
+            match candidate.check(own, source.ip().octets()) {
+                Ok(()) => candidates.push(candidate),
+                Err(why) => {
+                    let end = SocketAddr::from((address, port));
+                    tracing::warn!(%end, %why, "the source names a candidate that cannot be one");
+                }
+            }
+        }
+        let source =
+            Candidate { address: source.ip().octets(), port: source.port(), name: None, is_source: true };
+        candidates.extend(entry.map(|_| source));
+        let Some(exchange) = &mut self.exchange else { return };
+        exchange.entry = entry.unwrap_or(0);
+        exchange.machine.handle(now, Input::Candidates(&candidates));
+    }
+
+    /// A group is verified, wherever it came from.
+    pub(super) fn note_verified(&mut self, group: u64) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.machine.handle(self.clock.now(), Input::Verified(group));
+        }
+    }
+
+    /// A group that came from a candidate is not what it should be.
+    pub(super) fn note_wrong(&mut self, id: UpstreamId, group: u64) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.machine.handle(self.clock.now(), Input::Wrong(id, group));
+        }
+    }
+
+    /// Reads what has come from candidates, and does what the machine orders.
+    pub(super) fn turn_exchange(&mut self, ready: &[UpstreamId]) -> Result<(), TransferError> {
+        if self.exchange.is_none() {
+            return Ok(());
+        }
+        self.take_opened();
+        for id in ready {
+            self.read_candidate(*id)?;
+        }
+        let now = self.clock.now();
+        if let Some(exchange) = self.exchange.as_mut().filter(|e| e.tick_at.is_none_or(|at| now >= at)) {
+            exchange.machine.handle(now, Input::Tick);
+            exchange.tick_at = exchange.machine.deadline(now);
+        }
+        self.obey_exchange();
+        Ok(())
+    }
+
+    /// Takes in connections that have been made, or could not be.
+    fn take_opened(&mut self) {
+        let now = self.clock.now();
+        let Some(exchange) = &mut self.exchange else { return };
+        while let Ok((id, opened)) = exchange.opened.try_recv() {
+            match opened {
+                // It may have been given up meanwhile.
+                Ok(stream) if exchange.machine.is_open(id) => {
+                    exchange.streams.insert(id, stream);
+                    exchange.machine.handle(now, Input::Opened(id));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a candidate cannot be reached");
+                    exchange.machine.handle(now, Input::Closed(id, Fault::Unreachable));
+                }
+            }
+        }
+    }
+
+    /// Reads what a candidate has said and given.
+    fn read_candidate(&mut self, id: UpstreamId) -> Result<(), TransferError> {
+        let Some(mut stream) = self.exchange.as_mut().and_then(|exchange| exchange.streams.remove(&id))
+        else {
+            return Ok(());
+        };
+        let before = stream.received();
+        let filled = stream.flush().and_then(|()| stream.fill());
+        let now = self.clock.now();
+        let hear = |run: &mut Self, input: Input<'_>| {
+            if let Some(exchange) = &mut run.exchange {
+                exchange.machine.handle(now, input);
+            }
+        };
+        hear(self, Input::Heard(id, stream.received() - before));
+        let fault = loop {
+            match stream.next_frame() {
+                Ok(Some(Control::Group { index, payload })) => {
+                    hear(self, Input::Came(id, index));
+                    let payload = payload.to_vec();
+                    if !self.is_candidate(id) || !self.take_group(id, index, &payload)? {
+                        break None;
+                    }
+                }
+                Ok(Some(Control::Overlay(Overlay::Holds(ranges)))) => hear(self, Input::Has(id, &ranges)),
+                Ok(Some(Control::Refuse(why))) => {
+                    tracing::debug!(%why, "a candidate turns this end away");
+                    break Some(Fault::Unreachable);
+                }
+                Ok(Some(_)) => break Some(Fault::Foreign),
+                Ok(None) => break filled.err().map(|_| Fault::Ended),
+                Err(_) => break Some(Fault::Foreign),
+            }
+        };
+        if let Some(fault) = fault {
+            hear(self, Input::Closed(id, fault));
+        }
+        if let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.machine.is_open(id)) {
+            exchange.streams.insert(id, stream);
+        }
+        Ok(())
+    }
+
+    fn is_candidate(&self, id: UpstreamId) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.machine.is_open(id))
+    }
+
+    /// A group that came from a candidate; false where nothing more is to be taken from it.
+    fn take_group(&mut self, id: UpstreamId, group: u64, payload: &[u8]) -> Result<bool, TransferError> {
+        match &self.assembler {
+            // It came from another one as well.
+            Some(assembler) if !assembler.lacks(group) => Ok(true),
+            Some(_) => self.accept(group, payload, Some(id)),
+            None => Ok(false),
+        }
+    }
+
+    /// Does what the machine orders.
+    fn obey_exchange(&mut self) {
+        let now = self.clock.now();
+        while let Some(output) = self.exchange.as_mut().and_then(|exchange| exchange.machine.poll()) {
+            match output {
+                Output::Open(id, candidate) => self.open(id, candidate),
+                Output::Ask(id, groups) => {
+                    let Some(exchange) = &mut self.exchange else { return };
+                    let stream = exchange.streams.get_mut(&id);
+                    let sent = stream.map(|stream| stream.send(&Control::Overlay(Overlay::Want(groups))));
+                    if !matches!(sent, Some(Ok(()))) {
+                        exchange.machine.handle(now, Input::Closed(id, Fault::Ended));
+                    }
+                }
+                Output::Close(id) => {
+                    let Some(exchange) = &mut self.exchange else { return };
+                    exchange.streams.remove(&id);
+                }
+                Output::Lost(candidate, why) => {
+                    let Candidate { address, port, .. } = candidate;
+                    tracing::info!(candidate = %SocketAddr::from((address, port)), %why, "fetching from another one");
+                    self.link.say(&Control::Overlay(Overlay::Fault { address, port, why }));
+                }
+                Output::Lacks(ranges) => self.link.say(&Control::Overlay(Overlay::Lacks(ranges))),
+            }
+        }
+    }
+
+    /// Opens a connection to a candidate: in a thread, since one that does not answer takes a while.
+    fn open(&mut self, id: UpstreamId, candidate: Candidate) {
+        let Some(exchange) = &self.exchange else { return };
+        let groups = self.offer.geometry.groups();
+        let verified =
+            (0..groups).filter(|group| self.machine.is_verified(*group)).map(|group| group..group + 1);
+        let have: Vec<_> = verified.collect::<RangeSet>().iter().take(ENTER_RANGES_MAX).collect();
+        let entry = if candidate.is_source { exchange.entry } else { 0 };
+        let address = SocketAddr::from((candidate.address, candidate.port));
+        let (expected, security) = (self.spec.named(candidate.name), self.security.clone());
+        let (secret, handle, cancel) = (self.secret.clone(), self.handle, Arc::clone(&self.spec.cancel));
+        let (within, opening, bell) =
+            (self.link.patience(FETCH_WITHIN), exchange.opening.clone(), exchange.bell.clone());
+        let work = move || {
+            let ends = || cancel.load(Ordering::Relaxed);
+            let connected =
+                FrameStream::connect_unless(address, within, (security.as_ref(), &expected), &ends);
+            let opened = connected.and_then(|mut stream| {
+                let ticket = ticket_for(&mut stream, secret.as_ref(), within)?;
+                stream.send(&Control::Overlay(Overlay::Enter { handle, ticket, entry, have }))?;
+                Ok(stream)
+            });
+            // Nothing waits for it where the transfer has ended.
+            let _ = opening.send((id, opened));
+            bell.ring();
+        };
+        let begun = std::thread::Builder::new().name("polycast-open".into()).spawn(work);
+        if let (Err(_), Some(exchange)) = (begun, &mut self.exchange) {
+            exchange.machine.handle(self.clock.now(), Input::Closed(id, Fault::Unreachable));
+        }
+    }
+}

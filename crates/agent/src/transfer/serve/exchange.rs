@@ -1,0 +1,215 @@
+//! Members of a mesh, at the end that serves them (`protocol::push::overlay`): a source gives each of its groups away, a receiver gives what it is
+//! asked for.
+
+use super::super::bell::Bell;
+use super::super::clock::{Clock, wait};
+use super::super::control::fresh_number;
+use super::{LOOK_INTERVAL, Served};
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_protocol::push::PeerId;
+use polycast_protocol::push::overlay::{Requests, Seeding};
+use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::WireError;
+use polycast_wire::control::{Control, Overlay};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A source looks so often whether it may give a group again.
+const GIVE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// What a source gives away.
+pub(super) struct Giving {
+    clock: Clock,
+    seeding: Mutex<Seeding>,
+    takers: Mutex<Takers>,
+}
+
+/// Who may take.
+#[derive(Default)]
+struct Takers {
+    /// What each shows.
+    entries: BTreeMap<u64, PeerId>,
+    /// Which of its connections counts: the last one.
+    connections: BTreeMap<PeerId, u64>,
+}
+
+impl Giving {
+    pub(super) fn new(groups: u64) -> Self {
+        Giving { clock: Clock::start(), seeding: Mutex::new(Seeding::new(groups)), takers: Mutex::default() }
+    }
+
+    pub(super) fn seeding(&self) -> MutexGuard<'_, Seeding> {
+        // The machine asserts what it needs between two inputs.
+        self.seeding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takers(&self) -> MutexGuard<'_, Takers> {
+        self.takers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which of its connections this is.
+    fn number(&self, peer: PeerId) -> u64 {
+        let mut takers = self.takers();
+        let number = takers.connections.entry(peer).or_default();
+        *number += 1;
+        *number
+    }
+
+    fn is_last(&self, peer: PeerId, number: u64) -> bool {
+        self.takers().connections.get(&peer) == Some(&number)
+    }
+}
+
+impl Served {
+    /// What a receiver shows that takes what this source gives.
+    pub(crate) fn entry_of(&self, peer: PeerId) -> u64 {
+        let Some(giving) = &self.giving else { return 0 };
+        let mut takers = giving.takers();
+        if let Some((entry, _)) = takers.entries.iter().find(|(_, known)| **known == peer) {
+            return *entry;
+        }
+        let entry = fresh_number().max(1);
+        takers.entries.insert(entry, peer);
+        entry
+    }
+
+    /// A receiver lacks groups that none of its candidates has.
+    pub(crate) fn lack(&self, peer: PeerId, ranges: &[Range<u64>]) {
+        let Some(giving) = &self.giving else { return };
+        giving.seeding().lack(giving.clock.now(), peer, ranges);
+        self.changed.notify_all();
+    }
+
+    /// A receiver has got wrong bytes, or nothing, from another one.
+    pub(crate) fn complain(&self, by: PeerId, about: PeerId) {
+        if let Some(giving) = &self.giving {
+            giving.seeding().complain(by, about);
+        }
+    }
+
+    /// A receiver comes no more.
+    pub(crate) fn forget_taker(&self, peer: PeerId) {
+        let Some(giving) = &self.giving else { return };
+        giving.seeding().forget(peer);
+        let mut takers = giving.takers();
+        takers.entries.retain(|_, known| *known != peer);
+        takers.connections.remove(&peer);
+    }
+
+    /// There is something new for those who serve members.
+    pub(super) fn ring(&self) {
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Bell::ring);
+    }
+
+    /// Serves a member of the mesh.
+    pub(super) fn exchange_with(self: &Arc<Self>, mut stream: FrameStream, entry: u64, have: RangeSet) {
+        stream.trust();
+        stream.keep_queue_short();
+        let Some(giving) = &self.giving else {
+            return self.in_thread(stream, |served, stream| served.serve_requests(stream));
+        };
+        let Some(peer) = giving.takers().entries.get(&entry).copied() else {
+            return refuse(stream, "this source has not told it to take what it gives");
+        };
+        if !giving.seeding().come(peer, have) {
+            return refuse(stream, "as many take what this source gives as there may be");
+        }
+        let number = giving.number(peer);
+        self.in_thread(stream, move |served, stream| {
+            let given = served.give(stream, peer, number);
+            if let Some(giving) = served.giving.as_ref().filter(|giving| giving.is_last(peer, number)) {
+                giving.seeding().leave(peer);
+            }
+            given
+        });
+    }
+
+    /// Gives groups to a member, as the machine chooses them.
+    fn give(&self, stream: &mut FrameStream, peer: PeerId, number: u64) -> Result<(), FrameError> {
+        let giving = self.giving.as_ref().expect("looked up by the caller");
+        let (mut payload, mut due) = (Vec::new(), Time::ZERO);
+        while !self.stop.load(Ordering::Relaxed) && giving.is_last(peer, number) {
+            let next = giving.seeding().take(giving.clock.now(), peer);
+            match next {
+                Some(group) => self.send_group(stream, group, &mut payload, &mut due)?,
+                None => {
+                    // It says nothing here, and closes when it needs nothing more.
+                    if stream.fill()? {
+                        return Err(FrameError::Wire(WireError::Malformed));
+                    }
+                    drop(self.changed.wait_timeout(self.lock(), GIVE_INTERVAL));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a member what it asks for, and says what is here.
+    fn serve_requests(&self, stream: &mut FrameStream) -> Result<(), FrameError> {
+        let bell = Bell::new()?;
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(bell.clone());
+        let served = self.serve_until_it_leaves(stream, &bell);
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !other.is(&bell));
+        served
+    }
+
+    fn serve_until_it_leaves(&self, stream: &mut FrameStream, bell: &Bell) -> Result<(), FrameError> {
+        let mut requests = Requests::new(self.geometry.groups());
+        let (clock, mut payload, mut due) = (Clock::start(), Vec::new(), Time::ZERO);
+        while !self.stop.load(Ordering::Relaxed) {
+            let news = requests.news(&self.lock().order);
+            let is_news = !news.is_empty();
+            if is_news {
+                stream.queue(&Control::Overlay(Overlay::Holds(news)));
+            }
+            stream.fill()?;
+            if let Some(why) = self.hear(stream, &mut requests)? {
+                tracing::debug!(%why, "a member of the mesh is turned away");
+                stream.send(&Control::Refuse(&why))?;
+                stream.finish();
+                return Ok(());
+            }
+            if let Some(group) = requests.take() {
+                self.send_group(stream, group, &mut payload, &mut due)?;
+                continue;
+            }
+            stream.flush()?;
+            if is_news {
+                continue;
+            }
+            let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+            let mut fds =
+                [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing), bell.descriptor()];
+            wait(&mut fds, clock.now(), None, Duration::from(LOOK_INTERVAL))?;
+            bell.clear();
+        }
+        Ok(())
+    }
+
+    /// Takes in what a member asks for; gives why it is turned away, if it is.
+    fn hear(&self, stream: &mut FrameStream, requests: &mut Requests) -> Result<Option<String>, FrameError> {
+        loop {
+            match stream.next_frame()? {
+                None => return Ok(None),
+                Some(Control::Overlay(Overlay::Want(groups))) => {
+                    let verified = self.lock();
+                    let is_here = |group: u64| verified.is.get(group as usize) == Some(&true);
+                    if let Err(misuse) = requests.ask(&groups, is_here) {
+                        return Ok(Some(misuse.to_string()));
+                    }
+                }
+                Some(_) => return Err(FrameError::Wire(WireError::Malformed)),
+            }
+        }
+    }
+}
+
+/// One that does not hear this notices that the connection ends.
+fn refuse(mut stream: FrameStream, why: &str) {
+    let _ = stream.send(&Control::Refuse(why));
+    stream.finish();
+}
