@@ -1,6 +1,11 @@
 //! Control frames over TCP, sealed or plain, without blocking.
 
+mod block;
+
+pub use block::Block;
+
 use crate::tls::{Binding, Expected, PeerNames, Pipe, SealError, Security};
+use block::Sending;
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -53,6 +58,8 @@ pub struct FrameStream {
     read_len: usize,
     outgoing: Vec<u8>,
     written: usize,
+    /// What follows `outgoing`, from where it is.
+    sending: Option<Sending>,
 }
 
 /// What one read asks for at least,
@@ -89,6 +96,7 @@ impl FrameStream {
             read_len: READ_LEN,
             outgoing: Vec::new(),
             written: 0,
+            sending: None,
         }
     }
 
@@ -247,14 +255,19 @@ impl FrameStream {
     }
 
     /// Queues a frame; [`FrameStream::flush`] and [`FrameStream::flush_some`] send it.
+    ///
+    /// # Panics
+    /// A group is still being sent from where it is.
     pub fn queue(&mut self, control: &Control<'_>) {
+        assert!(self.sending.is_none(), "a frame is queued when the group before it is sent");
         control.emit(&mut self.outgoing);
     }
 
     /// Bytes that wait to be sent.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.outgoing.len() - self.written + usize::from(self.pipe.has_pending())
+        let block = self.sending.as_ref().map_or(0, |sending| sending.left().len());
+        self.outgoing.len() - self.written + block + usize::from(self.pipe.has_pending())
     }
 
     /// Sends what the connection takes now.
@@ -270,24 +283,43 @@ impl FrameStream {
     /// # Errors
     /// The connection is broken.
     pub fn flush_some(&mut self, most: usize) -> Result<usize, FrameError> {
-        let begin = self.written;
-        let end = self.outgoing.len().min(begin.saturating_add(most));
-        while self.written < end {
-            match self.pipe.write(&self.outgoing[self.written..end]) {
+        let (mut sent, mut most) = (0, most);
+        loop {
+            let head = &self.outgoing[self.written..];
+            let left = match &self.sending {
+                Some(sending) if head.is_empty() => sending.left(),
+                _ => head,
+            };
+            let left = &left[..left.len().min(most)];
+            if left.is_empty() {
+                break;
+            }
+            match self.pipe.write(left) {
                 Ok(0) => return Err(FrameError::Closed),
-                Ok(n) => self.written += n,
-                Err(error) if error.is_wait() => return Ok(self.written - begin),
+                Ok(n) => {
+                    (sent, most) = (sent + n, most - n);
+                    self.note_written(n);
+                }
+                Err(error) if error.is_wait() => return Ok(sent),
                 Err(error) if error.is_interrupted() => {}
                 Err(error) => return Err(error),
             }
         }
         self.pipe.flush()?;
-        let sent = self.written - begin;
+        Ok(sent)
+    }
+
+    fn note_written(&mut self, bytes: usize) {
+        if self.written < self.outgoing.len() {
+            self.written += bytes;
+        } else if let Some(sending) = &mut self.sending {
+            sending.sent += bytes;
+        }
         if self.written == self.outgoing.len() {
             self.outgoing.clear();
             self.written = 0;
+            self.sending.take_if(|sending| sending.left().is_empty());
         }
-        Ok(sent)
     }
 
     /// Reads what has come; gives whether anything has.
@@ -306,8 +338,12 @@ impl FrameStream {
         if self.incoming.len() < want {
             self.incoming.resize(want, 0);
         }
+        // A long frame comes to lie in a buffer of its own, so that it can go on in it.
+        let until =
+            if promised > self.filled + self.read_len { promised } else { self.filled + self.read_len };
+        let until = until.min(self.incoming.len());
         loop {
-            match self.pipe.read(&mut self.incoming[self.filled..]) {
+            match self.pipe.read(&mut self.incoming[self.filled..until]) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => {
                     self.filled += n;

@@ -19,7 +19,7 @@ use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use exchange::Exchange;
 use intake::Intake;
-use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::port_in_use::PortInUse;
@@ -197,7 +197,7 @@ struct Run {
     /// The candidates among which it chooses.
     exchange: Option<Exchange>,
     /// Groups that came over TCP before their hash, and from which candidate.
-    unhashed: BTreeMap<u64, (Option<UpstreamId>, Vec<u8>)>,
+    unhashed: BTreeMap<u64, (Option<UpstreamId>, Block)>,
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
@@ -754,8 +754,8 @@ impl Run {
         }
         let known = self.assembler.as_ref().map_or(0, |a| a.hashes().len() as u64);
         while let Some(entry) = self.unhashed.first_entry().filter(|e| *e.key() < known) {
-            let (group, (from, payload)) = entry.remove_entry();
-            self.accept(group, &payload, from)?;
+            let (group, (from, block)) = entry.remove_entry();
+            self.accept(group, block, from)?;
         }
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! Serving hash groups over TCP, from the source or from a receiver's part file: to the next in a chain, or to those who have this end as a candidate.
 
 mod exchange;
+mod recent;
 
 use super::bell::Bell;
 use super::clock::Clock;
 use super::pacing::Pacing;
 use super::strangers::Strangers;
 use exchange::Giving;
-use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::Secret;
 use polycast_net::store::Held;
@@ -17,6 +18,7 @@ use polycast_protocol::session::{Admission, Ticket, Tickets};
 use polycast_types::{Handle, RangeSet, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, MEMBERS_MAX, Overlay};
+use recent::Recent;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,6 +63,8 @@ pub(crate) struct Served {
     newcomers: Mutex<Vec<(u32, FrameStream)>>,
     /// What a source gives away to the members of a mesh.
     giving: Option<Giving>,
+    /// Groups that have just come.
+    recent: Mutex<Recent>,
     /// What wakes those who serve members that choose, when there is something new.
     bells: Mutex<Vec<Bell>>,
 }
@@ -118,6 +122,7 @@ impl Served {
         let gives = matches!(supply, Supply::Object(_)) && relay == Relay::Mesh;
         Arc::new(Served {
             giving: gives.then(|| Giving::new(geometry.groups())),
+            recent: Mutex::default(),
             bells: Mutex::default(),
             supply,
             secret,
@@ -280,9 +285,9 @@ impl Served {
     }
 
     fn serve(&self, stream: &mut FrameStream, has: Vec<bool>) -> Result<(), FrameError> {
-        let (mut payload, mut reader, mut due) = (Vec::new(), Reader::new(has), Time::ZERO);
+        let (mut reader, mut due) = (Reader::new(has), Time::ZERO);
         while let Some(group) = self.next(&mut reader) {
-            self.send_group(stream, group, &mut payload, &mut due)?;
+            self.send_group(stream, group, &mut due)?;
         }
         // The peer closes when it needs nothing more. It says nothing here.
         let clock = Clock::start();
@@ -297,19 +302,39 @@ impl Served {
         Ok(())
     }
 
-    fn send_group(
-        &self,
-        stream: &mut FrameStream,
-        group: u64,
-        payload: &mut Vec<u8>,
-        due: &mut Time,
-    ) -> Result<(), FrameError> {
-        let bytes = self.geometry.group_bytes(group);
-        payload.resize((bytes.end - bytes.start) as usize, 0);
-        self.read(payload, bytes.start)?;
-        stream.queue(&Control::Group { index: group, payload });
-        self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
-        self.drain(stream, due)
+    /// Sends a group from where it is, and waits until it is sent.
+    fn send_group(&self, stream: &mut FrameStream, group: u64, due: &mut Time) -> Result<(), FrameError> {
+        let kept = self.recent().find(group);
+        let block = match kept {
+            Some(block) => block,
+            None => {
+                let bytes = self.geometry.group_bytes(group);
+                let mut buffer = self.spare();
+                buffer.resize((bytes.end - bytes.start) as usize, 0);
+                self.read(&mut buffer, bytes.start)?;
+                Arc::new(Block::of(buffer))
+            }
+        };
+        self.sent_bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
+        stream.queue_block(group, Arc::clone(&block));
+        self.drain(stream, due)?;
+        self.recent().give_back(block);
+        Ok(())
+    }
+
+    /// A group that has just come is sent on from where it is, while it is among the last ones.
+    pub(crate) fn keep(&self, group: u64, block: Block) {
+        self.recent().keep(group, block);
+    }
+
+    /// A buffer for a group.
+    pub(crate) fn spare(&self) -> Vec<u8> {
+        self.recent().spare.pop().unwrap_or_default()
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        // Nothing here panics between two changes that belong together.
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self, payload: &mut [u8], offset: u64) -> io::Result<()> {

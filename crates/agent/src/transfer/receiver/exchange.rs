@@ -4,7 +4,7 @@ use super::super::bell::Bell;
 use super::super::control::fresh_number;
 use super::super::error::TransferError;
 use super::{FETCH_WITHIN, Input as ReceiverInput, Run, ticket_for};
-use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
 };
@@ -13,6 +13,7 @@ use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -31,6 +32,33 @@ pub(super) struct Exchange {
     /// Rings when a connection is there.
     bell: Bell,
     tick_at: Option<Time>,
+}
+
+/// What a candidate says next.
+enum Said {
+    Group(u64, Block),
+    Holds(Vec<Range<u64>>),
+    Wrong(Fault),
+    Nothing,
+}
+
+/// Takes the next frame of a candidate. Groups that come one by one are not copied.
+fn next_of(stream: &mut FrameStream, spare: impl FnOnce() -> Vec<u8>) -> Said {
+    match stream.next_block(spare) {
+        Ok(Some((group, block))) => return Said::Group(group, block),
+        Ok(None) => {}
+        Err(_) => return Said::Wrong(Fault::Foreign),
+    }
+    match stream.next_frame() {
+        Ok(Some(Control::Group { index, payload })) => Said::Group(index, Block::of(payload.to_vec())),
+        Ok(Some(Control::Overlay(Overlay::Holds(ranges)))) => Said::Holds(ranges),
+        Ok(Some(Control::Refuse(why))) => {
+            tracing::debug!(%why, "a candidate turns this end away");
+            Said::Wrong(Fault::Unreachable)
+        }
+        Ok(Some(_)) | Err(_) => Said::Wrong(Fault::Foreign),
+        Ok(None) => Said::Nothing,
+    }
 }
 
 impl Exchange {
@@ -179,22 +207,16 @@ impl Run {
         };
         hear(self, Input::Heard(id, stream.received() - before));
         let fault = loop {
-            match stream.next_frame() {
-                Ok(Some(Control::Group { index, payload })) => {
-                    hear(self, Input::Came(id, index));
-                    let payload = payload.to_vec();
-                    if !self.is_candidate(id) || !self.take_group(id, index, &payload)? {
+            match next_of(&mut stream, || self.served.spare()) {
+                Said::Group(group, block) => {
+                    hear(self, Input::Came(id, group));
+                    if !self.is_candidate(id) || !self.take_group(id, group, block)? {
                         break None;
                     }
                 }
-                Ok(Some(Control::Overlay(Overlay::Holds(ranges)))) => hear(self, Input::Has(id, &ranges)),
-                Ok(Some(Control::Refuse(why))) => {
-                    tracing::debug!(%why, "a candidate turns this end away");
-                    break Some(Fault::Unreachable);
-                }
-                Ok(Some(_)) => break Some(Fault::Foreign),
-                Ok(None) => break filled.err().map(|_| Fault::Ended),
-                Err(_) => break Some(Fault::Foreign),
+                Said::Holds(ranges) => hear(self, Input::Has(id, &ranges)),
+                Said::Wrong(fault) => break Some(fault),
+                Said::Nothing => break filled.err().map(|_| Fault::Ended),
             }
         };
         if let Some(fault) = fault {
@@ -211,11 +233,11 @@ impl Run {
     }
 
     /// A group that came from a candidate; false where nothing more is to be taken from it.
-    fn take_group(&mut self, id: UpstreamId, group: u64, payload: &[u8]) -> Result<bool, TransferError> {
+    fn take_group(&mut self, id: UpstreamId, group: u64, block: Block) -> Result<bool, TransferError> {
         match &self.assembler {
             // It came from another one as well.
             Some(assembler) if !assembler.lacks(group) => Ok(true),
-            Some(_) => self.accept(group, payload, Some(id)),
+            Some(_) => self.accept(group, block, Some(id)),
             None => Ok(false),
         }
     }

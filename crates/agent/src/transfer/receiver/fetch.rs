@@ -3,7 +3,7 @@
 use super::super::assembler::Check;
 use super::super::error::TransferError;
 use super::{FETCH_WITHIN, Input, Landing, Run, ticket_for};
-use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_net::tls::Expected;
 use polycast_protocol::push::overlay::UpstreamId;
 use polycast_protocol::session::GuestInput;
@@ -48,8 +48,8 @@ impl Run {
         loop {
             match upstream.next_frame() {
                 Ok(Some(Control::Group { index, payload })) => {
-                    let payload = payload.to_vec();
-                    if !self.accept(index, &payload, None)? {
+                    let block = Block::of(payload.to_vec());
+                    if !self.accept(index, block, None)? {
                         return Ok(());
                     }
                 }
@@ -73,15 +73,16 @@ impl Run {
     pub(super) fn accept(
         &mut self,
         group: u64,
-        payload: &[u8],
+        block: Block,
         from: Option<UpstreamId>,
     ) -> Result<bool, TransferError> {
         let Some(assembler) = &mut self.assembler else { return Ok(true) };
         if group >= self.offer.geometry.groups() {
             return Ok(true);
         }
-        match assembler.accept(group, payload)? {
+        match assembler.accept(group, block.bytes())? {
             Check::Intact => {
+                self.served.keep(group, block);
                 self.mark(group);
                 self.machine.handle(self.clock.now(), Input::Fetched { group });
                 self.drain(Landing::Nowhere)?;
@@ -95,7 +96,7 @@ impl Run {
                 return Ok(false);
             }
             Check::Later => {
-                self.unhashed.insert(group, (from, payload.to_vec()));
+                self.unhashed.insert(group, (from, block));
             }
         }
         Ok(true)

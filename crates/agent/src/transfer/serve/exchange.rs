@@ -131,11 +131,11 @@ impl Served {
     /// Gives groups to a member, as the machine chooses them.
     fn give(&self, stream: &mut FrameStream, peer: PeerId, number: u64) -> Result<(), FrameError> {
         let giving = self.giving.as_ref().expect("looked up by the caller");
-        let (mut payload, mut due) = (Vec::new(), Time::ZERO);
+        let mut due = Time::ZERO;
         while !self.stop.load(Ordering::Relaxed) && giving.is_last(peer, number) {
             let next = giving.seeding().take(giving.clock.now(), peer);
             match next {
-                Some(group) => self.send_group(stream, group, &mut payload, &mut due)?,
+                Some(group) => self.send_group(stream, group, &mut due)?,
                 None => {
                     // It says nothing here, and closes when it needs nothing more.
                     if stream.fill()? {
@@ -159,7 +159,7 @@ impl Served {
 
     fn serve_until_it_leaves(&self, stream: &mut FrameStream, bell: &Bell) -> Result<(), FrameError> {
         let mut requests = Requests::new(self.geometry.groups());
-        let (clock, mut payload, mut due) = (Clock::start(), Vec::new(), Time::ZERO);
+        let (clock, mut due) = (Clock::start(), Time::ZERO);
         while !self.stop.load(Ordering::Relaxed) {
             let news = requests.news(&self.lock().order);
             let is_news = !news.is_empty();
@@ -174,7 +174,7 @@ impl Served {
                 return Ok(());
             }
             if let Some(group) = requests.take() {
-                self.send_group(stream, group, &mut payload, &mut due)?;
+                self.send_group(stream, group, &mut due)?;
                 continue;
             }
             stream.flush()?;

@@ -36,7 +36,10 @@ const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
 /// A group that comes before one that was here so long ago, and that no upstream has, is lacking: so long as so many groups take at the rate of this end, between
 /// these times. Several times what a group takes through the mesh.
 const LACKING_GROUPS: u64 = 32;
-const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(75), Duration::from_secs(2));
+const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(75), Duration::from_secs(10));
+/// Groups that upstreams have and that are neither here nor asked for: what is behind them takes longer, at this receiver and at as many before it, since
+/// all have the same rest to fetch where their processors or paths are slower than the source.
+const QUEUES: u64 = 4;
 /// The source is told so often what is lacking, in times of that.
 const LACK_TIMES: u64 = 2;
 /// A receiver that has done nothing for so long has stood still itself, and says nothing of others for that.
@@ -173,6 +176,8 @@ pub struct Upstreams {
     /// Groups that were asked of some upstream, and are not verified; and those of them that have come.
     pending: Bits,
     unverified: Bits,
+    /// How many groups upstreams have had lately that were neither here nor asked for.
+    backlog: u64,
     /// One more than the highest group that is here, and what it was at earlier times.
     highest: u64,
     noted: VecDeque<(Time, u64)>,
@@ -193,6 +198,7 @@ impl Upstreams {
             verified: Bits::new(config.groups),
             pending: Bits::new(config.groups),
             unverified: Bits::new(config.groups),
+            backlog: 0,
             highest: 0,
             noted: VecDeque::new(),
             lacked_at: None,
@@ -414,6 +420,7 @@ impl Upstreams {
     fn note(&mut self, now: Time) {
         if self.noted.back().is_none_or(|(at, _)| now.since(*at) >= NOTE_INTERVAL) {
             self.noted.push_back((now, self.highest));
+            self.backlog = self.waiting();
         }
         // The one before the first that is too young is the one that counts.
         let after = self.lacking_after();
@@ -456,11 +463,23 @@ impl Upstreams {
         Duration(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
+    /// How many groups upstreams have that are neither here nor asked for.
+    fn waiting(&self) -> u64 {
+        let open: Vec<&Bits> = self.open_ones().map(|(_, upstream)| &upstream.has).collect();
+        let words = self.verified.words.iter().zip(&self.pending.words).enumerate();
+        let waits = |(at, (verified, pending)): (usize, (&u64, &u64))| {
+            let had = open.iter().fold(0, |word, has| word | has.words[at]);
+            u64::from((had & !(verified | pending)).count_ones())
+        };
+        words.map(waits).sum()
+    }
+
     /// How long a group may take to get here.
     fn lacking_after(&self) -> Duration {
         let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
         let rate = rates.fold(0u64, u64::saturating_add).max(1);
-        let bytes = u128::from(LACKING_GROUPS) * u128::from(self.config.group_len);
+        let groups = LACKING_GROUPS + self.backlog * QUEUES;
+        let bytes = u128::from(groups) * u128::from(self.config.group_len);
         let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
         Duration(nanos.clamp(LACKING_AFTER.0.0, LACKING_AFTER.1.0))
     }

@@ -1,0 +1,146 @@
+//! Hash groups that go through a connection without being copied: as they came, so they are kept, hashed, stored and sent on.
+
+use super::{FrameError, FrameStream};
+use polycast_wire::control::{Control, LENGTH_LEN};
+use std::sync::Arc;
+
+/// Of a block so much goes out together with the head of its frame: in one packet, also where packets are jumbo.
+const WITH_HEAD: usize = 16 << 10;
+
+/// The bytes of a hash group, behind the head of the frame in which they came.
+#[derive(Debug)]
+pub struct Block {
+    buffer: Vec<u8>,
+    from: usize,
+    until: usize,
+}
+
+impl Block {
+    /// Takes all of these bytes.
+    #[must_use]
+    pub fn of(buffer: Vec<u8>) -> Self {
+        let until = buffer.len();
+        Block { buffer, from: 0, until }
+    }
+
+    /// The group's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.from..self.until]
+    }
+
+    /// The buffer, for the next group.
+    #[must_use]
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+}
+
+/// A block that is being sent, and how much of it is.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) block: Arc<Block>,
+    pub(super) sent: usize,
+}
+
+impl Sending {
+    pub(super) fn left(&self) -> &[u8] {
+        &self.block.bytes()[self.sent..]
+    }
+}
+
+impl FrameStream {
+    /// The next frame, where that is a hash group that is here whole, and nothing behind it: its number and its bytes. Its buffer goes along with it,
+    /// and the one that `spare` gives takes its place. Otherwise `None`: [`FrameStream::next_frame`] gives what there is.
+    ///
+    /// # Errors
+    /// It is not a frame of our protocol.
+    pub fn next_block(
+        &mut self,
+        spare: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Option<(u64, Block)>, FrameError> {
+        let len = self.frame_len(&self.incoming[self.taken..self.filled])?;
+        if self.taken > 0 || len != Some(self.filled) {
+            return Ok(None);
+        }
+        let Control::Group { index, payload } = Control::parse(&self.incoming[..self.filled])? else {
+            return Ok(None);
+        };
+        let (from, until) = (self.filled - payload.len(), self.filled);
+        self.filled = 0;
+        let buffer = std::mem::replace(&mut self.incoming, spare());
+        Ok(Some((index, Block { buffer, from, until })))
+    }
+
+    /// Queues a hash group, whose bytes are sent from where they are.
+    ///
+    /// # Panics
+    /// Another one is still being sent.
+    pub fn queue_block(&mut self, index: u64, block: Arc<Block>) {
+        assert!(self.sending.is_none(), "a group is queued when the one before is sent");
+        let with_head = block.bytes().len().min(WITH_HEAD);
+        let start = self.outgoing.len();
+        Control::Group { index, payload: &block.bytes()[..with_head] }.emit(&mut self.outgoing);
+        let len = self.outgoing.len() - start + block.bytes().len() - with_head - LENGTH_LEN;
+        let len = u32::try_from(len).expect("a group fits into a frame");
+        self.outgoing[start..start + LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
+        self.sending = Some(Sending { block, sent: with_head });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    fn pair() -> (FrameStream, FrameStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        (FrameStream::new(one).unwrap(), FrameStream::new(other).unwrap())
+    }
+
+    fn noise(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
+    }
+
+    /// Groups of all lengths come as they were, between other frames, in few pieces and in many; those that come alone are not copied.
+    #[test]
+    fn groups_come_as_they_were() {
+        for most in [usize::MAX, 100_000, 1_000] {
+            let (mut from, mut to) = pair();
+            let mut came = Vec::new();
+            let lens = [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
+            for (at, len) in lens.into_iter().enumerate() {
+                if at % 3 == 2 {
+                    from.queue(&Control::Alive);
+                }
+                from.queue_block(at as u64, Arc::new(Block::of(noise(len))));
+                let queued = from.queued();
+                assert!(queued > len, "{queued} of {len}");
+                let mut until = None;
+                while from.queued() > 0 || until != Some(at) {
+                    from.flush_some(most).unwrap();
+                    to.fill().unwrap();
+                    loop {
+                        if let Some((index, block)) = to.next_block(Vec::new).unwrap() {
+                            came.push((index, block.bytes().to_vec()));
+                            until = Some(index as usize);
+                            continue;
+                        }
+                        match to.next_frame().unwrap() {
+                            Some(Control::Group { index, payload }) => {
+                                came.push((index, payload.to_vec()));
+                                until = Some(index as usize);
+                            }
+                            Some(frame) => assert_eq!(frame, Control::Alive),
+                            None => break,
+                        }
+                    }
+                }
+            }
+            let sent: Vec<_> = lens.iter().enumerate().map(|(at, len)| (at as u64, noise(*len))).collect();
+            assert!(came == sent, "{:?}", came.iter().map(|(at, bytes)| (at, bytes.len())).collect::<Vec<_>>());
+        }
+    }
+}
