@@ -110,7 +110,8 @@ mod tests {
         for most in [usize::MAX, 100_000, 1_000] {
             let (mut from, mut to) = pair();
             let mut came = Vec::new();
-            let lens = [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
+            let lens =
+                [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
             for (at, len) in lens.into_iter().enumerate() {
                 if at % 3 == 2 {
                     from.queue(&Control::Alive);
@@ -140,7 +141,11 @@ mod tests {
                 }
             }
             let sent: Vec<_> = lens.iter().enumerate().map(|(at, len)| (at as u64, noise(*len))).collect();
-            assert!(came == sent, "{:?}", came.iter().map(|(at, bytes)| (at, bytes.len())).collect::<Vec<_>>());
+            assert!(
+                came == sent,
+                "{:?}",
+                came.iter().map(|(at, bytes)| (at, bytes.len())).collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::bell::Bell;
 use super::super::control::fresh_number;
 use super::super::error::TransferError;
-use super::{FETCH_WITHIN, Input as ReceiverInput, Run, ticket_for};
+use super::{FETCH_WITHIN, Input as ReceiverInput, NAP, Run, ticket_for};
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
@@ -17,6 +17,13 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
+
+/// After a turn in which fewer bytes have come than this, a hash group, there is a nap in which more can.
+const NAP_BELOW: u64 = 256 << 10;
+
+/// Bytes of a range of groups in a frame, and of the frame's length and kind.
+const RANGE_LEN: u64 = 16;
+const HEAD_LEN: u64 = 5;
 
 /// A connection that was to be made.
 type Opened = (UpstreamId, Result<FrameStream, FrameError>);
@@ -159,8 +166,9 @@ impl Run {
             return Ok(());
         }
         self.take_opened();
+        let mut came = 0;
         for id in ready {
-            self.read_candidate(*id)?;
+            came += self.read_candidate(*id)?;
         }
         let now = self.clock.now();
         if let Some(exchange) = self.exchange.as_mut().filter(|e| e.tick_at.is_none_or(|at| now >= at)) {
@@ -168,6 +176,10 @@ impl Run {
             exchange.tick_at = exchange.machine.deadline(now);
         }
         self.obey_exchange();
+        // What comes slower than it is handled would wake this end for every packet.
+        if (1..NAP_BELOW).contains(&came) {
+            std::thread::sleep(NAP);
+        }
         Ok(())
     }
 
@@ -191,11 +203,11 @@ impl Run {
         }
     }
 
-    /// Reads what a candidate has said and given.
-    fn read_candidate(&mut self, id: UpstreamId) -> Result<(), TransferError> {
+    /// Reads what a candidate has said and given; gives how many bytes that was.
+    fn read_candidate(&mut self, id: UpstreamId) -> Result<u64, TransferError> {
         let Some(mut stream) = self.exchange.as_mut().and_then(|exchange| exchange.streams.remove(&id))
         else {
-            return Ok(());
+            return Ok(0);
         };
         let before = stream.received();
         let filled = stream.flush().and_then(|()| stream.fill());
@@ -205,7 +217,9 @@ impl Run {
                 exchange.machine.handle(now, input);
             }
         };
-        hear(self, Input::Heard(id, stream.received() - before));
+        let came = stream.received() - before;
+        // What it says of groups is nothing that it gives.
+        let mut said = 0;
         let fault = loop {
             match next_of(&mut stream, || self.served.spare()) {
                 Said::Group(group, block) => {
@@ -214,18 +228,24 @@ impl Run {
                         break None;
                     }
                 }
-                Said::Holds(ranges) => hear(self, Input::Has(id, &ranges)),
+                Said::Holds(ranges) => {
+                    said += RANGE_LEN * ranges.len() as u64 + HEAD_LEN;
+                    hear(self, Input::Has(id, &ranges));
+                }
                 Said::Wrong(fault) => break Some(fault),
                 Said::Nothing => break filled.err().map(|_| Fault::Ended),
             }
         };
+        if came > said {
+            hear(self, Input::Heard(id, came - said));
+        }
         if let Some(fault) = fault {
             hear(self, Input::Closed(id, fault));
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.machine.is_open(id)) {
             exchange.streams.insert(id, stream);
         }
-        Ok(())
+        Ok(came)
     }
 
     fn is_candidate(&self, id: UpstreamId) -> bool {

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A source looks so often whether it may give a group again.
 const GIVE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
+/// A member is told no more often what is here: each time wakes both ends.
+const NEWS_INTERVAL: Duration = Duration::from_millis(2);
+
 /// What a source gives away.
 pub(super) struct Giving {
     clock: Clock,
@@ -108,7 +111,6 @@ impl Served {
     /// Serves a member of the mesh.
     pub(super) fn exchange_with(self: &Arc<Self>, mut stream: FrameStream, entry: u64, have: RangeSet) {
         stream.trust();
-        stream.keep_queue_short();
         let Some(giving) = &self.giving else {
             return self.in_thread(stream, |served, stream| served.serve_requests(stream));
         };
@@ -160,11 +162,17 @@ impl Served {
     fn serve_until_it_leaves(&self, stream: &mut FrameStream, bell: &Bell) -> Result<(), FrameError> {
         let mut requests = Requests::new(self.geometry.groups());
         let (clock, mut due) = (Clock::start(), Time::ZERO);
+        // When there may be news again.
+        let mut news_at = Time::ZERO;
         while !self.stop.load(Ordering::Relaxed) {
-            let news = requests.news(&self.lock().order);
-            let is_news = !news.is_empty();
-            if is_news {
-                stream.queue(&Control::Overlay(Overlay::Holds(news)));
+            let is_due = clock.now() >= news_at;
+            if is_due {
+                bell.clear();
+                let news = requests.news(&self.lock().order);
+                if !news.is_empty() {
+                    stream.queue(&Control::Overlay(Overlay::Holds(news)));
+                    news_at = clock.now() + NEWS_INTERVAL;
+                }
             }
             stream.fill()?;
             if let Some(why) = self.hear(stream, &mut requests)? {
@@ -178,14 +186,13 @@ impl Served {
                 continue;
             }
             stream.flush()?;
-            if is_news {
-                continue;
-            }
             let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
-            let mut fds =
-                [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing), bell.descriptor()];
-            wait(&mut fds, clock.now(), None, Duration::from(LOOK_INTERVAL))?;
-            bell.clear();
+            let own = PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing);
+            let now = clock.now();
+            let waits = (now < news_at).then_some(news_at);
+            let mut fds = [own, bell.descriptor()];
+            let listens = if waits.is_some() { &mut fds[..1] } else { &mut fds[..] };
+            wait(listens, now, waits, Duration::from(LOOK_INTERVAL))?;
         }
         Ok(())
     }

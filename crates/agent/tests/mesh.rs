@@ -1,0 +1,236 @@
+//! Receivers that bring an object to each other, with one among them that does not mean it.
+
+mod common;
+
+use common::patient;
+use polycast_agent::transfer::{
+    Options, Path, Prepared, Received, ReceiverSpec, Receivers, Relay, Rendezvous, Report, Sink, SourceSpec,
+    TransferError, prepare, receive,
+};
+use polycast_net::frames::FrameStream;
+use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_types::{Handle, ObjectId};
+use polycast_wire::control::{Control, Hello, Overlay};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const GROUP_LEN: usize = 1 << 18;
+const LOOK: Duration = Duration::from_millis(5);
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
+}
+
+fn mesh() -> Options {
+    Options { relay: Relay::Mesh, ..patient() }
+}
+
+/// An object that takes half a second and more: time enough to see who gives nothing.
+struct Slow(Vec<u8>);
+
+impl ObjectSource for Slow {
+    fn len(&self) -> u64 {
+        ObjectSource::len(&self.0)
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        std::thread::sleep(LOOK);
+        self.0.read_exact_at(buffer, offset)
+    }
+}
+
+fn source(object: &[u8], receivers: usize) -> Prepared {
+    prepare(SourceSpec {
+        object: ObjectId::default(),
+        name: "object".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(Slow(object.to_vec())),
+        root: None,
+        receivers: Receivers::Told(receivers),
+        interface: Ipv4Addr::LOCALHOST,
+        path: Path::Chain,
+        options: mesh(),
+        cancel: Arc::default(),
+        steering: Arc::default(),
+    })
+    .unwrap()
+}
+
+fn start(
+    control: SocketAddr,
+    handle: Handle,
+    name: &str,
+    target: PathBuf,
+) -> JoinHandle<Result<Received, TransferError>> {
+    let spec = ReceiverSpec {
+        name: name.into(),
+        rendezvous: Rendezvous::At(control, handle),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::At { path: target, replace: false },
+        options: mesh(),
+        cancel: Arc::default(),
+        called: None,
+    };
+    std::thread::spawn(move || receive(spec, &mut |_| ()))
+}
+
+/// What one does that is a member, and does not mean it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mood {
+    /// It gives wrong bytes.
+    Spoils,
+    /// It says that it has everything, and gives nothing.
+    Boasts,
+    /// It gives what nobody has asked for.
+    Floods,
+}
+
+/// Joins a transfer by the frames themselves, and serves others as its mood is until the end.
+fn join(prepared: &Prepared, mood: Mood, ends: Arc<AtomicBool>) -> JoinHandle<()> {
+    let (address, handle) = (prepared.control_address(), prepared.handle());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let serve_port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut link = FrameStream::new(TcpStream::connect(address).unwrap()).unwrap();
+        let hello = Hello { handle, name: "liar", window_bytes: 1 << 20, serve_port };
+        link.send(&Control::Hello(hello)).unwrap();
+        let mut groups = 0;
+        while groups == 0 {
+            link.wait(LOOK).unwrap();
+            link.fill().unwrap();
+            while let Some(frame) = link.next_frame().unwrap() {
+                if let Control::Welcome(welcome) = frame {
+                    groups = welcome.object_len.div_ceil(welcome.group_len.into());
+                }
+            }
+        }
+        link.send(&Control::Have(Vec::new())).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut members = Vec::new();
+        while !ends.load(Ordering::Relaxed) {
+            if let Ok((stream, _)) = listener.accept() {
+                members.push(FrameStream::new(stream).unwrap());
+            }
+            members.retain_mut(|member| serve(member, mood, groups));
+            // It says that it lives, and hears nothing.
+            let _ = link.send(&Control::Alive);
+            let _ = link.fill();
+            while let Ok(Some(_)) = link.next_frame() {}
+            std::thread::sleep(LOOK);
+        }
+    })
+}
+
+/// Serves one that fetches; gives whether it is still there.
+fn serve(member: &mut FrameStream, mood: Mood, groups: u64) -> bool {
+    let open = member.fill().is_ok() && member.flush().is_ok();
+    let mut wanted = Vec::new();
+    while let Ok(Some(frame)) = member.next_frame() {
+        match frame {
+            Control::Overlay(Overlay::Enter { .. }) => {
+                let all = std::iter::once(0..groups).collect();
+                member.queue(&Control::Overlay(Overlay::Holds(all)));
+                if mood == Mood::Floods {
+                    wanted.push(0);
+                }
+            }
+            Control::Overlay(Overlay::Want(groups)) => wanted.extend(groups),
+            _ => {}
+        }
+    }
+    for index in wanted.into_iter().filter(|_| mood != Mood::Boasts) {
+        member.queue(&Control::Group { index, payload: &vec![0x66; GROUP_LEN] });
+    }
+    open && member.flush().is_ok()
+}
+
+fn deliver_beside(mood: Mood, object: &[u8]) -> (Report, Vec<PathBuf>, tempfile::TempDir) {
+    let dir = polycast_testing::folder_in_memory();
+    let prepared = source(object, 4);
+    let (control, handle) = (prepared.control_address(), prepared.handle());
+    let ends = Arc::new(AtomicBool::new(false));
+    let liar = join(&prepared, mood, Arc::clone(&ends));
+    let targets: Vec<PathBuf> = (0..3).map(|at| dir.path().join(format!("to{at}"))).collect();
+    let running: Vec<_> = targets
+        .iter()
+        .enumerate()
+        .map(|(at, target)| start(control, handle, &format!("r{at}"), target.clone()))
+        .collect();
+    let source = std::thread::spawn(move || prepared.run(&mut |_| ()));
+    // The honest ones wait for the end of the transfer once they have all; that comes when the liar is gone.
+    polycast_testing::until("the honest have all", || targets.iter().all(|target| target.exists()));
+    ends.store(true, Ordering::Relaxed);
+    liar.join().unwrap();
+    let report = source.join().unwrap().unwrap();
+    for ran in running {
+        ran.join().unwrap().unwrap();
+    }
+    (report, targets, dir)
+}
+
+#[test]
+fn one_that_lies_is_named_and_holds_none_of_the_others() {
+    let object = bytes(100 * GROUP_LEN + 5);
+    for (mood, says) in [
+        (Mood::Spoils, "it gave wrong bytes"),
+        (Mood::Boasts, "it gives nothing of what it says it has"),
+        (Mood::Floods, "it breaks the rules of the exchange"),
+    ] {
+        let (report, targets, _dir) = deliver_beside(mood, &object);
+        for target in &targets {
+            assert!(std::fs::read(target).unwrap() == object, "{mood:?}");
+        }
+        let named =
+            report.events.iter().any(|(_, what)| what.contains("says of liar") && what.contains(says));
+        assert!(named, "{mood:?}: {:?}", report.events);
+        let verified: Vec<&str> =
+            report.receivers.iter().filter(|r| r.verified).map(|r| r.name.as_str()).collect();
+        assert_eq!(verified.len(), 3, "{mood:?}: {verified:?}");
+    }
+}
+
+/// What a receiver answers to one that asks it for what it must not; `None` where it says nothing and closes.
+fn answer_to(serves: SocketAddr, frames: &[Control<'_>]) -> Option<String> {
+    let mut stream = FrameStream::new(TcpStream::connect(serves).unwrap()).unwrap();
+    for frame in frames {
+        stream.send(frame).ok()?;
+    }
+    loop {
+        match stream.next_frame().ok()? {
+            Some(Control::Refuse(why)) => return Some(why.to_string()),
+            Some(_) => {}
+            None => {
+                if !stream.fill().ok()? {
+                    stream.wait(LOOK).ok()?;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_that_asks_for_what_it_must_not_hears_why() {
+    let dir = polycast_testing::folder_in_memory();
+    let object = bytes(40 * GROUP_LEN);
+    let prepared = source(&object, 2);
+    let (control, handle) = (prepared.control_address(), prepared.handle());
+    let enter = |entry| Control::Overlay(Overlay::Enter { handle, ticket: [0; 32], entry, have: Vec::new() });
+    let source = std::thread::spawn(move || prepared.run(&mut |_| ()));
+    let refused = answer_to(control, &[enter(7)]);
+    assert_eq!(refused.as_deref(), Some("this source has not told it to take what it gives"));
+    let beyond = Control::Overlay(Overlay::Enter {
+        handle,
+        ticket: [0; 32],
+        entry: 1,
+        have: std::iter::once(0..41).collect(),
+    });
+    assert!(answer_to(control, &[beyond]).is_some(), "a group that there is not");
+    let first = start(control, handle, "r0", dir.path().join("to0"));
+    let second = start(control, handle, "r1", dir.path().join("to1"));
+    assert!(first.join().unwrap().is_ok() && second.join().unwrap().is_ok());
+    assert!(source.join().unwrap().unwrap().receivers.iter().all(|receiver| receiver.verified));
+}
