@@ -15,7 +15,7 @@
 
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
-use polycast_wire::control::{Control, Form, Hello, Offered, SealSecret, Welcome};
+use polycast_wire::control::{Control, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN, QUESTION_LEN_MIN};
 use polycast_wire::label::{self, Probe};
@@ -186,6 +186,12 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::AskSums => "ASK_SUMS",
         Control::Sums { .. } => "SUMS",
         Control::Stalled { .. } => "STALLED",
+        Control::Overlay(Overlay::Candidates { .. }) => "CANDIDATES",
+        Control::Overlay(Overlay::Enter { .. }) => "ENTER",
+        Control::Overlay(Overlay::Holds(_)) => "HOLDS",
+        Control::Overlay(Overlay::Want(_)) => "WANT",
+        Control::Overlay(Overlay::Lacks(_)) => "LACKS",
+        Control::Overlay(Overlay::Fault { .. }) => "FAULT",
     }
 }
 
@@ -300,7 +306,22 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::AskSums,
         Control::Sums { first: E, sums: vec![A, B] },
     ];
-    [first_frames(), others].concat()
+    [first_frames(), others, overlay_frames()].concat()
+}
+
+/// The frames by which receivers bring an object to each other.
+fn overlay_frames() -> Vec<Control<'static>> {
+    let end = End { address: ADDRESS, port: PORT, name: Some("host") };
+    let ends = vec![end, End { address: [10, 20, 30, 40], port: PORT, name: None }];
+    let frames = [
+        Overlay::Candidates { entry: A, ends },
+        Overlay::Enter { handle: Handle(A), ticket: [0x77; 32], entry: B, have: vec![C..D, E..F] },
+        Overlay::Holds(vec![A..B, C..D]),
+        Overlay::Want(vec![B, A]),
+        Overlay::Lacks(vec![C..D, E..F]),
+        Overlay::Fault { address: ADDRESS, port: PORT, why: Fault::WrongBytes },
+    ];
+    frames.map(Control::Overlay).into()
 }
 
 fn emitted(control: &Control<'_>) -> Vec<u8> {

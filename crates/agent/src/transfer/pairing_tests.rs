@@ -13,7 +13,7 @@ use polycast_net::tls::Expected;
 use polycast_protocol::session::Why;
 use polycast_testing::HANG;
 use polycast_types::{Duration, Handle, ObjectId, Time};
-use polycast_wire::control::{Control, Hello};
+use polycast_wire::control::{Control, Hello, Overlay};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -329,10 +329,12 @@ fn first_frames_open_what_the_table_says() {
         root: None,
         permit: None,
     };
+    let enter = Overlay::Enter { handle, ticket: hash, entry: 1, have: Vec::new() };
     // The frame, and the kind of the answer to a stranger and to one with the secret.
     let samples = [
         ("HELLO", Control::Hello(hello.clone()), (REFUSE, 2)),
         ("FETCH", Control::Fetch { handle, ticket: hash, have: Vec::new() }, (REFUSE, REFUSE)),
+        ("ENTER", Control::Overlay(enter), (REFUSE, REFUSE)),
         ("MEMBER", Control::Member { handle, member: 1, ticket: hash }, (REFUSE, REFUSE)),
         ("INVITE", invite, (REFUSE, REFUSE)),
         ("ASK", Control::Ask { handle, nonce: hash }, (23, 23)),
