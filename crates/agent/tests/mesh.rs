@@ -85,7 +85,7 @@ enum Mood {
     Spoils,
     /// It says that it has everything, and gives nothing.
     Boasts,
-    /// It gives what nobody has asked for.
+    /// It gives what was not asked for.
     Floods,
 }
 

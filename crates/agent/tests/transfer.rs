@@ -267,8 +267,9 @@ fn receivers_bring_the_object_to_each_other() {
         let (report, received) = deliver(&bytes(len), receivers, Path::Chain, &mesh());
         assert_eq!(report.fabric, "tcp-chain");
         assert!(received.iter().all(|got| got.bytes == len as u64), "{received:?}");
-        // A machine that stands still for moments has the source give some groups again.
-        assert!((len as u64..=len as u64 * 3 / 2).contains(&report.sent_bytes), "{report:?}");
+        // On a machine that stands still for long the source gives groups again: to each of those that lack them once.
+        let most = len as u64 * (receivers as u64 + 1);
+        assert!((len as u64..=most).contains(&report.sent_bytes), "{report:?}");
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Giving {
     takers: Mutex<Takers>,
 }
 
-/// Who may take.
+/// Receivers that may take.
 #[derive(Default)]
 struct Takers {
     /// What each shows.

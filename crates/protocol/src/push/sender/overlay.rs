@@ -1,4 +1,4 @@
-//! Receivers that bring the object to each other over TCP: who is a member of the mesh, and when each is told of its candidates.
+//! Receivers that bring the object to each other over TCP: the members of the mesh, and when each is told of its candidates.
 
 use super::{Output, PeerId, Sender, Service};
 use crate::push::overlay::Candidates;
