@@ -18,7 +18,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-/// After a turn in which fewer bytes have come than this, a hash group, there is a nap in which more can.
+/// A connection is read until nothing is left, or so many bytes have come: a hash group. After a turn in which fewer have come in all there is a nap in
+/// which more can.
 const NAP_BELOW: u64 = 256 << 10;
 
 /// Bytes of a range of groups in a frame, and of the frame's length and kind.
@@ -210,14 +211,13 @@ impl Run {
             return Ok(0);
         };
         let before = stream.received();
-        let filled = stream.flush().and_then(|()| stream.fill());
+        let mut filled = stream.flush().and_then(|()| stream.fill());
         let now = self.clock.now();
         let hear = |run: &mut Self, input: Input<'_>| {
             if let Some(exchange) = &mut run.exchange {
                 exchange.machine.handle(now, input);
             }
         };
-        let came = stream.received() - before;
         // What it says of groups is nothing that it gives.
         let mut said = 0;
         let fault = loop {
@@ -233,9 +233,15 @@ impl Run {
                     hear(self, Input::Has(id, &ranges));
                 }
                 Said::Wrong(fault) => break Some(fault),
-                Said::Nothing => break filled.err().map(|_| Fault::Ended),
+                Said::Nothing => match filled {
+                    // Sealed bytes come in small pieces.
+                    Ok(true) if stream.received() - before < NAP_BELOW => filled = stream.fill(),
+                    Ok(_) => break None,
+                    Err(_) => break Some(Fault::Ended),
+                },
             }
         };
+        let came = stream.received() - before;
         if came > said {
             hear(self, Input::Heard(id, came - said));
         }
