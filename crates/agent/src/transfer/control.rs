@@ -320,12 +320,6 @@ impl Session {
         self.guests.get(&guest).copied()
     }
 
-    /// The receiver that serves others there.
-    pub(super) fn guest_at(&self, serve: SocketAddr) -> Option<GuestId> {
-        let mut at = self.guests.iter().filter(|(_, guest)| guest.serve == Some(serve));
-        at.next_back().map(|(guest, _)| *guest)
-    }
-
     /// The name of a receiver for others that connect to it: where ends show certificates, they look whether it is the one.
     pub(super) fn name_to_tell(&self, guest: GuestId) -> Option<String> {
         self.security.as_ref().filter(|security| security.has_names())?;

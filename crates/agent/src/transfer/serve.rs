@@ -187,7 +187,9 @@ impl Served {
     /// Does what a connection is for.
     pub(crate) fn take_in(self: &Arc<Self>, stream: FrameStream, wish: Wish) {
         match wish {
-            Wish::Groups(have) => self.serve_stream(stream, have),
+            Wish::Groups(have) => {
+                self.in_thread(stream, |served, stream| served.serve(stream, have));
+            }
             Wish::Exchange(entry, have) => self.exchange_with(stream, entry, have),
             Wish::Speaker(member) => self.come(member, stream),
         }
@@ -232,24 +234,19 @@ impl Served {
         }
     }
 
-    /// Serves a connection whose end has these groups.
-    fn serve_stream(self: &Arc<Self>, stream: FrameStream, have: Vec<bool>) {
-        self.in_thread(stream, move |served, stream| served.serve(stream, have));
-    }
-
-    /// Serves a connection in a thread of its own, where there is room for it.
+    /// Serves a connection in a thread of its own; gives whether there is room for it.
     fn in_thread(
         self: &Arc<Self>,
         mut stream: FrameStream,
         serve: impl FnOnce(&Self, &mut FrameStream) -> Result<(), FrameError> + Send + 'static,
-    ) {
+    ) -> bool {
         let address = stream.peer().map(|peer| peer.ip());
         {
             let mut peers = self.peers();
             let of_one = peers.iter().filter(|other| **other == address).count();
             if peers.len() >= PEERS_MAX || of_one >= PEERS_OF_ONE_MAX {
                 tracing::warn!(?address, "too many peers fetch from here: turned one away");
-                return;
+                return false;
             }
             peers.push(address);
         }
@@ -260,9 +257,11 @@ impl Served {
             }
             served.forget(address);
         };
-        if std::thread::Builder::new().name("polycast-serve".into()).spawn(work).is_err() {
+        let is_begun = std::thread::Builder::new().name("polycast-serve".into()).spawn(work).is_ok();
+        if !is_begun {
             self.forget(address);
         }
+        is_begun
     }
 
     fn forget(&self, address: Option<IpAddr>) {
@@ -369,7 +368,8 @@ impl Served {
             } else if clock.seconds() - moved_at > stream.patience(PEER_TIMEOUT).as_secs_f64() {
                 return Err(FrameError::Closed);
             } else {
-                stream.wait(LOOK_INTERVAL)?;
+                // One that says something meanwhile is heard when it has what it was sent.
+                stream.wait_for_room(LOOK_INTERVAL)?;
             }
         }
         Ok(())

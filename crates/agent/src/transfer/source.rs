@@ -21,7 +21,7 @@ use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
 use account::Account;
 use announcer::Announcer;
 pub use announcer::Seekers;
-use mesh::Complaint;
+use mesh::Word;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, is_here, of_address};
 use polycast_net::object::ObjectSource;
@@ -33,11 +33,11 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, Fault, HASHES_MAX, Hash, Overlay, SUMS_MAX, SealSecret, Welcome};
+use polycast_wire::control::{Control, Fault, HASHES_MAX, Hash, SUMS_MAX, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -194,6 +194,8 @@ struct Run {
     lost_before: BTreeSet<PeerId>,
     /// Those of whom it has been noted that the path does not reach them.
     cut_off: BTreeSet<PeerId>,
+    /// Whom each receiver of the mesh was told of last, and where.
+    candidates: BTreeMap<PeerId, Vec<(SocketAddrV4, PeerId)>>,
     /// What it has been noted that receivers say of others.
     blamed: BTreeSet<(PeerId, Fault)>,
 }
@@ -279,6 +281,7 @@ impl Run {
             without_path: false,
             lost_before: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            candidates: BTreeMap::new(),
             blamed: BTreeSet::new(),
             spec,
         })
@@ -412,6 +415,7 @@ impl Run {
                     self.done_early.remove(&peer);
                     self.lost_before.remove(&peer);
                     self.served.forget_taker(peer);
+                    self.candidates.remove(&peer);
                     self.machine.handle(now, Input::Forget { peer });
                 }
                 Event::NoneCame => {
@@ -660,22 +664,19 @@ impl Run {
         }
         for guest in woken.guests {
             let (now, machine, early) = (self.session.clock.now(), &mut self.machine, &mut self.done_early);
-            let (peer, served, mut complaints) = (PeerId(guest.0), &self.served, Vec::new());
+            let (peer, mut words) = (PeerId(guest.0), Vec::new());
             let heard = self.session.read(guest, |control| match control {
                 // It says that it has all in the same breath as HAVE: the machine hears of it with that.
                 Control::DataRcvd { patched_bytes, proof } if machine.status(peer).is_none() => {
                     early.insert(peer, (*patched_bytes, *proof));
                 }
-                control => {
-                    if let Control::Overlay(Overlay::Lacks(groups)) = control {
-                        served.lack(peer, groups);
-                    }
-                    complaints.extend(Complaint::of(peer, control));
-                    machine.handle(now, Input::Control { peer, control });
-                }
+                control => match Word::of(control) {
+                    Some(word) => words.push(word),
+                    None => machine.handle(now, Input::Control { peer, control }),
+                },
             });
             heard.map_err(TransferError::reading)?;
-            complaints.into_iter().for_each(|complaint| self.hear_complaint(complaint));
+            words.into_iter().for_each(|word| self.hear_of_mesh(peer, word));
         }
         if woken.newcomers {
             self.meet_strangers();

@@ -3,7 +3,7 @@
 use super::super::bell::Bell;
 use super::super::control::fresh_number;
 use super::super::error::TransferError;
-use super::{FETCH_WITHIN, Input as ReceiverInput, NAP, Run, ticket_for};
+use super::{FETCH_WITHIN, Input as ReceiverInput, NAP, Run, UNHASHED_MAX, ticket_for};
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
@@ -172,6 +172,9 @@ impl Run {
             came += self.read_candidate(*id)?;
         }
         let now = self.clock.now();
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| self.unhashed.len() >= UNHASHED_MAX) {
+            exchange.machine.handle(now, Input::HeldUp);
+        }
         if let Some(exchange) = self.exchange.as_mut().filter(|e| e.tick_at.is_none_or(|at| now >= at)) {
             exchange.machine.handle(now, Input::Tick);
             exchange.tick_at = exchange.machine.deadline(now);

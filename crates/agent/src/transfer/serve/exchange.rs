@@ -4,7 +4,7 @@
 use super::super::bell::Bell;
 use super::super::clock::{Clock, wait};
 use super::super::control::fresh_number;
-use super::{LOOK_INTERVAL, Served};
+use super::{LOOK_INTERVAL, PEER_TIMEOUT, Served};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::{Requests, Seeding};
@@ -54,12 +54,27 @@ impl Giving {
         self.takers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which of its connections this is.
-    fn number(&self, peer: PeerId) -> u64 {
+    /// Takes in a connection of the receiver that shows this; gives which of its connections it is.
+    fn come(&self, entry: u64, have: RangeSet) -> Result<(PeerId, u64), &'static str> {
+        // One of the same receiver that leaves at this moment comes before or after.
         let mut takers = self.takers();
+        let Some(peer) = takers.entries.get(&entry).copied() else {
+            return Err("this source has not told it to take what it gives");
+        };
+        if !self.seeding().come(peer, have) {
+            return Err("as many take what this source gives as there may be");
+        }
         let number = takers.connections.entry(peer).or_default();
         *number += 1;
-        *number
+        Ok((peer, *number))
+    }
+
+    /// A receiver takes no more by this connection. It may have come by another one.
+    fn leave(&self, peer: PeerId, number: u64) {
+        let takers = self.takers();
+        if takers.connections.get(&peer) == Some(&number) {
+            self.seeding().leave(peer);
+        }
     }
 
     fn is_last(&self, peer: PeerId, number: u64) -> bool {
@@ -112,27 +127,26 @@ impl Served {
     pub(super) fn exchange_with(self: &Arc<Self>, mut stream: FrameStream, entry: u64, have: RangeSet) {
         stream.trust();
         let Some(giving) = &self.giving else {
-            return self.in_thread(stream, |served, stream| served.serve_requests(stream));
+            self.in_thread(stream, |served, stream| served.serve_requests(stream));
+            return;
         };
-        let Some(peer) = giving.takers().entries.get(&entry).copied() else {
-            return refuse(stream, "this source has not told it to take what it gives");
+        let (peer, number) = match giving.come(entry, have) {
+            Ok(came) => came,
+            Err(why) => return refuse(stream, why),
         };
-        if !giving.seeding().come(peer, have) {
-            return refuse(stream, "as many take what this source gives as there may be");
-        }
-        let number = giving.number(peer);
-        self.in_thread(stream, move |served, stream| {
+        let is_served = self.in_thread(stream, move |served, stream| {
             let given = served.give(stream, peer, number);
-            if let Some(giving) = served.giving.as_ref().filter(|giving| giving.is_last(peer, number)) {
-                giving.seeding().leave(peer);
-            }
+            served.giving.iter().for_each(|giving| giving.leave(peer, number));
             given
         });
+        if !is_served {
+            giving.leave(peer, number);
+        }
     }
 
     /// Gives groups to a member, as the machine chooses them.
     fn give(&self, stream: &mut FrameStream, peer: PeerId, number: u64) -> Result<(), FrameError> {
-        let giving = self.giving.as_ref().expect("looked up by the caller");
+        let Some(giving) = &self.giving else { return Ok(()) };
         let mut due = Time::ZERO;
         while !self.stop.load(Ordering::Relaxed) && giving.is_last(peer, number) {
             let next = giving.seeding().take(giving.clock.now(), peer);
@@ -162,10 +176,10 @@ impl Served {
     fn serve_until_it_leaves(&self, stream: &mut FrameStream, bell: &Bell) -> Result<(), FrameError> {
         let mut requests = Requests::new(self.geometry.groups());
         let (clock, mut due) = (Clock::start(), Time::ZERO);
-        // When there may be news again.
-        let mut news_at = Time::ZERO;
+        // When there may be news again, and since when what was said waits.
+        let (mut news_at, mut waits_since) = (Time::ZERO, None);
         while !self.stop.load(Ordering::Relaxed) {
-            let is_due = clock.now() >= news_at;
+            let is_due = clock.now() >= news_at && stream.queued() == 0;
             if is_due {
                 bell.clear();
                 let news = requests.news(&self.lock().order);
@@ -186,6 +200,11 @@ impl Served {
                 continue;
             }
             stream.flush()?;
+            waits_since = (stream.queued() > 0).then(|| waits_since.unwrap_or_else(|| clock.now()));
+            let patience = Duration::from(stream.patience(PEER_TIMEOUT));
+            if waits_since.is_some_and(|since| clock.now().since(since) >= patience) {
+                return Err(FrameError::Closed);
+            }
             let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
             let own = PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing);
             let now = clock.now();

@@ -5,20 +5,23 @@ use polycast_protocol::push::PeerId;
 use polycast_protocol::push::overlay::Candidates;
 use polycast_wire::control::{End, Fault, Overlay};
 use std::net::{SocketAddr, SocketAddrV4};
+use std::ops::Range;
 
-/// What a receiver has said of a candidate.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Complaint {
-    pub(super) by: PeerId,
-    pub(super) about: SocketAddr,
-    pub(super) why: Fault,
+/// What a receiver has said of the mesh.
+#[derive(Clone, Debug)]
+pub(super) enum Word {
+    /// None of its candidates has these groups.
+    Lacks(Vec<Range<u64>>),
+    /// A candidate was of no use.
+    Fault(SocketAddrV4, Fault),
 }
 
-impl Complaint {
-    pub(super) fn of(by: PeerId, control: &Control<'_>) -> Option<Self> {
+impl Word {
+    pub(super) fn of(control: &Control<'_>) -> Option<Self> {
         match control {
+            Control::Overlay(Overlay::Lacks(groups)) => Some(Word::Lacks(groups.clone())),
             Control::Overlay(Overlay::Fault { address, port, why }) => {
-                Some(Complaint { by, about: SocketAddr::from((*address, *port)), why: *why })
+                Some(Word::Fault(SocketAddrV4::new((*address).into(), *port), *why))
             }
             _ => None,
         }
@@ -32,26 +35,42 @@ impl Run {
         // It fetches them there.
         self.patches.remove(&told.peer);
         let entry = if told.takes { self.served.entry_of(told.peer) } else { 0 };
-        let place = |peer: &PeerId| {
-            let guest = guest_of(*peer);
-            let Some(SocketAddr::V4(serve)) = self.session.guest(guest)?.serve else { return None };
-            Some((serve, self.session.name_to_tell(guest)))
-        };
-        let places: Vec<(SocketAddrV4, Option<String>)> = told.from.iter().filter_map(place).collect();
-        let ends = places.iter().map(|(serve, name)| End {
+        let mut places: Vec<(SocketAddrV4, PeerId, Option<String>)> = Vec::new();
+        for peer in &told.from {
+            let serve = self.session.guest(guest_of(*peer)).and_then(|guest| guest.serve);
+            let Some(SocketAddr::V4(serve)) = serve else { continue };
+            // Two behind one address cannot be told apart: one of them is reached there.
+            if serve.port() != 0 && !places.iter().any(|(known, ..)| *known == serve) {
+                places.push((serve, *peer, self.session.name_to_tell(guest_of(*peer))));
+            }
+        }
+        let ends = places.iter().map(|(serve, _, name)| End {
             address: serve.ip().octets(),
             port: serve.port(),
             name: name.as_deref(),
         });
         let frame = Control::Overlay(Overlay::Candidates { entry, ends: ends.collect() });
         self.session.tell(guest_of(told.peer), &frame);
+        let known = places.into_iter().map(|(serve, peer, _)| (serve, peer)).collect();
+        self.candidates.insert(told.peer, known);
     }
 
-    /// A receiver says that a candidate was of no use to it.
-    pub(super) fn hear_complaint(&mut self, complaint: Complaint) {
-        let Complaint { by, about, why } = complaint;
-        let Some(candidate) = self.session.guest_at(about) else { return };
-        let candidate = PeerId(candidate.0);
+    /// Hears what a receiver says of the mesh.
+    pub(super) fn hear_of_mesh(&mut self, by: PeerId, word: Word) {
+        match word {
+            Word::Lacks(groups) => {
+                self.served.lack(by, &groups);
+                let (now, control) = (self.now(), &Control::Overlay(Overlay::Lacks(groups)));
+                self.machine.handle(now, Input::Control { peer: by, control });
+            }
+            Word::Fault(about, why) => self.hear_complaint(by, about, why),
+        }
+    }
+
+    /// A receiver says that a candidate was of no use to it: one that it was told of.
+    fn hear_complaint(&mut self, by: PeerId, about: SocketAddrV4, why: Fault) {
+        let known = self.candidates.get(&by).into_iter().flatten();
+        let Some((_, candidate)) = { known }.find(|(serve, _)| *serve == about).copied() else { return };
         if why.is_a_complaint() {
             self.served.complain(by, candidate);
             self.name_culprit(by, candidate, why);

@@ -37,6 +37,8 @@ const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
 /// these times. Several times what a group takes through the mesh.
 const LACKING_GROUPS: u64 = 32;
 const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(75), Duration::from_secs(10));
+/// The same where nothing has come yet.
+const LACKING_UNKNOWN: Duration = Duration::from_secs(1);
 /// Groups that upstreams have and that are neither here nor asked for: what is behind them takes longer, at this receiver and at as many before it, since
 /// all have the same rest to fetch where their processors or paths are slower than the source.
 const QUEUES: u64 = 4;
@@ -126,6 +128,8 @@ pub enum Input<'a> {
     Wrong(UpstreamId, u64),
     /// A group is verified and stored, wherever it came from.
     Verified(u64),
+    /// This end takes nothing in for now: what it has waits for hashes.
+    HeldUp,
     /// Time has gone by.
     Tick,
 }
@@ -247,6 +251,10 @@ impl Upstreams {
                 self.pending.set(group, false);
                 self.unverified.set(group, false);
             }
+            Input::HeldUp => {
+                self.upstreams.values_mut().for_each(|upstream| upstream.heard_at = now);
+                return;
+            }
             Input::Tick => {}
         }
         self.look(now);
@@ -319,7 +327,9 @@ impl Upstreams {
         let Some(candidate) = self.drop_upstream(id) else { return };
         self.outputs.push_back(Output::Lost(candidate, fault));
         let has_member = self.upstreams.values().any(|upstream| !upstream.candidate.is_source);
-        if !has_member && self.verified.count < self.config.groups {
+        // One that the source has no room for would come again and again.
+        let is_due = self.lacked_at.is_none_or(|at| now.since(at) >= LACKING_AFTER.0 * LACK_TIMES);
+        if !has_member && is_due && self.verified.count < self.config.groups {
             // The source may give it all that it lacks. What others have not been given yet comes anyway.
             self.say_lacking(now, self.config.groups, Duration::ZERO);
         }
@@ -439,8 +449,25 @@ impl Upstreams {
         }
         // Where nothing comes any more, what lacks may be the last ones.
         let stands_still = now.since(self.progress_at) >= after * LACK_TIMES;
+        if stands_still && self.lacked_at.is_some_and(|at| at >= self.progress_at) {
+            self.drop_silent_source(now, after * LACK_TIMES);
+        }
         let before = if stands_still { self.config.groups } else { highest };
         self.say_lacking(now, before, after);
+    }
+
+    /// What this end lacks has not come although it has said so: its connection to the source may be broken, and neither end know. The source names
+    /// itself again where it hears what lacks.
+    fn drop_silent_source(&mut self, now: Time, after: Duration) {
+        let is_silent = |upstream: &Upstream| {
+            upstream.candidate.is_source
+                && upstream.state == State::Open
+                && now.since(upstream.heard_at) >= after
+        };
+        let silent = self.upstreams.iter().find(|(_, upstream)| is_silent(upstream)).map(|(id, _)| *id);
+        if let Some(id) = silent {
+            self.drop_upstream(id);
+        }
     }
 
     fn say_lacking(&mut self, now: Time, before: u64, after: Duration) {
@@ -477,7 +504,10 @@ impl Upstreams {
     /// How long a group may take to get here.
     fn lacking_after(&self) -> Duration {
         let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
-        let rate = rates.fold(0u64, u64::saturating_add).max(1);
+        let rate = rates.fold(0u64, u64::saturating_add);
+        if rate == 0 {
+            return LACKING_UNKNOWN;
+        }
         let groups = LACKING_GROUPS + self.backlog * QUEUES;
         let bytes = u128::from(groups) * u128::from(self.config.group_len);
         let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);

@@ -264,3 +264,49 @@ fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
     assert_eq!(check([10, 0, 0, 2], 0, source), Err(Refused::Elsewhere));
     assert_eq!(check([127, 0, 0, 1], 7, [127, 0, 0, 1]), Ok(()), "all are on one host");
 }
+
+/// A connection to the source that neither end knows to be broken is opened anew, after the second word of what lacks.
+#[test]
+fn a_silent_source_is_connected_to_again() {
+    let mut upstreams = fresh();
+    upstreams.handle(at(0), Input::Candidates(&[source()]));
+    assert_eq!(outputs(&mut upstreams), [Output::Open(UpstreamId(0), source())]);
+    upstreams.handle(at(1), Input::Opened(UpstreamId(0)));
+    upstreams.handle(at(2), Input::Verified(0));
+    let mut told = vec![];
+    for ms in (50..12_000).step_by(50) {
+        upstreams.handle(at(ms), Input::Tick);
+        for output in outputs(&mut upstreams) {
+            if let Output::Lacks(_) = output {
+                // The source names itself again.
+                upstreams.handle(at(ms), Input::Candidates(&[source()]));
+            }
+            told.push(output);
+        }
+    }
+    let lacks = |output: &Output| matches!(output, Output::Lacks(_));
+    assert!(lacks(&told[0]) && told[1] == Output::Close(UpstreamId(0)) && lacks(&told[2]), "{told:?}");
+    assert_eq!(told[3], Output::Open(UpstreamId(1), source()));
+}
+
+/// One that no member serves, and that the source has no room for, asks it a few times a second.
+#[test]
+fn one_that_is_turned_away_comes_again_after_a_while() {
+    let mut upstreams = fresh();
+    let mut opened = 0;
+    upstreams.handle(at(0), Input::Candidates(&[source()]));
+    for ms in 0..10_000 {
+        upstreams.handle(at(ms), Input::Tick);
+        while let Some(output) = upstreams.poll() {
+            match output {
+                Output::Open(id, _) => {
+                    opened += 1;
+                    upstreams.handle(at(ms), Input::Closed(id, Fault::Unreachable));
+                }
+                Output::Lacks(_) => upstreams.handle(at(ms), Input::Candidates(&[source()])),
+                _ => {}
+            }
+        }
+    }
+    assert!((4..=70).contains(&opened), "{opened} times in 10 s");
+}
