@@ -168,8 +168,12 @@ fn agents_with_certificates_bring_an_object_to_each_other() {
     let names = ["a", "b", "c", "d", "e"];
     let agent = |name: &&str| {
         let files = authority.issue(&place, name, name);
-        let more = [&words(&files)[..], &["--config", &settings]].concat();
-        Daemon::agent_with(&place, manager.address(), name, &more)
+        let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
+        let own = ["agent", "--manager", manager.address(), "--name", name, "--interface", "lo"];
+        let own = [&own[..], &["--store", &store, "--socket", &socket, "--config", &settings]].concat();
+        let mut command = command(&[&own[..], &words(&files)].concat());
+        command.env("POLYCAST_LOG", "info");
+        Daemon::begin_saying(command, fs::File::create(place.path(&format!("log-{name}"))).unwrap().into())
     };
     let agents = names.iter().map(agent).collect();
     let cluster = Cluster { managers: vec![manager], agents, place };
@@ -187,6 +191,10 @@ fn agents_with_certificates_bring_an_object_to_each_other() {
             assert_eq!(ran.status, 0, "{}", ran.stderr);
             assert!(fs::read(got).unwrap() == object, "{name} {id}");
         }
+    }
+    for name in &names[1..] {
+        let log = fs::read_to_string(cluster.place.path(&format!("log-{name}"))).unwrap();
+        assert!(log.contains("fetching over TCP from those that the source has named"), "{name}: {log}");
     }
 }
 

@@ -135,7 +135,7 @@ fn a_thousand_have_their_first_group_after_a_few_trips() {
 
 /// Prints what many receivers take, of which some are slow or die: one line a case, in times of what one path takes for the object.
 #[test]
-#[ignore = "a thousand receivers take a minute and a half; the tests above ask the same of fewer"]
+#[ignore = "a thousand receivers take two minutes; the tests above ask the same of fewer"]
 fn many_receivers_in_a_table() {
     println!(
         "receivers | a hundredth slow and dying | p50 | p99 | last | objects of the source | lacks told"
