@@ -494,13 +494,14 @@ fn a_dead_splitter_holds_nobody_up() {
     let place = Place::new();
     let file = place.file("object", &noise(4_000_000));
     let spec = "shufflecast:2,2,hosts=1,rate=20mbit";
-    // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1.
-    let ran = polycast(&["lab", "cast", spec, &file, "--fail", "link:splitter4@10%", "--json"]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let report = ran.json();
+    // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1. It is this splitter that fails, and not one of the racks that miss its light, of which one is
+    // the source's. A lab takes a splitter's ports down one after the other: where its machine stands still between the two, one rack misses light
+    // that the other one has, and says so when it is asked.
+    let report = shown(&["lab", "cast", spec, &file, "--fail", "link:splitter4@10%", "--json"], |report| {
+        report["path_lost"].is_null()
+    });
     all_verified(&report, 7);
-    // It is this splitter that fails, and not one of the racks that miss its light, of which one is the source's.
-    assert!(over(&report, "shufflecast") && report["path_lost"].is_null(), "{report}");
+    assert!(over(&report, "shufflecast"), "{report}");
     assert!(report["events"].to_string().contains("rack 4 relays no more"), "{report}");
 }
 
