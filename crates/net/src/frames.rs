@@ -60,12 +60,14 @@ pub struct FrameStream {
     written: usize,
     /// What follows `outgoing`, from where it is.
     sending: Option<Sending>,
+    /// A wait for something to read ends with so many bytes.
+    low_water: libc::c_int,
 }
 
 /// What one read asks for at least,
 const READ_LEN: usize = 64 << 10;
 /// What the system takes of an urgent connection before it is on its way: see [`FrameStream::keep_queue_short`].
-static UNSENT_MAX: libc::c_int = 16 << 10;
+const UNSENT_MAX: libc::c_int = 16 << 10;
 /// and what on a connection before the other end has shown its key.
 const FIRST_READ_LEN: usize = 4 << 10;
 /// So many round trips are between a word and the answer at most: a lost packet costs some.
@@ -97,6 +99,7 @@ impl FrameStream {
             outgoing: Vec::new(),
             written: 0,
             sending: None,
+            low_water: 1,
         }
     }
 
@@ -115,19 +118,37 @@ impl FrameStream {
     /// The system takes little more than what it can send now: what a slow path does not take waits where [`FrameStream::queued`]
     /// counts it, so that a sender of much can hold back and a later frame does not wait behind megabytes.
     pub fn keep_queue_short(&self) {
+        self.set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_MAX);
+    }
+
+    /// A wait for something to read ends when the frame of which a part is here is here whole, and not with each packet of it. One that reads
+    /// such a connection looks now and then by itself whether something comes at all.
+    pub fn wait_for_whole(&mut self) {
+        let here = &self.incoming[self.taken..self.filled];
+        let promised = self.frame_len(here).ok().flatten().unwrap_or(0);
+        let missing = self.pipe.to_come(promised.saturating_sub(here.len()));
+        let low_water = libc::c_int::try_from(missing).unwrap_or(libc::c_int::MAX).max(1);
+        if low_water != self.low_water {
+            self.low_water = low_water;
+            self.set(libc::SOL_SOCKET, libc::SO_RCVLOWAT, low_water);
+        }
+    }
+
+    /// Sets an option of the connection that makes it better, and without which all works.
+    fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
         // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes nothing.
-        #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]
+        #[allow(unsafe_code, reason = "no safe wrapper for these options in the libraries at hand")]
         let failed = unsafe {
             libc::setsockopt(
                 self.as_fd().as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_NOTSENT_LOWAT,
-                (&raw const UNSENT_MAX).cast(),
+                level,
+                option,
+                (&raw const value).cast(),
                 size_of::<libc::c_int>() as libc::socklen_t,
             )
         };
         if failed != 0 {
-            tracing::debug!(error = %io::Error::last_os_error(), "the queue of a connection cannot be kept short");
+            tracing::debug!(option, error = %io::Error::last_os_error(), "a connection cannot be set so");
         }
     }
 
@@ -266,7 +287,7 @@ impl FrameStream {
     /// Bytes that wait to be sent.
     #[must_use]
     pub fn queued(&self) -> usize {
-        let block = self.sending.as_ref().map_or(0, |sending| sending.left().len());
+        let block = self.sending.as_ref().map_or(0, Sending::left_len);
         self.outgoing.len() - self.written + block + usize::from(self.pipe.has_pending())
     }
 
@@ -285,18 +306,10 @@ impl FrameStream {
     pub fn flush_some(&mut self, most: usize) -> Result<usize, FrameError> {
         let (mut sent, mut most) = (0, most);
         loop {
-            let head = &self.outgoing[self.written..];
-            let left = match &self.sending {
-                Some(sending) if head.is_empty() => sending.left(),
-                _ => head,
-            };
-            let left = &left[..left.len().min(most)];
-            if left.is_empty() {
-                break;
-            }
-            match self.pipe.write(left) {
-                Ok(0) => return Err(FrameError::Closed),
-                Ok(n) => {
+            match self.write_some(most) {
+                Ok(None) => break,
+                Ok(Some(0)) => return Err(FrameError::Closed),
+                Ok(Some(n)) => {
                     (sent, most) = (sent + n, most - n);
                     self.note_written(n);
                 }
@@ -309,16 +322,41 @@ impl FrameStream {
         Ok(sent)
     }
 
+    /// Writes at most so many bytes of what comes next; `None` where nothing is left to write.
+    fn write_some(&mut self, most: usize) -> Result<Option<usize>, FrameError> {
+        let head = &self.outgoing[self.written..];
+        let head = &head[..head.len().min(most)];
+        let written = match &self.sending {
+            _ if most == 0 => return Ok(None),
+            // What follows goes out in the same packet.
+            Some(Sending::File { left, .. }) if !head.is_empty() && !left.is_empty() => {
+                self.pipe.write_more(head)?
+            }
+            _ if !head.is_empty() => self.pipe.write(head)?,
+            Some(sending) if sending.left_len() == 0 => return Ok(None),
+            Some(Sending::Block { block, sent }) => {
+                let left = &block.bytes()[*sent..];
+                self.pipe.write(&left[..left.len().min(most)])?
+            }
+            Some(Sending::File { held, left }) => {
+                let len = usize::try_from(left.end - left.start).expect("a group fits into memory");
+                self.pipe.write_from(held, left.start, len.min(most))?
+            }
+            None => return Ok(None),
+        };
+        Ok(Some(written))
+    }
+
     fn note_written(&mut self, bytes: usize) {
         if self.written < self.outgoing.len() {
             self.written += bytes;
         } else if let Some(sending) = &mut self.sending {
-            sending.sent += bytes;
+            sending.note_written(bytes);
         }
         if self.written == self.outgoing.len() {
             self.outgoing.clear();
             self.written = 0;
-            self.sending.take_if(|sending| sending.left().is_empty());
+            self.sending.take_if(|sending| sending.left_len() == 0);
         }
     }
 
@@ -360,7 +398,7 @@ impl FrameStream {
     /// What was unsealed together with what was read just now: nothing on the connection would tell of it.
     fn take_unread(&mut self) -> Result<bool, FrameError> {
         loop {
-            let unread = self.pipe.unread()?;
+            let unread = self.pipe.unread();
             if unread == 0 {
                 return Ok(true);
             }

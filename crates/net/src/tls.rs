@@ -11,6 +11,7 @@ mod identity;
 mod key_file;
 mod offerer;
 mod peer;
+mod records;
 mod sentences;
 mod shared;
 mod stream;

@@ -1,7 +1,9 @@
 //! Hash groups that go through a connection without being copied: as they came, so they are kept, hashed, stored and sent on.
 
 use super::{FrameError, FrameStream};
+use crate::store::Held;
 use polycast_wire::control::{Control, LENGTH_LEN};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Of a block so much goes out together with the head of its frame: in one packet, also where packets are jumbo.
@@ -36,16 +38,30 @@ impl Block {
     }
 }
 
-/// A block that is being sent, and how much of it is.
+/// A group that is being sent from where it is, and how much of it is.
 #[derive(Debug)]
-pub(super) struct Sending {
-    pub(super) block: Arc<Block>,
-    pub(super) sent: usize,
+pub(super) enum Sending {
+    /// From memory.
+    Block { block: Arc<Block>, sent: usize },
+    /// From the file in which it is: these bytes are left.
+    File { held: Arc<Held>, left: Range<u64> },
 }
 
 impl Sending {
-    pub(super) fn left(&self) -> &[u8] {
-        &self.block.bytes()[self.sent..]
+    pub(super) fn left_len(&self) -> usize {
+        match self {
+            Sending::Block { block, sent } => block.bytes().len() - sent,
+            Sending::File { left, .. } => {
+                usize::try_from(left.end - left.start).expect("a group fits into memory")
+            }
+        }
+    }
+
+    pub(super) fn note_written(&mut self, bytes: usize) {
+        match self {
+            Sending::Block { sent, .. } => *sent += bytes,
+            Sending::File { left, .. } => left.start += bytes as u64,
+        }
     }
 }
 
@@ -77,20 +93,43 @@ impl FrameStream {
     /// # Panics
     /// Another one is still being sent.
     pub fn queue_block(&mut self, index: u64, block: Arc<Block>) {
-        assert!(self.sending.is_none(), "a group is queued when the one before is sent");
         let with_head = block.bytes().len().min(WITH_HEAD);
+        let behind = block.bytes().len() - with_head;
+        self.queue_head(index, &block.bytes()[..with_head], behind);
+        self.sending = Some(Sending::Block { block, sent: with_head });
+    }
+
+    /// Queues a hash group that is in a file, and lies there at `bytes`: it goes from the file into the network, and is copied nowhere. Gives
+    /// false where that cannot be: what is sealed passes through the processor, and a directory that is unpacked as it comes is in many files.
+    ///
+    /// # Panics
+    /// Another one is still being sent.
+    #[must_use]
+    pub fn queue_held(&mut self, index: u64, held: &Arc<Held>, bytes: Range<u64>) -> bool {
+        if self.is_sealed() || held.unpacks() {
+            return false;
+        }
+        let left = Sending::File { held: Arc::clone(held), left: bytes };
+        self.queue_head(index, &[], left.left_len());
+        self.sending = Some(left);
+        true
+    }
+
+    /// Queues the head of a group's frame, the first bytes of the group, and promises so many more.
+    fn queue_head(&mut self, index: u64, first: &[u8], behind: usize) {
+        assert!(self.sending.is_none(), "a group is queued when the one before is sent");
         let start = self.outgoing.len();
-        Control::Group { index, payload: &block.bytes()[..with_head] }.emit(&mut self.outgoing);
-        let len = self.outgoing.len() - start + block.bytes().len() - with_head - LENGTH_LEN;
+        Control::Group { index, payload: first }.emit(&mut self.outgoing);
+        let len = self.outgoing.len() - start + behind - LENGTH_LEN;
         let len = u32::try_from(len).expect("a group fits into a frame");
         self.outgoing[start..start + LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
-        self.sending = Some(Sending { block, sent: with_head });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{PartFile, Placing};
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     fn pair() -> (FrameStream, FrameStream) {
@@ -104,19 +143,44 @@ mod tests {
         (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
     }
 
+    /// Lengths of groups.
+    const LENS: [usize; 10] =
+        [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
+
     /// Groups of all lengths come as they were, between other frames, in few pieces and in many; those that come alone are not copied.
     #[test]
     fn groups_come_as_they_were() {
+        go_between(|stream, at, len| stream.queue_block(at, Arc::new(Block::of(noise(len)))));
+    }
+
+    /// The same from a file: bytes around a group are not sent.
+    #[test]
+    fn groups_come_from_a_file_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let len = LENS.iter().sum::<usize>() as u64 + 2 * LENS.len() as u64;
+        let part = PartFile::open(&dir.path().join("object"), len, Placing::default()).unwrap();
+        let starts: Vec<u64> =
+            { 0..LENS.len() }.map(|at| LENS[..at].iter().sum::<usize>() as u64 + 2 * at as u64 + 1).collect();
+        for (start, len) in starts.iter().zip(LENS) {
+            part.write(&noise(len), *start).unwrap();
+        }
+        let held = part.held();
+        go_between(|stream, at, len| {
+            let start = starts[at as usize];
+            assert!(stream.queue_held(at, &held, start..start + len as u64));
+        });
+    }
+
+    fn go_between(queue: impl Fn(&mut FrameStream, u64, usize)) {
         for most in [usize::MAX, 100_000, 1_000] {
             let (mut from, mut to) = pair();
             let mut came = Vec::new();
-            let lens =
-                [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
+            let lens = LENS;
             for (at, len) in lens.into_iter().enumerate() {
                 if at % 3 == 2 {
                     from.queue(&Control::Alive);
                 }
-                from.queue_block(at as u64, Arc::new(Block::of(noise(len))));
+                queue(&mut from, at as u64, len);
                 let queued = from.queued();
                 assert!(queued > len, "{queued} of {len}");
                 let mut until = None;

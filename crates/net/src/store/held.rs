@@ -5,6 +5,7 @@ use crate::archive::{ArchiveError, Growing, Unpacked, Waiting, Whereabouts};
 use crate::file_system::unlock;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +33,19 @@ impl Held {
     }
 
     /// Whether it is a directory that is unpacked as it comes.
-    pub(super) fn unpacks(&self) -> bool {
+    #[must_use]
+    pub fn unpacks(&self) -> bool {
         self.tree.is_some()
+    }
+
+    /// Lets the system send at most so many bytes from `offset` on of a file that is not a directory; gives how many it has sent, 0 at the end.
+    ///
+    /// # Errors
+    /// The connection takes none now, or is broken, or the file system fails.
+    pub(crate) fn send_to(&self, to: impl AsFd, offset: u64, len: usize) -> io::Result<usize> {
+        assert!(!self.unpacks(), "a directory is in many files");
+        let mut offset = offset;
+        Ok(rustix::fs::sendfile(to, &*self.file, Some(&mut offset), len)?)
     }
 
     /// Fills `buffer` with what is here of the object from `offset` on. What is not here reads as anything.

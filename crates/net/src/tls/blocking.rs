@@ -57,7 +57,8 @@ impl Blocking {
     }
 
     fn look(&mut self) -> io::Result<()> {
-        let looked = self.watch.look(&self.stream.conn);
+        self.watch.show(&self.stream.conn);
+        let looked = self.watch.look();
         looked.map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))
     }
 

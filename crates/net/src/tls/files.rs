@@ -296,6 +296,8 @@ impl Verifiers {
             .with_single_cert(chain.clone(), key.clone_key())?;
         // No client comes back to a session that has ended.
         server.send_tls13_tickets = 0;
+        // Connections of frames go on with records of our own: see `records`.
+        server.enable_secret_extraction = true;
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -303,6 +305,7 @@ impl Verifiers {
             .with_custom_certificate_verifier(self.expecting(&Expected::Sharer))
             .with_client_auth_cert(chain, key)?;
         client.resumption = rustls::client::Resumption::disabled();
+        client.enable_secret_extraction = true;
         let (server, client) = (Arc::new(server), Arc::new(client));
         Ok(Ends { members: None, server, client, to_offerer: None, verifiers: Some(Arc::new(self)) })
     }

@@ -161,6 +161,8 @@ pub(super) fn configs(secret: &Secret, offerer: Option<&Offerer>) -> Configs {
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)));
     // No client comes back to a session that has ended.
     server.send_tls13_tickets = 0;
+    // Connections of frames go on with records of our own: see `records`.
+    server.enable_secret_extraction = true;
     let client = |publics: Vec<Vec<u8>>| {
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
@@ -171,6 +173,7 @@ pub(super) fn configs(secret: &Secret, offerer: Option<&Offerer>) -> Configs {
                 &members,
             ))));
         client.resumption = rustls::client::Resumption::disabled();
+        client.enable_secret_extraction = true;
         client
     };
     let to_offerer = offerers.clone().map(|public| client(vec![public]));

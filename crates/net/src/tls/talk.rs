@@ -191,10 +191,11 @@ impl AsyncRead for Talk {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let talk = &mut *self;
-        if let (Some(watch), Layer::Sealed(stream)) = (&mut talk.watch, &talk.layer)
-            && let Err(error) = watch.look(stream.get_ref().1)
-        {
-            return self.noted(Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, error))));
+        if let (Some(watch), Layer::Sealed(stream)) = (&mut talk.watch, &talk.layer) {
+            watch.show(stream.get_ref().1);
+            if let Err(error) = watch.look() {
+                return self.noted(Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, error))));
+            }
         }
         let read = match &mut self.layer {
             Layer::Sealed(stream) => Pin::new(stream).poll_read(context, buffer),

@@ -26,11 +26,15 @@ impl Watch {
         Watch { security: security.clone(), shown: None, changes, next: Instant::now() + LOOK }
     }
 
-    /// Looks, where a second has passed and something has changed.
-    pub(super) fn look(&mut self, tls: &CommonState) -> Result<(), SealError> {
+    /// Notes what the other end has shown, once the two have shaken hands.
+    pub(super) fn show(&mut self, tls: &CommonState) {
         if self.shown.is_none() && !tls.is_handshaking() {
             self.shown = Some(Shown::now(tls.peer_certificates()));
         }
+    }
+
+    /// Looks, where a second has passed and something has changed.
+    pub(super) fn look(&mut self) -> Result<(), SealError> {
         let Some(shown) = self.shown.as_ref().filter(|_| Instant::now() >= self.next) else { return Ok(()) };
         self.next = Instant::now() + LOOK;
         let changes = self.security.changes();

@@ -18,7 +18,7 @@ pub(super) enum Rack {
     /// Another one speaks for it.
     Member {
         /// The connection to that one.
-        speaker: FrameStream,
+        speaker: Box<FrameStream>,
     },
     /// It speaks for others.
     Speaker(Box<Speaker>),
@@ -74,7 +74,7 @@ impl Run {
             Ok(stream)
         });
         match said {
-            Ok(speaker) => self.rack = Rack::Member { speaker },
+            Ok(speaker) => self.rack = Rack::Member { speaker: Box::new(speaker) },
             // The source hears this end as it hears any other.
             Err(error) => tracing::info!(%address, %error, "the rack's speaker cannot be reached"),
         }
