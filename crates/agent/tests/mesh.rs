@@ -29,8 +29,8 @@ fn mesh() -> Options {
     Options { relay: Relay::Mesh, ..patient() }
 }
 
-/// An object that takes half a second and more: time enough to see who gives nothing.
-struct Slow(Vec<u8>);
+/// An object of which each piece takes so long: time enough to see who gives nothing.
+struct Slow(Vec<u8>, Duration);
 
 impl ObjectSource for Slow {
     fn len(&self) -> u64 {
@@ -38,17 +38,17 @@ impl ObjectSource for Slow {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(self.1);
         self.0.read_exact_at(buffer, offset)
     }
 }
 
-fn source(object: &[u8], receivers: usize) -> Prepared {
+fn source(object: &[u8], each: Duration, receivers: usize) -> Prepared {
     prepare(SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
-        source: Arc::new(Slow(object.to_vec())),
+        source: Arc::new(Slow(object.to_vec(), each)),
         root: None,
         receivers: Receivers::Told(receivers),
         interface: Ipv4Addr::LOCALHOST,
@@ -87,13 +87,18 @@ enum Mood {
     Boasts,
     /// It gives what was not asked for.
     Floods,
+    /// It gives the first group that it is asked for, and no other.
+    Stops,
+    /// It gives a byte now and then.
+    Drips,
 }
 
 /// Joins a transfer by the frames themselves, and serves others as its mood is until the end.
-fn join(prepared: &Prepared, mood: Mood, ends: Arc<AtomicBool>) -> JoinHandle<()> {
+fn join(prepared: &Prepared, mood: Mood, object: &[u8], ends: Arc<AtomicBool>) -> JoinHandle<()> {
     let (address, handle) = (prepared.control_address(), prepared.handle());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let serve_port = listener.local_addr().unwrap().port();
+    let object = object.to_vec();
     std::thread::spawn(move || {
         let mut link = FrameStream::new(TcpStream::connect(address).unwrap()).unwrap();
         let hello = Hello { handle, name: "liar", window_bytes: 1 << 20, serve_port };
@@ -113,9 +118,9 @@ fn join(prepared: &Prepared, mood: Mood, ends: Arc<AtomicBool>) -> JoinHandle<()
         let mut members = Vec::new();
         while !ends.load(Ordering::Relaxed) {
             if let Ok((stream, _)) = listener.accept() {
-                members.push(FrameStream::new(stream).unwrap());
+                members.push((FrameStream::new(stream).unwrap(), 0));
             }
-            members.retain_mut(|member| serve(member, mood, groups));
+            members.retain_mut(|(member, given)| serve(member, given, mood, (&object, groups)));
             // It says that it lives, and hears nothing.
             let _ = link.send(&Control::Alive);
             let _ = link.fill();
@@ -125,9 +130,10 @@ fn join(prepared: &Prepared, mood: Mood, ends: Arc<AtomicBool>) -> JoinHandle<()
     })
 }
 
-/// Serves one that fetches; gives whether it is still there.
-fn serve(member: &mut FrameStream, mood: Mood, groups: u64) -> bool {
-    let open = member.fill().is_ok() && member.flush().is_ok();
+/// Serves one that fetches, and was given so many groups; gives whether it is still there.
+fn serve(member: &mut FrameStream, given: &mut u64, mood: Mood, (object, groups): (&[u8], u64)) -> bool {
+    let most = if mood == Mood::Drips { 1 } else { usize::MAX };
+    let open = member.fill().is_ok() && member.flush_some(most).is_ok();
     let mut wanted = Vec::new();
     while let Ok(Some(frame)) = member.next_frame() {
         match frame {
@@ -142,18 +148,28 @@ fn serve(member: &mut FrameStream, mood: Mood, groups: u64) -> bool {
             _ => {}
         }
     }
-    for index in wanted.into_iter().filter(|_| mood != Mood::Boasts) {
-        member.queue(&Control::Group { index, payload: &vec![0x66; GROUP_LEN] });
+    for index in wanted {
+        let right = object.chunks(GROUP_LEN).nth(index as usize).unwrap_or_default();
+        let payload = match mood {
+            Mood::Boasts => continue,
+            Mood::Stops if *given > 0 => continue,
+            Mood::Stops | Mood::Drips => right,
+            Mood::Spoils | Mood::Floods => &vec![0x66; GROUP_LEN],
+        };
+        *given += 1;
+        member.queue(&Control::Group { index, payload });
     }
-    open && member.flush().is_ok()
+    open && member.flush_some(most).is_ok()
 }
 
 fn deliver_beside(mood: Mood, object: &[u8]) -> (Report, Vec<PathBuf>, tempfile::TempDir) {
     let dir = polycast_testing::folder_in_memory();
-    let prepared = source(object, 4);
+    // One that has given something is dropped after half a second in which it gives nothing.
+    let each = if matches!(mood, Mood::Stops | Mood::Drips) { LOOK * 4 } else { LOOK };
+    let prepared = source(object, each, 4);
     let (control, handle) = (prepared.control_address(), prepared.handle());
     let ends = Arc::new(AtomicBool::new(false));
-    let liar = join(&prepared, mood, Arc::clone(&ends));
+    let liar = join(&prepared, mood, object, Arc::clone(&ends));
     let targets: Vec<PathBuf> = (0..3).map(|at| dir.path().join(format!("to{at}"))).collect();
     let running: Vec<_> = targets
         .iter()
@@ -179,6 +195,8 @@ fn one_that_lies_is_named_and_holds_none_of_the_others() {
         (Mood::Spoils, "it gave wrong bytes"),
         (Mood::Boasts, "it gives nothing of what it says it has"),
         (Mood::Floods, "it breaks the rules of the exchange"),
+        (Mood::Stops, "it has stopped giving what it was asked for"),
+        (Mood::Drips, "it has stopped giving what it was asked for"),
     ] {
         let (report, targets, _dir) = deliver_beside(mood, &object);
         for target in &targets {
@@ -216,7 +234,7 @@ fn answer_to(serves: SocketAddr, frames: &[Control<'_>]) -> Option<String> {
 fn one_that_asks_for_what_it_must_not_hears_why() {
     let dir = polycast_testing::folder_in_memory();
     let object = bytes(40 * GROUP_LEN);
-    let prepared = source(&object, 2);
+    let prepared = source(&object, LOOK, 2);
     let (control, handle) = (prepared.control_address(), prepared.handle());
     let enter = |entry| Control::Overlay(Overlay::Enter { handle, ticket: [0; 32], entry, have: Vec::new() });
     let source = std::thread::spawn(move || prepared.run(&mut |_| ()));

@@ -24,6 +24,8 @@ pub const GROUP_LEN: u64 = 256 << 10;
 const PIECE_LEN: u64 = 64 << 10;
 const WINDOW_LEN: u64 = 256 << 10;
 const LATENCY: Duration = Duration::from_micros(50);
+/// A piece of a group every four hundred milliseconds: no upstream seems to stall that gives something so often.
+const DRIPPED_BYTES_PER_S: u64 = 160 << 10;
 const TICK: Duration = Duration::from_millis(50);
 /// The source itself.
 const SOURCE: usize = 0;
@@ -41,8 +43,20 @@ pub enum Mood {
     Boasts,
     /// It gives wrong bytes.
     Spoils,
+    /// It says that it has everything, and gives of what it has so much in a second that it seems to live.
+    Drips,
     /// None of the others can connect to it.
     Hidden,
+    /// It comes when the others have begun.
+    Comes(Time),
+}
+
+impl Mood {
+    /// Whether it gets the object in the end.
+    #[must_use]
+    pub fn is_served(self) -> bool {
+        matches!(self, Mood::Honest | Mood::Stops(..) | Mood::Hidden | Mood::Comes(_))
+    }
 }
 
 /// What a receiver is like.
@@ -76,6 +90,8 @@ struct Conn {
     out: VecDeque<(u64, u64)>,
     in_flight: u64,
     is_open: bool,
+    /// Its client is to be told later what its server has.
+    has_news: bool,
 }
 
 struct Node {
@@ -100,6 +116,7 @@ enum Event {
     Connected(usize, UpstreamId, usize),
     Asked(usize, Vec<u64>),
     Holds(usize, Vec<(u64, u64)>),
+    News(usize),
     Sent(usize, u64, Option<u64>),
     Taken(usize, u64, Option<u64>),
     Arrived(usize, u64, Option<u64>),
@@ -107,6 +124,7 @@ enum Event {
     Lost(usize, usize, Fault),
     Lacks(usize, Vec<(u64, u64)>),
     Tick(usize),
+    Comes(usize),
     Resumes(usize),
     Dies(usize),
 }
@@ -215,15 +233,22 @@ impl World {
             hash: seed | 1,
             breach: None,
         };
-        let told = world.mesh.join((1..world.nodes.len()).map(|at| PeerId(at as u32)));
+        let all = 1..world.nodes.len();
+        let is_there = |at: &usize| !matches!(world.nodes[*at].host.mood, Mood::Comes(_));
+        let there: Vec<PeerId> = all.clone().filter(is_there).map(|at| PeerId(at as u32)).collect();
+        let told = world.mesh.join(there);
         world.tell(told);
-        for at in 1..world.nodes.len() {
-            world.after(TICK, Event::Tick(at));
+        for at in all {
             match world.nodes[at].host.mood {
+                Mood::Comes(when) => {
+                    world.at(when, Event::Comes(at));
+                    continue;
+                }
                 Mood::Stops(_, until) => world.at(until, Event::Resumes(at)),
                 Mood::Dies(when) => world.at(when, Event::Dies(at)),
-                _ => {}
+                Mood::Honest | Mood::Boasts | Mood::Spoils | Mood::Drips | Mood::Hidden => {}
             }
+            world.after(TICK, Event::Tick(at));
         }
         world
     }
@@ -253,7 +278,7 @@ impl World {
     /// Runs until all that can be done are, or this time is over.
     #[must_use]
     pub fn run(mut self, until: Time) -> Outcome {
-        let counts = |node: &Node| matches!(node.host.mood, Mood::Honest | Mood::Stops(..) | Mood::Hidden);
+        let counts = |node: &Node| node.host.mood.is_served();
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             assert!(now >= self.now, "time goes back");
             self.now = now;
@@ -294,7 +319,7 @@ impl World {
         let at = match event {
             Event::Told(at, ..) | Event::Connected(at, ..) => *at,
             Event::Holds(conn, _) | Event::Arrived(conn, ..) | Event::Ended(conn) => self.conns[*conn].client,
-            Event::Asked(conn, _) => self.conns[*conn].server,
+            Event::Asked(conn, _) | Event::News(conn) => self.conns[*conn].server,
             _ => return None,
         };
         match self.nodes[at].host.mood {
@@ -310,25 +335,15 @@ impl World {
         match event {
             Event::Told(at, ..) if self.tamper == Some(Tamper::DropCandidates) && self.nodes[at].is_told => {}
             Event::Lacks(..) if self.tamper == Some(Tamper::DropLacks) => {}
-            Event::Told(at, from, takes) => {
-                self.nodes[at].is_told = true;
-                let candidate = |peer: usize| Candidate {
-                    address: [10, 0, (peer >> 8) as u8, peer as u8],
-                    port: 7,
-                    name: None,
-                    is_source: peer == SOURCE,
-                };
-                let members = from.into_iter().map(|peer| candidate(peer as usize));
-                let all: Vec<Candidate> = members.chain(takes.then(|| candidate(SOURCE))).collect();
-                self.hear(at, Input::Candidates(&all));
-            }
+            Event::Told(at, from, takes) => self.told(at, from, takes),
             Event::Connected(client, id, server) => self.connect(client, id, server),
             Event::Asked(conn, groups) => {
                 let Conn { server, is_open, .. } = self.conns[conn];
                 let boasts = self.nodes[server].host.mood == Mood::Boasts;
                 if is_open && !boasts {
-                    let order = &self.nodes[server].order;
-                    let asked = self.conns[conn].requests.ask(&groups, |group| order.contains(&group));
+                    let Node { order, host, .. } = &self.nodes[server];
+                    let says = |group| host.mood == Mood::Drips || order.contains(&group);
+                    let asked = self.conns[conn].requests.ask(&groups, says);
                     if let Err(misuse) = asked {
                         self.breach.get_or_insert(format!("an honest receiver breaks the rules: {misuse}"));
                     }
@@ -341,6 +356,10 @@ impl World {
                 if is_open {
                     self.hear(client, Input::Has(id, &ranges));
                 }
+            }
+            Event::News(conn) => {
+                self.conns[conn].has_news = false;
+                self.tell_news(conn);
             }
             Event::Sent(conn, bytes, whole) => self.sent(conn, bytes, whole),
             Event::Taken(conn, bytes, whole) => self.taken(conn, bytes, whole),
@@ -363,12 +382,31 @@ impl World {
                     self.after(TICK, Event::Tick(at));
                 }
             }
+            Event::Comes(at) => {
+                let told = self.mesh.join([PeerId(at as u32)]);
+                self.tell(told);
+                self.after(TICK, Event::Tick(at));
+            }
             Event::Resumes(at) => {
                 self.take(at);
                 self.send(at);
             }
             Event::Dies(at) => self.die(at),
         }
+    }
+
+    /// A receiver hears of its candidates.
+    fn told(&mut self, at: usize, from: Vec<u32>, takes: bool) {
+        self.nodes[at].is_told = true;
+        let candidate = |peer: usize| Candidate {
+            address: [10, 0, (peer >> 8) as u8, peer as u8],
+            port: 7,
+            name: None,
+            is_source: peer == SOURCE,
+        };
+        let members = from.into_iter().map(|peer| candidate(peer as usize));
+        let all: Vec<Candidate> = members.chain(takes.then(|| candidate(SOURCE))).collect();
+        self.hear(at, Input::Candidates(&all));
     }
 
     fn sent(&mut self, conn: usize, bytes: u64, whole: Option<u64>) {
@@ -430,6 +468,7 @@ impl World {
             out: VecDeque::new(),
             in_flight: 0,
             is_open: true,
+            has_news: false,
         });
         self.nodes[server].served.push(conn);
         self.nodes[client].conns.insert(id, conn);
@@ -438,17 +477,23 @@ impl World {
         self.send(server);
     }
 
-    /// Says what a server has that its client was not told of.
+    /// Says what a server has that its client was not told of, or will when the client may be told again.
     fn tell_news(&mut self, conn: usize) {
         let server = self.conns[conn].server;
         if server == SOURCE || !self.conns[conn].is_open {
             return;
         }
-        if self.nodes[server].host.mood == Mood::Boasts {
+        if matches!(self.nodes[server].host.mood, Mood::Boasts | Mood::Drips) {
             let all = vec![(0, self.groups)];
             return self.after(LATENCY, Event::Holds(conn, all));
         }
-        let news = self.conns[conn].requests.news(&self.nodes[server].order);
+        let now = self.now;
+        let Conn { requests, has_news, .. } = &mut self.conns[conn];
+        let news = requests.news(now, &self.nodes[server].order);
+        let at = requests.news_at();
+        if news.is_empty() && now < at && !core::mem::replace(has_news, true) {
+            return self.at(at, Event::News(conn));
+        }
         if !news.is_empty() {
             let ranges = news.into_iter().map(|range| (range.start, range.end)).collect();
             self.after(LATENCY, Event::Holds(conn, ranges));
@@ -464,10 +509,14 @@ impl World {
         for step in 0..served {
             let turn = (self.nodes[at].next_served + step) % served;
             let number = self.nodes[at].served[turn];
-            let conn = &mut self.conns[number];
+            let conn = &self.conns[number];
             if !conn.is_open || conn.in_flight + PIECE_LEN > WINDOW_LEN {
                 continue;
             }
+            if conn.out.is_empty() && !conn.requests.is_idle() {
+                self.tell_news(number);
+            }
+            let conn = &mut self.conns[number];
             if conn.out.is_empty() {
                 let next = match at {
                     SOURCE => self.seeding.take(self.now, PeerId(conn.client as u32)),
@@ -486,7 +535,8 @@ impl World {
             let node = &mut self.nodes[at];
             // A group goes out as a whole where its connection has room.
             (node.is_sending, node.next_served) = (true, turn + usize::from(whole.is_some()));
-            let took = Duration(bytes * 1_000_000_000 / node.host.up);
+            let rate = if node.host.mood == Mood::Drips { DRIPPED_BYTES_PER_S } else { node.host.up };
+            let took = Duration(bytes * 1_000_000_000 / rate);
             return self.after(took, Event::Sent(number, bytes, whole));
         }
     }
@@ -511,6 +561,11 @@ impl World {
         self.hear(client, Input::Heard(id, bytes));
         let Some(group) = whole else { return };
         self.hear(client, Input::Came(id, group));
+        if self.nodes[server].host.mood == Mood::Drips && !self.nodes[server].order.contains(&group) {
+            // It sent what it does not have.
+            self.wrong += 1;
+            return self.hear(client, Input::Wrong(id, group));
+        }
         if self.nodes[server].host.mood == Mood::Spoils && self.tamper != Some(Tamper::SkipHash) {
             self.wrong += 1;
             return self.hear(client, Input::Wrong(id, group));

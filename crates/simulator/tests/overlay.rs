@@ -122,6 +122,82 @@ fn one_that_gives_wrong_bytes_is_named_and_holds_none() {
 }
 
 #[test]
+fn one_that_gives_next_to_nothing_holds_none_of_the_others() {
+    let drips = Host { mood: Mood::Drips, ..HONEST };
+    for seed in 0..3 {
+        let (ratio, outcome) = beside(&[HONEST; 7], &[drips], seed);
+        // It takes as the others do: eight paths are to be filled by seven.
+        let most = 8.0 / 7.0 * 1.05;
+        assert!(ratio <= most, "seed {seed}: {ratio:.3} of the time without it");
+        assert!(outcome.named.keys().all(|at| *at == 8), "seed {seed}: {:?}", outcome.named);
+        assert!(outcome.named.contains_key(&8), "seed {seed}: it is named");
+        // A single other one gets from the source what this one keeps back.
+        let (ratio, _) = beside(&[HONEST], &[drips], seed);
+        assert!(ratio <= 2.2, "seed {seed}: {ratio:.3} of the time without it");
+    }
+}
+
+#[test]
+fn those_that_come_later_hold_none_of_the_others() {
+    for seed in 0..3 {
+        let comes = Host { mood: Mood::Comes(at_s(1.0)), ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 8], &[comes; 4], seed);
+        assert!(ratio <= 1.15, "seed {seed}: {ratio:.3} of the time without them");
+        let own = (last(&outcome, 9..=12) - 1.0) / ideal(GROUPS);
+        assert!(own <= 1.2, "seed {seed}: they take {own:.3} of the ideal time");
+        assert!(outcome.objects <= 1.1 && outcome.named.is_empty(), "{:.3} objects", outcome.objects);
+    }
+}
+
+#[test]
+fn a_slow_source_is_not_the_fault_of_its_receivers() {
+    for (seed, part) in [(0, 4), (1, 10), (2, 40)] {
+        let outcome = World::new(seed, 128, GIGABIT / part, &[HONEST; 8]).run(at_s(120.0));
+        let took = last(&outcome, 1..=8) / (part as f64 * ideal(128));
+        assert!(took <= 1.1, "seed {seed}: {took:.3} of what the source takes");
+        assert!(outcome.named.is_empty(), "{:?}", outcome.named);
+        assert!(outcome.objects <= 1.1, "the source sends {:.3} objects", outcome.objects);
+    }
+}
+
+#[test]
+fn many_slow_ones_get_what_their_paths_take_and_are_not_blamed() {
+    for seed in 0..3 {
+        let slow = Host { up: GIGABIT / 5, down: GIGABIT / 5, mood: Mood::Honest };
+        let all: Vec<Host> = [HONEST; 4].into_iter().chain([slow; 4]).collect();
+        let outcome = run(seed, GROUPS, &all);
+        let own = last(&outcome, 5..=8) / (5.0 * ideal(GROUPS));
+        assert!(own <= 1.1, "seed {seed}: they take {own:.3} of what their paths take");
+        assert!(outcome.named.is_empty(), "{:?}", outcome.named);
+    }
+}
+
+#[test]
+fn one_whose_path_up_is_slow_gets_all_as_the_others_do() {
+    for seed in 0..3 {
+        let slow = Host { up: GIGABIT / 20, ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 7], &[slow], seed);
+        // It takes as the others do and gives little: eight paths are to be filled by seven.
+        let most = 8.0 / 7.0 * 1.05;
+        assert!(ratio <= most, "seed {seed}: {ratio:.3} of the time without it");
+        let own = last(&outcome, [8]) / ideal(GROUPS);
+        assert!(own <= most * 1.05, "seed {seed}: it takes {own:.3} of the ideal time");
+    }
+}
+
+#[test]
+fn those_that_none_can_reach_get_the_object_too() {
+    for seed in 0..3 {
+        let hidden = Host { mood: Mood::Hidden, ..HONEST };
+        let (ratio, outcome) = beside(&[HONEST; 6], &[hidden; 2], seed);
+        let most = 8.0 / 6.0 * 1.05;
+        assert!(ratio <= most, "seed {seed}: {ratio:.3} of the time without them");
+        let own = last(&outcome, [7, 8]) / ideal(GROUPS);
+        assert!(own <= most * 1.05, "seed {seed}: they take {own:.3} of the ideal time");
+    }
+}
+
+#[test]
 fn a_thousand_have_their_first_group_after_a_few_trips() {
     let receivers = 1_000;
     let outcome = run(5, 64, &vec![HONEST; receivers]);

@@ -16,11 +16,6 @@ impl Bell {
         Ok(Bell(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)))
     }
 
-    /// Whether both are the same one.
-    pub(crate) fn is(&self, other: &Bell) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Wakes the driver, or keeps it from falling asleep the next time.
     pub(crate) fn ring(&self) {
         // A counter that is full rings already.

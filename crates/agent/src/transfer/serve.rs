@@ -1,13 +1,14 @@
 //! Serving hash groups over TCP, from the source or from a receiver's part file: to the next in a chain, or to those who have this end as a candidate.
 
 mod exchange;
+mod giving;
 mod recent;
 
-use super::bell::Bell;
 use super::clock::Clock;
 use super::pacing::Pacing;
 use super::strangers::Strangers;
-use exchange::Giving;
+use exchange::Hall;
+use giving::Giving;
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::Secret;
@@ -65,8 +66,10 @@ pub(crate) struct Served {
     giving: Option<Giving>,
     /// Groups that have just come.
     recent: Mutex<Recent>,
-    /// What wakes those who serve members that choose, when there is something new.
-    bells: Mutex<Vec<Bell>>,
+    /// Members that choose, on their way to the thread that serves them.
+    hall: Mutex<Hall>,
+    /// That thread is to be woken when another group may be served.
+    wants_news: AtomicBool,
 }
 
 /// Groups that may be served.
@@ -123,7 +126,8 @@ impl Served {
         Arc::new(Served {
             giving: gives.then(|| Giving::new(geometry.groups())),
             recent: Mutex::default(),
-            bells: Mutex::default(),
+            hall: Mutex::default(),
+            wants_news: AtomicBool::new(false),
             supply,
             secret,
             tickets: Mutex::new(Tickets::new(handle)),
@@ -145,13 +149,15 @@ impl Served {
             if std::mem::replace(&mut verified.is[group as usize], true) {
                 return;
             }
+            if let Some(giving) = &self.giving {
+                giving.seeding().make_ready(group);
+            }
             verified.order.push(group);
-        }
-        if let Some(giving) = &self.giving {
-            giving.seeding().make_ready(group);
         }
         if self.active() > 0 {
             self.changed.notify_all();
+        }
+        if self.wants_news.swap(false, Ordering::SeqCst) {
             self.ring();
         }
     }
@@ -241,14 +247,8 @@ impl Served {
         serve: impl FnOnce(&Self, &mut FrameStream) -> Result<(), FrameError> + Send + 'static,
     ) -> bool {
         let address = stream.peer().map(|peer| peer.ip());
-        {
-            let mut peers = self.peers();
-            let of_one = peers.iter().filter(|other| **other == address).count();
-            if peers.len() >= PEERS_MAX || of_one >= PEERS_OF_ONE_MAX {
-                tracing::warn!(?address, "too many peers fetch from here: turned one away");
-                return false;
-            }
-            peers.push(address);
+        if !self.has_room_for(address) {
+            return false;
         }
         let served = Arc::clone(self);
         let work = move || {
@@ -262,6 +262,19 @@ impl Served {
             self.forget(address);
         }
         is_begun
+    }
+
+    /// Takes a place for one that is to be served, if there is one for that address.
+    fn has_room_for(&self, address: Option<IpAddr>) -> bool {
+        let mut peers = self.peers();
+        let of_one = peers.iter().filter(|other| **other == address).count();
+        let has_room = peers.len() < PEERS_MAX && of_one < PEERS_OF_ONE_MAX;
+        if has_room {
+            peers.push(address);
+        } else {
+            tracing::warn!(?address, "too many peers fetch from here: turned one away");
+        }
+        has_room
     }
 
     fn forget(&self, address: Option<IpAddr>) {
@@ -303,27 +316,20 @@ impl Served {
 
     /// Sends a group from where it is, and waits until it is sent.
     fn send_group(&self, stream: &mut FrameStream, group: u64, due: &mut Time) -> Result<(), FrameError> {
-        let kept = self.recent().find(group);
-        let block = match kept {
-            Some(block) => block,
-            None => {
-                let bytes = self.geometry.group_bytes(group);
-                let mut buffer = self.spare();
-                buffer.resize((bytes.end - bytes.start) as usize, 0);
-                self.read(&mut buffer, bytes.start)?;
-                Arc::new(Block::of(buffer))
-            }
-        };
-        self.sent_bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
-        stream.queue_block(group, Arc::clone(&block));
+        let block = self.queue_group(stream, group)?;
         self.drain(stream, due)?;
-        self.recent().give_back(block);
+        block.into_iter().for_each(|block| self.recent().give_back(block));
         Ok(())
     }
 
-    /// A group that has just come is sent on from where it is, while it is among the last ones.
+    /// A group that has just come is sent on from where it is, while it is among the last ones. What goes on from the file needs none.
     pub(crate) fn keep(&self, group: u64, block: Block) {
-        self.recent().keep(group, block);
+        let goes_from_file = matches!(&self.supply, Supply::Part(held) if !held.unpacks());
+        if self.secret.is_none() && goes_from_file {
+            self.recent().give_back(Arc::new(block));
+        } else {
+            self.recent().keep(group, block);
+        }
     }
 
     /// A buffer for a group.

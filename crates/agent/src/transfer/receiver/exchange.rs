@@ -3,12 +3,12 @@
 use super::super::bell::Bell;
 use super::super::control::fresh_number;
 use super::super::error::TransferError;
-use super::{FETCH_WITHIN, Input as ReceiverInput, NAP, Run, UNHASHED_MAX, ticket_for};
+use super::{FETCH_WITHIN, Input as ReceiverInput, Run, UNHASHED_MAX, ticket_for};
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
 };
-use polycast_types::{RangeSet, Time};
+use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, ENTER_RANGES_MAX, Fault, Overlay};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -18,9 +18,11 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-/// A connection is read until nothing is left, or so many bytes have come: a hash group. After a turn in which fewer have come in all there is a nap in
-/// which more can.
-const NAP_BELOW: u64 = 256 << 10;
+/// A connection is read until nothing is left, or so many bytes have come: a hash group.
+const READ_AT_ONCE: u64 = 256 << 10;
+
+/// This end was late itself where it comes so long after a tick was due, as behind its disk.
+const LATE: Duration = Duration::from_millis(50);
 
 /// Bytes of a range of groups in a frame, and of the frame's length and kind.
 const RANGE_LEN: u64 = 16;
@@ -167,9 +169,19 @@ impl Run {
             return Ok(());
         }
         self.take_opened();
-        let mut came = 0;
-        for id in ready {
-            came += self.read_candidate(*id)?;
+        let now = self.clock.now();
+        // What has come in part wakes this end when it is whole. That it comes is a sign of life.
+        let has_room = self.unhashed.len() < UNHASHED_MAX;
+        let is_due = |exchange: &Exchange| exchange.tick_at.is_none_or(|at| now >= at);
+        let all = self.exchange.as_ref().filter(|exchange| has_room && is_due(exchange));
+        let all: Option<Vec<UpstreamId>> = all.map(|exchange| exchange.streams.keys().copied().collect());
+        let was_late = |exchange: &&mut Exchange| exchange.tick_at.is_some_and(|at| now.since(at) >= LATE);
+        if let Some(exchange) = self.exchange.as_mut().filter(was_late) {
+            // What has come meanwhile was not read: that is no fault of theirs.
+            exchange.machine.handle(now, Input::HeldUp);
+        }
+        for id in all.as_deref().unwrap_or(ready) {
+            self.read_candidate(*id)?;
         }
         let now = self.clock.now();
         if let Some(exchange) = self.exchange.as_mut().filter(|_| self.unhashed.len() >= UNHASHED_MAX) {
@@ -180,10 +192,6 @@ impl Run {
             exchange.tick_at = exchange.machine.deadline(now);
         }
         self.obey_exchange();
-        // What comes slower than it is handled would wake this end for every packet.
-        if (1..NAP_BELOW).contains(&came) {
-            std::thread::sleep(NAP);
-        }
         Ok(())
     }
 
@@ -207,11 +215,11 @@ impl Run {
         }
     }
 
-    /// Reads what a candidate has said and given; gives how many bytes that was.
-    fn read_candidate(&mut self, id: UpstreamId) -> Result<u64, TransferError> {
+    /// Reads what a candidate has said and given.
+    fn read_candidate(&mut self, id: UpstreamId) -> Result<(), TransferError> {
         let Some(mut stream) = self.exchange.as_mut().and_then(|exchange| exchange.streams.remove(&id))
         else {
-            return Ok(0);
+            return Ok(());
         };
         let before = stream.received();
         let mut filled = stream.flush().and_then(|()| stream.fill());
@@ -238,7 +246,7 @@ impl Run {
                 Said::Wrong(fault) => break Some(fault),
                 Said::Nothing => match filled {
                     // Sealed bytes come in small pieces.
-                    Ok(true) if stream.received() - before < NAP_BELOW => filled = stream.fill(),
+                    Ok(true) if stream.received() - before < READ_AT_ONCE => filled = stream.fill(),
                     Ok(_) => break None,
                     Err(_) => break Some(Fault::Ended),
                 },
@@ -252,9 +260,10 @@ impl Run {
             hear(self, Input::Closed(id, fault));
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.machine.is_open(id)) {
+            stream.wait_for_whole();
             exchange.streams.insert(id, stream);
         }
-        Ok(came)
+        Ok(())
     }
 
     fn is_candidate(&self, id: UpstreamId) -> bool {

@@ -1,225 +1,319 @@
 //! Members of a mesh, at the end that serves them (`protocol::push::overlay`): a source gives each of its groups away, a receiver gives what it is
 //! asked for.
+//!
+//! One thread serves all of them. It is woken when there is room on a connection, when a member says something, and when there is news for a
+//! member that is to hear of it at once; with a thread for each member they would wake each other for each group.
 
 use super::super::bell::Bell;
 use super::super::clock::{Clock, wait};
-use super::super::control::fresh_number;
-use super::{LOOK_INTERVAL, PEER_TIMEOUT, Served};
-use polycast_net::frames::{FrameError, FrameStream};
+use super::{LOOK_INTERVAL, PEER_TIMEOUT, Served, Supply};
+use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::PeerId;
-use polycast_protocol::push::overlay::{Requests, Seeding};
+use polycast_protocol::push::overlay::Requests;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Overlay};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// A source looks so often whether it may give a group again.
-const GIVE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+const GIVE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A member is told no more often what is here: each time wakes both ends.
-const NEWS_INTERVAL: Duration = Duration::from_millis(2);
-
-/// What a source gives away.
-pub(super) struct Giving {
-    clock: Clock,
-    seeding: Mutex<Seeding>,
-    takers: Mutex<Takers>,
-}
-
-/// Receivers that may take.
+/// Those who are about to be served, and what wakes the thread that serves them.
 #[derive(Default)]
-struct Takers {
-    /// What each shows.
-    entries: BTreeMap<u64, PeerId>,
-    /// Which of its connections counts: the last one.
-    connections: BTreeMap<PeerId, u64>,
+pub(super) struct Hall {
+    came: Vec<Member>,
+    /// There while the thread runs.
+    bell: Option<Bell>,
 }
 
-impl Giving {
-    pub(super) fn new(groups: u64) -> Self {
-        Giving { clock: Clock::start(), seeding: Mutex::new(Seeding::new(groups)), takers: Mutex::default() }
-    }
+/// One that is served.
+struct Member {
+    stream: FrameStream,
+    address: Option<IpAddr>,
+    part: Part,
+    /// A group that is being sent, if it is in memory: its buffer takes another one afterwards.
+    block: Option<Arc<Block>>,
+    /// No more goes out before this, where the source has a rate.
+    due: Time,
+    /// When something went out, or began to wait.
+    moved_at: Time,
+    /// It may have said something; and there may be room on its connection.
+    may_have_said: bool,
+    may_have_room: bool,
+}
 
-    pub(super) fn seeding(&self) -> MutexGuard<'_, Seeding> {
-        // The machine asserts what it needs between two inputs.
-        self.seeding.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What a member does.
+enum Part {
+    /// It asks for what it needs.
+    Asks(Requests),
+    /// It takes what the source gives it, by this one of its connections.
+    Takes(PeerId, u64),
+}
 
-    fn takers(&self) -> MutexGuard<'_, Takers> {
-        self.takers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes in a connection of the receiver that shows this; gives which of its connections it is.
-    fn come(&self, entry: u64, have: RangeSet) -> Result<(PeerId, u64), &'static str> {
-        // One of the same receiver that leaves at this moment comes before or after.
-        let mut takers = self.takers();
-        let Some(peer) = takers.entries.get(&entry).copied() else {
-            return Err("this source has not told it to take what it gives");
-        };
-        if !self.seeding().come(peer, have) {
-            return Err("as many take what this source gives as there may be");
-        }
-        let number = takers.connections.entry(peer).or_default();
-        *number += 1;
-        Ok((peer, *number))
-    }
-
-    /// A receiver takes no more by this connection. It may have come by another one.
-    fn leave(&self, peer: PeerId, number: u64) {
-        let takers = self.takers();
-        if takers.connections.get(&peer) == Some(&number) {
-            self.seeding().leave(peer);
-        }
-    }
-
-    fn is_last(&self, peer: PeerId, number: u64) -> bool {
-        self.takers().connections.get(&peer) == Some(&number)
-    }
+/// What a member waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Nothing: there is more to send.
+    Nothing,
+    /// Room on its connection.
+    Room,
+    /// That its source may send again.
+    Due(Time),
+    /// News, or that it asks; there may be news from then on.
+    News(Time),
+    /// A group that it may be given.
+    Group,
 }
 
 impl Served {
-    /// What a receiver shows that takes what this source gives.
-    pub(crate) fn entry_of(&self, peer: PeerId) -> u64 {
-        let Some(giving) = &self.giving else { return 0 };
-        let mut takers = giving.takers();
-        if let Some((entry, _)) = takers.entries.iter().find(|(_, known)| **known == peer) {
-            return *entry;
-        }
-        let entry = fresh_number().max(1);
-        takers.entries.insert(entry, peer);
-        entry
-    }
-
-    /// A receiver lacks groups that none of its candidates has.
-    pub(crate) fn lack(&self, peer: PeerId, ranges: &[Range<u64>]) {
-        let Some(giving) = &self.giving else { return };
-        giving.seeding().lack(giving.clock.now(), peer, ranges);
-        self.changed.notify_all();
-    }
-
-    /// A receiver has got wrong bytes, or nothing, from another one.
-    pub(crate) fn complain(&self, by: PeerId, about: PeerId) {
-        if let Some(giving) = &self.giving {
-            giving.seeding().complain(by, about);
-        }
-    }
-
-    /// A receiver comes no more.
-    pub(crate) fn forget_taker(&self, peer: PeerId) {
-        let Some(giving) = &self.giving else { return };
-        giving.seeding().forget(peer);
-        let mut takers = giving.takers();
-        takers.entries.retain(|_, known| *known != peer);
-        takers.connections.remove(&peer);
-    }
-
-    /// There is something new for those who serve members.
+    /// There is something new for the thread that serves members.
     pub(super) fn ring(&self) {
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Bell::ring);
+        self.hall().bell.iter().for_each(Bell::ring);
+    }
+
+    fn hall(&self) -> MutexGuard<'_, Hall> {
+        // Nothing here panics between two changes that belong together.
+        self.hall.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves a member of the mesh.
     pub(super) fn exchange_with(self: &Arc<Self>, mut stream: FrameStream, entry: u64, have: RangeSet) {
         stream.trust();
-        let Some(giving) = &self.giving else {
-            self.in_thread(stream, |served, stream| served.serve_requests(stream));
-            return;
+        let part = match &self.giving {
+            None => Part::Asks(Requests::new(self.geometry.groups())),
+            Some(giving) => match giving.come(entry, have) {
+                Ok((peer, number)) => Part::Takes(peer, number),
+                Err(why) => return refuse(stream, why),
+            },
         };
-        let (peer, number) = match giving.come(entry, have) {
-            Ok(came) => came,
-            Err(why) => return refuse(stream, why),
-        };
-        let is_served = self.in_thread(stream, move |served, stream| {
-            let given = served.give(stream, peer, number);
-            served.giving.iter().for_each(|giving| giving.leave(peer, number));
-            given
+        let address = stream.peer().map(|peer| peer.ip());
+        let (due, moved_at) = (Time::ZERO, Time::ZERO);
+        let (may_have_said, may_have_room) = (true, true);
+        let member =
+            Member { stream, address, part, block: None, due, moved_at, may_have_said, may_have_room };
+        if !self.has_room_for(address) {
+            return self.leave(&member);
+        }
+        self.seat(member);
+    }
+
+    /// Hands a member to the thread that serves them, and begins that where it does not run.
+    fn seat(self: &Arc<Self>, member: Member) {
+        let mut hall = self.hall();
+        hall.came.push(member);
+        if let Some(bell) = &hall.bell {
+            return bell.ring();
+        }
+        let begun = Bell::new().and_then(|bell| {
+            hall.bell = Some(bell.clone());
+            let served = Arc::clone(self);
+            let work = move || {
+                let ran =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| served.serve_members(&bell)));
+                // Those that come later have a thread of their own again.
+                if ran.is_err() {
+                    served.hall().bell = None;
+                }
+            };
+            std::thread::Builder::new().name("polycast-serve".into()).spawn(work)
         });
-        if !is_served {
-            giving.leave(peer, number);
+        if let Err(error) = begun {
+            tracing::warn!(%error, "cannot serve the others");
+            hall.bell = None;
+            let came = std::mem::take(&mut hall.came);
+            drop(hall);
+            came.iter().for_each(|member| self.see_off(member));
         }
     }
 
-    /// Gives groups to a member, as the machine chooses them.
-    fn give(&self, stream: &mut FrameStream, peer: PeerId, number: u64) -> Result<(), FrameError> {
-        let Some(giving) = &self.giving else { return Ok(()) };
-        let mut due = Time::ZERO;
-        while !self.stop.load(Ordering::Relaxed) && giving.is_last(peer, number) {
-            let next = giving.seeding().take(giving.clock.now(), peer);
-            match next {
-                Some(group) => self.send_group(stream, group, &mut due)?,
-                None => {
-                    // It says nothing here, and closes when it needs nothing more.
-                    if stream.fill()? {
-                        return Err(FrameError::Wire(WireError::Malformed));
-                    }
-                    drop(self.changed.wait_timeout(self.lock(), GIVE_INTERVAL));
-                }
-            }
+    /// A member is served no more.
+    fn see_off(&self, member: &Member) {
+        self.forget(member.address);
+        self.leave(member);
+    }
+
+    fn leave(&self, member: &Member) {
+        if let (Part::Takes(peer, number), Some(giving)) = (&member.part, &self.giving) {
+            giving.leave(*peer, *number);
         }
-        Ok(())
     }
 
-    /// Gives a member what it asks for, and says what is here.
-    fn serve_requests(&self, stream: &mut FrameStream) -> Result<(), FrameError> {
-        let bell = Bell::new()?;
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(bell.clone());
-        let served = self.serve_until_it_leaves(stream, &bell);
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !other.is(&bell));
-        served
-    }
-
-    fn serve_until_it_leaves(&self, stream: &mut FrameStream, bell: &Bell) -> Result<(), FrameError> {
-        let mut requests = Requests::new(self.geometry.groups());
-        let (clock, mut due) = (Clock::start(), Time::ZERO);
-        // When there may be news again, and since when what was said waits.
-        let (mut news_at, mut waits_since) = (Time::ZERO, None);
-        while !self.stop.load(Ordering::Relaxed) {
-            let is_due = clock.now() >= news_at && stream.queued() == 0;
-            if is_due {
-                bell.clear();
-                let news = requests.news(&self.lock().order);
-                if !news.is_empty() {
-                    stream.queue(&Control::Overlay(Overlay::Holds(news)));
-                    news_at = clock.now() + NEWS_INTERVAL;
-                }
-            }
-            stream.fill()?;
-            if let Some(why) = self.hear(stream, &mut requests)? {
-                tracing::debug!(%why, "a member of the mesh is turned away");
-                stream.send(&Control::Refuse(&why))?;
-                stream.finish();
-                return Ok(());
-            }
-            if let Some(group) = requests.take() {
-                self.send_group(stream, group, &mut due)?;
-                continue;
-            }
-            stream.flush()?;
-            waits_since = (stream.queued() > 0).then(|| waits_since.unwrap_or_else(|| clock.now()));
-            let patience = Duration::from(stream.patience(PEER_TIMEOUT));
-            if waits_since.is_some_and(|since| clock.now().since(since) >= patience) {
-                return Err(FrameError::Closed);
-            }
-            let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
-            let own = PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing);
-            let now = clock.now();
-            let waits = (now < news_at).then_some(news_at);
-            let mut fds = [own, bell.descriptor()];
-            let listens = if waits.is_some() { &mut fds[..1] } else { &mut fds[..] };
-            wait(listens, now, waits, Duration::from(LOOK_INTERVAL))?;
-        }
-        Ok(())
-    }
-
-    /// Takes in what a member asks for; gives why it is turned away, if it is.
-    fn hear(&self, stream: &mut FrameStream, requests: &mut Requests) -> Result<Option<String>, FrameError> {
+    /// Serves members until there are none, or serving ends.
+    fn serve_members(&self, bell: &Bell) {
+        let (clock, mut members) = (Clock::start(), Vec::new());
         loop {
-            match stream.next_frame()? {
+            bell.clear();
+            {
+                let mut hall = self.hall();
+                let moved_at = clock.now();
+                members.extend(hall.came.drain(..).map(|member| Member { moved_at, ..member }));
+                if members.is_empty() || self.stop.load(Ordering::Relaxed) {
+                    hall.bell = None;
+                    break;
+                }
+            }
+            let (seen, looked_at) = (self.lock().order.len(), clock.now());
+            let mut waits = Vec::with_capacity(members.len());
+            members.retain_mut(|member| match self.turn(member, &clock) {
+                Ok(next) => {
+                    waits.push(next);
+                    true
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a member of the mesh has left");
+                    self.see_off(member);
+                    false
+                }
+            });
+            if let Err(error) = self.wait_for(&mut members, &waits, (bell, seen, looked_at), &clock) {
+                tracing::warn!(%error, "cannot wait for the others");
+                let mut hall = self.hall();
+                hall.bell = None;
+                members.append(&mut hall.came);
+                break;
+            }
+        }
+        members.iter().for_each(|member| self.see_off(member));
+    }
+
+    /// Waits until one of the members can go on. `seen` is how many groups were here before they were looked at, and `looked_at` when that was.
+    fn wait_for(
+        &self,
+        members: &mut [Member],
+        waits: &[Next],
+        (bell, seen, looked_at): (&Bell, usize, Time),
+        clock: &Clock,
+    ) -> std::io::Result<()> {
+        let now = clock.now();
+        let until = waits.iter().filter_map(|next| match next {
+            Next::Nothing => Some(now),
+            Next::Due(at) => Some(*at),
+            Next::News(at) => (*at > looked_at).then_some(*at),
+            Next::Group => Some(now + GIVE_INTERVAL),
+            Next::Room => None,
+        });
+        let mut until = until.min();
+        let hears =
+            |next: &Next| matches!(next, Next::Group) || matches!(next, Next::News(at) if *at <= looked_at);
+        if waits.iter().any(hears) {
+            // What comes from here on rings; what has come meanwhile has not.
+            self.wants_news.store(true, Ordering::SeqCst);
+            if self.lock().order.len() > seen {
+                until = Some(now);
+            }
+        }
+        let own = members.iter().zip(waits).map(|(member, next)| {
+            let flags = match next {
+                Next::Room => PollFlags::OUT,
+                // One whose connection ends meanwhile is seen off later.
+                Next::Nothing | Next::Due(_) => return bell.descriptor(),
+                Next::News(_) | Next::Group => PollFlags::IN,
+            };
+            PollFd::from_borrowed_fd(member.stream.as_fd(), flags)
+        });
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(bell.descriptor()).chain(own).collect();
+        wait(&mut fds, now, until, Duration::from(LOOK_INTERVAL))?;
+        let ended = PollFlags::HUP | PollFlags::ERR;
+        let came: Vec<PollFlags> = fds[1..].iter().map(PollFd::revents).collect();
+        drop(fds);
+        for (member, came) in members.iter_mut().zip(came) {
+            member.may_have_said |= came.intersects(PollFlags::IN | ended);
+            member.may_have_room |= came.intersects(PollFlags::OUT | ended);
+        }
+        Ok(())
+    }
+
+    /// Does for a member what can be done now: at most one group, so that each has its turn.
+    fn turn(&self, member: &mut Member, clock: &Clock) -> Result<Next, FrameError> {
+        if let Some(next) = self.push(member, clock)? {
+            return Ok(next);
+        }
+        if std::mem::take(&mut member.may_have_said)
+            && let Some(why) = self.hear(member)?
+        {
+            tracing::debug!(%why, "a member of the mesh is turned away");
+            member.stream.send(&Control::Refuse(&why))?;
+            member.stream.finish();
+            return Err(FrameError::Closed);
+        }
+        let now = clock.now();
+        let group = match (&mut member.part, &self.giving) {
+            (Part::Asks(requests), _) => {
+                let news = requests.news(now, &self.lock().order);
+                if !news.is_empty() {
+                    member.stream.queue(&Control::Overlay(Overlay::Holds(news)));
+                }
+                requests.take()
+            }
+            (Part::Takes(peer, number), Some(giving)) => giving.take(*peer, *number)?,
+            (Part::Takes(..), None) => unreachable!("only a source gives"),
+        };
+        if let Some(group) = group {
+            member.block = self.queue_group(&mut member.stream, group)?;
+        }
+        // It may have taken a while to read it.
+        member.moved_at = clock.now();
+        member.may_have_room = true;
+        if let Some(next) = self.push(member, clock)? {
+            return Ok(next);
+        }
+        Ok(match &member.part {
+            _ if group.is_some() => Next::Nothing,
+            Part::Asks(requests) => Next::News(requests.news_at()),
+            Part::Takes(..) => Next::Group,
+        })
+    }
+
+    /// Sends what is queued for a member, at the source's rate where it has one; gives what it waits for, `None` where all is sent.
+    fn push(&self, member: &mut Member, clock: &Clock) -> Result<Option<Next>, FrameError> {
+        let Member { stream, block, due, moved_at, may_have_said, may_have_room, .. } = member;
+        let queued = stream.queued();
+        if queued == 0 {
+            return Ok(None);
+        }
+        let is_late = clock.now().since(*moved_at) >= Duration::from(PEER_TIMEOUT);
+        if !std::mem::take(may_have_room) && !is_late {
+            return Ok(Some(Next::Room));
+        }
+        let pause = self.pacing.as_ref().map_or(std::time::Duration::ZERO, |pacing| pacing.until(*due));
+        let now = clock.now();
+        if !pause.is_zero() {
+            (*moved_at, *may_have_room) = (now, true);
+            return Ok(Some(Next::Due(now + Duration::from(pause))));
+        }
+        let most = self.pacing.as_ref().map_or(usize::MAX, |pacing| pacing.piece_len());
+        let sent = stream.flush_some(most)? as u64;
+        if let Some(pacing) = self.pacing.as_ref().filter(|_| sent > 0) {
+            *due = pacing.spend(sent);
+        }
+        if stream.queued() == 0 {
+            // What it asks for next has waited.
+            *may_have_said = true;
+            block.take().into_iter().for_each(|block| self.recent().give_back(block));
+            return Ok(None);
+        }
+        if stream.queued() < queued {
+            *moved_at = now;
+        } else if now.since(*moved_at) >= Duration::from(stream.patience(PEER_TIMEOUT)) {
+            return Err(FrameError::Closed);
+        }
+        *may_have_room = sent == most as u64;
+        Ok(Some(if *may_have_room { Next::Nothing } else { Next::Room }))
+    }
+
+    /// Takes in what a member says; gives why it is turned away, if it is.
+    fn hear(&self, member: &mut Member) -> Result<Option<String>, FrameError> {
+        let has_come = member.stream.fill()?;
+        let Part::Asks(requests) = &mut member.part else {
+            // It says nothing here, and closes when it needs nothing more.
+            return if has_come { Err(FrameError::Wire(WireError::Malformed)) } else { Ok(None) };
+        };
+        loop {
+            match member.stream.next_frame()? {
                 None => return Ok(None),
                 Some(Control::Overlay(Overlay::Want(groups))) => {
                     let verified = self.lock();
@@ -231,6 +325,35 @@ impl Served {
                 Some(_) => return Err(FrameError::Wire(WireError::Malformed)),
             }
         }
+    }
+
+    /// Queues a group from where it is; gives it where that is in memory.
+    pub(super) fn queue_group(
+        &self,
+        stream: &mut FrameStream,
+        group: u64,
+    ) -> Result<Option<Arc<Block>>, FrameError> {
+        let bytes = self.geometry.group_bytes(group);
+        let len = bytes.end - bytes.start;
+        if let Supply::Part(held) = &self.supply
+            && stream.queue_held(group, held, bytes.clone())
+        {
+            self.sent_bytes.fetch_add(len, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let kept = self.recent().find(group);
+        let block = match kept {
+            Some(block) => block,
+            None => {
+                let mut buffer = self.spare();
+                buffer.resize(len as usize, 0);
+                self.read(&mut buffer, bytes.start)?;
+                Arc::new(Block::of(buffer))
+            }
+        };
+        self.sent_bytes.fetch_add(len, Ordering::Relaxed);
+        stream.queue_block(group, Arc::clone(&block));
+        Ok(Some(block))
     }
 }
 

@@ -73,6 +73,9 @@ impl Run {
         let Some((_, candidate)) = { known }.find(|(serve, _)| *serve == about).copied() else { return };
         if why.is_a_complaint() {
             self.served.complain(by, candidate);
+        }
+        // A connection ends for many reasons.
+        if !matches!(why, Fault::Unreachable | Fault::Ended) {
             self.name_culprit(by, candidate, why);
         }
         let now = self.now();

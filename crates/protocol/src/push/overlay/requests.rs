@@ -1,16 +1,22 @@
-//! What one connection of the overlay asks for, at the end that serves it.
+//! What one connection of the overlay asks for, and when it is told what is here, at the end that serves it.
 
 use crate::bits::Bits;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_types::RangeSet;
+use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::WANT_MAX;
 
 /// How many groups a connection may wait for at a time: as many as one WANT may ask for. A receiver asks for a quarter of that at most.
 const ASKED_MAX: usize = WANT_MAX;
 /// How many ranges of groups one message tells at most.
 const TOLD_MAX: usize = 1_024;
+
+/// A connection that waits for nothing is told no more often what is here: each time wakes both ends. One that waits for a group is told with
+/// that group, and woken for neither alone.
+const NEWS_AFTER: Duration = Duration::from_millis(2);
+/// One that asks for none of what it is told gets it elsewhere: it is told half as often each time, down to this.
+const NEWS_AFTER_MOST: Duration = Duration::from_millis(32);
 
 /// What a connection must not ask for; it ends with this sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,13 +43,23 @@ pub struct Requests {
     told: usize,
     asked: Bits,
     waiting: VecDeque<u64>,
+    /// When it may be told again, where it waits for nothing, and how long after that the next time.
+    news_at: Time,
+    news_after: Duration,
 }
 
 impl Requests {
     /// A connection that has asked for nothing yet, for an object of so many groups.
     #[must_use]
     pub fn new(groups: u64) -> Self {
-        Requests { groups, told: 0, asked: Bits::new(groups), waiting: VecDeque::new() }
+        Requests {
+            groups,
+            told: 0,
+            asked: Bits::new(groups),
+            waiting: VecDeque::new(),
+            news_at: Time::ZERO,
+            news_after: NEWS_AFTER,
+        }
     }
 
     /// Takes in what the other end asks for; `is_here` says which groups it was told of.
@@ -65,6 +81,7 @@ impl Requests {
                 return Err(Misuse::Twice(group));
             }
             self.waiting.push_back(group);
+            self.news_after = NEWS_AFTER;
         }
         Ok(())
     }
@@ -80,8 +97,26 @@ impl Requests {
         self.waiting.is_empty()
     }
 
-    /// What it is to be told: groups that have come since the last call, of all that are here in the order in which they came.
-    pub fn news(&mut self, order: &[u64]) -> Vec<Range<u64>> {
+    /// Whether it was not told of all of so many groups that are here.
+    #[must_use]
+    pub fn has_news(&self, here: usize) -> bool {
+        self.told < here
+    }
+
+    /// When it may be told what is here, where it waits for nothing.
+    #[must_use]
+    pub fn news_at(&self) -> Time {
+        self.news_at
+    }
+
+    /// What it is to be told now: groups that have come since it was told last, of all that are here in the order in which they came. Nothing where
+    /// it waits for no group and [`Requests::news_at`] has not come.
+    pub fn news(&mut self, now: Time, order: &[u64]) -> Vec<Range<u64>> {
+        if (self.is_idle() && now < self.news_at) || !self.has_news(order.len()) {
+            return Vec::new();
+        }
+        self.news_at = now + self.news_after;
+        self.news_after = (self.news_after * 2).min(NEWS_AFTER_MOST);
         let mut news = RangeSet::new();
         while let Some(&group) = order.get(self.told)
             && news.range_count() < TOLD_MAX
@@ -115,22 +150,54 @@ mod tests {
     }
 
     proptest! {
-        /// However groups come, what is told in all is what is there, each once.
+        /// However groups come, and are asked for, what is told in all is what is there, each once, and none is kept back for longer than the longest time.
         #[test]
-        fn each_group_is_told_once(steps in proptest::collection::vec((0u64..50, any::<bool>()), 0..80)) {
+        fn each_group_is_told_once(
+            steps in proptest::collection::vec((0u64..50, any::<bool>(), any::<bool>(), 0u64..50), 0..80),
+        ) {
             let (mut requests, mut order, mut told) = (Requests::new(50), vec![], vec![]);
-            for (group, tells) in steps {
+            let mut now = Time(1);
+            for (group, asks, takes, ms) in steps {
                 if !order.contains(&group) {
                     order.push(group);
                 }
-                if tells {
-                    told.extend(requests.news(&order).into_iter().flatten());
+                if asks {
+                    let _ = requests.ask(&[group], |group| told.contains(&group));
+                }
+                now += Duration::from_millis(ms);
+                let (waits, at) = (!requests.is_idle(), requests.news_at());
+                told.extend(requests.news(now, &order).into_iter().flatten());
+                prop_assert!(at <= now + NEWS_AFTER_MOST);
+                if waits || now >= at {
                     let (mut all, mut here) = (told.clone(), order.clone());
                     all.sort_unstable();
                     here.sort_unstable();
                     prop_assert_eq!(all, here);
                 }
+                if takes {
+                    requests.take();
+                }
             }
+        }
+
+        /// One that asks for nothing is told seldom, and at once again when it has asked.
+        #[test]
+        fn one_that_asks_for_nothing_is_told_seldom(asks_at in 10u64..40) {
+            let (mut requests, mut now, mut times) = (Requests::new(10_000), Time(1), 0);
+            let told = |requests: &mut Requests, now: Time, count: u64| {
+                let order: Vec<u64> = (0..count).collect();
+                !requests.news(now, &order).is_empty()
+            };
+            for ms in 1..=1_000 {
+                now = Time(ms * 1_000_000);
+                times += u32::from(told(&mut requests, now, ms));
+            }
+            prop_assert!((30..=40).contains(&times), "{times} times in a second");
+            requests.ask(&[asks_at], |_| true).unwrap();
+            prop_assert!(told(&mut requests, now, 1_001), "with the group that it waits for");
+            requests.take();
+            prop_assert!(!told(&mut requests, now + Duration::from_millis(1), 1_002));
+            prop_assert!(told(&mut requests, now + NEWS_AFTER, 1_002));
         }
     }
 }

@@ -25,6 +25,9 @@ const LACKED_BY: usize = 2;
 const PASSED_ON_AFTER: u64 = 4;
 /// Of a message so many groups are looked at for those that keep them back: a member can say that it lacks millions.
 const BLAMED_MAX: usize = 64;
+/// One that takes a group in so many times what the fastest takes, or more, is not given what none has: all would wait for its path up, and it gets all from
+/// the others.
+const TOO_SLOW_TIMES: u64 = 4;
 /// A group is on its way for so many times what its taker takes for one, and for so long at least and at most: until then it lacks nowhere.
 const ON_ITS_WAY_TIMES: u64 = 4;
 const ON_ITS_WAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -75,8 +78,10 @@ impl Taker {
 #[derive(Clone, Debug)]
 struct Lacking {
     groups: RangeSet,
-    /// How many groups it may still get for this: as many as the object has.
+    /// How many groups it may still get for this: as many as the object has. Where its connections break again and again that is not enough: then it
+    /// gets one now and then.
     left: u64,
+    got_at: Time,
 }
 
 /// The groups of an object, and who has got which.
@@ -161,7 +166,8 @@ impl Seeding {
         }
         self.blame(peer, &groups);
         let all = self.groups;
-        let lacking = self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all });
+        let lacking =
+            self.lacking.entry(peer).or_insert(Lacking { groups: RangeSet::new(), left: all, got_at: now });
         lacking.groups = groups;
     }
 
@@ -213,7 +219,7 @@ impl Seeding {
                 group
             }
             None => {
-                let group = self.next_fresh(peer)?;
+                let group = self.next_fresh(now, peer)?;
                 self.fresh.remove(group..group + 1);
                 group
             }
@@ -230,21 +236,22 @@ impl Seeding {
 
     /// The first group that it lacks, and that no other one was given again just now.
     fn next_lacking(&mut self, now: Time, peer: PeerId) -> Option<u64> {
-        let lacking = self.lacking.get_mut(&peer).filter(|lacking| lacking.left > 0)?;
+        let may = |lacking: &&mut Lacking| lacking.left > 0 || now.since(lacking.got_at) >= AGAIN_AFTER;
+        let lacking = self.lacking.get_mut(&peer).filter(may)?;
         let is_due = |group: &u64| self.again.get(group).is_none_or(|at| now.since(*at) >= AGAIN_AFTER);
         let group = lacking.groups.iter().flatten().find(is_due)?;
         lacking.groups.remove(group..group + 1);
-        lacking.left -= 1;
+        (lacking.left, lacking.got_at) = (lacking.left.saturating_sub(1), now);
         Some(group)
     }
 
     /// The first group that none has, unless this one keeps groups back, and others do not.
-    fn next_fresh(&self, peer: PeerId) -> Option<u64> {
+    fn next_fresh(&self, now: Time, peer: PeerId) -> Option<u64> {
         let taker = &self.takers[&peer];
         if self.keeps_back(taker) && self.takers.values().any(|other| !self.keeps_back(other)) {
             return None;
         }
-        if self.is_too_slow(taker) {
+        if self.is_too_slow(now, taker) {
             return None;
         }
         self.fresh.iter().find_map(|range| {
@@ -253,11 +260,15 @@ impl Seeding {
         })
     }
 
-    /// Whether the others have taken the rest before this one has taken a group, and passed it on.
-    fn is_too_slow(&self, taker: &Taker) -> bool {
+    /// Whether a member is far slower than the fastest, or the others have taken the rest before this one has taken a group, and passed it on.
+    fn is_too_slow(&self, now: Time, taker: &Taker) -> bool {
         let trusted = self.takers.values().filter(|other| !self.keeps_back(other));
         let intervals: Vec<Duration> = trusted.filter_map(|other| other.interval).collect();
-        let (Some(fastest), Some(own)) = (intervals.iter().min(), taker.interval) else { return false };
+        let own = taker.interval.or(taker.took_at.map(|at| now.since(at)));
+        let (Some(fastest), Some(own)) = (intervals.iter().min(), own) else { return false };
+        if own > *fastest * TOO_SLOW_TIMES {
+            return true;
+        }
         let in_a_second: u64 = intervals.iter().map(|interval| 1_000_000_000 / interval.0.max(1)).sum();
         let rest = Duration(self.fresh.len().saturating_mul(1_000_000_000) / in_a_second.max(1));
         rest < (own - *fastest) * PASSED_ON_AFTER
@@ -362,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lacks_everything_all_the_time_gets_one_object() {
+    fn one_that_lacks_everything_all_the_time_gets_one_object_and_then_little() {
         let mut seeding = ready(10);
         assert!(seeding.come(A, RangeSet::new()));
         let mut got = 0;
@@ -372,7 +383,7 @@ mod tests {
                 got += 1;
             }
         }
-        assert_eq!(got, 20, "each group once, and once more");
+        assert_eq!(got, 20 + 98, "each group once, and once more, and then one a second");
     }
 
     proptest! {

@@ -26,7 +26,8 @@ const SOONER_TIMES: u64 = 3;
 const SOONER_BY: Duration = Duration::from_millis(20);
 /// An upstream that was asked, and of which nothing has come for so many times what a group takes of the others, is dropped; the least time where it has
 /// given something, and where it never has, and the most. With three upstreams in the place of four a receiver falls behind the others; it costs one
-/// that only stood still a connection.
+/// that only stood still a connection. One of which bytes come, and in so many times that no whole group, is dropped, too, however long that is: it
+/// could say that it has what none has, and keep it back.
 const STALLED_TIMES: u64 = 16;
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 const NEVER_GAVE_AFTER: Duration = Duration::from_millis(150);
@@ -166,8 +167,16 @@ struct Upstream {
     /// What it was asked for, in order: it serves in that order.
     asked: VecDeque<(u64, Time)>,
     rate: RateMeter,
-    /// When something came from it last, or it was asked after a time without requests.
+    /// When something came from it last, or it was asked after a time without requests; and when a whole group did.
     heard_at: Time,
+    gave_at: Time,
+}
+
+impl Upstream {
+    /// A group has come from it, or what has not come is not its fault.
+    fn is_heard(&mut self, now: Time) {
+        (self.heard_at, self.gave_at) = (now, now);
+    }
 }
 
 /// The receiver's end of the overlay: `handle` what happens, then `poll` until `None`, and again at `deadline`.
@@ -216,7 +225,7 @@ impl Upstreams {
     /// Takes in what has happened.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         if now.since(self.active_at) >= OWN_PAUSE {
-            self.upstreams.values_mut().for_each(|upstream| upstream.heard_at = now);
+            self.upstreams.values_mut().for_each(|upstream| upstream.is_heard(now));
             self.noted.clear();
             self.progress_at = now;
         }
@@ -252,7 +261,7 @@ impl Upstreams {
                 self.unverified.set(group, false);
             }
             Input::HeldUp => {
-                self.upstreams.values_mut().for_each(|upstream| upstream.heard_at = now);
+                self.upstreams.values_mut().for_each(|upstream| upstream.is_heard(now));
                 return;
             }
             Input::Tick => {}
@@ -308,6 +317,7 @@ impl Upstreams {
                     asked: VecDeque::new(),
                     rate: RateMeter::default(),
                     heard_at: Time::ZERO,
+                    gave_at: Time::ZERO,
                 },
             );
         }
@@ -316,7 +326,8 @@ impl Upstreams {
     fn opened(&mut self, now: Time, id: UpstreamId) {
         let opening = self.upstreams.get_mut(&id).filter(|upstream| upstream.state == State::Opening);
         let Some(upstream) = opening else { return };
-        (upstream.state, upstream.heard_at) = (State::Open, now);
+        upstream.state = State::Open;
+        upstream.is_heard(now);
         if upstream.candidate.is_source {
             upstream.rate.begin(now);
         }
@@ -373,7 +384,7 @@ impl Upstreams {
     fn came(&mut self, now: Time, id: UpstreamId, group: u64) {
         let groups = self.config.groups;
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
-        upstream.heard_at = now;
+        upstream.is_heard(now);
         if upstream.candidate.is_source && group < groups {
             return;
         }
@@ -395,11 +406,15 @@ impl Upstreams {
         if self.verified.count == self.config.groups {
             return;
         }
-        let usual = self.group_time() * STALLED_TIMES;
+        let usual = self.group_time(false) * STALLED_TIMES;
+        let usual_of_all = self.group_time(true) * STALLED_TIMES;
         let is_stalled = |upstream: &Upstream| {
             let least = if upstream.rate.total() > 0 { STALLED_AFTER } else { NEVER_GAVE_AFTER };
             let after = usual.clamp(least, STALLED_MOST);
-            !upstream.asked.is_empty() && now.since(upstream.heard_at) >= after
+            let is_silent = now.since(upstream.heard_at) >= after;
+            let has_given = upstream.rate.total() > 0;
+            let gives_none = has_given && now.since(upstream.gave_at) >= usual_of_all.max(STALLED_AFTER);
+            !upstream.asked.is_empty() && (is_silent || gives_none)
         };
         let stalled: Vec<UpstreamId> =
             self.upstreams.iter().filter(|(_, upstream)| is_stalled(upstream)).map(|(id, _)| *id).collect();
@@ -478,10 +493,13 @@ impl Upstreams {
         }
     }
 
-    /// What a group takes of an upstream, by the mean of those that have given something.
-    fn group_time(&self) -> Duration {
-        let rates: Vec<u64> =
-            self.open_ones().filter_map(|(_, upstream)| upstream.rate.bytes_per_s()).collect();
+    /// What a group takes of an upstream, or also of the source, by the mean of those that have given something.
+    fn group_time(&self, with_source: bool) -> Duration {
+        let counts = |upstream: &&Upstream| {
+            upstream.state == State::Open && (with_source || !upstream.candidate.is_source)
+        };
+        let open = self.upstreams.values().filter(counts);
+        let rates: Vec<u64> = open.filter_map(|upstream| upstream.rate.bytes_per_s()).collect();
         let all = rates.iter().fold(0u64, |sum, rate| sum.saturating_add(*rate));
         if all == 0 {
             return GROUP_TIME_UNKNOWN;
@@ -514,10 +532,15 @@ impl Upstreams {
         Duration(nanos.clamp(LACKING_AFTER.0.0, LACKING_AFTER.1.0))
     }
 
-    /// The groups before this one that are not here, and that no open upstream has of which anything has come lately.
+    /// The groups before this one that are not here, and that no open upstream has that brings it in this time.
     fn lacking(&self, now: Time, before: u64, after: Duration) -> RangeSet {
         let mut lacking = RangeSet::new();
-        let gives = |upstream: &Upstream| upstream.asked.is_empty() || now.since(upstream.heard_at) < after;
+        let gives = |upstream: &Upstream| {
+            let is_heard = now.since(upstream.heard_at) < after && now.since(upstream.gave_at) < STALLED_MOST;
+            // What one far slower than the others brings in the end comes sooner from the source.
+            let each = upstream.rate.time_of(self.config.group_len.into());
+            upstream.asked.is_empty() || (is_heard && each.is_none_or(|each| each <= after))
+        };
         let open = self.open_ones().filter(|(_, upstream)| gives(upstream));
         let open: Vec<&Bits> = open.map(|(_, upstream)| &upstream.has).collect();
         for (at, verified) in self.verified.words.iter().enumerate().take(before.div_ceil(64) as usize) {

@@ -14,6 +14,7 @@
 //! The members of the chain are served in the order of their speed, for the same reason: `chain`.
 
 mod chain;
+mod members;
 
 use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower, unicast};
 use crate::push::peer::{Peer, per_second};
@@ -78,6 +79,8 @@ pub(super) struct Watch {
     trial: Option<Trial>,
     /// The places of the chain.
     places: chain::Places,
+    /// The members of the mesh.
+    members: members::Members,
 }
 
 /// The others go on without some, to see whether they are faster.
@@ -143,6 +146,7 @@ fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Narrow {
 impl Sender {
     /// A receiver that holds the others is tried without, and left behind where that helps.
     pub(super) fn check_slow(&mut self, now: Time) {
+        self.check_members(now);
         self.make_up();
         let patience = self.config.slow.patience();
         if self.gating().next().is_none() {

@@ -8,6 +8,7 @@ use crate::packet::world::Happening;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_protocol::delivery::Input as DeliveryInput;
+use polycast_protocol::push::overlay::UpstreamsInput;
 use polycast_protocol::push::{ReceiverInput, SenderInput};
 use polycast_protocol::rack::{CentralInput, LeafInput};
 use polycast_protocol::session::{GuestInput, RosterInput, TellingInput};
@@ -195,9 +196,9 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Start => "push sender: Start",
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
-    // The swarm's receivers get on between their connections, and are waited for; those that fetch from candidates have a world of
-    // their own (`overlay`). `tests/push/hostile.rs` of the protocol draws the others.
-    SenderInput::Forget { .. } | SenderInput::Unawaited { .. } | SenderInput::Useless { .. } => "push sender: Forget",
+    // The swarm's receivers get on between their connections, and are waited for. `tests/push/hostile.rs` of the protocol draws the others.
+    SenderInput::Forget { .. } | SenderInput::Unawaited { .. } => "push sender: Forget",
+    SenderInput::Useless { .. } => "push sender: Useless",
     SenderInput::Rack { .. } => "push sender: Rack",
     SenderInput::Close => "push sender: Close",
     SenderInput::Open => "push sender: Open",
@@ -219,6 +220,18 @@ kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
     ReceiverInput::Committed { .. } => "push receiver: Committed",
     ReceiverInput::HeldUp => "push receiver: HeldUp",
     ReceiverInput::NothingWaits => "push receiver: NothingWaits",
+);
+
+kinds!(of_upstreams, UPSTREAMS, UpstreamsInput<'_>:
+    UpstreamsInput::Candidates(_) => "upstreams: Candidates",
+    UpstreamsInput::Opened(_) => "upstreams: Opened",
+    UpstreamsInput::Closed(..) => "upstreams: Closed",
+    UpstreamsInput::Heard(..) => "upstreams: Heard",
+    UpstreamsInput::Has(..) => "upstreams: Has",
+    // An attacker's receiver alone gives wrong bytes, and hashes come before candidates here: tests of the machine draw both.
+    UpstreamsInput::Came(..) | UpstreamsInput::Wrong(..) => "upstreams: Came",
+    UpstreamsInput::Verified(_) => "upstreams: Verified",
+    UpstreamsInput::HeldUp | UpstreamsInput::Tick => "upstreams: Tick",
 );
 
 kinds!(of_roster, ROSTER, RosterInput<'_>:
@@ -333,6 +346,8 @@ events! { EVENTS:
     MEMBER_DIES = "member of an overlay dies",
     MEMBER_BOASTS = "member of an overlay says that it has everything, and gives nothing",
     MEMBER_SPOILS = "member of an overlay gives wrong bytes",
+    MEMBER_COMES = "member of an overlay comes later than others",
+    MEMBER_DRIPS = "member of an overlay gives next to nothing of what it says it has",
     MEMBER_HIDDEN = "member of an overlay cannot be reached by the others",
     STREAM_SOURCE_CRASHES = "stream's agent crashes",
     STREAM_SESSION_BREAKS = "stream's agent loses its session",
@@ -393,6 +408,10 @@ events! { ATTACKS:
     NODE_DOUBTS = "node drops other bytes than a name says",
     ATTACK_SERVES_WRONG = "member serves wrong bytes in the chain",
     ATTACK_SOURCE_LIES = "source offers or sends what it has not called for",
+    ATTACK_LACKS = "member says that it lacks what it does not",
+    ATTACK_BLAMES = "member says of another one that it is of no use",
+    ATTACK_BOASTS = "member says that it has everything",
+    ATTACK_KEEPS = "member does not give what it is asked for",
     ATTACK_FETCHES = "member asks an end of the chain for all it has",
     ATTACK_TURNED_AWAY = "one without a right ticket is turned away",
 }
@@ -412,6 +431,7 @@ static ALL: &[&[&str]] = &[
     PULL_RECEIVER,
     SENDER,
     RECEIVER,
+    UPSTREAMS,
     ROSTER,
     GUEST,
     TELLING,

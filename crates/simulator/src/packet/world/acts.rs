@@ -1,7 +1,7 @@
 //! What an attacker does of its own accord: it sends what it has seen or made, and speaks where it may and may not.
 
 use super::attacker::{Author, from_nothing, retagged};
-use super::frames::{Body, Frame};
+use super::frames::{Body, Frame, address_of, receiver_port};
 use super::keys::{Secret, salt_of};
 use super::permits::{Allowed, Manager, unix_s};
 use super::receiver::content_of;
@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_types::{DataId, Handle, ObjectId, Time};
-use polycast_wire::control::{Control, Hello};
+use polycast_wire::control::{Control, Fault, Hello, Overlay, WANT_MAX};
 use polycast_wire::data::{CodedHeader, FLAG_PATCH, FLAG_REPORT, Header};
 
 impl Cluster {
@@ -139,12 +139,13 @@ impl Cluster {
     fn lie(&mut self, net: &mut Network<Datagram>) {
         let push = self.push(0);
         let geometry = push.config.geometry(push.object_len);
+        let nodes: Vec<_> = push.receivers.iter().map(|host| host.node).collect();
         let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(insider) = guard.attack.insider else { return };
         let random = &mut guard.random;
         let sn = random.below(geometry.fragments());
         let (position, count) = (random.below(u64::MAX), random.within(1..=64));
-        let (control, name) = match random.below(7) {
+        let (control, name) = match random.below(9) {
             0 | 1 => {
                 // A proof of another time, or none.
                 let proof = if random.one_in(2) { [0; 32] } else { salt_of(position) };
@@ -166,6 +167,20 @@ impl Cluster {
                 (Control::PtchReq(asked), named::ATTACK_ASKS)
             }
             5 => (Control::Forged { packets: position }, named::ATTACK_COMPLAINS),
+            6 => {
+                let groups = geometry.groups();
+                let first = random.below(groups);
+                let until = groups.min(first + random.magnitude(1..=4_096));
+                let lacks = Overlay::Lacks(core::iter::once(first..until).collect());
+                (Control::Overlay(lacks), named::ATTACK_LACKS)
+            }
+            7 => {
+                let why =
+                    *random.pick(&[Fault::Unreachable, Fault::NeverGave, Fault::WrongBytes, Fault::Foreign]);
+                let fault =
+                    Overlay::Fault { address: address_of(*random.pick(&nodes)), port: receiver_port(0), why };
+                (Control::Overlay(fault), named::ATTACK_BLAMES)
+            }
             _ => (Control::IntlSeq { position }, named::ATTACK_LIES_POSITION),
         };
         if self.push(0).receivers[insider as usize].begun {
@@ -216,10 +231,25 @@ impl Cluster {
             (1, Some(secret)) => secret.ticket(stream.0 ^ 1),
             (_, Some(secret)) => secret.ticket(stream.0),
         };
-        let fetch = Body::of(&Control::Fetch { handle: Handle(handle.into()), ticket, have: Vec::new() });
+        let handle = Handle(handle.into());
+        let guard = self.guard.as_deref_mut().expect("there is an attacker");
+        let enters = guard.random.one_in(2);
+        let entry = guard.random.below(4);
+        let asked: Vec<u64> =
+            (0..guard.random.below(100)).map(|_| guard.random.below(geometry.groups() + 1)).collect();
+        let fetch = match enters {
+            true => Control::Overlay(Overlay::Enter { handle, ticket, entry, have: Vec::new() }),
+            false => Control::Fetch { handle, ticket, have: Vec::new() },
+        };
+        let fetch = Body::of(&fetch);
         let len = fetch.len(&geometry);
         self.coverage.hit(named::ATTACK_FETCHES);
         self.streams.write(stream, 0, Frame { body: fetch, channel: 0 }, len);
+        for groups in asked.chunks(WANT_MAX).filter(|_| enters) {
+            let want = Body::of(&Control::Overlay(Overlay::Want(groups.to_vec())));
+            let len = want.len(&geometry);
+            self.streams.write(stream, 0, Frame { body: want, channel: 0 }, len);
+        }
         self.streams.pump(net, stream, 0);
         if stays {
             self.plan(net, until, Happening::Broken { stream, end: 1 });
@@ -250,6 +280,13 @@ impl Cluster {
         if takes_part {
             self.breaches.push(format!("receiver {to} takes part in what was not permitted"));
         }
+    }
+
+    /// Whether an end of a transfer is its receiver, and does as it likes this time.
+    pub(super) fn cheats(&mut self, now: Time, (transfer, server): (u32, Option<u32>)) -> bool {
+        let Some(guard) = self.guard.as_deref_mut() else { return false };
+        let is_its = transfer == 0 && server.is_some() && server == guard.attack.insider;
+        is_its && now < guard.attack.until && guard.random.one_in(4)
     }
 
     /// Its receiver serves other bytes than it has.

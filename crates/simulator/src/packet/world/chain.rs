@@ -2,7 +2,7 @@
 
 use super::frames::{Body, Frame, node_at, receiver_port, source_port};
 use super::keys::Secret;
-use super::receiver::Serving;
+use super::receiver::{Part, Serving};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner};
 use crate::packet::swarm::Plant;
@@ -15,7 +15,7 @@ use core::ops::Range;
 use polycast_protocol::push::ReceiverInput;
 use polycast_protocol::session::{Admission, GuestInput, Ticket, Tickets};
 use polycast_types::{Handle, RangeSet};
-use polycast_wire::control::{Control, RANGES_MAX};
+use polycast_wire::control::{Control, Overlay, RANGES_MAX};
 
 impl Cluster {
     /// Whose address it is in a transfer: a receiver's, or the source's if `None`.
@@ -91,6 +91,21 @@ impl Cluster {
                     self.finish(net, stream, 1);
                 }
             }
+            Some(frame @ Control::Overlay(Overlay::Enter { .. })) => {
+                if self.lets_in((transfer, upstream), stream, &frame) {
+                    let Control::Overlay(Overlay::Enter { entry, have, .. }) = frame else {
+                        unreachable!("it is an ENTER")
+                    };
+                    self.enter(net, (transfer, upstream), stream, (entry, have));
+                } else {
+                    self.finish(net, stream, 1);
+                }
+            }
+            Some(Control::Overlay(Overlay::Want(groups))) => {
+                self.wanted(net, (transfer, upstream, receiver), stream, &groups);
+            }
+            // A candidate that was closed meanwhile has said more.
+            Some(Control::Overlay(Overlay::Holds(_)) | Control::Refuse(_)) => {}
             Some(Control::Group { index, .. }) => {
                 let now = net.now();
                 let host = &mut self.push_mut(transfer).receivers[receiver as usize];
@@ -111,7 +126,7 @@ impl Cluster {
     }
 
     /// The last secret that an end of a transfer was told, where it is sealed: the source's end if `None`.
-    fn newest_secret(&self, transfer: u32, at: Option<u32>) -> Option<Secret> {
+    pub(super) fn newest_secret(&self, transfer: u32, at: Option<u32>) -> Option<Secret> {
         let push = self.push(transfer);
         match at {
             None => push.source.run.as_ref()?.keys.newest(),
@@ -153,7 +168,13 @@ impl Cluster {
             Some(receiver) => &push.receivers[receiver as usize].serving,
         };
         let old = serving.iter().filter(|peer| peer.secret != newest).map(|peer| peer.stream);
-        for stream in old.collect::<Vec<_>>() {
+        let old: Vec<StreamId> = old.collect();
+        if let Some(receiver) = server {
+            // What follows may serve those that stay.
+            let serving = &mut self.push_mut(transfer).receivers[receiver as usize].serving;
+            serving.retain(|peer| peer.secret == newest);
+        }
+        for stream in old {
             self.finish(net, stream, 1);
             self.unserve(net, transfer, server, stream);
         }
@@ -168,7 +189,7 @@ impl Cluster {
         have: Vec<Range<u64>>,
     ) {
         let secret = self.newest_secret(transfer, server);
-        let serving = Serving { stream, secret, sent: have.into_iter().collect() };
+        let serving = Serving { stream, secret, part: Part::All(have.into_iter().collect()) };
         match server {
             None => self.run_mut(transfer).expect("it listens").serving.push(serving),
             Some(server) => {
@@ -188,8 +209,13 @@ impl Cluster {
         stream: StreamId,
     ) {
         let Some(server) = server else {
-            if let Some(run) = self.run_mut(transfer) {
-                run.serving.retain(|peer| peer.stream != stream);
+            let Some(run) = self.run_mut(transfer) else { return };
+            let gone = run.serving.extract_if(.., |peer| peer.stream == stream);
+            let left: Vec<Part> = gone.map(|peer| peer.part).collect();
+            for part in left {
+                if let (Part::Given(peer), Some(seeding)) = (part, &mut run.seeding) {
+                    seeding.leave(peer);
+                }
             }
             return;
         };
@@ -200,32 +226,60 @@ impl Cluster {
         self.drive_receiver(net, transfer, server);
     }
 
+    /// One of those who fetch has room for more.
+    pub(super) fn serve_more(
+        &mut self,
+        net: &mut Network<Datagram>,
+        (transfer, server): (u32, Option<u32>),
+        stream: StreamId,
+    ) {
+        // What the chain sends is written all at once.
+        let is_member = |peer: &Serving| peer.stream == stream && !matches!(peer.part, Part::All(_));
+        if self.serving_of(transfer, server).is_some_and(|serving| serving.iter().any(is_member)) {
+            self.serve(net, transfer, server);
+        }
+    }
+
+    fn serving_of(&mut self, transfer: u32, server: Option<u32>) -> Option<&mut Vec<Serving>> {
+        let push = self.push_mut(transfer);
+        match server {
+            None => push.source.run.as_deref_mut().map(|run| &mut run.serving),
+            Some(receiver) => Some(&mut push.receivers[receiver as usize].serving),
+        }
+    }
+
     /// Sends those who fetch from a host what it has and they lack.
     pub(super) fn serve(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) {
-        let push = self.push_mut(transfer);
+        while self.serve_once(net, transfer, server) {}
+        if let Some(receiver) = server {
+            self.wake_for_news(net, transfer, receiver);
+        }
+    }
+
+    /// Writes to each of those who fetch what comes next; gives whether there was anything.
+    fn serve_once(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) -> bool {
+        let Some(serving) = self.serving_of(transfer, server).filter(|serving| !serving.is_empty()) else {
+            return false;
+        };
+        let (mut serving, now) = (core::mem::take(serving), net.now());
+        let push = self.push(transfer);
         let geometry = push.config.geometry(push.object_len);
-        let (serving, groups): (&mut Vec<Serving>, Vec<u64>) = match server {
-            None => match push.source.run.as_deref_mut() {
-                Some(run) if !run.serving.is_empty() => (&mut run.serving, (0..geometry.groups()).collect()),
-                _ => return,
-            },
-            Some(receiver) => {
-                let host = &mut push.receivers[receiver as usize];
-                if host.serving.is_empty() {
-                    return;
-                }
-                (&mut host.serving, host.intact.iter().copied().collect())
-            }
+        let groups: Vec<u64> = match server {
+            _ if serving.iter().all(|peer| !matches!(peer.part, Part::All(_))) => Vec::new(),
+            None => (0..geometry.groups()).collect(),
+            Some(receiver) => push.receivers[receiver as usize].intact.iter().copied().collect(),
         };
         let mut writes = Vec::new();
-        for fetcher in serving {
-            for &group in &groups {
-                if fetcher.sent.insert(group..group + 1) > 0 {
-                    writes.push((fetcher.stream, Body::Group(group)));
-                }
+        for peer in &mut serving {
+            if let Part::All(sent) = &mut peer.part {
+                let new = groups.iter().filter(|group| sent.insert(**group..**group + 1) > 0);
+                writes.extend(new.map(|group| (peer.stream, Body::Group(*group))));
+            } else {
+                self.next_for_member(now, (transfer, server), peer, &mut writes);
             }
         }
-        self.spoil(net.now(), (transfer, server), &mut writes);
+        *self.serving_of(transfer, server).expect("looked at above") = serving;
+        self.spoil(now, (transfer, server), &mut writes);
         let mut streams = BTreeSet::new();
         self.check_served((transfer, server), &writes);
         for (stream, body) in writes {
@@ -233,7 +287,9 @@ impl Cluster {
             self.streams.write(stream, 1, Frame { body, channel: 0 }, len);
             streams.insert(stream);
         }
+        let wrote = !streams.is_empty();
         streams.into_iter().for_each(|stream| self.streams.pump(net, stream, 1));
+        wrote
     }
 
     /// Groups go to those alone whom the source has told the secret that counts where these are.

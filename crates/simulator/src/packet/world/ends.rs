@@ -32,6 +32,8 @@ impl Cluster {
                 return;
             }
         }
+        // What a candidate says of groups is nothing that it gives.
+        let mut said = 0;
         while let Some(frame) = self.streams.next_frame(id, 1 - end) {
             if matches!(frame.body, Body::Fin) {
                 self.streams.close(id);
@@ -44,13 +46,23 @@ impl Cluster {
                 }
                 Owner::Control { transfer, .. } => self.frame_to_source(net, transfer, id, &frame.body),
                 Owner::Chain { transfer, receiver, upstream } => {
-                    self.chain_frame(net, (transfer, receiver, upstream), id, &frame.body);
+                    let of_candidate = match end {
+                        0 => self.candidate_frame(net, (transfer, receiver), id, &frame.body),
+                        _ => None,
+                    };
+                    match of_candidate {
+                        Some(bytes) => said += bytes,
+                        None => self.chain_frame(net, (transfer, receiver, upstream), id, &frame.body),
+                    }
                 }
                 Owner::Rack { transfer, speaker, .. } => {
                     self.rack_frame(net, (transfer, speaker), id, &frame.body);
                 }
                 Owner::Bulk { .. } | Owner::Flow { .. } => {}
             }
+        }
+        if end == 0 {
+            self.hear_candidate(net.now(), owner, id, said);
         }
         match (owner, end) {
             (Owner::Control { transfer, .. }, 1) => self.drive_source(net, transfer),
@@ -71,8 +83,10 @@ impl Cluster {
 
     /// There may be room to write at an end.
     pub(super) fn has_room(&mut self, net: &mut Network<Datagram>, id: StreamId, end: End) {
-        if let (Owner::Control { transfer, .. }, 1) = (self.owners[id.0 as usize], end) {
-            self.patch(net, transfer, id);
+        match (self.owners[id.0 as usize], end) {
+            (Owner::Control { transfer, .. }, 1) => self.patch(net, transfer, id),
+            (Owner::Chain { transfer, upstream, .. }, 1) => self.serve_more(net, (transfer, upstream), id),
+            _ => {}
         }
     }
 
@@ -155,6 +169,8 @@ impl Cluster {
                     if self.plant != Some(Plant::ForgetUpstream) {
                         self.tell_guest(now, transfer, receiver, GuestInput::UpstreamGone);
                     }
+                    self.drive_receiver(net, transfer, receiver);
+                } else if self.candidate_gone(now, (transfer, receiver), stream) {
                     self.drive_receiver(net, transfer, receiver);
                 }
             }

@@ -13,6 +13,7 @@ pub mod forward;
 mod frames;
 pub(super) mod keys;
 mod lies;
+mod mesh;
 mod pages;
 pub(super) mod permits;
 mod plan;

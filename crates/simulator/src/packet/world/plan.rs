@@ -100,7 +100,7 @@ pub enum Happening {
         /// The receiver's number in it.
         receiver: u32,
     },
-    /// The network breaks a receiver's connection to its upstream.
+    /// The network breaks a receiver's connections to those that it fetches from.
     BreakChain {
         /// The transfer.
         transfer: u32,
@@ -303,9 +303,10 @@ impl Cluster {
                 }
             }
             Happening::BreakChain { transfer, receiver } => {
-                if let Some(stream) = self.push(transfer).receivers[receiver as usize].upstream {
-                    self.break_both(net, stream);
-                }
+                let host = &self.push(transfer).receivers[receiver as usize];
+                let candidates = host.exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
+                let streams: Vec<StreamId> = host.upstream.into_iter().chain(candidates).collect();
+                streams.into_iter().for_each(|stream| self.break_both(net, stream));
             }
             Happening::Service { transfer, receiver, service } => {
                 self.push_mut(transfer).receivers[receiver as usize].service = service;

@@ -6,6 +6,7 @@
 
 use super::attacker::Author;
 use super::keys::{CONTENT_LEN, Keyring, Secret, number, proof_of};
+use super::mesh::Exchange;
 use super::pages::{Pages, Taking};
 use super::racks::Rack;
 use super::streams::{self, StreamId};
@@ -19,7 +20,8 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::coded::{Coded, Decodable};
-use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
+use polycast_protocol::push::overlay::{Requests, UpstreamsInput};
+use polycast_protocol::push::{Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
 use polycast_protocol::reuse::{Act, Input as ReuseInput, Reuse, Version};
 use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
@@ -62,8 +64,18 @@ pub(super) struct Serving {
     pub(super) stream: StreamId,
     /// The secret of its ticket, where it needed one.
     pub(super) secret: Option<Secret>,
-    /// Groups that it holds or was sent.
-    pub(super) sent: RangeSet,
+    pub(super) part: Part,
+}
+
+/// What one that fetches gets.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    /// All that it does not hold: it holds, or was sent, these groups.
+    All(RangeSet),
+    /// What it asks for.
+    Asked(Requests),
+    /// What its source gives it.
+    Given(PeerId),
 }
 
 /// What is out of order with a host.
@@ -104,6 +116,8 @@ pub struct PushReceiver {
     pub(super) coverage: Coverage,
     pub(super) control: Option<StreamId>,
     pub(super) upstream: Option<StreamId>,
+    /// The candidates among which it chooses.
+    pub(super) exchange: Option<Exchange>,
     pub(super) serving: Vec<Serving>,
     pub(super) alarm: Alarm,
     /// The socket: what waits, its bytes and room, and the time that one packet takes.
@@ -122,6 +136,8 @@ pub struct PushReceiver {
     pub(super) duplicates: u64,
     /// What is stored: groups that were verified survive a crash.
     pub(super) intact: BTreeSet<u64>,
+    /// The same in the order in which they came.
+    pub(super) order: Vec<u64>,
     pub(super) verified_bytes: u64,
     kept: RangeSet,
     /// Fragments that came over TCP.
@@ -195,6 +211,7 @@ impl PushReceiver {
             coverage: Coverage::default(),
             control: None,
             upstream: None,
+            exchange: None,
             serving: Vec::new(),
             alarm: Alarm::default(),
             socket: VecDeque::new(),
@@ -208,6 +225,7 @@ impl PushReceiver {
             finished_at: None,
             duplicates: 0,
             intact: BTreeSet::new(),
+            order: Vec::new(),
             verified_bytes: 0,
             kept: RangeSet::new(),
             sent: RangeSet::new(),
@@ -374,7 +392,7 @@ impl PushReceiver {
                         self.wrong.insert((group, sn), !content_of(self.object, sn));
                     }
                 }
-                self.verify(group);
+                self.verify(now, group);
                 self.handle(now, ReceiverInput::Held { group });
                 self.hold(group);
             }
@@ -396,6 +414,7 @@ impl PushReceiver {
         (self.machine, self.guest, self.begun) = (None, None, false);
         self.looking = None;
         (self.control, self.upstream, self.rack) = (None, None, Rack::Alone);
+        self.exchange = None;
         self.keys = Keyring::default();
         self.coded.clear();
         self.socket.clear();
@@ -536,7 +555,7 @@ impl PushReceiver {
         if lacks && self.takes_packets() {
             self.handle(now, ReceiverInput::Fetched { group });
             self.write(now, group);
-            self.verify(group);
+            self.verify(now, group);
             self.hold(group);
             // The verified group is stored in place of what came before.
             for sn in self.geometry.fragments_of_group(group) {
@@ -546,8 +565,12 @@ impl PushReceiver {
     }
 
     /// A group is stored for good; whether it was not before.
-    fn verify(&mut self, group: u64) -> bool {
+    fn verify(&mut self, now: Time, group: u64) -> bool {
         let new = self.intact.insert(group);
+        if new {
+            self.order.push(group);
+        }
+        self.tell_upstreams(now, UpstreamsInput::Verified(group));
         let bytes = self.geometry.group_bytes(group);
         self.verified_bytes += if new { bytes.end - bytes.start } else { 0 };
         new
@@ -573,7 +596,7 @@ impl PushReceiver {
                 None
             }
             ReceiverOutput::Check { group } => {
-                let intact = self.check(group);
+                let intact = self.check(now, group);
                 self.handle(now, ReceiverInput::Checked { group, intact });
                 intact.then_some(Wish::Verified)
             }
@@ -624,7 +647,7 @@ impl PushReceiver {
     }
 
     /// What the hash of a group says.
-    fn check(&mut self, group: u64) -> bool {
+    fn check(&mut self, now: Time, group: u64) -> bool {
         let sns = self.geometry.fragments_of_group(group);
         // A fragment across two groups may have been asked for again on behalf of the other one.
         let across = |sn: u64| self.geometry.groups_of_fragments(sn..sn + 1).count() > 1;
@@ -640,7 +663,7 @@ impl PushReceiver {
             }
             return false;
         }
-        if !self.verify(group) {
+        if !self.verify(now, group) {
             self.breach(&format!("group {group} was verified twice"));
         }
         true

@@ -2,6 +2,7 @@
 
 use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
 use super::keys::Secret;
+use super::mesh::Exchange;
 use super::receiver::{Mood, Phase, Wish};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner, Token};
@@ -128,7 +129,11 @@ impl Cluster {
             GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
             GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
-            GuestOutput::Candidates { .. } => unreachable!("its source has no mesh"),
+            GuestOutput::Candidates { entry, ends } => {
+                let ends: Vec<([u8; 4], u16)> =
+                    ends.into_iter().map(|(address, port, _)| (address, port)).collect();
+                self.take_candidates(net, (transfer, receiver), entry, &ends);
+            }
             GuestOutput::Fetch { address, port, .. } => {
                 self.fetch_from(net, transfer, receiver, (address, port));
             }
@@ -150,7 +155,8 @@ impl Cluster {
             host.breaches.push(what);
         }
         host.ends.push(end);
-        let own = host.control.into_iter().chain(host.upstream);
+        let candidates = host.exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
+        let own = host.control.into_iter().chain(host.upstream).chain(candidates);
         let ends: alloc::vec::Vec<(StreamId, u8)> =
             own.map(|stream| (stream, 0)).chain(host.serving.iter().map(|peer| (peer.stream, 1))).collect();
         host.forget(Phase::Failed);
@@ -209,29 +215,35 @@ impl Cluster {
                 Some(Wish::Verified) => verified = true,
                 Some(Wish::Completed) => {
                     verified = true;
-                    if let Some(upstream) = host.upstream.take() {
-                        self.finish(net, upstream, 0);
+                    let exchange = host.exchange.take();
+                    let candidates = exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
+                    for stream in host.upstream.take().into_iter().chain(candidates) {
+                        self.finish(net, stream, 0);
                     }
                     self.tell_guest(now, transfer, receiver, GuestInput::Committed);
                 }
                 None => {}
             }
         }
+        self.drive_exchange(net, transfer, receiver);
         self.drive_rack(net, transfer, receiver);
+        if verified || self.news_at(transfer, receiver).is_some_and(|at| now >= at) {
+            self.serve(net, transfer, Some(receiver));
+        }
+        let news_at = self.news_at(transfer, receiver);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let deadlines = [
             host.machine.as_ref().and_then(|machine| machine.deadline()),
             host.guest.as_ref().and_then(|guest| guest.deadline()),
             host.rack.deadline(),
+            host.exchange.as_ref().and_then(Exchange::deadline),
+            news_at,
         ];
         let deadline = deadlines.into_iter().flatten().min();
         let (node, control) = (host.node, host.control);
         host.alarm.set(net, node, Token::Receiver(transfer, receiver), deadline);
         if let Some(stream) = control {
             self.streams.pump(net, stream, 0);
-        }
-        if verified {
-            self.serve(net, transfer, Some(receiver));
         }
     }
 

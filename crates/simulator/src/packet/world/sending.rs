@@ -3,6 +3,7 @@
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
 use super::keys::{Keyring, mix, proof_of, salt_of};
 use super::lies::Lie;
+use super::mesh::GIVE_INTERVAL;
 use super::receiver::{Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
@@ -16,7 +17,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
+use polycast_protocol::push::overlay::Seeding;
+use polycast_protocol::push::{PeerId, Relay, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, Form, HASHES_MAX, Hash, Salt, Welcome, proven_group};
@@ -56,6 +58,10 @@ impl Cluster {
             machine: polycast_protocol::push::Sender::new(config.sender(handle, object_len)),
             conns: BTreeMap::new(),
             serving: Vec::new(),
+            seeding: (config.relay == Relay::Mesh).then(|| seeding_of(config.geometry(object_len).groups())),
+            entries: BTreeMap::new(),
+            give_at: Time::ZERO,
+            candidates: BTreeMap::new(),
             waits_for: None,
             channel: if config.multicast { push.channels } else { 0 },
             without_path: false,
@@ -104,6 +110,11 @@ impl Cluster {
     /// Polls a source until it has nothing to say, or its network card has enough to do.
     pub(super) fn drive_source(&mut self, net: &mut Network<Datagram>, transfer: u32) {
         let now = net.now();
+        let gives = |run: &&mut Sending| !run.over && run.gives() && now >= run.give_at;
+        if let Some(run) = self.run_mut(transfer).filter(gives) {
+            run.give_at = now + GIVE_INTERVAL;
+            self.serve(net, transfer, None);
+        }
         loop {
             let Some(run) = self.run_mut(transfer) else { return };
             // What the session says comes first: which receivers join, which have left, whether more will come.
@@ -126,7 +137,8 @@ impl Cluster {
         let source = &mut self.push_mut(transfer).source;
         let Some(run) = &source.run else { return };
         let sender = (!run.over && run.waits_for.is_none()).then(|| run.machine.deadline()).flatten();
-        let deadline = run.roster.deadline().into_iter().chain(sender).min();
+        let gives = (!run.over && run.gives()).then_some(run.give_at);
+        let deadline = run.roster.deadline().into_iter().chain(sender).chain(gives).min();
         let node = source.node;
         source.alarm.set(net, node, Token::Source(transfer), deadline);
     }
@@ -168,12 +180,14 @@ impl Cluster {
             RosterOutput::Open => self.tell_sender(now, transfer, SenderInput::Open),
             RosterOutput::Close => self.tell_sender(now, transfer, SenderInput::Close),
             RosterOutput::Left { guest, why } => {
+                self.forget_taker(transfer, PeerId(guest.0));
                 self.tell_sender(now, transfer, SenderInput::Left { peer: PeerId(guest.0), why });
             }
             RosterOutput::Unawaited(guest) => {
                 self.tell_sender(now, transfer, SenderInput::Unawaited { peer: PeerId(guest.0) });
             }
             RosterOutput::Forget(guest) => {
+                self.forget_taker(transfer, PeerId(guest.0));
                 self.tell_sender(now, transfer, SenderInput::Forget { peer: PeerId(guest.0) });
             }
             RosterOutput::Alive(guest) => self.tell(net, transfer, StreamId(guest.0), &Control::Alive),
@@ -372,7 +386,7 @@ impl Cluster {
                 let upstream = link.upstream.map(|upstream| StreamId(upstream.0));
                 self.link(net, transfer, StreamId(link.peer.0), upstream);
             }
-            SenderOutput::Candidates(told) => unreachable!("there is no mesh, and {told:?}"),
+            SenderOutput::Candidates(told) => self.tell_candidates(net, transfer, &told),
             SenderOutput::Settled { peer, failure } => self.settled(net.now(), transfer, peer, failure),
             SenderOutput::AllowanceUsed { .. } => {
                 if self.plant != Some(Plant::IgnoreAllowance) {
@@ -518,6 +532,9 @@ impl Cluster {
         conn.patches = RangeSet::new();
         let lacks = failure.is_none() && push.receivers[receiver as usize].phase != Phase::Done;
         let guest = GuestId(peer.0);
+        if failure.is_some() {
+            self.forget_taker(transfer, peer);
+        }
         self.tell_roster(now, transfer, RosterInput::Settled { guest, failure, serves });
         if twice {
             self.breaches.push(format!("receiver {receiver} was settled twice"));
@@ -579,8 +596,12 @@ impl Cluster {
             Ok(control) => {
                 let is_ready = run.roster.is_ready(guest);
                 self.tell_roster(now, transfer, RosterInput::Frame { guest, control: &control });
-                if is_ready {
-                    self.hear(now, transfer, PeerId(guest.0), &control);
+                match control {
+                    Control::Overlay(word) if is_ready => {
+                        self.hear_of_mesh(net, transfer, PeerId(guest.0), &word)
+                    }
+                    control if is_ready => self.hear(now, transfer, PeerId(guest.0), &control),
+                    _ => {}
                 }
             }
             // One of another version is told so.
@@ -745,6 +766,13 @@ impl super::PushTransfer {
         let (stream, _) = run.conns.iter().find(|(_, conn)| conn.receiver == receiver)?;
         run.machine.status(PeerId(stream.0))?.slow
     }
+}
+
+/// What a source may give: all hashes are known.
+fn seeding_of(groups: u64) -> Seeding {
+    let mut seeding = Seeding::new(groups);
+    (0..groups).for_each(|group| seeding.make_ready(group));
+    seeding
 }
 
 /// Whether a sender orders a patch of such a fragment.

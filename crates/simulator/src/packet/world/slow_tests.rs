@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::packet::{Builder, Faults, LinkConfig, LinkCounters, Outcome};
-use polycast_protocol::push::SlowPolicy;
+use polycast_protocol::push::{Relay, SlowPolicy};
 use polycast_topology::Network as Topology;
 use polycast_types::Rate;
 
@@ -232,6 +232,20 @@ fn a_narrow_path_delays_no_other_in_the_chain() {
         [true, false, false, false, false, false, false],
         "it is named, and no receiver behind it"
     );
+    let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
+    let (cluster, _) = play(&[narrow(50)], dropping, 1);
+    let said = cluster.push(0).failure_of(0).unwrap();
+    assert!(said.starts_with("slower than the others: "), "{said}");
+}
+
+#[test]
+fn a_narrow_path_delays_no_other_in_the_mesh() {
+    let settings = PushConfig { multicast: false, relay: Relay::Mesh, ..PushConfig::default() };
+    for rate_mbps in [20, 50, 100] {
+        let times = delay_no_other(&[narrow(rate_mbps)], &settings, true, 115.0);
+        let ideal = OBJECT_LEN as f64 * 8.0 / (rate_mbps as f64 * 1e6);
+        assert!(times[0] < 1.2 * ideal, "{times:?} of {ideal} s");
+    }
     let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
     let (cluster, _) = play(&[narrow(50)], dropping, 1);
     let said = cluster.push(0).failure_of(0).unwrap();

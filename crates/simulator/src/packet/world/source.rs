@@ -2,15 +2,16 @@
 
 use super::Alarm;
 use super::keys::Keyring;
-use super::receiver::Serving;
+use super::receiver::{Part, Serving};
 use super::streams::StreamId;
 use crate::packet::{LinkId, NodeId};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_protocol::push::overlay::Seeding;
 use polycast_protocol::push::{
-    AttemptInterval, BATCH_MAX, FullRate, Geometry, Sender, SenderConfig, SlowPolicy,
+    AttemptInterval, BATCH_MAX, FullRate, Geometry, PeerId, Relay, Sender, SenderConfig, SlowPolicy,
 };
 use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
@@ -44,6 +45,8 @@ pub struct PushConfig {
     pub slow: SlowPolicy,
     /// Whether there is a data channel; without one all receivers are chained.
     pub multicast: bool,
+    /// How receivers that the data channel does not reach get the object.
+    pub relay: Relay,
     /// Bytes that a path is granted for; all that are needed if `None`.
     pub allowance: Option<u64>,
     /// How long it takes until there is another path when the allowance is used up.
@@ -74,6 +77,7 @@ impl Default for PushConfig {
             join_timeout: Duration::from_secs(30),
             slow: shipped.slow,
             multicast: shipped.multicast,
+            relay: shipped.relay,
             allowance: None,
             next_path: Duration::ZERO,
             counted: false,
@@ -103,6 +107,7 @@ impl PushConfig {
         SenderConfig {
             rate: self.rate,
             multicast: self.multicast,
+            relay: self.relay,
             allowance: self.fragments_of(self.allowance),
             attempt_interval: self.attempt_interval,
             full_rate: self.full_rate,
@@ -157,6 +162,12 @@ pub(super) struct Sending {
     pub(super) machine: Sender,
     pub(super) conns: BTreeMap<StreamId, Conn>,
     pub(super) serving: Vec<Serving>,
+    /// What it gives to the members of a mesh, what those show that take it, and when it is looked again whether they may.
+    pub(super) seeding: Option<Seeding>,
+    pub(super) entries: BTreeMap<u64, PeerId>,
+    pub(super) give_at: Time,
+    /// Whom each receiver was told to fetch from.
+    pub(super) candidates: BTreeMap<PeerId, BTreeSet<PeerId>>,
     /// A link whose queue must drain before more is sent.
     pub(super) waits_for: Option<LinkId>,
     /// The number of its data channel; 0 for none.
@@ -174,6 +185,13 @@ pub(super) struct Sending {
     pub(super) members: BTreeSet<StreamId>,
     /// Fragments that were on the data channel, whether a receiver got them or not.
     pub(super) ever_sent: RangeSet,
+}
+
+impl Sending {
+    /// Whether a receiver takes what it gives.
+    pub(super) fn gives(&self) -> bool {
+        self.serving.iter().any(|peer| matches!(peer.part, Part::Given(_)))
+    }
 }
 
 /// The source of a push transfer.

@@ -154,6 +154,11 @@ impl Streams {
         self.streams[id.0 as usize].directions[usize::from(from)].path = path.unwrap_or_default();
     }
 
+    /// Whether there is a way from each end to the other.
+    pub(super) fn has_path(&self, id: StreamId) -> bool {
+        self.streams[id.0 as usize].directions.iter().all(|direction| !direction.path.is_empty())
+    }
+
     /// Writes a frame of so many bytes at an end.
     pub(super) fn write(&mut self, id: StreamId, from: End, frame: Frame, bytes: u64) {
         let stream = &mut self.streams[id.0 as usize];

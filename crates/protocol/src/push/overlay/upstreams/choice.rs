@@ -47,7 +47,7 @@ impl Upstreams {
     fn note_asked(&mut self, now: Time, id: UpstreamId, group: u64) {
         let upstream = self.upstreams.get_mut(&id).expect("looked up by the caller");
         if upstream.asked.is_empty() {
-            upstream.heard_at = now;
+            upstream.is_heard(now);
             upstream.rate.begin(now);
         }
         upstream.asked.push_back((group, now));

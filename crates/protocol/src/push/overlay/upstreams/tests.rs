@@ -118,6 +118,8 @@ fn lacks_beside(has: &[Range<u64>]) -> Vec<(u64, Vec<Range<u64>>)> {
     upstreams.handle(at(2), Input::Verified(24));
     let mut lacks = vec![];
     for ms in (50..9_000).step_by(50) {
+        // That no whole group comes is not its fault here.
+        upstreams.handle(at(ms), Input::HeldUp);
         upstreams.handle(at(ms), Input::Heard(UpstreamId(0), 1 << 20));
         upstreams.handle(at(ms), Input::Tick);
         let told = outputs(&mut upstreams);

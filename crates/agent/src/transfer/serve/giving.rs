@@ -1,0 +1,114 @@
+//! What a source gives to the members of a mesh, and to which of them (`protocol::push::overlay`).
+
+use super::super::clock::Clock;
+use super::super::control::fresh_number;
+use super::Served;
+use polycast_net::frames::FrameError;
+use polycast_protocol::push::PeerId;
+use polycast_protocol::push::overlay::Seeding;
+use polycast_types::RangeSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a source gives away.
+pub(super) struct Giving {
+    clock: Clock,
+    seeding: Mutex<Seeding>,
+    takers: Mutex<Takers>,
+}
+
+/// Receivers that may take.
+#[derive(Default)]
+struct Takers {
+    /// What each shows.
+    entries: BTreeMap<u64, PeerId>,
+    /// Which of its connections counts: the last one.
+    connections: BTreeMap<PeerId, u64>,
+}
+
+impl Giving {
+    pub(super) fn new(groups: u64) -> Self {
+        Giving { clock: Clock::start(), seeding: Mutex::new(Seeding::new(groups)), takers: Mutex::default() }
+    }
+
+    pub(super) fn seeding(&self) -> MutexGuard<'_, Seeding> {
+        // The machine asserts what it needs between two inputs.
+        self.seeding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takers(&self) -> MutexGuard<'_, Takers> {
+        self.takers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in a connection of the receiver that shows this; gives which of its connections it is.
+    pub(super) fn come(&self, entry: u64, have: RangeSet) -> Result<(PeerId, u64), &'static str> {
+        // One of the same receiver that leaves at this moment comes before or after.
+        let mut takers = self.takers();
+        let Some(peer) = takers.entries.get(&entry).copied() else {
+            return Err("this source has not told it to take what it gives");
+        };
+        if !self.seeding().come(peer, have) {
+            return Err("as many take what this source gives as there may be");
+        }
+        let number = takers.connections.entry(peer).or_default();
+        *number += 1;
+        Ok((peer, *number))
+    }
+
+    /// A receiver takes no more by this connection. It may have come by another one.
+    pub(super) fn leave(&self, peer: PeerId, number: u64) {
+        let takers = self.takers();
+        if takers.connections.get(&peer) == Some(&number) {
+            self.seeding().leave(peer);
+        }
+    }
+
+    /// The next group for a receiver, where there is one; nothing more by this connection where it has come by another one.
+    ///
+    /// # Errors
+    /// This connection counts no more.
+    pub(super) fn take(&self, peer: PeerId, number: u64) -> Result<Option<u64>, FrameError> {
+        if self.takers().connections.get(&peer) != Some(&number) {
+            return Err(FrameError::Closed);
+        }
+        Ok(self.seeding().take(self.clock.now(), peer))
+    }
+}
+
+impl Served {
+    /// What a receiver shows that takes what this source gives.
+    pub(crate) fn entry_of(&self, peer: PeerId) -> u64 {
+        let Some(giving) = &self.giving else { return 0 };
+        let mut takers = giving.takers();
+        if let Some((entry, _)) = takers.entries.iter().find(|(_, known)| **known == peer) {
+            return *entry;
+        }
+        let entry = fresh_number().max(1);
+        takers.entries.insert(entry, peer);
+        entry
+    }
+
+    /// A receiver lacks groups that none of its candidates has.
+    pub(crate) fn lack(&self, peer: PeerId, ranges: &[Range<u64>]) {
+        let Some(giving) = &self.giving else { return };
+        giving.seeding().lack(giving.clock.now(), peer, ranges);
+        self.ring();
+    }
+
+    /// A receiver has got wrong bytes, or nothing, from another one.
+    pub(crate) fn complain(&self, by: PeerId, about: PeerId) {
+        if let Some(giving) = &self.giving {
+            giving.seeding().complain(by, about);
+        }
+    }
+
+    /// A receiver comes no more.
+    pub(crate) fn forget_taker(&self, peer: PeerId) {
+        let Some(giving) = &self.giving else { return };
+        giving.seeding().forget(peer);
+        let mut takers = giving.takers();
+        takers.entries.retain(|_, known| *known != peer);
+        takers.connections.remove(&peer);
+    }
+}
