@@ -15,8 +15,9 @@ const TOLD_MAX: usize = 1_024;
 /// A connection that waits for nothing is told no more often what is here: each time wakes both ends. One that waits for a group is told with
 /// that group, and woken for neither alone.
 const NEWS_AFTER: Duration = Duration::from_millis(2);
-/// One that asks for none of what it is told gets it elsewhere: it is told half as often each time, down to this.
-const NEWS_AFTER_MOST: Duration = Duration::from_millis(32);
+/// One that asks for none of what it is told gets it elsewhere: it is told half as often. More seldom, and groups take so long from member to member
+/// that a thousand say that they lack them (`tests/overlay`).
+const NEWS_AFTER_IDLE: Duration = Duration::from_millis(4);
 
 /// What a connection must not ask for; it ends with this sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,7 +117,7 @@ impl Requests {
             return Vec::new();
         }
         self.news_at = now + self.news_after;
-        self.news_after = (self.news_after * 2).min(NEWS_AFTER_MOST);
+        self.news_after = NEWS_AFTER_IDLE;
         let mut news = RangeSet::new();
         while let Some(&group) = order.get(self.told)
             && news.range_count() < TOLD_MAX
@@ -167,7 +168,7 @@ mod tests {
                 now += Duration::from_millis(ms);
                 let (waits, at) = (!requests.is_idle(), requests.news_at());
                 told.extend(requests.news(now, &order).into_iter().flatten());
-                prop_assert!(at <= now + NEWS_AFTER_MOST);
+                prop_assert!(at <= now + NEWS_AFTER_IDLE);
                 if waits || now >= at {
                     let (mut all, mut here) = (told.clone(), order.clone());
                     all.sort_unstable();
@@ -192,7 +193,7 @@ mod tests {
                 now = Time(ms * 1_000_000);
                 times += u32::from(told(&mut requests, now, ms));
             }
-            prop_assert!((30..=40).contains(&times), "{times} times in a second");
+            prop_assert!((240..=260).contains(&times), "{times} times in a second");
             requests.ask(&[asks_at], |_| true).unwrap();
             prop_assert!(told(&mut requests, now, 1_001), "with the group that it waits for");
             requests.take();

@@ -37,8 +37,8 @@ const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
 /// A group that comes before one that was here so long ago, and that no upstream has, is lacking: so long as so many groups take at the rate of this end, between
 /// these times. Several times what a group takes through the mesh.
 const LACKING_GROUPS: u64 = 32;
-const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(75), Duration::from_secs(10));
-/// The same where nothing has come yet.
+const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(125), Duration::from_secs(10));
+/// The same where nothing has come yet, the most where no member is open, and what a group may take of the only one that has it.
 const LACKING_UNKNOWN: Duration = Duration::from_secs(1);
 /// Groups that upstreams have and that are neither here nor asked for: what is behind them takes longer, at this receiver and at as many before it, since
 /// all have the same rest to fetch where their processors or paths are slower than the source.
@@ -529,7 +529,9 @@ impl Upstreams {
         let groups = LACKING_GROUPS + self.backlog * QUEUES;
         let bytes = u128::from(groups) * u128::from(self.config.group_len);
         let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
-        Duration(nanos.clamp(LACKING_AFTER.0.0, LACKING_AFTER.1.0))
+        // The source alone gives each group once: what has not come by then was on a connection that has ended. It knows what is on its way.
+        let most = if self.open_ones().next().is_none() { LACKING_UNKNOWN } else { LACKING_AFTER.1 };
+        Duration(nanos.clamp(LACKING_AFTER.0.0, most.0))
     }
 
     /// The groups before this one that are not here, and that no open upstream has that brings it in this time.
@@ -539,7 +541,8 @@ impl Upstreams {
             let is_heard = now.since(upstream.heard_at) < after && now.since(upstream.gave_at) < STALLED_MOST;
             // What one far slower than the others brings in the end comes sooner from the source.
             let each = upstream.rate.time_of(self.config.group_len.into());
-            upstream.asked.is_empty() || (is_heard && each.is_none_or(|each| each <= after))
+            let is_soon = each.is_none_or(|each| each <= after.min(LACKING_UNKNOWN));
+            upstream.asked.is_empty() || (is_heard && is_soon)
         };
         let open = self.open_ones().filter(|(_, upstream)| gives(upstream));
         let open: Vec<&Bits> = open.map(|(_, upstream)| &upstream.has).collect();

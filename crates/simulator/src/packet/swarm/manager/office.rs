@@ -620,8 +620,12 @@ impl Office {
             _ => Duration::ZERO,
         };
         let apply_at = now + slow(random);
+        let timeout_at = now + WRITE_TIMEOUT;
         let mut answer_at = Some(apply_at + slow(random));
-        if !self.is_healed && random.one_in(100) {
+        if self.is_healed {
+            // A write that is given up is a failure too: the next leader takes what the dead hold for renewed.
+            answer_at = answer_at.min(Some(timeout_at));
+        } else if random.one_in(100) {
             answer_at = None;
         }
         if answer_at > Some(now) {
@@ -631,8 +635,7 @@ impl Office {
         if reaches {
             store.submit(apply_at, core.term, changes);
         }
-        core.writing =
-            Some(Writing { answer_at: answer_at.filter(|_| reaches), timeout_at: now + WRITE_TIMEOUT, acts });
+        core.writing = Some(Writing { answer_at: answer_at.filter(|_| reaches), timeout_at, acts });
         self.store_advances(random, now);
         if answer_at == Some(now) && reaches {
             self.write(random, now, at);
