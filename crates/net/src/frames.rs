@@ -33,7 +33,7 @@ pub enum FrameError {
 
 impl FrameError {
     /// Nothing can be read or written just now.
-    fn is_wait(&self) -> bool {
+    pub(crate) fn is_wait(&self) -> bool {
         matches!(self, FrameError::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -405,13 +405,12 @@ impl FrameStream {
             if self.incoming.len() < self.filled + unread {
                 self.incoming.resize(self.filled + unread, 0);
             }
-            match self.pipe.read(&mut self.incoming[self.filled..]) {
-                Ok(n) => {
+            match self.pipe.read_here(&mut self.incoming[self.filled..])? {
+                0 => return Ok(true),
+                n => {
                     self.filled += n;
                     self.received += n as u64;
                 }
-                Err(error) if error.is_wait() => return Ok(true),
-                Err(error) => return Err(error),
             }
         }
     }

@@ -18,7 +18,7 @@ pub(super) const HEAD_LEN: usize = 5;
 const TAG_LEN: usize = 16;
 /// Most bytes of a record, and of what is sealed in it.
 const PLAIN_LEN_MAX: usize = 16 << 10;
-pub(super) const SEALED_LEN_MAX: usize = PLAIN_LEN_MAX + 256;
+const SEALED_LEN_MAX: usize = PLAIN_LEN_MAX + 256;
 /// What a record adds to its bytes: its head, one byte for what it is, and the tag.
 const ADDED_LEN: usize = HEAD_LEN + 1 + TAG_LEN;
 const VERSION: [u8; 2] = [3, 3];
@@ -101,8 +101,9 @@ pub(super) struct Records {
     until: usize,
     opened: Range<usize>,
     empty: u32,
-    /// The other end says no more.
+    /// The other end says no more; and the last word of this one is said.
     is_over: bool,
+    is_finished: bool,
     failed: Option<Error>,
     outgoing: Vec<u8>,
     written: usize,
@@ -118,8 +119,8 @@ impl fmt::Debug for Records {
 }
 
 impl Records {
-    /// Goes on where the handshake has ended; what has come behind it is here already.
-    pub(super) fn new(secrets: &ExtractedSecrets, come: Vec<u8>) -> Result<Self, Error> {
+    /// Goes on where the handshake has ended: what has come behind it is here already, and the end of what this one has to say in it may be.
+    pub(super) fn new(secrets: &ExtractedSecrets, come: Vec<u8>, outgoing: Vec<u8>) -> Result<Self, Error> {
         Ok(Records {
             opens: Direction::new(&secrets.rx)?,
             seals: Direction::new(&secrets.tx)?,
@@ -129,8 +130,9 @@ impl Records {
             opened: 0..0,
             empty: 0,
             is_over: false,
+            is_finished: false,
             failed: None,
-            outgoing: Vec::new(),
+            outgoing,
             written: 0,
         })
     }
@@ -168,10 +170,13 @@ impl Records {
         }
     }
 
-    /// Bytes that can be read though nothing comes: those of the records that are here.
+    /// Bytes that can be read though nothing comes: those of the records that are here. What is wrong with one is there to be read, too.
     pub(super) fn unread(&self) -> usize {
-        let next = self.next_len().filter(|_| !self.is_over && self.failed.is_none());
-        if self.opened.is_empty() { next.map_or(0, |len| len - TAG_LEN) } else { self.opened.len() }
+        if !self.opened.is_empty() {
+            return self.opened.len();
+        }
+        let next = self.next_len().filter(|_| !self.is_over);
+        if self.failed.is_some() { 1 } else { next.map_or(0, |len| (len - TAG_LEN).max(1)) }
     }
 
     /// How many bytes have to come at least before so many can be read.
@@ -205,6 +210,9 @@ impl Records {
         let plain = &self.incoming[sealed.start..sealed.start + len];
         // Zeros may stand behind the byte that says what it is.
         let end = plain.iter().rposition(|byte| *byte != 0).ok_or(Error::DecryptError)?;
+        if end > PLAIN_LEN_MAX || len > PLAIN_LEN_MAX + 1 {
+            return Err(Error::PeerSentOversizedRecord);
+        }
         let (bytes, kind) = (&plain[..end], plain[end]);
         if bytes.is_empty() {
             self.empty += 1;
@@ -244,6 +252,9 @@ impl Records {
 
     /// Takes bytes to be sent; an error of kind `WouldBlock` where there is no room for any.
     pub(super) fn write(&mut self, to: &mut impl Write, bytes: &[u8]) -> Result<usize, FrameError> {
+        if self.is_finished || self.failed.is_some() {
+            return Err(FrameError::Closed);
+        }
         self.flush(to)?;
         if self.has_pending() {
             return Err(io::Error::from(ErrorKind::WouldBlock).into());
@@ -281,10 +292,21 @@ impl Records {
 
     /// Says that nothing more will be sent, or what was wrong with what came.
     pub(super) fn finish(&mut self, to: &mut impl Write) {
-        let alert =
-            if self.failed.is_some() { [FATAL, AlertDescription::BadRecordMac.into()] } else { [WARNING, 0] };
+        let fatal = |what: AlertDescription| Some([FATAL, what.into()]);
+        let alert = match &self.failed {
+            None => Some([WARNING, 0]),
+            // It has had the last word.
+            Some(Error::AlertReceived(_)) => None,
+            Some(Error::DecryptError) => fatal(AlertDescription::BadRecordMac),
+            Some(Error::PeerSentOversizedRecord) => fatal(AlertDescription::RecordOverflow),
+            Some(_) => fatal(AlertDescription::UnexpectedMessage),
+        };
+        if let Some(alert) = alert.filter(|_| !std::mem::replace(&mut self.is_finished, true)) {
+            // Also where the key seals no more: it is one word.
+            let _ = self.seals.seal(ALERT, &alert, &mut self.outgoing);
+        }
         // An end that is gone already needs no word of ours.
-        let _ = self.seal(ALERT, &alert).and_then(|()| Ok(self.flush(to)?));
+        let _ = self.flush(to);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::records::{HEAD_LEN, Records, SEALED_LEN_MAX};
+use super::records::{HEAD_LEN, Records};
 use super::token::EXPORTER;
 use super::watch::Watch;
 use super::{BINDING_LEN, Binding, Expected, PeerNames, SealError, Security, TLS_HANDSHAKE};
@@ -8,16 +8,16 @@ use crate::frames::FrameError;
 use crate::store::Held;
 use rustix::net::{SendFlags, send};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, Error, ServerConnection};
+use rustls::{ClientConnection, Connection, Error, PeerMisbehaved, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// A handshake is read in pieces of this length.
 const READ_LEN: usize = 4 << 10;
-/// What the head of a record begins with.
+/// What the head of a record begins with, and the longest that rustls takes.
 const KINDS: std::ops::RangeInclusive<u8> = 20..=24;
-const VERSION_MAJOR: u8 = 3;
+const RUSTLS_LEN_MAX: usize = (16 << 10) + 2_047;
 
 #[derive(Debug)]
 enum Layer {
@@ -29,6 +29,8 @@ enum Layer {
     Shaking(Box<Shaking>),
     /// In TLS.
     Sealed(Box<Sealed>),
+    /// It has failed: nothing goes over it any more.
+    Broken,
 }
 
 /// A handshake.
@@ -81,7 +83,7 @@ impl Pipe {
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
-        matches!(self.layer, Layer::Shaking(_) | Layer::Sealed(_))
+        matches!(self.layer, Layer::Shaking(_) | Layer::Sealed(_) | Layer::Broken)
     }
 
     /// What the other end may call itself.
@@ -90,6 +92,7 @@ impl Pipe {
             Layer::Shaking(shaking) => shaking.names(),
             Layer::Sealed(sealed) => sealed.names.clone(),
             Layer::Plain | Layer::Undecided(_) => PeerNames::Any,
+            Layer::Broken => PeerNames::Nobody,
         }
     }
 
@@ -98,14 +101,14 @@ impl Pipe {
         match &self.layer {
             Layer::Shaking(shaking) => shaking.binding(),
             Layer::Sealed(sealed) => sealed.binding,
-            Layer::Plain | Layer::Undecided(_) => None,
+            Layer::Plain | Layer::Undecided(_) | Layer::Broken => None,
         }
     }
 
     /// Whether the two ends are still about to show who they are.
     pub(crate) fn is_shaking(&self) -> bool {
         match &self.layer {
-            Layer::Plain | Layer::Sealed(_) => false,
+            Layer::Plain | Layer::Sealed(_) | Layer::Broken => false,
             Layer::Undecided(_) => true,
             Layer::Shaking(shaking) => shaking.tls.is_handshaking(),
         }
@@ -118,7 +121,7 @@ impl Pipe {
     /// Whether bytes that were taken to be sent are still here.
     pub(crate) fn has_pending(&self) -> bool {
         match &self.layer {
-            Layer::Plain | Layer::Undecided(_) => false,
+            Layer::Plain | Layer::Undecided(_) | Layer::Broken => false,
             Layer::Shaking(shaking) => shaking.tls.wants_write(),
             Layer::Sealed(sealed) => sealed.records.has_pending(),
         }
@@ -141,18 +144,14 @@ impl Pipe {
                     }
                     return read;
                 }
+                Layer::Broken => return Err(FrameError::Closed),
                 Layer::Shaking(shaking) => {
-                    let is_open = !shaking.is_done() && shaking.go_on(&mut self.stream)?;
-                    let has_ended = !is_open && !shaking.is_done();
+                    // What there was no room for goes before the other end says more.
                     write_out(&mut shaking.tls, &mut self.stream)?;
-                    self.settle()?;
-                    if has_ended {
+                    if !shaking.is_done() && !shaking.go_on(&mut self.stream)? {
                         return Ok(0);
                     }
-                    if !is_open && matches!(self.layer, Layer::Shaking(_)) {
-                        // It is over when its last word is sent.
-                        return Err(io::Error::from(ErrorKind::WouldBlock).into());
-                    }
+                    self.settle()?;
                 }
             }
         }
@@ -178,22 +177,26 @@ impl Pipe {
         Ok(true)
     }
 
-    /// Goes on with records of our own where hands are shaken and all that belongs to that is sent.
+    /// Goes on with records of our own where hands are shaken.
     fn settle(&mut self) -> Result<(), FrameError> {
-        let is_over = |shaking: &Shaking| shaking.is_done() && !shaking.tls.wants_write();
-        if !matches!(&self.layer, Layer::Shaking(shaking) if is_over(shaking)) {
+        if !matches!(&self.layer, Layer::Shaking(shaking) if shaking.is_done()) {
             return Ok(());
         }
-        let Layer::Shaking(shaking) = std::mem::replace(&mut self.layer, Layer::Plain) else {
+        let Layer::Shaking(shaking) = std::mem::replace(&mut self.layer, Layer::Broken) else {
             unreachable!("just looked at")
         };
         if let Some(watch) = &mut self.watch {
             watch.show(&shaking.tls);
         }
         let (names, binding) = (shaking.names(), shaking.binding());
-        let Shaking { tls, incoming } = *shaking;
+        let Shaking { mut tls, incoming } = *shaking;
+        // What the connection did not take yet goes before all that is sealed from here on.
+        let mut outgoing = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut outgoing)?;
+        }
         let secrets = tls.dangerous_extract_secrets().map_err(seal_error)?;
-        let records = Records::new(&secrets, incoming).map_err(seal_error)?;
+        let records = Records::new(&secrets, incoming, outgoing).map_err(seal_error)?;
         self.layer = Layer::Sealed(Box::new(Sealed { records, names, binding }));
         Ok(())
     }
@@ -202,15 +205,25 @@ impl Pipe {
     pub(crate) fn unread(&self) -> usize {
         match &self.layer {
             Layer::Sealed(sealed) => sealed.records.unread(),
-            Layer::Plain | Layer::Undecided(_) | Layer::Shaking(_) => 0,
+            Layer::Plain | Layer::Undecided(_) | Layer::Shaking(_) | Layer::Broken => 0,
         }
+    }
+
+    /// Reads what [`Pipe::unread`] counts, and nothing that comes meanwhile.
+    pub(crate) fn read_here(&mut self, buffer: &mut [u8]) -> Result<usize, FrameError> {
+        let Layer::Sealed(sealed) = &mut self.layer else { return Ok(0) };
+        let read = sealed.records.read(&mut io::empty(), buffer);
+        if matches!(read, Err(FrameError::Seal(_))) {
+            sealed.records.finish(&mut self.stream);
+        }
+        read
     }
 
     /// How many bytes have to come at least before so many can be read.
     pub(crate) fn to_come(&self, bytes: usize) -> usize {
         match &self.layer {
             Layer::Plain | Layer::Undecided(_) => bytes,
-            Layer::Shaking(_) => 0,
+            Layer::Shaking(_) | Layer::Broken => 0,
             Layer::Sealed(sealed) => sealed.records.to_come(bytes),
         }
     }
@@ -221,6 +234,7 @@ impl Pipe {
         let shaking = match &mut self.layer {
             Layer::Plain | Layer::Undecided(_) => return Ok(self.stream.write(bytes)?),
             Layer::Sealed(sealed) => return sealed.records.write(&mut self.stream, bytes),
+            Layer::Broken => return Err(FrameError::Closed),
             Layer::Shaking(shaking) => shaking,
         };
         write_out(&mut shaking.tls, &mut self.stream)?;
@@ -251,6 +265,7 @@ impl Pipe {
     pub(crate) fn flush(&mut self) -> Result<(), FrameError> {
         match &mut self.layer {
             Layer::Plain | Layer::Undecided(_) => Ok(()),
+            Layer::Broken => Err(FrameError::Closed),
             Layer::Sealed(sealed) => Ok(sealed.records.flush(&mut self.stream)?),
             Layer::Shaking(shaking) => {
                 write_out(&mut shaking.tls, &mut self.stream)?;
@@ -262,7 +277,7 @@ impl Pipe {
     /// Says that nothing more will be sent.
     pub(crate) fn finish(&mut self) {
         match &mut self.layer {
-            Layer::Plain | Layer::Undecided(_) => {}
+            Layer::Plain | Layer::Undecided(_) | Layer::Broken => {}
             Layer::Sealed(sealed) => sealed.records.finish(&mut self.stream),
             Layer::Shaking(shaking) => {
                 shaking.tls.send_close_notify();
@@ -308,25 +323,30 @@ impl Shaking {
             self.incoming.extend_from_slice(&come[..len]);
         };
         let mut record = &self.incoming[..len];
-        while !record.is_empty() {
+        let mut processed = Ok(false);
+        while !record.is_empty() && processed.is_ok() {
             self.tls.read_tls(&mut record)?;
+            let state = self.tls.process_new_packets();
+            processed = state.map(|state| state.plaintext_bytes_to_read() > 0 || state.peer_has_closed());
         }
-        let processed = self.tls.process_new_packets();
         self.incoming.drain(..len);
         // The handshake goes on, or the other end hears what was wrong.
         let written = write_out(&mut self.tls, stream);
-        processed.map_err(seal_error)?;
+        if processed.map_err(seal_error)? {
+            // What is not of the handshake would be lost here.
+            return Err(seal_error(PeerMisbehaved::KeyEpochWithPendingFragment.into()));
+        }
         written?;
         Ok(true)
     }
 
-    /// How long the next record is, if it is here whole. What cannot be one is handed over as it is: the handshake says what is wrong with it.
+    /// How long the next record is, if it is here whole. Of what cannot be one the head is handed over: rustls says what is wrong with it. Nothing
+    /// behind a record is, whatever its head says: rustls would open what follows, and it would be lost.
     fn next_len(&self) -> Option<usize> {
-        let [kind, major, _, high, low] = *self.incoming.first_chunk::<HEAD_LEN>()?;
+        let [kind, _, _, high, low] = *self.incoming.first_chunk::<HEAD_LEN>()?;
         let len = usize::from(u16::from_be_bytes([high, low]));
-        let is_record = KINDS.contains(&kind) && major == VERSION_MAJOR && len <= SEALED_LEN_MAX;
-        if !is_record {
-            return Some(self.incoming.len());
+        if !KINDS.contains(&kind) || len > RUSTLS_LEN_MAX {
+            return Some(HEAD_LEN);
         }
         (self.incoming.len() >= HEAD_LEN + len).then_some(HEAD_LEN + len)
     }
@@ -352,4 +372,121 @@ fn write_out(tls: &mut Connection, stream: &mut TcpStream) -> io::Result<()> {
 
 fn seal_error(error: Error) -> FrameError {
     FrameError::Seal(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seal::Secret;
+    use polycast_testing::HANG;
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    /// Two ends, of which the first one has said something before its hands are shaken.
+    fn ends(says: &[u8]) -> (Pipe, Pipe) {
+        let security = Security::shared(&Secret::new([5; 32]));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut client = Pipe::connected(stream, &security, &Expected::Sharer).unwrap();
+        assert_eq!(client.write(says).unwrap(), says.len());
+        (client, Pipe::accepted(accepted, Some(security)))
+    }
+
+    /// Reads from one end, while the other one goes on as well, until so much has come or there is an error.
+    fn read_from(to: &mut Pipe, from: &mut Pipe, len: usize) -> Result<Vec<u8>, FrameError> {
+        let (begun, mut all) = (Instant::now(), Vec::new());
+        while all.len() < len {
+            assert!(begun.elapsed() < HANG, "{} of {len} bytes have come", all.len());
+            from.flush()?;
+            let mut buffer = [0; 1_000];
+            match to.read(&mut buffer) {
+                Ok(0) => return Err(FrameError::Closed),
+                Ok(read) => all.extend_from_slice(&buffer[..read]),
+                Err(error) if error.is_wait() => {}
+                Err(error) => return Err(error),
+            }
+            match from.read(&mut []) {
+                Err(error) if !error.is_wait() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// What is said before hands are shaken, together with it, and after it comes, in both directions and in order.
+    #[test]
+    fn what_is_said_around_the_handshake_comes() {
+        let early: Vec<u8> = (0..40_000u32).map(|at| (at / 7) as u8).collect();
+        let (mut client, mut server) = ends(&early);
+        assert!(server.is_shaking() && client.is_shaking());
+        assert!(read_from(&mut server, &mut client, early.len()).unwrap() == early);
+        assert!(client.is_sealed() && server.is_sealed() && !client.is_shaking() && !server.is_shaking());
+        assert!(client.binding().is_some() && client.binding() == server.binding());
+        assert_eq!(server.write(b"back").unwrap(), 4);
+        assert_eq!(read_from(&mut client, &mut server, 4).unwrap(), b"back");
+        assert_eq!(client.write(b"forth").unwrap(), 5);
+        assert_eq!(read_from(&mut server, &mut client, 5).unwrap(), b"forth");
+    }
+
+    /// The heads of records are not all protected: one that changes them can make this end lose nothing that was said.
+    #[test]
+    fn no_change_of_heads_loses_what_was_said() {
+        let security = Security::shared(&Secret::new([5; 32]));
+        for version in [[3, 3], [3, 1], [0xfe, 0xfd], [0, 2], [9, 9]] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let between = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let stream = TcpStream::connect(between.local_addr().unwrap()).unwrap();
+            let mut near = between.accept().unwrap().0;
+            let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            for stream in [&stream, &near, &far, &accepted] {
+                stream.set_nonblocking(true).unwrap();
+            }
+            let mut client = Pipe::connected(stream, &security, &Expected::Sharer).unwrap();
+            client.write(&[7; 3_000]).unwrap();
+            let mut server = Pipe::accepted(accepted, Some(security.clone()));
+            let (begun, mut got, mut held, mut answered) = (Instant::now(), Vec::new(), Vec::new(), false);
+            let ended = loop {
+                assert!(begun.elapsed() < HANG, "{version:?}: {} bytes", got.len());
+                let _ = (client.flush(), client.read(&mut []));
+                let mut piece = [0; 8_192];
+                if let Ok(len) = near.read(&mut piece) {
+                    held.extend_from_slice(&piece[..len]);
+                }
+                // The client's last flight and what it has said go on in one piece, with other versions in the heads of the records.
+                let is_late = answered && !client.is_shaking() && !held.is_empty();
+                if (!answered || is_late) && !held.is_empty() {
+                    let mut at = 0;
+                    while is_late && at + HEAD_LEN <= held.len() {
+                        let len = usize::from(u16::from_be_bytes([held[at + 3], held[at + 4]]));
+                        // Of what is said only the last flight, sealed as all is.
+                        held[at + 1..at + 3].copy_from_slice(if at < 400 { &version } else { &[3, 3] });
+                        at += HEAD_LEN + len;
+                    }
+                    far.write_all(&held).unwrap();
+                    held.clear();
+                }
+                if let Ok(len) = far.read(&mut piece) {
+                    answered |= len > 0;
+                    near.write_all(&piece[..len]).unwrap();
+                }
+                let mut buffer = [0; 1_000];
+                match server.read(&mut buffer) {
+                    Ok(0) => break false,
+                    Ok(len) => got.extend_from_slice(&buffer[..len]),
+                    Err(error) if error.is_wait() => {}
+                    Err(_) => break false,
+                }
+                if got.len() >= 3_000 {
+                    break true;
+                }
+            };
+            assert!(ended || version != [3, 3], "nothing was changed");
+            assert!(ended || got.is_empty(), "{version:?}: {} bytes, and then an error", got.len());
+            assert!(got.iter().all(|byte| *byte == 7));
+        }
+    }
 }

@@ -70,7 +70,7 @@ fn shaken() -> (Connection, Connection) {
 }
 
 fn records(tls: Connection) -> Records {
-    Records::new(&tls.dangerous_extract_secrets().unwrap(), Vec::new()).unwrap()
+    Records::new(&tls.dangerous_extract_secrets().unwrap(), Vec::new(), Vec::new()).unwrap()
 }
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {

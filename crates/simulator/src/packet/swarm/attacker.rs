@@ -48,6 +48,8 @@ impl Draw {
     /// Packets are sealed. Whether the attacker has a receiver is drawn when that is known.
     pub(super) fn settle(&mut self, config: &mut PushConfig) {
         config.sealed = true;
+        // What members do to each other they do over TCP.
+        config.multicast &= !self.0.one_in(4);
         // A member's word in a rack counts for others, and counted receivers have no names: neither is told apart.
         (config.counted, config.rack) = (false, 0);
     }
