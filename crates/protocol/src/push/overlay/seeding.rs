@@ -355,6 +355,20 @@ mod tests {
     }
 
     #[test]
+    fn one_far_slower_than_the_fastest_gets_no_new_ones() {
+        let mut seeding = ready(1_000);
+        assert!(seeding.come(A, RangeSet::new()) && seeding.come(B, RangeSet::new()));
+        assert!(seeding.take(at(1), B).is_some());
+        for ms in 1..50 {
+            assert!(seeding.take(at(ms), A).is_some());
+        }
+        assert_eq!(seeding.take(at(50), B), None, "A takes fifty meanwhile");
+        seeding.leave(A);
+        assert!(seeding.take(at(51), B).is_some(), "none but it is left");
+        seeding.check();
+    }
+
+    #[test]
     fn one_that_keeps_groups_back_gets_no_new_ones() {
         let mut seeding = ready(100);
         assert!(seeding.come(A, RangeSet::new()) && seeding.come(B, RangeSet::new()));
