@@ -4,7 +4,7 @@ mod block;
 
 pub use block::Block;
 
-use crate::tls::{Binding, Expected, PeerNames, Pipe, SealError, Security};
+use crate::tls::{Binding, Expected, PeerNames, Pipe, SealError, Security, room_for};
 use block::Sending;
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
@@ -328,30 +328,25 @@ impl FrameStream {
         let head = &head[..head.len().min(most)];
         let written = match &self.sending {
             _ if most == 0 => return Ok(None),
-            // What follows goes out in the same packet.
-            Some(Sending::File { left, .. }) if !head.is_empty() && !left.is_empty() => {
-                self.pipe.write_more(head)?
+            Some(Sending::File { held, left }) if !left.is_empty() => {
+                let len = usize::try_from(left.end - left.start).expect("a group fits into memory");
+                self.pipe.write_from(head, (held, left.start), len.min(most - head.len()))?
             }
             _ if !head.is_empty() => self.pipe.write(head)?,
-            Some(sending) if sending.left_len() == 0 => return Ok(None),
-            Some(Sending::Block { block, sent }) => {
+            Some(Sending::Block { block, sent }) if *sent < block.bytes().len() => {
                 let left = &block.bytes()[*sent..];
                 self.pipe.write(&left[..left.len().min(most)])?
             }
-            Some(Sending::File { held, left }) => {
-                let len = usize::try_from(left.end - left.start).expect("a group fits into memory");
-                self.pipe.write_from(held, left.start, len.min(most))?
-            }
-            None => return Ok(None),
+            _ => return Ok(None),
         };
         Ok(Some(written))
     }
 
     fn note_written(&mut self, bytes: usize) {
-        if self.written < self.outgoing.len() {
-            self.written += bytes;
-        } else if let Some(sending) = &mut self.sending {
-            sending.note_written(bytes);
+        let of_head = bytes.min(self.outgoing.len() - self.written);
+        self.written += of_head;
+        if let Some(sending) = &mut self.sending {
+            sending.note_written(bytes - of_head);
         }
         if self.written == self.outgoing.len() {
             self.outgoing.clear();
@@ -372,16 +367,14 @@ impl FrameStream {
         }
         let promised = self.frame_len(&self.incoming[..self.filled])?.unwrap_or(0);
         // Room for a long frame is made as its bytes come: what is only promised takes none.
-        let want = promised.min(2 * self.filled).max(self.filled + self.read_len);
-        if self.incoming.len() < want {
-            self.incoming.resize(want, 0);
-        }
+        let room = promised.min(2 * self.filled).max(self.filled + self.read_len).max(self.incoming.len());
         // A long frame comes to lie in a buffer of its own, so that it can go on in it.
-        let until =
-            if promised > self.filled + self.read_len { promised } else { self.filled + self.read_len };
-        let until = until.min(self.incoming.len());
+        let is_long = promised > self.filled.max(self.read_len);
+        let until = if is_long { promised } else { self.filled + self.read_len };
+        let wanted = until.min(room) - self.filled;
+        self.make_room(wanted);
         loop {
-            match self.pipe.read(&mut self.incoming[self.filled..until]) {
+            match self.pipe.read(&mut self.incoming[self.filled..], wanted) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => {
                     self.filled += n;
@@ -402,16 +395,22 @@ impl FrameStream {
             if unread == 0 {
                 return Ok(true);
             }
-            if self.incoming.len() < self.filled + unread {
-                self.incoming.resize(self.filled + unread, 0);
-            }
-            match self.pipe.read_here(&mut self.incoming[self.filled..])? {
+            self.make_room(unread);
+            match self.pipe.read_here(&mut self.incoming[self.filled..], unread)? {
                 0 => return Ok(true),
                 n => {
                     self.filled += n;
                     self.received += n as u64;
                 }
             }
+        }
+    }
+
+    /// Makes room in which so many more bytes can be read.
+    fn make_room(&mut self, wanted: usize) {
+        let end = self.filled + room_for(wanted);
+        if self.incoming.len() < end {
+            self.incoming.resize(end, 0);
         }
     }
 

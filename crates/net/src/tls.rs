@@ -27,6 +27,7 @@ pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use offerer::{Offerer, OffererKey};
 pub use peer::{Expected, MANAGER, OtherEnd, OtherName, PeerNames, Shown};
+pub(crate) use records::room_for;
 pub(crate) use stream::Pipe;
 #[cfg(feature = "cluster")]
 pub use talk::{Answering, ForeignServer, Remark, Talk};

@@ -325,7 +325,7 @@ impl Served {
     /// A group that has just come is sent on from where it is, while it is among the last ones. What goes on from the file needs none.
     pub(crate) fn keep(&self, group: u64, block: Block) {
         let goes_from_file = matches!(&self.supply, Supply::Part(held) if !held.unpacks());
-        if self.secret.is_none() && goes_from_file {
+        if goes_from_file {
             self.recent().give_back(Arc::new(block));
         } else {
             self.recent().keep(group, block);

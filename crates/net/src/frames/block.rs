@@ -99,14 +99,15 @@ impl FrameStream {
         self.sending = Some(Sending::Block { block, sent: with_head });
     }
 
-    /// Queues a hash group that is in a file, and lies there at `bytes`: it goes from the file into the network, and is copied nowhere. Gives
-    /// false where that cannot be: what is sealed passes through the processor, and a directory that is unpacked as it comes is in many files.
+    /// Queues a hash group that is in a file, and lies there at `bytes`: it goes from the file into the network, or is read into the records in
+    /// which it is sealed. Gives false where that cannot be: a directory that is unpacked as it comes is in many files, and before hands are
+    /// shaken there are no records.
     ///
     /// # Panics
     /// Another one is still being sent.
     #[must_use]
     pub fn queue_held(&mut self, index: u64, held: &Arc<Held>, bytes: Range<u64>) -> bool {
-        if self.is_sealed() || held.unpacks() {
+        if self.pipe.is_shaking() && self.is_sealed() || held.unpacks() {
             return false;
         }
         let left = Sending::File { held: Arc::clone(held), left: bytes };
@@ -129,14 +130,26 @@ impl FrameStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::Secret;
     use crate::store::{PartFile, Placing};
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use crate::tls::{Expected, Security};
+    use polycast_testing::HANG;
+    use std::net::{Ipv4Addr, TcpListener};
 
-    fn pair() -> (FrameStream, FrameStream) {
+    fn pair(security: Option<Security>) -> (FrameStream, FrameStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (other, _) = listener.accept().unwrap();
-        (FrameStream::new(one).unwrap(), FrameStream::new(other).unwrap())
+        let (address, own) = (listener.local_addr().unwrap(), security.clone());
+        let near = std::thread::spawn(move || {
+            let mut near = FrameStream::connect(address, HANG, own.as_ref(), &Expected::Sharer).unwrap();
+            near.shake_hands(HANG).unwrap();
+            near
+        });
+        let mut far = FrameStream::stranger(listener.accept().unwrap().0, security.clone()).unwrap();
+        far.trust();
+        if security.is_some() {
+            far.shake_hands(HANG).unwrap();
+        }
+        (near.join().unwrap(), far)
     }
 
     fn noise(len: usize) -> Vec<u8> {
@@ -153,7 +166,7 @@ mod tests {
         go_between(|stream, at, len| stream.queue_block(at, Arc::new(Block::of(noise(len)))));
     }
 
-    /// The same from a file: bytes around a group are not sent.
+    /// The same from a file, sealed or not: bytes around a group are not sent.
     #[test]
     fn groups_come_from_a_file_as_they_were() {
         let dir = tempfile::tempdir().unwrap();
@@ -171,9 +184,48 @@ mod tests {
         });
     }
 
+    /// However much has come behind a group, nothing of that lies in its buffer: all groups of a connection that brings nothing else come without
+    /// being copied, sealed or not.
+    #[test]
+    fn groups_that_come_alone_are_not_copied() {
+        for security in [None, Some(Security::shared(&Secret::new([4; 32])))] {
+            let is_sealed = security.is_some();
+            let (mut from, mut to) = pair(security);
+            let writer = std::thread::spawn(move || {
+                for index in 0..24 {
+                    from.queue_block(index, Arc::new(Block::of(noise((1 << 18) - index as usize))));
+                    while from.queued() > 0 {
+                        from.flush().unwrap();
+                        from.wait_for_room(HANG).unwrap();
+                    }
+                }
+                from
+            });
+            for index in 0..24 {
+                let block = loop {
+                    if let Some((came, block)) = to.next_block(Vec::new).unwrap() {
+                        assert_eq!(came, index);
+                        break block;
+                    }
+                    assert!(to.next_frame().unwrap().is_none(), "{index} is copied, sealed: {is_sealed}");
+                    if !to.fill().unwrap() {
+                        to.wait_for_whole();
+                        to.wait(HANG).unwrap();
+                    }
+                };
+                assert!(block.bytes() == noise((1 << 18) - index as usize));
+            }
+            drop(writer.join().unwrap());
+        }
+    }
+
     fn go_between(queue: impl Fn(&mut FrameStream, u64, usize)) {
-        for most in [usize::MAX, 100_000, 1_000] {
-            let (mut from, mut to) = pair();
+        let shared = Security::shared(&Secret::new([3; 32]));
+        let ways = [usize::MAX, 100_000, 1_000].map(|most| [(most, None), (most, Some(shared.clone()))]);
+        for (most, security) in ways.into_iter().flatten() {
+            let is_sealed = security.is_some();
+            let (mut from, mut to) = pair(security);
+            assert!(from.is_sealed() == is_sealed && to.is_sealed() == is_sealed);
             let mut came = Vec::new();
             let lens = LENS;
             for (at, len) in lens.into_iter().enumerate() {

@@ -1,8 +1,9 @@
 //! The records of a connection whose two ends have shaken hands (RFC 8446, section 5): sealed and opened in buffers of our own.
 //!
 //! rustls shakes hands, and hands over what the records are sealed with, as it does for a kernel that seals them. Its own records are read in
-//! pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go over these connections, and their bytes are copied once here. Neither end
-//! has sessions to take up again or updates its keys: a connection ends long before a key has sealed too much.
+//! pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go over these connections: what comes is opened where its reader wants it,
+//! and what is sent is read into the record in which it is sealed. Neither end has sessions to take up again or updates its keys: a connection ends
+//! long before a key has sealed too much.
 
 use crate::frames::FrameError;
 use ring::aead::{
@@ -34,6 +35,24 @@ const READ_LEN_MAX: usize = 288 << 10;
 const WRITE_LEN_MAX: usize = 64 << 10;
 /// One that sends so many records without a byte, one after the other, only takes our time.
 const EMPTY_MAX: u32 = 32;
+
+/// Room in which so many bytes can be read: where they fill records, those come to lie in it first.
+pub(crate) fn room_for(bytes: usize) -> usize {
+    if bytes < PLAIN_LEN_MAX { bytes } else { sealed_len(bytes).max(HEAD_LEN + SEALED_LEN_MAX) }
+}
+
+/// How many bytes as many as these are at most when they are sealed, in records of full length.
+fn sealed_len(bytes: usize) -> usize {
+    bytes + (bytes / PLAIN_LEN_MAX + 2) * ADDED_LEN
+}
+
+/// How long what is sealed in the next record is, if that is here whole, or cannot be one.
+fn whole_len(here: &[u8]) -> Option<usize> {
+    let [.., high, low] = *here.first_chunk::<HEAD_LEN>()?;
+    let len = usize::from(u16::from_be_bytes([high, low]));
+    let is_whole = here.len() >= HEAD_LEN + len || !(TAG_LEN + 1..=SEALED_LEN_MAX).contains(&len);
+    is_whole.then_some(len.max(TAG_LEN))
+}
 
 /// One direction: its key, and how many records it has sealed.
 struct Direction {
@@ -69,24 +88,27 @@ impl Direction {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Opens what a record holds where it is; gives how long it is.
-    fn open(&mut self, head: [u8; HEAD_LEN], sealed: &mut [u8]) -> Result<usize, Error> {
+    /// Opens what is sealed from `from` on to the beginning of these bytes; gives what that is.
+    fn open<'a>(
+        &mut self,
+        head: [u8; HEAD_LEN],
+        bytes: &'a mut [u8],
+        from: usize,
+    ) -> Result<&'a mut [u8], Error> {
         let nonce = self.nonce();
-        let opened = self.key.open_in_place(nonce, Aad::from(head), sealed);
-        opened.map(|plain| plain.len()).map_err(|_| Error::DecryptError)
+        self.key.open_within(nonce, Aad::from(head), bytes, from..).map_err(|_| Error::DecryptError)
     }
 
-    /// Seals a record behind what is there.
-    fn seal(&mut self, kind: u8, bytes: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
-        let [high, low] = u16::try_from(bytes.len() + 1 + TAG_LEN).expect("a record is short").to_be_bytes();
-        let head = [APPLICATION_DATA, VERSION[0], VERSION[1], high, low];
-        to.extend_from_slice(&head);
-        let start = to.len();
-        to.extend_from_slice(bytes);
-        to.push(kind);
+    /// Seals the bytes that lie in a record, which is as long as it adds to them.
+    fn seal(&mut self, kind: u8, record: &mut [u8]) -> Result<(), Error> {
+        let (head, body) = record.split_at_mut(HEAD_LEN);
+        let [high, low] = u16::try_from(body.len()).expect("a record is short").to_be_bytes();
+        head.copy_from_slice(&[APPLICATION_DATA, VERSION[0], VERSION[1], high, low]);
+        let (sealed, tag) = body.split_at_mut(body.len() - TAG_LEN);
+        *sealed.last_mut().expect("a record says what it is") = kind;
         let nonce = self.nonce();
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(head), &mut to[start..]);
-        to.extend_from_slice(tag.map_err(|_| Error::EncryptError)?.as_ref());
+        let made = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*head), sealed);
+        tag.copy_from_slice(made.map_err(|_| Error::EncryptError)?.as_ref());
         Ok(())
     }
 }
@@ -105,8 +127,10 @@ pub(super) struct Records {
     is_over: bool,
     is_finished: bool,
     failed: Option<Error>,
+    /// Records that are sealed and not sent yet lie in `written..sealed`.
     outgoing: Vec<u8>,
     written: usize,
+    sealed: usize,
 }
 
 impl fmt::Debug for Records {
@@ -132,42 +156,53 @@ impl Records {
             is_over: false,
             is_finished: false,
             failed: None,
+            sealed: outgoing.len(),
             outgoing,
             written: 0,
         })
     }
 
-    /// Reads what has come; an error of kind `WouldBlock` where nothing has, 0 at the end.
-    pub(super) fn read(&mut self, from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, FrameError> {
+    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as [`room_for`] says: what is behind them there is
+    /// anything. An error of kind `WouldBlock` where nothing has come, 0 at the end.
+    pub(super) fn read(
+        &mut self,
+        from: &mut impl Read,
+        room: &mut [u8],
+        wanted: usize,
+    ) -> Result<usize, FrameError> {
+        assert!(room.len() >= room_for(wanted), "{} bytes of room for {wanted}", room.len());
         let mut read = 0;
         loop {
-            let len = self.opened.len().min(buffer.len() - read);
-            buffer[read..read + len]
+            let len = self.opened.len().min(wanted - read);
+            room[read..read + len]
                 .copy_from_slice(&self.incoming[self.opened.start..self.opened.start + len]);
             self.opened.start += len;
             read += len;
-            if read == buffer.len() || (self.opened.is_empty() && self.is_over) {
+            if read == wanted || (self.opened.is_empty() && self.is_over) {
                 return Ok(read);
             }
             match self.open_next() {
                 Ok(true) => {}
                 Ok(false) if read > 0 => return Ok(read),
+                Ok(false) if wanted >= PLAIN_LEN_MAX => match self.open_into(from, room, wanted)? {
+                    None => return Ok(0),
+                    Some(0) => {}
+                    Some(len) => return Ok(len),
+                },
                 Ok(false) => {
-                    if self.fill(from, buffer.len())? == 0 {
+                    if self.fill(from, wanted)? == 0 {
                         return Ok(0);
                     }
                 }
-                // What came before it still counts.
-                Err(error) if read > 0 => {
-                    self.failed = Some(error);
-                    return Ok(read);
-                }
-                Err(error) => {
-                    self.failed = Some(error.clone());
-                    return Err(FrameError::Seal(error.into()));
-                }
+                Err(error) => return self.fail(error, read),
             }
         }
+    }
+
+    /// There is something wrong with what has come. What came before it still counts.
+    fn fail(&mut self, error: Error, read: usize) -> Result<usize, FrameError> {
+        self.failed = Some(error.clone());
+        if read > 0 { Ok(read) } else { Err(FrameError::Seal(error.into())) }
     }
 
     /// Bytes that can be read though nothing comes: those of the records that are here. What is wrong with one is there to be read, too.
@@ -175,7 +210,7 @@ impl Records {
         if !self.opened.is_empty() {
             return self.opened.len();
         }
-        let next = self.next_len().filter(|_| !self.is_over);
+        let next = whole_len(&self.incoming[self.from..self.until]).filter(|_| !self.is_over);
         if self.failed.is_some() { 1 } else { next.map_or(0, |len| (len - TAG_LEN).max(1)) }
     }
 
@@ -185,58 +220,105 @@ impl Records {
         (bytes + bytes.div_ceil(PLAIN_LEN_MAX) * ADDED_LEN).saturating_sub(here)
     }
 
-    /// How long what is sealed in the next record is, if that is here whole, or cannot be one.
-    fn next_len(&self) -> Option<usize> {
-        let here = &self.incoming[self.from..self.until];
-        let [.., high, low] = *here.first_chunk::<HEAD_LEN>()?;
-        let len = usize::from(u16::from_be_bytes([high, low]));
-        let is_whole = here.len() >= HEAD_LEN + len || !(TAG_LEN + 1..=SEALED_LEN_MAX).contains(&len);
-        is_whole.then_some(len.max(TAG_LEN))
-    }
-
-    /// Opens the next record, if it is here whole; gives whether it was.
+    /// Opens the next record where it is kept, if it is here whole; gives whether it was.
     fn open_next(&mut self) -> Result<bool, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Some(len) = self.next_len() else { return Ok(false) };
-        let head = *self.incoming[self.from..].first_chunk::<HEAD_LEN>().expect("a record has a head");
-        let sealed = self.from + HEAD_LEN..self.from + HEAD_LEN + len;
-        if head[0] != APPLICATION_DATA || sealed.end > self.until || len <= TAG_LEN {
+        let Some(len) = whole_len(&self.incoming[self.from..self.until]) else { return Ok(false) };
+        let (at, to) = (self.from, self.from + HEAD_LEN);
+        self.from = to + len;
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let opened = self.open(&mut incoming[..self.until], at, to);
+        self.incoming = incoming;
+        self.opened = to..to + opened?;
+        Ok(true)
+    }
+
+    /// Opens the record that lies at `at` to where `to` is, which is before what is sealed in it; gives how many bytes it holds.
+    fn open(&mut self, bytes: &mut [u8], at: usize, to: usize) -> Result<usize, Error> {
+        let head = *bytes[at..].first_chunk::<HEAD_LEN>().expect("a record has a head");
+        let len = usize::from(u16::from_be_bytes([head[3], head[4]]));
+        let sealed = at + HEAD_LEN..at + HEAD_LEN + len;
+        if head[0] != APPLICATION_DATA || sealed.end > bytes.len() || len <= TAG_LEN {
             return Err(Error::DecryptError);
         }
-        let len = self.opens.open(head, &mut self.incoming[sealed.clone()])?;
-        self.from = sealed.end;
-        let plain = &self.incoming[sealed.start..sealed.start + len];
+        let plain = self.opens.open(head, &mut bytes[to..sealed.end], sealed.start - to)?;
         // Zeros may stand behind the byte that says what it is.
         let end = plain.iter().rposition(|byte| *byte != 0).ok_or(Error::DecryptError)?;
-        if end > PLAIN_LEN_MAX || len > PLAIN_LEN_MAX + 1 {
+        if end > PLAIN_LEN_MAX || plain.len() > PLAIN_LEN_MAX + 1 {
             return Err(Error::PeerSentOversizedRecord);
         }
-        let (bytes, kind) = (&plain[..end], plain[end]);
-        if bytes.is_empty() {
-            self.empty += 1;
-            if self.empty > EMPTY_MAX {
-                return Err(PeerMisbehaved::TooManyEmptyFragments.into());
-            }
-        } else {
-            self.empty = 0;
+        self.empty = if end == 0 { self.empty + 1 } else { 0 };
+        if self.empty > EMPTY_MAX {
+            return Err(PeerMisbehaved::TooManyEmptyFragments.into());
         }
-        match (kind, bytes) {
-            (APPLICATION_DATA, _) => self.opened = sealed.start..sealed.start + end,
+        match (plain[end], &plain[..end]) {
+            (APPLICATION_DATA, _) => return Ok(end),
             (ALERT, [_, 0]) => self.is_over = true,
             (ALERT, [_, what]) => return Err(Error::AlertReceived(AlertDescription::from(*what))),
             _ => return Err(PeerMisbehaved::KeyEpochWithPendingFragment.into()),
         }
-        Ok(true)
+        Ok(0)
     }
 
-    /// Reads on, little more than what is asked for; gives how many bytes have come, 0 at the end.
+    /// Reads on, little more than what is wanted, and opens the records that come one behind the other where their reader wants them. Gives how many
+    /// bytes they hold, `None` at the end. What is left of a record, or may be more than is wanted, is kept.
+    fn open_into(
+        &mut self,
+        from: &mut impl Read,
+        room: &mut [u8],
+        wanted: usize,
+    ) -> Result<Option<usize>, FrameError> {
+        let here = self.until - self.from;
+        room[..here].copy_from_slice(&self.incoming[self.from..self.until]);
+        let come = from.read(&mut room[here..self.end_of_read(wanted)])?;
+        let until = here + come;
+        let (mut at, mut read, mut failed) = (0, 0, None);
+        while let Some(len) = whole_len(&room[at..until]).filter(|_| come > 0 && !self.is_over) {
+            if (read + len).saturating_sub(TAG_LEN + 1) > wanted {
+                break;
+            }
+            match self.open(&mut room[..until], at, read) {
+                Ok(len) => read += len,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            at += HEAD_LEN + len;
+        }
+        self.keep(&room[at..until]);
+        match failed {
+            Some(error) => self.fail(error, read).map(Some),
+            None => Ok((come > 0).then_some(read)),
+        }
+    }
+
+    /// How many bytes may be here after the next read: what is wanted, and the whole of a record whose beginning is here. What comes behind a group would
+    /// lie in its buffer.
+    fn end_of_read(&self, wanted: usize) -> usize {
+        let here = &self.incoming[self.from..self.until];
+        let begun = here.first_chunk().map_or(HEAD_LEN, |[.., high, low]: &[u8; HEAD_LEN]| {
+            HEAD_LEN + usize::from(u16::from_be_bytes([*high, *low]))
+        });
+        sealed_len(wanted).min(READ_LEN_MAX).max(begun)
+    }
+
+    /// Keeps what has come and is not opened yet.
+    fn keep(&mut self, sealed: &[u8]) {
+        if self.incoming.len() < sealed.len() {
+            self.incoming.resize(sealed.len(), 0);
+        }
+        self.incoming[..sealed.len()].copy_from_slice(sealed);
+        (self.from, self.until, self.opened) = (0, sealed.len(), 0..0);
+    }
+
+    /// Reads on, little more than what is wanted; gives how many bytes have come, 0 at the end.
     fn fill(&mut self, from: &mut impl Read, wanted: usize) -> io::Result<usize> {
         self.incoming.copy_within(self.from..self.until, 0);
         (self.from, self.until, self.opened) = (0, self.until - self.from, 0..0);
-        let sealed = wanted + (wanted / PLAIN_LEN_MAX + 2) * ADDED_LEN;
-        let end = sealed.clamp(HEAD_LEN + SEALED_LEN_MAX, READ_LEN_MAX);
+        let end = self.end_of_read(wanted);
         if self.incoming.len() < end {
             self.incoming.resize(end, 0);
         }
@@ -247,11 +329,24 @@ impl Records {
 
     /// Whether bytes that were taken to be sent are still here.
     pub(super) fn has_pending(&self) -> bool {
-        self.written < self.outgoing.len()
+        self.written < self.sealed
     }
 
     /// Takes bytes to be sent; an error of kind `WouldBlock` where there is no room for any.
     pub(super) fn write(&mut self, to: &mut impl Write, bytes: &[u8]) -> Result<usize, FrameError> {
+        self.write_with(to, bytes.len(), |at, room| {
+            room.copy_from_slice(&bytes[at..at + room.len()]);
+            Ok(())
+        })
+    }
+
+    /// Takes some of so many bytes to be sent, as [`Records::write`]; `read` puts those from a place on where they are sealed.
+    pub(super) fn write_with(
+        &mut self,
+        to: &mut impl Write,
+        len: usize,
+        mut read: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
+    ) -> Result<usize, FrameError> {
         if self.is_finished || self.failed.is_some() {
             return Err(FrameError::Closed);
         }
@@ -259,25 +354,42 @@ impl Records {
         if self.has_pending() {
             return Err(io::Error::from(ErrorKind::WouldBlock).into());
         }
-        let taken = &bytes[..bytes.len().min(WRITE_LEN_MAX)];
-        for piece in taken.chunks(PLAIN_LEN_MAX) {
-            self.seal(APPLICATION_DATA, piece)?;
+        let len = len.min(WRITE_LEN_MAX);
+        for at in (0..len).step_by(PLAIN_LEN_MAX) {
+            if self.seals.next >= RECORDS_MAX {
+                return Err(FrameError::Closed);
+            }
+            let sealed = self.seal(APPLICATION_DATA, PLAIN_LEN_MAX.min(len - at), |room| read(at, room));
+            // Nothing may follow what is only there in part.
+            self.is_finished = sealed.is_err();
+            sealed?;
         }
         self.flush(to)?;
-        Ok(taken.len())
+        Ok(len)
     }
 
-    fn seal(&mut self, kind: u8, bytes: &[u8]) -> Result<(), FrameError> {
-        if self.seals.next >= RECORDS_MAX {
-            return Err(FrameError::Closed);
+    /// Seals a record of so many bytes, which `read` puts into it.
+    fn seal(
+        &mut self,
+        kind: u8,
+        len: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> Result<(), FrameError> {
+        let end = self.sealed + len + ADDED_LEN;
+        if self.outgoing.len() < end {
+            self.outgoing.resize(end, 0);
         }
-        self.seals.seal(kind, bytes, &mut self.outgoing).map_err(|error| FrameError::Seal(error.into()))
+        let record = &mut self.outgoing[self.sealed..end];
+        read(&mut record[HEAD_LEN..HEAD_LEN + len])?;
+        self.seals.seal(kind, record).map_err(|error| FrameError::Seal(error.into()))?;
+        self.sealed = end;
+        Ok(())
     }
 
     /// Sends what was taken, as far as the connection takes it now.
     pub(super) fn flush(&mut self, to: &mut impl Write) -> io::Result<()> {
         while self.has_pending() {
-            match to.write(&self.outgoing[self.written..]) {
+            match to.write(&self.outgoing[self.written..self.sealed]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => self.written += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -285,8 +397,7 @@ impl Records {
                 Err(error) => return Err(error),
             }
         }
-        self.outgoing.clear();
-        self.written = 0;
+        (self.written, self.sealed) = (0, 0);
         Ok(())
     }
 
@@ -303,7 +414,10 @@ impl Records {
         };
         if let Some(alert) = alert.filter(|_| !std::mem::replace(&mut self.is_finished, true)) {
             // Also where the key seals no more: it is one word.
-            let _ = self.seals.seal(ALERT, &alert, &mut self.outgoing);
+            let _ = self.seal(ALERT, alert.len(), |room| {
+                room.copy_from_slice(&alert);
+                Ok(())
+            });
         }
         // An end that is gone already needs no word of ours.
         let _ = self.flush(to);

@@ -127,17 +127,18 @@ impl Pipe {
         }
     }
 
-    /// Reads what has come; an error of kind `WouldBlock` where nothing has, 0 at the end.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, FrameError> {
+    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as [`room_for`] says; an error of kind
+    /// `WouldBlock` where nothing has, 0 at the end.
+    pub(crate) fn read(&mut self, room: &mut [u8], wanted: usize) -> Result<usize, FrameError> {
         if !self.decide()? {
             return Ok(0);
         }
         loop {
             match &mut self.layer {
-                Layer::Plain | Layer::Undecided(_) => return Ok(self.stream.read(buffer)?),
+                Layer::Plain | Layer::Undecided(_) => return Ok(self.stream.read(&mut room[..wanted])?),
                 Layer::Sealed(sealed) => {
                     self.watch.as_mut().map_or(Ok(()), Watch::look)?;
-                    let read = sealed.records.read(&mut self.stream, buffer);
+                    let read = sealed.records.read(&mut self.stream, room, wanted);
                     if matches!(read, Err(FrameError::Seal(_))) {
                         // The other end hears what was wrong.
                         sealed.records.finish(&mut self.stream);
@@ -209,10 +210,10 @@ impl Pipe {
         }
     }
 
-    /// Reads what [`Pipe::unread`] counts, and nothing that comes meanwhile.
-    pub(crate) fn read_here(&mut self, buffer: &mut [u8]) -> Result<usize, FrameError> {
+    /// Reads what [`Pipe::unread`] counts, as [`Pipe::read`], and nothing that comes meanwhile.
+    pub(crate) fn read_here(&mut self, room: &mut [u8], wanted: usize) -> Result<usize, FrameError> {
         let Layer::Sealed(sealed) = &mut self.layer else { return Ok(0) };
-        let read = sealed.records.read(&mut io::empty(), buffer);
+        let read = sealed.records.read(&mut io::empty(), room, wanted);
         if matches!(read, Err(FrameError::Seal(_))) {
             sealed.records.finish(&mut self.stream);
         }
@@ -246,18 +247,35 @@ impl Pipe {
         Ok(taken)
     }
 
-    /// Takes bytes to be sent of a connection that is not sealed, with which more will come at once.
-    pub(crate) fn write_more(&mut self, bytes: &[u8]) -> Result<usize, FrameError> {
-        assert!(!self.is_sealed(), "what is sealed goes out in records");
-        Ok(send(&self.stream, bytes, SendFlags::MORE | SendFlags::NOSIGNAL).map_err(io::Error::from)?)
-    }
-
-    /// Sends bytes of a file over a connection that is not sealed; as [`Pipe::write`].
-    pub(crate) fn write_from(&mut self, held: &Held, at: u64, len: usize) -> Result<usize, FrameError> {
-        assert!(!self.is_sealed(), "what is sealed passes through the processor");
-        match held.send_to(&self.stream, at, len)? {
-            0 => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-            sent => Ok(sent),
+    /// Takes `head` to be sent, and behind it bytes of a file, which lie there from `at` on; as [`Pipe::write`].
+    pub(crate) fn write_from(
+        &mut self,
+        head: &[u8],
+        (held, at): (&Held, u64),
+        len: usize,
+    ) -> Result<usize, FrameError> {
+        self.settle()?;
+        match &mut self.layer {
+            // More comes at once, in the same packet.
+            Layer::Plain | Layer::Undecided(_) if !head.is_empty() => {
+                let more = SendFlags::MORE | SendFlags::NOSIGNAL;
+                Ok(send(&self.stream, head, more).map_err(io::Error::from)?)
+            }
+            Layer::Plain | Layer::Undecided(_) => match held.send_to(&self.stream, at, len)? {
+                0 => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+                sent => Ok(sent),
+            },
+            Layer::Sealed(sealed) => {
+                sealed.records.write_with(&mut self.stream, head.len() + len, |from, room| {
+                    let of_head = head.get(from..).unwrap_or_default();
+                    let (first, rest) = room.split_at_mut(of_head.len().min(room.len()));
+                    first.copy_from_slice(&of_head[..first.len()]);
+                    let of_file = (from + first.len()).saturating_sub(head.len());
+                    held.read_exact_at(rest, at + of_file as u64)
+                })
+            }
+            Layer::Shaking(_) => unreachable!("groups are sent when hands are shaken"),
+            Layer::Broken => Err(FrameError::Closed),
         }
     }
 
@@ -402,13 +420,13 @@ mod tests {
             assert!(begun.elapsed() < HANG, "{} of {len} bytes have come", all.len());
             from.flush()?;
             let mut buffer = [0; 1_000];
-            match to.read(&mut buffer) {
+            match to.read(&mut buffer, 1_000) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(read) => all.extend_from_slice(&buffer[..read]),
                 Err(error) if error.is_wait() => {}
                 Err(error) => return Err(error),
             }
-            match from.read(&mut []) {
+            match from.read(&mut [], 0) {
                 Err(error) if !error.is_wait() => return Err(error),
                 _ => {}
             }
@@ -451,7 +469,7 @@ mod tests {
             let (begun, mut got, mut held, mut answered) = (Instant::now(), Vec::new(), Vec::new(), false);
             let ended = loop {
                 assert!(begun.elapsed() < HANG, "{version:?}: {} bytes", got.len());
-                let _ = (client.flush(), client.read(&mut []));
+                let _ = (client.flush(), client.read(&mut [], 0));
                 let mut piece = [0; 8_192];
                 if let Ok(len) = near.read(&mut piece) {
                     held.extend_from_slice(&piece[..len]);
@@ -474,7 +492,7 @@ mod tests {
                     near.write_all(&piece[..len]).unwrap();
                 }
                 let mut buffer = [0; 1_000];
-                match server.read(&mut buffer) {
+                match server.read(&mut buffer, 1_000) {
                     Ok(0) => break false,
                     Ok(len) => got.extend_from_slice(&buffer[..len]),
                     Err(error) if error.is_wait() => {}

@@ -77,13 +77,22 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(31).wrapping_add(seed) ^ (at >> 9)) as u8).collect()
 }
 
+/// Reads some bytes.
+fn read(records: &mut Records, wire: &mut Wire, wanted: usize) -> Result<Vec<u8>, FrameError> {
+    let mut room = vec![0; room_for(wanted)];
+    let len = records.read(wire, &mut room, wanted)?;
+    assert!(len <= wanted);
+    room.truncate(len);
+    Ok(room)
+}
+
 /// Reads all that is there.
 fn read_all(records: &mut Records, wire: &mut Wire, piece: usize) -> Result<Vec<u8>, FrameError> {
-    let (mut all, mut buffer) = (Vec::new(), vec![0; piece]);
+    let mut all = Vec::new();
     loop {
-        match records.read(wire, &mut buffer) {
-            Ok(0) => return Ok(all),
-            Ok(len) => all.extend_from_slice(&buffer[..len]),
+        match read(records, wire, piece) {
+            Ok(bytes) if bytes.is_empty() => return Ok(all),
+            Ok(bytes) => all.extend(bytes),
             Err(FrameError::Io(error)) if error.kind() == ErrorKind::WouldBlock => return Ok(all),
             Err(error) => return Err(error),
         }
@@ -113,25 +122,24 @@ proptest! {
             }
             sent.extend(bytes);
             let there = server.unread();
-            let mut buffer = vec![0; there];
             if there > 0 {
                 let before = wire.bytes.len();
-                let read = server.read(&mut wire, &mut buffer).unwrap();
-                prop_assert!(read == there && wire.bytes.len() == before, "{read} of {there} were there");
-                got.extend_from_slice(&buffer);
+                let read = read(&mut server, &mut wire, there).unwrap();
+                let all = read.len() == there && wire.bytes.len() == before;
+                prop_assert!(all, "{} of {there} were there", read.len());
+                got.extend(read);
             }
             prop_assert!(server.to_come(1 << 20) <= (1 << 20) + 65 * ADDED_LEN);
             got.extend(read_all(&mut server, &mut wire, piece).unwrap());
         }
         prop_assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
         client.finish(&mut wire);
-        let mut byte = [0];
-        prop_assert_eq!(server.read(&mut wire, &mut byte).unwrap(), 0, "the other end says that it is over");
+        prop_assert_eq!(read(&mut server, &mut wire, 1).unwrap().len(), 0, "the other end says that it is over");
     }
 
     /// What was changed on its way is not taken, and nothing after it; what came before it is.
     #[test]
-    fn what_is_changed_is_not_taken(at in 0usize..200_000, bit in 0u8..8) {
+    fn what_is_changed_is_not_taken(at in 0usize..200_000, bit in 0u8..8, piece in 1usize..100_000) {
         let (client, server) = shaken();
         let (mut client, mut server) = (records(client), records(server));
         let mut wire = Wire::of(usize::MAX);
@@ -139,11 +147,10 @@ proptest! {
         prop_assert_eq!(client.write(&mut wire, &bytes).unwrap(), bytes.len());
         let at = at % wire.bytes.len();
         wire.bytes[at] ^= 1 << bit;
-        let mut buffer = vec![0; 100_000];
         let mut got = Vec::new();
         let failed = loop {
-            match server.read(&mut wire, &mut buffer) {
-                Ok(len) => got.extend_from_slice(&buffer[..len]),
+            match read(&mut server, &mut wire, piece) {
+                Ok(bytes) => got.extend(bytes),
                 Err(error) => break error,
             }
         };
@@ -151,7 +158,7 @@ proptest! {
         // A record may seem to be longer than what there is.
         let waits = matches!(&failed, FrameError::Io(error) if error.kind() == ErrorKind::WouldBlock);
         prop_assert!(waits || matches!(failed, FrameError::Seal(_)), "{failed:?}");
-        prop_assert!(waits || server.read(&mut wire, &mut buffer).is_err(), "it stays so");
+        prop_assert!(waits || read(&mut server, &mut wire, piece).is_err(), "it stays so");
     }
 }
 
@@ -185,7 +192,7 @@ fn rustls_is_understood_and_understands() {
     while server.wants_write() {
         server.write_tls(&mut down).unwrap();
     }
-    assert_eq!(client.read(&mut down, &mut [0]).unwrap(), 0);
+    assert_eq!(read(&mut client, &mut down, 1).unwrap().len(), 0);
     client.finish(&mut up);
     server.read_tls(&mut up).unwrap();
     assert!(server.process_new_packets().unwrap().peer_has_closed());
@@ -204,21 +211,63 @@ fn an_alert_is_heard() {
     while server.wants_write() {
         server.write_tls(&mut down).unwrap();
     }
-    let heard = client.read(&mut down, &mut [0]).unwrap_err();
+    let heard = read(&mut client, &mut down, 1).unwrap_err();
     assert!(heard.to_string().contains("BadRecordMac"), "{heard}");
 }
 
 /// One that sends records without an end and without a byte is given up.
 #[test]
 fn empty_records_are_not_read_for_ever() {
+    for wanted in [1, 1 << 18] {
+        let (client, server) = shaken();
+        let (mut client, mut server) = (records(client), records(server));
+        let mut wire = Wire::of(usize::MAX);
+        for _ in 0..=EMPTY_MAX {
+            client.seal(APPLICATION_DATA, 0, |_| Ok(())).unwrap();
+        }
+        client.flush(&mut wire).unwrap();
+        assert!(matches!(read(&mut server, &mut wire, wanted), Err(FrameError::Seal(_))));
+    }
+}
+
+/// Records that come whole and fit are opened where they are wanted: of what is said in frames, nothing is kept but pieces of records.
+#[test]
+fn what_fits_is_opened_where_it_is_wanted() {
     let (client, server) = shaken();
     let (mut client, mut server) = (records(client), records(server));
     let mut wire = Wire::of(usize::MAX);
-    for _ in 0..=EMPTY_MAX {
-        client.seal(APPLICATION_DATA, &[]).unwrap();
+    let bytes = noise(WRITE_LEN_MAX, 4);
+    for len in [WRITE_LEN_MAX, WRITE_LEN_MAX - 1, 1, PLAIN_LEN_MAX, PLAIN_LEN_MAX + 1] {
+        assert_eq!(client.write(&mut wire, &bytes[..len]).unwrap(), len);
+        let wanted = len.max(PLAIN_LEN_MAX);
+        assert!(read(&mut server, &mut wire, wanted).unwrap() == bytes[..len]);
+        assert!(server.unread() == 0 && server.until == 0, "{len}: something is left");
     }
-    client.flush(&mut wire).unwrap();
-    assert!(matches!(server.read(&mut wire, &mut [0]), Err(FrameError::Seal(_))));
+}
+
+/// What is read from elsewhere goes out in records as what is in memory does; where it cannot be read, nothing follows.
+#[test]
+fn what_is_read_for_a_record_comes_as_it_was() {
+    let (client, server) = shaken();
+    let (mut client, mut server) = (records(client), records(server));
+    let mut wire = Wire::of(usize::MAX);
+    let bytes = noise(200_000, 5);
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let left = &bytes[sent..];
+        let read = |at: usize, room: &mut [u8]| {
+            room.copy_from_slice(&left[at..at + room.len()]);
+            Ok(())
+        };
+        sent += client.write_with(&mut wire, left.len(), read).unwrap();
+    }
+    assert!(read_all(&mut server, &mut wire, 70_000).unwrap() == bytes);
+    let fails = |at: usize, _: &mut [u8]| match at {
+        0 => Ok(()),
+        _ => Err(ErrorKind::UnexpectedEof.into()),
+    };
+    assert!(matches!(client.write_with(&mut wire, 20_000, fails), Err(FrameError::Io(_))));
+    assert!(matches!(client.write(&mut wire, &[1]), Err(FrameError::Closed)));
 }
 
 /// A key that has sealed so many records that more would be too much ends its connection.
