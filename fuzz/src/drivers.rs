@@ -5,7 +5,7 @@ use polycast_agent::transfer::{
 };
 use polycast_net::object::ObjectKind;
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{Control, Hello};
+use polycast_wire::control::{Control, End, Hello, Overlay};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const HANDLE: Handle = Handle(7);
 const OBJECT_LEN: usize = 20_000;
 /// A driver that has heard the end of what its peer says may take so long to end of itself; then it is told to.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// A host that refuses every connection.
+/// A host that refuses every connection, there and at the next few ports.
 const NOWHERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
 /// What a peer says, as frames and a rest that is none; nothing in it leads away from this host.
@@ -28,8 +28,10 @@ fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
         && let Some((frame, rest)) = left.split_at_checked(len)
     {
         let control = match Control::parse(frame) {
-            Ok(Control::Upstream { name, .. }) => {
-                Control::Upstream { address: NOWHERE.0, port: NOWHERE.1, name }
+            Ok(Control::Overlay(Overlay::Candidates { entry, ends })) => {
+                let ends = ends.into_iter().zip(NOWHERE.1..);
+                let ends = ends.map(|(end, port)| End { address: NOWHERE.0, port, ..end });
+                Control::Overlay(Overlay::Candidates { entry, ends: ends.collect() })
             }
             Ok(Control::Speaker { member, name, .. }) => {
                 Control::Speaker { member, address: NOWHERE.0, port: NOWHERE.1, name }

@@ -3,7 +3,7 @@
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain, emitted, hear};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
-    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Relay, Sender,
+    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
     SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_protocol::session::Why;
@@ -45,7 +45,6 @@ impl Heard {
             geometry,
             batch: 1 + words.below(64) as u32,
             rate: rate(words),
-            relay: if words.below(4) == 0 { Relay::Mesh } else { Relay::Chain },
             multicast: words.below(4) > 0,
             allowance: words.flip().then(|| words.below(1 << 20)),
             attempt_interval: Duration::from_micros(500).into(),
@@ -125,7 +124,6 @@ impl Heard {
                     emitted(&Control::Refuse(&why.to_string()));
                 }
             }
-            SenderOutput::Chain(link) => assert!(Some(link.peer) != link.upstream),
             SenderOutput::Candidates(told) => {
                 assert!(!self.settled.contains(&told.peer) && !told.from.contains(&told.peer), "{told:?}");
             }

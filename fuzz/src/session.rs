@@ -159,8 +159,7 @@ pub fn guest(bytes: &[u8]) {
             0 => guest.handle(now, GuestInput::Gone(gone(&mut words))),
             1 => guest.handle(now, GuestInput::Verifiable),
             2 if words.below(8) == 0 => guest.handle(now, GuestInput::Failed(words.text())),
-            3 if guest.is_chained() => guest.handle(now, GuestInput::UpstreamGone),
-            4 => guest.handle(now, GuestInput::Serves(words.flip())),
+            3 | 4 => guest.handle(now, GuestInput::Serves(words.flip())),
             5 | 6 => {
                 let asked = owed.pop();
                 answer(&mut guest, now, asked, &mut words);

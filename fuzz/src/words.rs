@@ -3,7 +3,9 @@
 
 use arbitrary::Unstructured;
 use polycast_types::{AppId, DataId, Duration, Handle, ModificationTime, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
+use polycast_wire::control::{
+    CANDIDATES_MAX, Control, End, Fault, Form, Hello, Overlay, SealSecret, Welcome,
+};
 use std::ops::Range;
 
 /// Says at most so much at one time: a machine that says more goes round in circles.
@@ -12,6 +14,10 @@ const OUTPUTS_MAX: usize = 50_000;
 pub const INPUTS_MAX: usize = 500;
 /// The transfer that machines are in.
 pub const HANDLE: Handle = Handle(7);
+
+/// What receivers say of candidates.
+const FAULTS: [Fault; 6] =
+    [Fault::Unreachable, Fault::Ended, Fault::Stalled, Fault::NeverGave, Fault::WrongBytes, Fault::Foreign];
 
 /// Names that meet.
 const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
@@ -157,7 +163,12 @@ impl<'a> Words<'a> {
             7 | 8 => Control::PtchReq(self.ranges(near)),
             9 => Control::RackReq(self.ranges(near)),
             10 => Control::Rack(self.members(peers)),
-            11 => Control::UpstreamLost,
+            11 if self.flip() => Control::Overlay(Overlay::Lacks(self.ranges(near))),
+            11 => {
+                let (address, port) = (self.array(), self.small(9) as u16);
+                let why = FAULTS[self.below(FAULTS.len() as u64) as usize];
+                Control::Overlay(Overlay::Fault { address, port, why })
+            }
             12 => Control::DataRcvd { patched_bytes: self.number(near), proof: self.array() },
             13 => Control::Stalled { tree: self.small(4) as u8 },
             14 => Control::Alive,
@@ -205,7 +216,10 @@ impl<'a> Words<'a> {
                 Control::PtchData { sn: self.number(near), payload }
             }
             6 | 7 => Control::DataFnsd { position: self.number(near) },
-            8 | 9 => Control::Upstream { address: self.array(), port: self.small(9) as u16, name: None },
+            8 | 9 => {
+                text = self.short_name();
+                Control::Overlay(self.candidates(&text))
+            }
             10 => Control::Finished,
             11 => Control::Alive,
             12 => Control::Channel {
@@ -230,6 +244,18 @@ impl<'a> Words<'a> {
             }
         };
         emitted(&control)
+    }
+
+    fn candidates<'n>(&mut self, name: &'n str) -> Overlay<'n> {
+        let mut ends: Vec<End<'n>> = Vec::new();
+        for _ in 0..self.below(CANDIDATES_MAX as u64 + 1) {
+            let (address, port): ([u8; 4], u16) = (self.array(), self.small(9) as u16);
+            // None is named twice.
+            if !ends.iter().any(|end| (end.address, end.port) == (address, port)) {
+                ends.push(End { address, port, name: self.flip().then_some(name) });
+            }
+        }
+        Overlay::Candidates { entry: self.number(9), ends }
     }
 
     fn welcome<'n>(&mut self, name: &'n str, near: u64) -> Welcome<'n> {

@@ -46,7 +46,7 @@ pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
 use crate::label_switch::RackAgentProcess;
-use crate::transfer::{Door, Listen, Options, Relay, Sealing, SlowPolicy};
+use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use enrol::Enrolment;
 use invite::Invitations;
@@ -89,8 +89,6 @@ pub(crate) struct Shared {
     pub sealing: Sealing,
     /// The class of service of data packets.
     pub dscp: Option<Dscp>,
-    /// How receivers that multicast does not reach get what it sends.
-    relay: Relay,
     pub store: Store,
     pub limits: Limits,
     pub catalog: Arc<Catalog>,
@@ -128,7 +126,6 @@ impl Shared {
             listen: Listen::Shared(self.door.clone()),
             sealing: self.sealing.clone(),
             dscp: self.dscp,
-            relay: self.relay,
             ..Options::default()
         }
     }
@@ -244,7 +241,6 @@ impl Agent {
             door: Door::new(place.control),
             sealing,
             dscp: config.class()?,
-            relay: config.relay()?,
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,

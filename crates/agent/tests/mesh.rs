@@ -4,8 +4,8 @@ mod common;
 
 use common::patient;
 use polycast_agent::transfer::{
-    Options, Path, Prepared, Received, ReceiverSpec, Receivers, Relay, Rendezvous, Report, Sink, SourceSpec,
-    TransferError, prepare, receive,
+    Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec, TransferError,
+    prepare, receive,
 };
 use polycast_net::frames::FrameStream;
 use polycast_net::object::{ObjectKind, ObjectSource};
@@ -23,10 +23,6 @@ const LOOK: Duration = Duration::from_millis(5);
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
-}
-
-fn mesh() -> Options {
-    Options { relay: Relay::Mesh, ..patient() }
 }
 
 /// An object of which each piece takes so long: time enough to see who gives nothing.
@@ -53,7 +49,7 @@ fn source(object: &[u8], each: Duration, receivers: usize) -> Prepared {
         receivers: Receivers::Told(receivers),
         interface: Ipv4Addr::LOCALHOST,
         path: Path::Chain,
-        options: mesh(),
+        options: patient(),
         cancel: Arc::default(),
         steering: Arc::default(),
     })
@@ -71,7 +67,7 @@ fn start(
         rendezvous: Rendezvous::At(control, handle),
         interface: Ipv4Addr::LOCALHOST,
         sink: Sink::At { path: target, replace: false },
-        options: mesh(),
+        options: patient(),
         cancel: Arc::default(),
         called: None,
     };

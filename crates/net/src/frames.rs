@@ -451,20 +451,6 @@ impl FrameStream {
         }
     }
 
-    /// Waits until there is room to write, at most `timeout`, whatever there is to read.
-    ///
-    /// # Errors
-    /// Waiting is impossible.
-    pub fn wait_for_room(&self, timeout: Duration) -> io::Result<()> {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::OUT)];
-        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Ends the connection after a last word: waits until the other end has closed it, at most `timeout`. To close
     /// at once, with bytes unread, would reset the connection and could destroy the last word on its way.
     pub fn part(&mut self, timeout: Duration) {

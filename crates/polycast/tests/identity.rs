@@ -156,48 +156,6 @@ fn agents_are_who_their_certificates_say() {
     cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 1));
 }
 
-/// Where multicast does not reach, receivers fetch from each other: each looks whether the other one is the one that the source has named.
-#[test]
-fn agents_with_certificates_bring_an_object_to_each_other() {
-    let place = Place::new();
-    let authority = Authority::new();
-    let config = place.file("manager.toml", b"fabrics = ['tcp-chain']\n");
-    let of_manager = authority.issue(&place, "manager", "manager");
-    let manager = Daemon::manager("127.0.0.1:0", &[&words(&of_manager)[..], &["--config", &config]].concat());
-    let settings = place.file("agent.toml", b"relay = 'mesh'\n");
-    let names = ["a", "b", "c", "d", "e"];
-    let agent = |name: &&str| {
-        let files = authority.issue(&place, name, name);
-        let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
-        let own = ["agent", "--manager", manager.address(), "--name", name, "--interface", "lo"];
-        let own = [&own[..], &["--store", &store, "--socket", &socket, "--config", &settings]].concat();
-        let mut command = command(&[&own[..], &words(&files)].concat());
-        command.env("POLYCAST_LOG", "info");
-        Daemon::begin_saying(command, fs::File::create(place.path(&format!("log-{name}"))).unwrap().into())
-    };
-    let agents = names.iter().map(agent).collect();
-    let cluster = Cluster { managers: vec![manager], agents, place };
-    cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == names.len()));
-    for (id, len) in [("1", 300_001), ("2", 20_000_000)] {
-        let object = noise(len);
-        let file = cluster.place.file(&format!("f{id}"), &object);
-        let sent = cluster.at("a", &["send", &file, "--to", "b,c,d,e", "--id", id]);
-        assert_eq!(sent.status, 0, "{}", sent.stderr);
-        let report = sent.json();
-        assert_eq!((&report["sealed"], &report["fabric"]), (&true.into(), &"tcp-chain".into()), "{report}");
-        for name in &names[1..] {
-            let got = cluster.place.path(&format!("got-{name}-{id}"));
-            let ran = cluster.at(name, &["get", id, "--out", &got]);
-            assert_eq!(ran.status, 0, "{}", ran.stderr);
-            assert!(fs::read(got).unwrap() == object, "{name} {id}");
-        }
-    }
-    for name in &names[1..] {
-        let log = fs::read_to_string(cluster.place.path(&format!("log-{name}"))).unwrap();
-        assert!(log.contains("fetching over TCP from those that the source has named"), "{name}: {log}");
-    }
-}
-
 /// A stream from a to b, which share no key: what it is sealed with they have from the manager.
 fn lines_between_two(cluster: &Cluster) {
     assert_eq!(cluster.at("a", &["stream", "create", "ticks"]).json()["created"], true);

@@ -841,7 +841,10 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     let flow = &joined["flow"];
     assert!(flow["received"].as_u64().unwrap() > 100 && flow["failed"] == 0, "{flow}");
 
-    let killed = polycast(&[&["bench", "rack-kill", "orca:4", "--kills", "2"][..], &load].concat());
+    // A machine on which messages come more rarely than an agent is replaced shows no gap: then it is measured again.
+    let measure = || polycast(&[&["bench", "rack-kill", "orca:4", "--kills", "2"][..], &load].concat());
+    let shows = |ran: &common::Ran| !ran.stderr.contains("no receiver missed a message");
+    let killed = std::iter::repeat_with(measure).take(5).find(shows).expect("a kill is seen in one of five");
     assert_eq!(killed.status, 0, "{}", killed.stderr);
     let killed = &killed.json()[0];
     let gaps = killed["gaps"].as_array().unwrap();

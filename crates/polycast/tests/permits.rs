@@ -11,7 +11,7 @@ use polycast_net::seal::Secret;
 use polycast_net::tls::{Expected, Security};
 use polycast_testing::{HANG, until};
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Overlay};
 use polycast_wire::data::Header;
 use polycast_wire::permit::{Permit, ShownPermit};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -100,11 +100,16 @@ fn a_member_that_hears_a_handle_fetches_nothing_by_it() {
             break header.handle;
         }
     };
-    for agent in &cluster.agents {
+    // A source refuses one that it has not told to come as well, in other words.
+    for (agent, says) in cluster.agents.iter().zip(["it shows no ticket for it", "malformed packet"]) {
         let mut stream = member_at(agent.ready["control_address"].as_str().unwrap(), &key);
-        stream.send(&Control::Fetch { handle, ticket: [0; 32], have: Vec::new() }).unwrap();
-        let why = answer(stream, |frame| matches!(frame, Control::Group { .. }));
-        assert!(why.is_some(), "it is served");
+        let enter = Overlay::Enter { handle, ticket: [0; 32], entry: 0, have: Vec::new() };
+        stream.send(&Control::Overlay(enter)).unwrap();
+        let is_served = |frame: &Control<'_>| {
+            matches!(frame, Control::Group { .. } | Control::Overlay(Overlay::Holds(_)))
+        };
+        let why = answer(stream, is_served).expect("it is not served");
+        assert!(why.contains(says), "{why}");
     }
     assert_eq!(sending.try_wait().unwrap(), None, "the transfer was still running");
     assert!(sending.wait().unwrap().success());

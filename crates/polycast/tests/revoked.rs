@@ -71,6 +71,12 @@ fn certificates_change_and_are_revoked_in_mid_transfer() {
     authority.revoke(&cluster.place, &[3, 13]);
     // It would take 30 s in all. The rest goes over TCP, which is quick, once it is under the new keys.
     cluster.await_status("c", |status| status["transfers"].as_array().is_some_and(Vec::is_empty));
+    // Its connection ends when the source sees the list, and the keys change when the manager does.
+    let rest = serde_json::json!(["b"]);
+    cluster.await_status("a", |status| {
+        let all = status["transfers"].as_array();
+        all.is_some_and(|all| all.iter().all(|one| one["path"]["receivers"] == rest))
+    });
     let extended = cluster.at("a", &["extend", "6", "--time", "300ms"]);
     // The transfer to the other one may have ended by now.
     assert!(extended.status == 0 || extended.stderr.contains("there is no request"), "{}", extended.stderr);

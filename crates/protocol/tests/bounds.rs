@@ -6,7 +6,7 @@ use polycast_protocol::pull::{
     Interest, Name, Packet, RateConfig, RetryTime, Route, Source, SourceConfig, SourceInput,
 };
 use polycast_protocol::push::{
-    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Relay, Sender,
+    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
     SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
@@ -108,7 +108,6 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         patch_delay: Duration::from_millis(5),
         sealed: false,
         first: 0,
-        relay: Relay::Chain,
     })
 }
 

@@ -197,6 +197,33 @@ fn those_that_none_can_reach_get_the_object_too() {
     }
 }
 
+/// As behind firewalls, where no member lets another one in: the source gives everything to each. It gives a group to one at a time, and finds out
+/// after a while each that it has come to no other, so that this takes several times as long as it takes the source.
+#[test]
+fn where_none_can_be_reached_all_fetch_from_the_source() {
+    for seed in 0..3 {
+        let outcome = run(seed, 128, &[Host { mood: Mood::Hidden, ..HONEST }; 9]);
+        let took = last(&outcome, 1..=9) / (9.0 * ideal(128));
+        println!("  {took:.3} of what the source takes for nine");
+        assert!(took <= 4.5, "seed {seed}: {took:.3} of what the source takes for nine");
+    }
+}
+
+/// However many come beside it, and however small the object is.
+#[test]
+fn one_that_gives_nothing_holds_none_of_many() {
+    for groups in [1, 2, 8, 64] {
+        for (seed, at) in [(0, 0), (1, 5), (2, 19)] {
+            let mut hosts = [HONEST; 20];
+            hosts[at].mood = Mood::Boasts;
+            let outcome = run(seed, groups, &hosts);
+            let took = last(&outcome, (1..=20).filter(|receiver| *receiver != at + 1));
+            println!("  {groups} groups: {took:.3} s");
+            assert!(took <= 3.0 + 1.2 * ideal(groups), "{groups} groups, {at}: {took:.3} s");
+        }
+    }
+}
+
 #[test]
 fn a_thousand_have_their_first_group_after_a_few_trips() {
     let receivers = 1_000;

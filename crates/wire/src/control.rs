@@ -14,12 +14,10 @@
 //! source -> receiver   FINISHED                  the transfer is over for all
 //! ```
 //!
-//! The same frames serve the TCP chain: UPSTREAM tells a receiver where to fetch from, and on the
-//! connection to that peer FETCH is answered by GROUPs. INVITE opens a transfer at an agent.
+//! Receivers that multicast does not reach bring the object to each other in GROUPs, with the frames of [`Overlay`]. INVITE opens a transfer
+//! at an agent.
 //! Where receivers share a rack, one may speak for all of it (Orca appendix A.4): the source says GATHER to that one and SPEAKER
 //! to the others, these say MEMBER to it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
-//!
-//! The frames by which receivers bring an object to each other are those of [`Overlay`].
 //!
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
 //! TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
@@ -51,8 +49,6 @@ pub const FIRST_FRAME_LEN_MAX: usize = 64 << 10;
 pub const LENGTH_LEN: usize = 4;
 /// How many ranges one HAVE or PTCH_REQ may hold.
 pub const RANGES_MAX: usize = 4_096;
-/// How many ranges one FETCH may hold: it is the first frame of its connection.
-pub const FETCH_RANGES_MAX: usize = 4_093;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
 /// How many sums one SUMS may hold.
@@ -131,7 +127,7 @@ pub struct Welcome<'a> {
     pub fragment_len: u32,
     /// Bytes of a hash group, a power of two.
     pub group_len: u32,
-    /// Data channel: multicast group and port; all zero where there is none (TCP chain only).
+    /// Data channel: multicast group and port; all zero where there is none (TCP only).
     pub channel: ([u8; 4], u16),
     /// Bytes of the network's own header before every datagram of the data channel: 0, or a multiple of 4 (labelled packets).
     pub outer_len: u8,
@@ -237,27 +233,7 @@ pub enum Control<'a> {
         /// Position of the sender.
         position: u64,
     },
-    /// Source: fetch what you lack over TCP from there.
-    Upstream {
-        /// IPv4 address.
-        address: [u8; 4],
-        /// TCP port.
-        port: u16,
-        /// Where ends show certificates: the name of the receiver there; none where the source itself is there.
-        name: Option<&'a str>,
-    },
-    /// Receiver: the upstream failed.
-    UpstreamLost,
-    /// Receiver to its upstream: send me the hash groups outside these ranges.
-    Fetch {
-        /// The transfer.
-        handle: Handle,
-        /// What shows that the source lets it take part, for this connection alone; zeros where connections are not sealed.
-        ticket: Hash,
-        /// Groups that it holds already.
-        have: Vec<Range<u64>>,
-    },
-    /// Upstream: one verified hash group.
+    /// The source or a candidate: one verified hash group.
     Group {
         /// Its number.
         index: u64,
@@ -362,7 +338,7 @@ pub enum Control<'a> {
         handle: Handle,
         /// Its number.
         member: u32,
-        /// What shows that the source lets it take part, as in FETCH.
+        /// What shows that the source lets it take part, as in ENTER.
         ticket: Hash,
     },
     /// Speaker: its PROGRESS counts for these receivers too from now on, and for no others.
@@ -488,17 +464,6 @@ impl<'a> Control<'a> {
                 out.extend_from_slice(proof);
             }
             Control::DataFnsd { position } => emit_numbers(12, &[*position], out),
-            Control::Upstream { address, port, name } => {
-                out.u8(13);
-                put_end(address, *port, *name, out);
-            }
-            Control::UpstreamLost => out.u8(14),
-            Control::Fetch { handle, ticket, have } => {
-                out.extend_from_slice(&[15, VERSION]);
-                out.u64(handle.0);
-                out.extend_from_slice(ticket);
-                put_ranges(have, FETCH_RANGES_MAX, out);
-            }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
             Control::Invite { address, port, handle, object, pulled, object_len, root, permit } => {
@@ -632,13 +597,6 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         10 => Control::PtchData { sn: r.u64()?, payload: r.take(r.0.len())? },
         11 => Control::DataRcvd { patched_bytes: r.u64()?, proof: r.array()? },
         12 => Control::DataFnsd { position: r.u64()? },
-        13 => Control::Upstream { address: r.array()?, port: r.u16()?, name: take_name(r)? },
-        14 => Control::UpstreamLost,
-        15 => {
-            version(r)?;
-            let (handle, ticket) = (Handle(r.u64()?), r.array()?);
-            Control::Fetch { handle, ticket, have: take_ranges(r, FETCH_RANGES_MAX)? }
-        }
         16 => Control::Group { index: r.u64()?, payload: r.take(r.0.len())? },
         17 => Control::Finished,
         18 => {

@@ -2,7 +2,7 @@
 //! trusted: what the machines divide by, allocate for or wait for is checked by the decoders, once.
 
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Form, Hello, LENGTH_LEN, Welcome};
+use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Form, Hello, LENGTH_LEN, Overlay, Welcome};
 use polycast_wire::discovery::{Announcement, Discovery};
 use polycast_wire::pull::{self, Digest, HOPS_MAX};
 use polycast_wire::rack::{self, Name, Rack, Update, Updates};
@@ -143,8 +143,8 @@ fn ranges_body(ranges: &[Range<u64>]) -> Vec<u8> {
 #[test]
 fn ranges_are_at_most_4096() {
     assert_eq!(control::RANGES_MAX, 4_096);
-    let fetch = [&[polycast_wire::VERSION][..], &9u64.to_be_bytes(), &[7; 32]].concat();
-    for (kind, head, most) in [(6, &[][..], 4_096), (9, &[], 4_096), (34, &[], 4_096), (15, &fetch, 4_093)] {
+    let enter = [&[polycast_wire::VERSION][..], &9u64.to_be_bytes(), &[7; 32], &5u64.to_be_bytes()].concat();
+    for (kind, head, most) in [(6, &[][..], 4_096), (9, &[], 4_096), (34, &[], 4_096), (48, &enter, 4_092)] {
         for (count, taken) in [(0, true), (1, true), (most, true), (most + 1, false), (100_000, false)] {
             let body = [head, &ranges_body(&many_ranges(count))].concat();
             assert_eq!(is_taken(&frame(kind, &body)), taken, "{count} ranges in kind {kind}");
@@ -152,14 +152,14 @@ fn ranges_are_at_most_4096() {
     }
 }
 
-/// What a connection begins with is short, however much FETCH names.
+/// What a connection begins with is short, however much ENTER names.
 #[test]
 fn first_frames_are_short() {
     let name = "n".repeat(255);
     let hello = Control::Hello(Hello { handle: Handle(1), name: &name, window_bytes: 1, serve_port: 1 });
-    let fetch =
-        Control::Fetch { handle: Handle(1), ticket: [7; 32], have: many_ranges(control::FETCH_RANGES_MAX) };
-    for first in [hello, fetch] {
+    let have = many_ranges(control::ENTER_RANGES_MAX);
+    let enter = Control::Overlay(Overlay::Enter { handle: Handle(1), ticket: [7; 32], entry: 5, have });
+    for first in [hello, enter] {
         assert!(emitted(&first).len() - LENGTH_LEN <= control::FIRST_FRAME_LEN_MAX);
     }
 }

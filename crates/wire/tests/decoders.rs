@@ -2,7 +2,7 @@
 //! encoder writes, so that no two texts mean the same and none is half understood.
 
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
-use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
+use polycast_wire::control::{Control, Form, Hello, Overlay, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
@@ -122,9 +122,13 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::PtchData { sn: number, payload: bytes },
         Control::DataRcvd { patched_bytes: number, proof: [4; 32] },
         Control::DataFnsd { position: number },
-        Control::Upstream { address: [10, 0, 0, 1], port: 80, name: (number % 2 == 1).then_some(text) },
-        Control::UpstreamLost,
-        Control::Fetch { handle, ticket: [4; 32], have: ranges },
+        Control::Speaker {
+            member: 7,
+            address: [10, 0, 0, 1],
+            port: 80,
+            name: (number % 2 == 1).then_some(text),
+        },
+        Control::Overlay(Overlay::Enter { handle, ticket: [4; 32], entry: number, have: ranges }),
         Control::Group { index: number, payload: bytes },
         Control::Finished,
     ]

@@ -165,9 +165,6 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::PtchData { .. } => "PTCH_DATA",
         Control::DataRcvd { .. } => "DATA_RCVD",
         Control::DataFnsd { .. } => "DATA_FNSD",
-        Control::Upstream { .. } => "UPSTREAM",
-        Control::UpstreamLost => "UPSTREAM_LOST",
-        Control::Fetch { .. } => "FETCH",
         Control::Group { .. } => "GROUP",
         Control::Finished => "FINISHED",
         Control::Invite { .. } => "INVITE",
@@ -263,9 +260,6 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::PtchData { sn: C, payload: b"payload" },
         Control::DataRcvd { patched_bytes: D, proof: hash(0x50) },
         Control::DataFnsd { position: B },
-        Control::Upstream { address: ADDRESS, port: PORT, name: None },
-        Control::UpstreamLost,
-        Control::Fetch { handle, ticket: hash(0x40), have: vec![A..B, C..E] },
         Control::Group { index: F, payload: b"group" },
         Control::Finished,
         Control::Invite {
@@ -340,7 +334,6 @@ fn control_frames_are_as_kept() {
     packets.push(frame("ROUTE-open", Control::Route { tree: 7, begins: None, hops: &[] }));
     packets.push(frame("HAVE-nothing", Control::Have(vec![])));
     let (address, port, name) = (ADDRESS, PORT, Some("gpu-1"));
-    packets.push(frame("UPSTREAM-named", Control::Upstream { address, port, name }));
     packets.push(frame("SPEAKER-named", Control::Speaker { member: SHORT, address, port, name }));
     let invite = Control::Invite {
         address: ADDRESS,

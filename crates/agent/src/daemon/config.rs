@@ -3,7 +3,6 @@
 use super::local::Access;
 use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
-use crate::transfer::Relay;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::priority::{Dscp, NoClass};
@@ -52,8 +51,6 @@ pub struct AgentConfig {
     pub socket_group: Option<String>,
     /// The class of service (DSCP), 0 to 63, that the data packets of what it sends are marked with; without one they are not.
     pub dscp: Option<i64>,
-    /// How receivers that multicast does not reach get what this agent sends: `chain` (the default) or `mesh`.
-    pub relay: Option<String>,
     /// TCP port where other agents reach this one, for all that they ask of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
@@ -109,7 +106,6 @@ impl Default for AgentConfig {
             socket_mode: None,
             socket_group: None,
             dscp: None,
-            relay: None,
             control_port: None,
             key_file: None,
             tls_ca: None,
@@ -177,7 +173,6 @@ impl AgentConfig {
         self.store_ttl_span()?;
         self.socket_access()?;
         self.class()?;
-        self.relay()?;
         if let Some(forwarder) = &self.forwarder {
             if let Err(error) = forwarder.check() {
                 return wrong("forwarder", error.to_string());
@@ -298,21 +293,6 @@ impl AgentConfig {
         self.dscp.map(|class| Dscp::try_from(class).map_err(wrong)).transpose()
     }
 
-    /// `relay` as what it stands for.
-    ///
-    /// # Errors
-    /// It stands for nothing.
-    pub(super) fn relay(&self) -> Result<Relay, SettingsError> {
-        match self.relay.as_deref() {
-            None | Some("chain") => Ok(Relay::Chain),
-            Some("mesh") => Ok(Relay::Mesh),
-            Some(other) => {
-                let reason = format!("'{other}' is no way to pass objects on: write chain or mesh");
-                Err(SettingsError::Value { setting: "relay", reason })
-            }
-        }
-    }
-
     /// Which users may use the socket.
     ///
     /// # Errors
@@ -389,7 +369,6 @@ mod tests {
             ("manager = 'a:1'\ndscp = 64", "the setting 'dscp' is wrong: 64 is no class: write 0 to 63"),
             ("manager = 'a:1'\ndscp = -1", "-1 is no class"),
             ("manager = 'a:1'\ndscp = 'ef'", "line 2"),
-            ("manager = 'a:1'\nrelay = 'ring'", "'ring' is no way to pass objects on: write chain or mesh"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),

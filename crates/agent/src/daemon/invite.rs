@@ -587,7 +587,7 @@ fn run(
         receive.progress().name.get_or_init(|| progress.name.clone());
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
-        // In a chain the transfer goes on for those behind this one; readers need not wait for them.
+        // Where others fetch from this end the transfer goes on for them; readers need not wait for that.
         if let Some(received) = &progress.received
             && received.kind != ObjectKind::Set
         {

@@ -63,7 +63,7 @@ pub(super) enum Event {
     Finished,
 }
 
-/// A connection that is not a receiver's: FETCH of a chain's member or ENTER of a mesh's, and its connection.
+/// A connection that is not a receiver's: one that fetches groups, and its ENTER.
 pub(super) type Fetcher = (FrameStream, Control<'static>);
 
 impl Receivers {
@@ -418,7 +418,7 @@ impl Session {
         }
     }
 
-    /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH and ENTER are given back.
+    /// Takes new connections and reads their first frame: HELLO is for the roster, ENTER is given back.
     pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
         let heard = self.strangers.meet(|control, _| match control {
             Control::Hello(hello) => Some(First::hello(hello, None)),
@@ -426,12 +426,9 @@ impl Session {
             Control::Ask { handle, nonce } => Some(First::Ask { handle: *handle, nonce: *nonce }),
             Control::Pair { handle, share } => Some(First::Pair { handle: *handle, share: *share }),
             Control::Prove { share, proof } => Some(First::Prove { share: *share, proof: *proof }),
-            Control::Fetch { handle, ticket, have } => {
-                Some(First::Fetch(Control::Fetch { handle: *handle, ticket: *ticket, have: have.clone() }))
-            }
             Control::Overlay(Overlay::Enter { handle, ticket, entry, have }) => {
                 let (handle, ticket, entry, have) = (*handle, *ticket, *entry, have.clone());
-                Some(First::Fetch(Control::Overlay(Overlay::Enter { handle, ticket, entry, have })))
+                Some(First::Enter(Control::Overlay(Overlay::Enter { handle, ticket, entry, have })))
             }
             _ => None,
         });
@@ -459,7 +456,7 @@ impl Session {
                 First::Ask { handle, nonce } => self.tell_offer(stream, handle, &nonce),
                 First::Pair { handle, share } => self.tell_share(stream, handle, &share),
                 First::Prove { share, proof } => self.tell_secret(stream, &share, &proof),
-                First::Fetch(frame) => fetchers.push((stream, frame)),
+                First::Enter(frame) => fetchers.push((stream, frame)),
             }
         }
         fetchers
@@ -658,7 +655,7 @@ enum First {
         share: Hash,
         proof: Hash,
     },
-    Fetch(Control<'static>),
+    Enter(Control<'static>),
 }
 
 impl First {

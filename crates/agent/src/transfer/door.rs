@@ -35,7 +35,7 @@ pub enum Listen {
 pub(crate) enum Side {
     /// It has the object.
     Source,
-    /// It gets it, and serves others in the chain.
+    /// It gets it, and serves others.
     Receiver,
 }
 
@@ -113,9 +113,7 @@ impl Visit {
         let (handle, sides): (Handle, &[Side]) = match frame {
             Control::Hello(Hello { handle, .. }) => (*handle, &[Side::Source]),
             // Both ends serve those who fetch.
-            Control::Fetch { handle, .. } | Control::Overlay(Overlay::Enter { handle, .. }) => {
-                (*handle, &[Side::Source, Side::Receiver])
-            }
+            Control::Overlay(Overlay::Enter { handle, .. }) => (*handle, &[Side::Source, Side::Receiver]),
             Control::Member { handle, .. } => (*handle, &[Side::Receiver]),
             _ => return None,
         };
@@ -219,8 +217,9 @@ mod tests {
         Visitor { stream: FrameStream::new(stream).unwrap(), first: Vec::new() }
     }
 
-    fn fetch(handle: u64) -> Visit {
-        Visit::of(&Control::Fetch { handle: Handle(handle), ticket: [0; 32], have: Vec::new() }).unwrap()
+    fn enter(handle: u64) -> Visit {
+        let enter = Overlay::Enter { handle: Handle(handle), ticket: [0; 32], entry: 0, have: Vec::new() };
+        Visit::of(&Control::Overlay(enter)).unwrap()
     }
 
     #[test]
@@ -231,14 +230,14 @@ mod tests {
         let hello = Hello { handle: Handle(1), name: "a", window_bytes: 1, serve_port: 1 };
         let hello = Visit::of(&Control::Hello(hello)).unwrap();
         assert!(door.pass(hello, visitor()).is_err(), "a receiver takes no other");
-        assert!(door.pass(fetch(1), visitor()).is_ok() && door.pass(fetch(2), visitor()).is_ok());
-        assert!(door.pass(fetch(3), visitor()).is_err(), "no transfer knows it");
+        assert!(door.pass(enter(1), visitor()).is_ok() && door.pass(enter(2), visitor()).is_ok());
+        assert!(door.pass(enter(3), visitor()).is_err(), "no transfer knows it");
         assert_eq!((receiver.take().len(), source.take().len(), receiver.take().len()), (1, 1, 0));
         let again = door.desk(Handle(1), Side::Receiver).unwrap();
         drop(receiver);
-        assert!(door.pass(fetch(1), visitor()).is_ok(), "the end of the one before closes nothing");
+        assert!(door.pass(enter(1), visitor()).is_ok(), "the end of the one before closes nothing");
         drop(again);
-        assert!(door.pass(fetch(1), visitor()).is_err(), "it has ended");
+        assert!(door.pass(enter(1), visitor()).is_err(), "it has ended");
     }
 
     #[test]
@@ -248,6 +247,6 @@ mod tests {
         for _ in 0..WAITING_MAX {
             desk.queue.lock().push_back(visitor());
         }
-        assert!(door.pass(fetch(1), visitor()).is_err());
+        assert!(door.pass(enter(1), visitor()).is_err());
     }
 }

@@ -84,7 +84,7 @@ use std::sync::atomic::AtomicBool;
 /// How the object travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// IP multicast to this group; falls back to the TCP chain where it does not get through.
+    /// IP multicast to this group; TCP takes over where it does not get through.
     Multicast {
         /// Group address and port of the data channel.
         group: SocketAddrV4,
@@ -96,7 +96,7 @@ pub enum Path {
         /// one length. Empty without.
         outer: Vec<Vec<u8>>,
     },
-    /// The TCP overlay from the start: source to first receiver, to second, and so on.
+    /// The TCP overlay from the start: receivers bring the object to each other.
     Chain,
     /// Receivers pull over several trees (Datacast); only with a node of such a fabric.
     Trees(TreePath),
@@ -120,7 +120,7 @@ pub struct TreePath {
 }
 
 pub use polycast_api::report::{ReceiverReport, Report};
-pub use polycast_protocol::push::{Relay, SlowPolicy};
+pub use polycast_protocol::push::SlowPolicy;
 
 /// What can be set for a transfer; `Default` is right for most.
 #[derive(Clone, Debug)]
@@ -161,8 +161,6 @@ pub struct Options {
     pub arrivals: Option<Arc<Arrivals>>,
     /// The class of service that a source's data packets are marked with.
     pub dscp: Option<Dscp>,
-    /// How receivers that multicast does not reach get the object from a source.
-    pub relay: Relay,
     /// Where the object is changed while it is sent, its source offers it again: receivers are told to come again.
     pub again: bool,
 }
@@ -213,7 +211,6 @@ impl Default for Options {
             pull: PullTuning::default(),
             arrivals: None,
             dscp: None,
-            relay: Relay::default(),
             again: false,
         }
     }

@@ -333,7 +333,6 @@ fn first_frames_open_what_the_table_says() {
     // The frame, and the kind of the answer to a stranger and to one with the secret.
     let samples = [
         ("HELLO", Control::Hello(hello.clone()), (REFUSE, 2)),
-        ("FETCH", Control::Fetch { handle, ticket: hash, have: Vec::new() }, (REFUSE, REFUSE)),
         ("ENTER", Control::Overlay(enter), (REFUSE, REFUSE)),
         ("MEMBER", Control::Member { handle, member: 1, ticket: hash }, (REFUSE, REFUSE)),
         ("INVITE", invite, (REFUSE, REFUSE)),

@@ -1,7 +1,6 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
 mod exchange;
-mod fetch;
 mod intake;
 mod look;
 mod origins;
@@ -25,12 +24,12 @@ use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::port_in_use::PortInUse;
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::store::PartFile;
-use polycast_net::tls::{Expected, Security};
+use polycast_net::tls::Security;
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::overlay::UpstreamId;
 use polycast_protocol::push::{
-    Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output, Relay,
+    Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output,
 };
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
@@ -56,7 +55,7 @@ const NAP: std::time::Duration = std::time::Duration::from_micros(1_000);
 const NAP_BATCHES_MAX: usize = 8;
 /// and never comes near the beginning or the end, where it would delay the transfer.
 const NAP_AFTER_BATCHES: u64 = 32;
-/// Groups from the chain that may wait for their hashes.
+/// Groups from candidates that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
 /// Forged packets are spoken of this often at most.
 const FORGED_INTERVAL: Duration = Duration::from_secs(1);
@@ -193,11 +192,10 @@ struct Run {
     /// Those who come to fetch groups, or to be spoken for.
     strangers: Strangers,
     served: Arc<Served>,
-    upstream: Option<FrameStream>,
     /// The candidates among which it chooses.
     exchange: Option<Exchange>,
     /// Groups that came over TCP before their hash, and from which candidate.
-    unhashed: BTreeMap<u64, (Option<UpstreamId>, Block)>,
+    unhashed: BTreeMap<u64, (UpstreamId, Block)>,
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
@@ -244,7 +242,7 @@ impl Run {
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
         let seal = secret.as_ref().map(|secret| Seal::new(secret, handle));
         let keys = (secret.clone(), None);
-        let served = Served::new(handle, geometry, Supply::Part(part.held()), keys, Relay::Chain);
+        let served = Served::new(handle, geometry, Supply::Part(part.held()), keys);
         Run {
             machine,
             link,
@@ -255,7 +253,6 @@ impl Run {
             intake: Intake::new(&spec, data, offer.outer_len.into(), seal),
             coded: Coded::default(),
             strangers,
-            upstream: None,
             exchange: None,
             unhashed: BTreeMap::new(),
             rack: Rack::Alone,
@@ -311,9 +308,6 @@ impl Run {
                 self.read_source()?;
             }
             let looks = self.look()?;
-            if ready.upstream {
-                self.read_upstream()?;
-            }
             self.turn_exchange(&ready.candidates)?;
             if ready.strangers {
                 self.served.meet(&mut self.strangers);
@@ -350,16 +344,11 @@ impl Run {
 
     /// Does what the session asks for; gives what was received when it has ended.
     fn turn_session(&mut self) -> Result<Option<Received>, TransferError> {
-        let mut upstream = None;
         while let Some(output) = self.link.poll() {
             match output {
                 GuestOutput::Begin => self.begin()?,
                 GuestOutput::Resume => self.looked(),
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
-                // Only the last one counts: to try one that does not answer takes a while.
-                GuestOutput::Fetch { address, port, name } => {
-                    upstream = Some(((address, port).into(), self.spec.named(name)));
-                }
                 GuestOutput::Candidates { entry, ends } => self.take_candidates(entry, ends),
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
                 GuestOutput::Follow { member, address, port, name } => {
@@ -376,9 +365,6 @@ impl Run {
                     unreachable!("the link says these itself")
                 }
             }
-        }
-        if let Some((address, expected)) = upstream {
-            self.fetch_from(address, &expected);
         }
         Ok(None)
     }
@@ -421,11 +407,9 @@ impl Run {
         let deadline = if busy { Some(Time::ZERO) } else { own.chain(others).min() };
         let idle = || PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::empty());
         let has_room = self.unhashed.len() < UNHASHED_MAX;
-        let upstream = self.upstream.as_ref().filter(|_| has_room);
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::IN),
             self.link.descriptor().unwrap_or_else(idle),
-            upstream.map_or_else(idle, |stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)),
         ];
         let rack_at = fds.len();
         fds.extend(self.rack.descriptors());
@@ -445,7 +429,6 @@ impl Run {
         Ok(Ready {
             data: is(0),
             source: is(1),
-            upstream: is(2),
             rack: (rack_at..candidates_at).any(is),
             candidates: self
                 .exchange
@@ -684,7 +667,7 @@ impl Run {
         if self.intake.forged.packets > 0 {
             self.link.say(&Control::Forged { packets: self.intake.forged.packets });
         }
-        (self.upstream, self.exchange) = (None, None);
+        self.exchange = None;
         self.link.handle(GuestInput::Committed);
         self.machine.handle(now, Input::Committed { proof });
         Ok(())
@@ -862,7 +845,6 @@ struct Ready {
     data: bool,
     strangers: bool,
     source: bool,
-    upstream: bool,
     rack: bool,
     candidates: Vec<UpstreamId>,
 }

@@ -63,9 +63,6 @@ fn agents(security: Option<Security>) -> SocketAddr {
 
 /// Like [`start_with`], with these settings.
 pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Source {
-    let called = agents(options.sealing.security());
-    let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
-    let nodes = start_all(&configs(2, &[(0, 1)]));
     let ways = vec![route(&[(0, false)])];
     let path = if pulled {
         Path::Trees(TreePath {
@@ -80,6 +77,15 @@ pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Sourc
         let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 255), 30_999);
         Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() }
     };
+    start_over(path, object, options)
+}
+
+/// The same over this path.
+pub(super) fn start_over(path: Path, object: Vec<u8>, options: Options) -> Source {
+    let called = agents(options.sealing.security());
+    let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
+    let nodes = start_all(&configs(2, &[(0, 1)]));
+    let pulled = matches!(path, Path::Trees(_));
     let spec = SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),

@@ -82,7 +82,7 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     let interface = of_address(spec.interface)?;
     let entrance = Entrance::open(spec.interface, &spec.options)?;
     let sender = match &spec.path {
-        // Paths over trees are for the pull transport; here the chain does what can be done.
+        // Paths over trees are for the pull transport; here TCP does what can be done.
         Path::Chain | Path::Trees(_) => None,
         Path::Multicast { group, outer, .. } => Some(
             DataSender::open(spec.interface, *group)
@@ -188,13 +188,13 @@ struct Run {
     done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
-    /// The receivers that were on the path go on over the chain.
+    /// The receivers that were on the path go on over TCP.
     without_path: bool,
     /// Those whom an earlier path has lost: this one is not to blame.
     lost_before: BTreeSet<PeerId>,
     /// Those of whom it has been noted that the path does not reach them.
     cut_off: BTreeSet<PeerId>,
-    /// Whom each receiver of the mesh was told of last, and where.
+    /// Whom each receiver that fetches over TCP was told of last, and where.
     candidates: BTreeMap<PeerId, Vec<(SocketAddrV4, PeerId)>>,
     /// What it has been noted that receivers say of others.
     blamed: BTreeSet<(PeerId, Fault)>,
@@ -248,7 +248,6 @@ impl Run {
             slow: spec.options.slow,
             sealed: seal.is_some(),
             first: first_fragment(spec.options.first_byte, geometry),
-            relay: spec.options.relay,
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
@@ -264,7 +263,7 @@ impl Run {
             unchanged: Unchanged::new(Arc::clone(&spec.source), geometry.groups(), looks, now),
             channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
             supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
-            served: Served::new(handle, geometry, object, keys, spec.options.relay),
+            served: Served::new(handle, geometry, object, keys),
             secret,
             session,
             pacing,
@@ -458,7 +457,6 @@ impl Run {
                 }
                 Output::AllowanceUsed { remaining_bytes } => self.ask_for_more(now, remaining_bytes),
                 Output::Control { peer, control } => self.session.tell(guest_of(peer), &control),
-                Output::Chain(link) => self.link(link.peer, link.upstream),
                 Output::Candidates(told) => self.tell_candidates(&told),
                 Output::Settled { peer, failure } => self.settled(peer, failure),
                 Output::Finished => self.finished = true,
@@ -591,25 +589,9 @@ impl Run {
         if failure.is_some() {
             self.served.forget_taker(peer);
         }
-        // Those of a chain stay: others may fetch from them.
+        // One that fetched from others stays: they may fetch from it.
         let serves = chained && failure.is_none();
         self.session.handle(RosterInput::Settled { guest: guest_of(peer), failure, serves });
-    }
-
-    /// Tells a receiver where to fetch from.
-    fn link(&mut self, peer: PeerId, upstream: Option<PeerId>) {
-        self.account.chain_used = true;
-        // It fetches them there.
-        self.patches.remove(&peer);
-        let serve = match upstream {
-            None => Some(self.address),
-            Some(peer) => self.session.guest(guest_of(peer)).and_then(|guest| guest.serve),
-        };
-        if let Some(SocketAddr::V4(address)) = serve {
-            let name = upstream.and_then(|upstream| self.session.name_to_tell(guest_of(upstream)));
-            let (address, port, name) = (address.ip().octets(), address.port(), name.as_deref());
-            self.session.tell(guest_of(peer), &Control::Upstream { address, port, name });
-        }
     }
 
     /// Turns queued patches into frames where connections have room.
@@ -701,7 +683,7 @@ impl Run {
         }
     }
 
-    /// Takes in new connections: receivers, and members of the chain that fetch from here.
+    /// Takes in new connections: receivers, and those that take what this end gives away.
     fn meet_strangers(&mut self) {
         for (mut stream, frame) in self.session.meet_strangers() {
             match self.served.wish(&frame, stream.binding()) {

@@ -99,9 +99,9 @@ async fn no_agent_joins_a_member() {
     honest.task.stop().await;
 }
 
-/// Each member of a chain knows by its name the one that it fetches from: the source sends the object once, not to each of them.
+/// Receivers that fetch from each other know by its name the one that they fetch from: the source sends the object once, not to each of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn members_of_a_chain_know_each_other_by_their_certificates() {
+async fn receivers_know_each_other_by_their_certificates() {
     const LEN: u64 = 3_000_000;
     let folder = polycast_testing::folder_in_memory();
     let settings = format!("fabrics = ['tcp-chain']\nca = '{}'", folder.path().display());
@@ -117,7 +117,7 @@ async fn members_of_a_chain_know_each_other_by_their_certificates() {
     until("all agents have joined", async || client.status().await.unwrap().peers.len() == 3).await;
     let source = agents[0].session(1).await;
     let mut sent = Vec::new();
-    // On a machine that is busy one may have to be fetched from the source after all.
+    // On a machine that is busy the source may have to give much of it again.
     for number in 1..=8 {
         let path = world.file(&format!("{number}.bin"), &vec![number as u8; LEN as usize]);
         source.add(DataId(number), &path).await.unwrap();

@@ -194,9 +194,10 @@ mod tests {
             let writer = std::thread::spawn(move || {
                 for index in 0..24 {
                     from.queue_block(index, Arc::new(Block::of(noise((1 << 18) - index as usize))));
+                    from.flush().unwrap();
                     while from.queued() > 0 {
+                        from.wait(HANG).unwrap();
                         from.flush().unwrap();
-                        from.wait_for_room(HANG).unwrap();
                     }
                 }
                 from

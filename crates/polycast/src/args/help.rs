@@ -14,7 +14,7 @@ pub(crate) const LONG_ABOUT: &str = "\
 Deliver one object (a file or a directory) to many machines.
 
 Every byte is sent once and reaches all receivers, over whatever the network has: IP multicast where \
-it gets through, a chain of TCP connections where it does not. Each receiver verifies every byte; \
+it gets through, from receiver to receiver over TCP where it does not. Each receiver verifies every byte; \
 nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
 There are three ways to use it:

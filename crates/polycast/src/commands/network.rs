@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 /// TCP port of an offer, unless the user names another one.
 pub(crate) const OFFER_PORT: u16 = discovery::PORT;
-/// TCP port where a receiver serves others of a chain, unless the user names another one. Another one than an offer's: both may
+/// TCP port where a receiver serves others, unless the user names another one. Another one than an offer's: both may
 /// run on one machine.
 pub(crate) const ACCEPT_PORT: u16 = OFFER_PORT + 1;
 

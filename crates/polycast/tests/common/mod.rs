@@ -188,7 +188,7 @@ fn end_quiet(child: Child) -> Ran {
 pub(crate) const UNVERIFIED_MOST: u64 = 2 << 18;
 
 /// How many bytes of this report's object its one receiver had already. No more than the others are sent, and what was lost on the
-/// way; a chain that takes over in the middle may bring once more what the source goes on to send, and so is not looked at.
+/// way; TCP that takes over in the middle may bring once more what the source goes on to send, and so is not looked at.
 pub(crate) fn spared(report: &serde_json::Value) -> u64 {
     let of = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
     let (bytes, spared) = (of("bytes"), of("spared_bytes"));

@@ -28,11 +28,10 @@ class Receiver:
         self.verified, self.waiting, self.started = set(), [], False
         self.asked_at = self.said_at = 0.0
         self.offered = self.ended = False
-        self.upstream = None
 
     def join(self, handle, where, port):
         """HELLO, WELCOME, and the data channel."""
-        self.handle = handle
+        self.handle, self.source = handle, (where, port)
         self.frames = wire.connect(where, port, 120.0)
         self.frames.say(wire.hello(handle, self.name, window=1 << 20))
         kind, body = self.frames.hear(120.0) or (0, b"")
@@ -146,27 +145,30 @@ class Receiver:
                     sn += 1
             elif kind == wire.DATA_FNSD:
                 self.offered = True
-            elif kind == wire.UPSTREAM:
-                self._fetch(socket.inet_ntoa(body[:4]), struct.unpack(">H", body[4:6])[0])
+            elif kind == wire.CANDIDATES:
+                entry, = struct.unpack_from(">Q", body)
+                if entry and len(self.fragments) < self.count:
+                    self._take(entry)
             elif kind == wire.REFUSE:
                 raise ConnectionError(body[2:].decode(errors="replace"))
             elif kind == wire.FINISHED:
                 self.ended = True
                 return
 
-    def _fetch(self, where, port):
-        """What is lacking comes from there, group by group."""
-        upstream = wire.connect(where, port, 120.0)
-        upstream.say(wire.frame(wire.FETCH, struct.pack(">BQ32x", wire.VERSION, self.handle)))
-        for _ in range(self.groups):
-            heard = upstream.hear(120.0)
-            if heard is None or heard[0] != wire.GROUP:
-                break
-            index, = struct.unpack_from(">Q", heard[1])
-            content, per = heard[1][8:], self.welcome.fragment_len
-            offset = index * self.welcome.group_len
-            for sn in range(-(-offset // per), (offset + len(content)) // per):
-                self._patch(sn, content[sn * per - offset:(sn + 1) * per - offset])
+    def _take(self, entry):
+        """Takes what the source gives away: the whole object where this receiver is alone. It fetches from no other one."""
+        giver = wire.connect(*self.source, 120.0)
+        giver.say(wire.frame(wire.ENTER, struct.pack(">BQ32xQ", wire.VERSION, self.handle, entry)))
+        groups = {}
+        while len(groups) < self.groups:
+            kind, body = giver.hear(120.0) or (0, b"")
+            if kind != wire.GROUP:
+                raise ConnectionError("the source gives no groups")
+            index, = struct.unpack_from(">Q", body)
+            groups[index] = body[8:]
+        content, per = b"".join(groups[index] for index in range(self.groups)), self.welcome.fragment_len
+        for sn in range(self.count):
+            self._patch(sn, content[sn * per:(sn + 1) * per])
         self.offered = True
 
     def _ask(self):

@@ -6,11 +6,10 @@
 //! paper: positions that make late packets harmless ([`Geometry`]), a window that never drowns a
 //! receiver, congestion control ([`congestion`]), patches by multicast in which one packet repairs
 //! different losses of up to 17 receivers ([`patches`]), receivers that join late or resume, a policy
-//! for slow ones, and the TCP chain for those whom multicast does not reach ([`chain`]). [`feedback`] makes one voice of a rack's
-//! receivers (Orca appendix A.4).
+//! for slow ones, and receivers that bring the object to each other over TCP where multicast does not reach them ([`overlay`]). [`feedback`]
+//! makes one voice of a rack's receivers (Orca appendix A.4).
 
 mod attempt;
-pub mod chain;
 pub mod coded;
 pub mod congestion;
 pub mod delay;
@@ -28,6 +27,6 @@ pub use geometry::Geometry;
 pub use pacing::Pacer;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
-    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Relay, Sender, SenderConfig,
-    SlowPolicy, Slower,
+    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,
+    Slower,
 };

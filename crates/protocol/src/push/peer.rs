@@ -16,7 +16,7 @@ pub(super) enum Service {
     Streaming,
     /// Too slow: it takes what it can, and patches by unicast for the rest; it does not delay the others.
     Patching,
-    /// Multicast does not reach it: it fetches over the TCP chain.
+    /// Multicast does not reach it: it fetches over TCP, and others fetch from it.
     Chained,
     /// Everything is verified and stored there.
     Done,
@@ -82,52 +82,6 @@ const SILENT: Duration = Duration::from_millis(150);
 /// Packets a second.
 pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
     u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
-}
-
-/// Where a member of the chain fetches, and what has come to it from there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Fetching {
-    /// From whom; `None` from the source.
-    pub(super) upstream: Option<PeerId>,
-    /// When it was told so, and what it had verified then.
-    pub(super) since: Time,
-    pub(super) from_bytes: u64,
-    /// When it was looked at last what comes, and what it had verified then.
-    pub(super) looked_at: Time,
-    pub(super) looked_bytes: u64,
-    /// How much more its upstream had then.
-    pub(super) looked_lag: u64,
-    /// In how many looks in a row little has come, or it has only stayed behind.
-    pub(super) little: u32,
-    pub(super) kept: bool,
-}
-
-impl Fetching {
-    pub(super) fn new(now: Time, upstream: Option<PeerId>, verified_bytes: u64) -> Self {
-        Fetching {
-            upstream,
-            since: now,
-            from_bytes: verified_bytes,
-            looked_at: now,
-            looked_bytes: verified_bytes,
-            looked_lag: 0,
-            little: 0,
-            kept: false,
-        }
-    }
-}
-
-/// A member of the chain fetches from the source for a while, as its upstream may give it little.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct AtSource {
-    /// Bytes a second that it got before.
-    pub(super) given: u64,
-    /// From whom.
-    pub(super) upstream: PeerId,
-    /// How many others fetched from the source when it began.
-    pub(super) beside: u64,
-    /// It gets as much as its upstream, and stays behind it: that may be as it should.
-    pub(super) kept: bool,
 }
 
 /// One receiver.
@@ -201,37 +155,10 @@ pub(super) struct Peer {
     pub(super) took_all_at: Time,
     /// The others do not wait for it any more, as it is so much slower.
     pub(super) slower: Option<Slower>,
-    /// When it came into the chain, and what it had verified then.
+    /// When it began to fetch over TCP, and what it had verified then.
     pub(super) chained: Option<(Time, u64)>,
     /// Whether that was because the data channel did not reach it, or no longer did.
     pub(super) cut_off: bool,
-    /// Bytes a second that reached it when it was found to hold others of the chain, or of the data channel.
-    pub(super) chain_rate: Option<u64>,
-    /// What its last two reports added: as much may have come to it since the last one.
-    pub(super) gains: [u64; 2],
-    /// For how long its upstream in the chain has been what holds it, and the report, with its time, that was there when that began.
-    pub(super) held_by_upstream: Duration,
-    pub(super) held_from: (u64, Time),
-    /// Since when what is before it in the chain has more than it, if it does.
-    pub(super) behind_since: Option<Time>,
-    /// How often it was moved in the chain since it last got anything.
-    pub(super) moves: u32,
-    /// How often it has said that its upstream failed.
-    pub(super) upstreams_lost: u32,
-    /// Where it fetches in the chain, as it was told last.
-    pub(super) fetching: Option<Fetching>,
-    /// It is tried whether its own path or its upstream makes it slow there.
-    pub(super) at_source: Option<AtSource>,
-    /// How often that was tried and was not its upstream, and when it may be tried next.
-    pub(super) tried_in_vain: u32,
-    pub(super) at_source_next: Time,
-    /// How many upstreams have lost their places to it lately, and when the last one did.
-    pub(super) displaced: u32,
-    pub(super) displaced_at: Time,
-    /// When another one got nothing from it, and which.
-    pub(super) gave_nothing: Option<(Time, PeerId)>,
-    /// When another one has lost it last after something had come.
-    pub(super) broke_at: Option<Time>,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// The others do not wait for it from its first packet on: it has come again and again.
@@ -274,8 +201,7 @@ impl Peer {
     /// The receiver that reports for it says so.
     pub(super) fn is_said_to_have(&mut self, now: Time, bytes: u64) {
         if bytes > self.verified_bytes {
-            self.gains = [bytes - self.verified_bytes, self.gains[0]];
-            (self.verified_bytes, self.verified_at, self.moves) = (bytes, now, 0);
+            (self.verified_bytes, self.verified_at) = (bytes, now);
             (self.idle, self.idle_from) = (Duration::ZERO, None);
         }
     }
@@ -283,7 +209,6 @@ impl Peer {
     /// No other receiver reports for it any more. What that one has made up is not held against it.
     pub(super) fn speak_for_itself(&mut self) {
         (self.spoken_by, self.totals_unknown) = (None, true);
-        self.gains = [0; 2];
         if self.service != Service::Done {
             self.verified_bytes = self.own_bytes;
         }
@@ -376,44 +301,10 @@ impl Peer {
             slower: None,
             cut_off: false,
             chained: None,
-            chain_rate: None,
-            held_by_upstream: Duration::ZERO,
-            held_from: (0, now),
-            gains: [0; 2],
-            behind_since: None,
-            moves: 0,
-            upstreams_lost: 0,
-            fetching: None,
-            at_source: None,
-            tried_in_vain: 0,
-            at_source_next: Time::ZERO,
-            displaced: 0,
-            displaced_at: Time::ZERO,
-            gave_nothing: None,
-            broke_at: None,
             unawaited: false,
             was_held_up: false,
             spoken_by: None,
             totals_unknown: false,
-        }
-    }
-
-    /// Whether it fetches from the source itself, wherever it stands in the chain: others could not be reached from there, as
-    /// behind firewalls. Every second loss, since the source can be lost, too. And where its upstream may be what makes it slow.
-    pub(super) fn fetches_at_source(&self) -> bool {
-        let was_lost = self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2);
-        was_lost || self.at_source.is_some()
-    }
-
-    /// Whether it fetches from the source now, as the head of the chain or for one of these reasons.
-    pub(super) fn is_at_source(&self) -> bool {
-        self.fetching.is_some_and(|fetching| fetching.upstream.is_none())
-    }
-
-    /// It fetches from the source from now on, as if it could not reach the others.
-    pub(super) fn keep_at_source(&mut self) {
-        if !self.fetches_at_source() {
-            self.upstreams_lost = (self.upstreams_lost | 1).saturating_add(1);
         }
     }
 
@@ -613,21 +504,11 @@ mod tests {
         for (bytes, gets_on) in [(0, false), (1, true), (1, false), (7, true), (6, false)] {
             let most = peer.verified_bytes.max(bytes);
             let now = Time::ZERO + MS * (bytes + 1);
-            (peer.moves, peer.idle, peer.idle_from, peer.verified_at) = (2, MS, Some(3), Time::ZERO);
+            (peer.idle, peer.idle_from, peer.verified_at) = (MS, Some(3), Time::ZERO);
             peer.has_verified(now, bytes);
-            let expected =
-                if gets_on { (0, Duration::ZERO, None, now) } else { (2, MS, Some(3), Time::ZERO) };
-            assert_eq!((peer.moves, peer.idle, peer.idle_from, peer.verified_at), expected, "{bytes}");
+            let expected = if gets_on { (Duration::ZERO, None, now) } else { (MS, Some(3), Time::ZERO) };
+            assert_eq!((peer.idle, peer.idle_from, peer.verified_at), expected, "{bytes}");
             assert_eq!(peer.verified_bytes, most);
-        }
-    }
-
-    #[test]
-    fn every_second_loss_of_an_upstream_leads_to_the_source() {
-        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
-        for lost in 0..12 {
-            peer.upstreams_lost = lost;
-            assert_eq!(peer.fetches_at_source(), [2, 4, 6, 8, 10].contains(&lost), "{lost} were lost");
         }
     }
 

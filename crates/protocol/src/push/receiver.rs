@@ -107,12 +107,12 @@ pub enum Input<'a> {
         /// Whether the hash was right, and the bytes are stored.
         intact: bool,
     },
-    /// A hash group came over the TCP chain, verified and stored.
+    /// A hash group came over TCP, verified and stored.
     Fetched {
         /// The group.
         group: u64,
     },
-    /// The source says that the rest comes over the TCP chain.
+    /// The source says that the rest comes over TCP.
     Chained,
     /// A frame from the source.
     Control(&'a Control<'a>),
@@ -515,7 +515,7 @@ impl Receiver {
         attempts: bool,
         (arrived, waited): (Time, Duration),
     ) {
-        // Over the chain everything comes, lost or not.
+        // Over TCP everything comes, lost or not.
         if positions.start > self.next && self.lap_over_at.is_none() && !self.chained {
             let skipped = self.next..positions.start;
             self.suspects.push_back(Suspect { positions: skipped, at: now, attempts });
@@ -719,7 +719,7 @@ impl Receiver {
         self.corrupt_groups += 1;
         self.checking.set(group, false);
         if self.verified.get(group) {
-            return; // It has come over the chain meanwhile.
+            return; // It has come over TCP meanwhile.
         }
         let again = !self.spoiled.set(group, true);
         if again {

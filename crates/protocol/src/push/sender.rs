@@ -10,10 +10,9 @@ mod slow;
 mod window;
 mod words;
 
-pub use words::{Input, Output, Pace, PeerId, PeerStatus, Relay, SenderConfig, SlowPolicy, Slower};
+pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
-use super::chain::Chain;
 use super::congestion::Congestion;
 use super::overlay::Mesh;
 use super::patches::combine;
@@ -43,9 +42,8 @@ pub struct Sender {
     peers: BTreeMap<PeerId, Peer>,
     /// Which receivers may speak for which.
     racks: BTreeMap<PeerId, BTreeSet<PeerId>>,
-    chain: Chain,
-    /// In its place, where receivers choose whom they fetch from.
-    mesh: Option<Mesh>,
+    /// Those that fetch over TCP, from each other and from the source.
+    mesh: Mesh,
     outputs: VecDeque<Output>,
     started_at: Option<Time>,
     closed: bool,
@@ -54,7 +52,7 @@ pub struct Sender {
     path_waits: bool,
     /// The path's allowance is used up, and more is needed.
     paused: bool,
-    /// Whether the stream runs: the first receivers have all named their initial sn, or were chained, and the
+    /// Whether the stream runs: the first receivers have all named their initial sn, or fetch over TCP, and the
     /// path does not have to settle.
     settling: Settling,
     /// Whether a receiver has missed an attempt that came after the first which reached it.
@@ -108,8 +106,7 @@ impl Sender {
             fragments: config.geometry.fragments(),
             peers: BTreeMap::new(),
             racks: BTreeMap::new(),
-            chain: Chain::default(),
-            mesh: (config.relay == Relay::Mesh).then(|| Mesh::new(config.handle.0)),
+            mesh: Mesh::new(config.handle.0),
             outputs: VecDeque::new(),
             started_at: None,
             closed: false,
@@ -160,7 +157,7 @@ impl Sender {
                     peer.heard_at = now;
                 }
                 if !self.config.multicast {
-                    self.chain_all(now);
+                    self.move_all_to_mesh(now);
                 }
             }
             Input::Control { peer, control } => self.control(now, peer, control),
@@ -187,7 +184,7 @@ impl Sender {
 
     /// What to do next, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
-        if let Some(output) = self.next_output(now) {
+        if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
         let started = self.started_at?;
@@ -205,23 +202,10 @@ impl Sender {
         if self.outputs.is_empty() && self.next_patch.is_some_and(|at| now >= at) {
             self.send_patches(now);
         }
-        if let Some(output) = self.next_output(now) {
+        if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
         self.stream(now)
-    }
-
-    fn next_output(&mut self, now: Time) -> Option<Output> {
-        loop {
-            match self.outputs.pop_front()? {
-                Output::Chain(link) => {
-                    if let Some(link) = self.fetch_from(now, link) {
-                        return Some(Output::Chain(link));
-                    }
-                }
-                output => return Some(output),
-            }
-        }
     }
 
     /// When `poll` is to be called again if nothing happens before.
@@ -252,7 +236,7 @@ impl Sender {
             verified_bytes: p.verified_bytes,
             patched_bytes: p.patched_bytes,
             spared_bytes: self.bytes_of(p.held_count),
-            chained: self.is_chained(peer) || p.service == Service::Chained,
+            chained: self.mesh.contains(peer),
             streamed: p.initial.is_some(),
             cut_off: p.cut_off,
             held_up: p.was_held_up,
@@ -292,7 +276,7 @@ impl Sender {
         assert!(taken.is_none(), "{id:?} joined twice");
         self.needed = 0..0;
         if self.started_at.is_some() && !self.config.multicast {
-            self.move_to_chain(now, id);
+            self.move_to_mesh(now, id);
         }
     }
 
@@ -328,7 +312,6 @@ impl Sender {
                 peer.verified_at = now;
                 self.settle(id, None);
             }
-            Control::UpstreamLost if self.chain.contains(id) => self.lose_upstream(now, id),
             Control::Overlay(Overlay::Lacks(_)) => self.give(id),
             _ => {}
         }
@@ -744,7 +727,6 @@ impl Sender {
             }
         }
         self.check_slow(now);
-        self.look_at_chain(now);
         self.check_progress(now);
         for id in ids {
             let peer = &self.peers[&id];
@@ -793,7 +775,6 @@ impl Sender {
                     self.finish(now, id);
                 }
             }
-            Service::Chained if self.mesh.is_none() => self.check_chain(now, id),
             _ => {}
         }
     }
@@ -822,7 +803,7 @@ impl Sender {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.cut_off = true;
         }
-        self.move_to_chain(now, id);
+        self.move_to_mesh(now, id);
     }
 
     /// One that is served is not forgotten.
@@ -830,8 +811,8 @@ impl Sender {
         if self.peers.get(&id).is_none_or(Peer::is_active) {
             return;
         }
-        // One that is done may serve those behind it.
-        self.leave_chain(id);
+        // One that is done may serve others.
+        self.leave_mesh(id);
         self.peers.remove(&id);
     }
 
@@ -839,9 +820,9 @@ impl Sender {
         self.disband(id);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !peer.is_active() {
-            // One that is done and then leaves no longer serves those behind it.
+            // One that is done and then leaves no longer serves others.
             if failure.is_some() {
-                self.leave_chain(id);
+                self.leave_mesh(id);
             }
             return;
         }
@@ -852,9 +833,9 @@ impl Sender {
             None => Service::Done,
             Some(failure) => Service::Failed(failure.clone()),
         };
-        // One that is done stays in the chain: those behind it still fetch from it.
+        // One that is done stays a member: others still fetch from it.
         if failure.is_some() {
-            self.leave_chain(id);
+            self.leave_mesh(id);
         }
         self.outputs.push_back(Output::Settled { peer: id, failure });
     }

@@ -1,6 +1,6 @@
 //! A receiver's end of a session: from HELLO to the last word.
 
-use super::{ALIVE_INTERVAL, ANSWER_WITHIN, COMPLAIN_AFTER, Called, GOODBYE_WITHIN, Gone, NotCalledFor};
+use super::{ALIVE_INTERVAL, ANSWER_WITHIN, Called, GOODBYE_WITHIN, Gone, NotCalledFor};
 use crate::push::Geometry;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -111,8 +111,6 @@ pub enum Input<'a> {
     Checked,
     /// This end cannot go on, for this reason.
     Failed(String),
-    /// The connection to the upstream could not be made, or has ended.
-    UpstreamGone,
     /// Whether others fetch from here just now.
     Serves(bool),
     /// The object is where it belongs.
@@ -166,15 +164,6 @@ pub enum Output {
         entry: Option<u64>,
         /// IPv4 address, TCP port and name of each.
         ends: Vec<([u8; 4], u16, Option<String>)>,
-    },
-    /// Fetch what is missing from there, over TCP.
-    Fetch {
-        /// IPv4 address.
-        address: [u8; 4],
-        /// TCP port.
-        port: u16,
-        /// The name of the receiver there, if the source has said one.
-        name: Option<String>,
     },
     /// Speak for these receivers of the rack.
     Speak {
@@ -235,8 +224,6 @@ pub struct Guest {
     serves: bool,
     /// The source has said FINISHED, or is gone after the object was here.
     dismissed: bool,
-    /// When to tell the source that the upstream is gone.
-    complain_at: Option<Time>,
 }
 
 impl Guest {
@@ -253,7 +240,6 @@ impl Guest {
             chained: false,
             serves: false,
             dismissed: false,
-            complain_at: None,
             config,
         }
     }
@@ -265,7 +251,7 @@ impl Guest {
         Control::Hello(Hello { handle, name, window_bytes, serve_port })
     }
 
-    /// Whether the rest comes over the TCP chain.
+    /// Whether the rest comes over TCP, from candidates.
     #[must_use]
     pub fn is_chained(&self) -> bool {
         self.chained
@@ -304,19 +290,12 @@ impl Guest {
                 self.outputs.push_back(Output::Refuse(reason.clone()));
                 self.end(End::Failed(reason));
             }
-            Input::UpstreamGone => {
-                if !self.is_committed() {
-                    // Not at once: another one may be gone too, and would be asked for in a tight circle.
-                    self.complain_at = Some(now + COMPLAIN_AFTER);
-                }
-            }
             Input::Serves(serves) => self.serves = serves,
             Input::Committed => {
                 assert_eq!(self.stage, Stage::Running, "an object is received once, after it has begun");
                 self.stage = Stage::Committed(now);
                 // The frames that have come while the object was put in its place are still to be read.
                 self.heard_at = now;
-                self.complain_at = None;
                 self.outputs.push_back(Output::Alone);
             }
         }
@@ -349,7 +328,7 @@ impl Guest {
             Stage::Knocking | Stage::Waiting | Stage::Running => {
                 let silent = self.heard_at + self.stall;
                 let alive = (self.stage != Stage::Running).then_some(self.said_at + ALIVE_INTERVAL);
-                self.complain_at.into_iter().chain(alive).chain([silent]).min()
+                alive.into_iter().chain([silent]).min()
             }
         }
     }
@@ -389,18 +368,8 @@ impl Guest {
             Control::Channel { channel, outer_len } => {
                 self.outputs.push_back(Output::Channel { channel, outer_len });
             }
-            Control::Upstream { address, port, name } => {
-                self.chained = true;
-                self.complain_at = None;
-                self.outputs.push_back(Output::Alone);
-                if !self.is_committed() {
-                    let name = name.map(ToString::to_string);
-                    self.outputs.push_back(Output::Fetch { address, port, name });
-                }
-            }
             Control::Overlay(Overlay::Candidates { entry, ref ends }) => {
                 self.chained = true;
-                self.complain_at = None;
                 self.outputs.push_back(Output::Alone);
                 if !self.is_committed() {
                     let ends =
@@ -457,7 +426,7 @@ impl Guest {
     fn look(&mut self, now: Time) {
         match self.stage {
             Stage::Committed(at) => {
-                // One of a chain serves those behind it until the source says that all are done, or says nothing any more.
+                // One of a mesh serves the others until the source says that all are done, or says nothing any more.
                 let needed = self.chained || self.serves;
                 let is_silent = now.since(self.heard_at) >= self.stall;
                 let over = if needed { is_silent } else { now.since(at) >= GOODBYE_WITHIN };
@@ -469,8 +438,6 @@ impl Guest {
                 if now.since(self.heard_at) >= self.stall {
                     let knocking = self.stage == Stage::Knocking;
                     self.end(if knocking { End::NoAnswer(self.stall) } else { End::Silent(self.stall) });
-                } else if self.complain_at.take_if(|at| now >= *at).is_some() {
-                    self.outputs.push_back(Output::Say(Control::UpstreamLost));
                 } else if self.stage != Stage::Running && now.since(self.said_at) >= ALIVE_INTERVAL {
                     // Others may have the place of one that is silent before it is ready, and its way may be longer than that.
                     self.said_at = now;
@@ -486,8 +453,6 @@ impl Guest {
     /// # Panics
     /// Two of its own records contradict each other: a bug here.
     pub fn check(&self) {
-        assert!(self.complain_at.is_none() || self.chained, "it complains of an upstream that it never had");
-        assert!(self.complain_at.is_none() || !self.is_committed(), "it complains, and needs nothing");
         assert!(
             !self.dismissed || matches!(self.stage, Stage::Committed(_) | Stage::Ended),
             "dismissed early"

@@ -59,5 +59,3 @@ pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 pub const CHECKED_PER_SECOND: u64 = 16 << 20;
 /// How long a receiver that is done waits for the source's FINISHED.
 pub const GOODBYE_WITHIN: Duration = Duration::from_secs(3);
-/// A receiver whose upstream is gone asks for another one after this.
-pub const COMPLAIN_AFTER: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Whom an end of a transfer serves beside the session itself: FETCH, ENTER and MEMBER have to show that their sender takes part.
+//! Whom an end of a transfer serves beside the session itself: ENTER and MEMBER have to show that their sender takes part.
 //!
 //! A transfer's handle is in clear in every packet, and opens nothing. Where connections are sealed, one that fetches, or speaks for a rack, shows
 //! a ticket: what the transfer's secret gives for this one connection. Those have the secret whom the source lets take part; one that was taken
@@ -48,8 +48,7 @@ impl Tickets {
 
     /// Whether one that says this is let in on a connection that has to show that.
     pub fn judge(&mut self, frame: &Control<'_>, needed: Ticket) -> Admission {
-        let (Control::Fetch { handle, ticket: shown, .. }
-        | Control::Member { handle, ticket: shown, .. }
+        let (Control::Member { handle, ticket: shown, .. }
         | Control::Overlay(Overlay::Enter { handle, ticket: shown, .. })) = frame
         else {
             return Admission::Elsewhere;
@@ -82,12 +81,13 @@ mod tests {
     #[test]
     fn a_ticket_opens_its_transfer_and_nothing_else() {
         let (own, other) = (Handle(1), Handle(2));
-        let fetch = |handle, ticket| Control::Fetch { handle, ticket, have: Vec::new() };
+        let enter =
+            |handle, ticket| Control::Overlay(Overlay::Enter { handle, ticket, entry: 0, have: Vec::new() });
         let member = |handle, ticket| Control::Member { handle, member: 3, ticket };
         let right = Ticket::Needed(Some([7; 32]));
         let mut almost = [7; 32];
         almost[31] = 6;
-        for frame in [fetch(own, [7; 32]), member(own, [7; 32])] {
+        for frame in [enter(own, [7; 32]), member(own, [7; 32])] {
             assert_eq!(Tickets::new(own).judge(&frame, right), Admission::In);
             assert_eq!(Tickets::new(own).judge(&frame, Ticket::NotNeeded), Admission::In);
             let none = Tickets::new(own).judge(&frame, Ticket::Needed(None));
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(Tickets::new(other).judge(&frame, Ticket::NotNeeded), Admission::Elsewhere);
         }
         let mut door = Tickets::new(own);
-        let told: Vec<Admission> = [0; 5].iter().map(|_| door.judge(&fetch(own, almost), right)).collect();
+        let told: Vec<Admission> = [0; 5].iter().map(|_| door.judge(&enter(own, almost), right)).collect();
         let is_told = [true, true, false, true, false];
         let expected = (1..).zip(is_told).map(|(so_far, is_told)| Admission::Foreign { so_far, is_told });
         assert_eq!(told, expected.collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! What peers may say that keep to the format and to nothing else.
 
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Overlay};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::ops::Range;
@@ -57,7 +57,7 @@ impl Liar {
                 members.dedup();
                 Control::Rack(members)
             }
-            19 | 20 => Control::UpstreamLost,
+            19 | 20 => Control::Overlay(Overlay::Lacks(self.ranges(near))),
             21 => Control::DataFnsd { position: self.number(near) },
             22 => Control::Alive,
             _ => Control::PtchReq(std::iter::once(0..near.max(1)).collect()),

@@ -295,7 +295,7 @@ fn a_window_that_was_lost_as_a_whole_does_not_cost_the_path() {
         assert!(since > 3_000, "the stream goes on at {rate:?}: {since} packets");
         world.run(seconds(10));
         world.assert_all_done();
-        assert!(world.nodes.values().all(|n| n.upstream.is_none()), "one that lives was chained");
+        assert!(!world.nodes.values().any(|n| n.over_tcp), "one that lives left the channel");
     }
 }
 
@@ -321,7 +321,7 @@ fn stick(config: SenderConfig) {
     world.freeze(3);
     world.run(seconds(3));
     assert!((0..3).all(|p| world.nodes[&p].done), "the others wait for a stuck receiver");
-    assert!((0..3).all(|p| world.nodes[&p].upstream.is_none()), "one that lives was chained");
+    assert!((0..3).all(|p| !world.nodes[&p].over_tcp), "one that lives left the channel");
     world.run(seconds(30));
     assert!(world.finished_at.is_some());
     assert_eq!(world.settled[&3].as_deref(), Some("no sign of life for 5s"));
@@ -342,7 +342,7 @@ fn a_receiver_that_is_not_done_at_the_deadline_has_failed() {
 }
 
 #[test]
-fn receivers_that_multicast_does_not_reach_are_chained() {
+fn receivers_that_multicast_does_not_reach_fetch_over_tcp() {
     let mut world = World::new(9, 4, config(geometry(200)), Faults::default());
     world.start();
     world.cut_multicast(1);
@@ -350,13 +350,12 @@ fn receivers_that_multicast_does_not_reach_are_chained() {
     world.close();
     world.run(seconds(20));
     world.assert_all_done();
-    assert_eq!(world.nodes[&1].upstream, Some(None));
-    assert_eq!(world.nodes[&3].upstream, Some(Some(1)));
-    assert_eq!(world.nodes[&0].upstream, None);
+    let over_tcp: Vec<bool> = world.nodes.values().map(|node| node.over_tcp).collect();
+    assert_eq!(over_tcp, [false, true, false, true]);
 }
 
 #[test]
-fn a_path_that_dies_in_mid_transfer_is_replaced_by_the_chain() {
+fn where_a_path_dies_in_mid_transfer_all_go_on_over_tcp() {
     let mut world = World::new(10, 3, config(geometry(60_000)), Faults::default());
     world.start();
     world.close();
@@ -381,7 +380,7 @@ fn a_transfer_in_several_sessions_sends_everything_once() {
     world.assert_all_done();
     assert_eq!(world.sessions, 4);
     assert!(world.finished_at.unwrap() > Time(1) + world.between_sessions * 4);
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
+    assert!(!world.nodes.values().any(|node| node.over_tcp), "no receiver needs TCP");
     // A few more are attempts.
     assert!((450..520).contains(&world.data_packets), "{} packets", world.data_packets);
 }
@@ -399,11 +398,11 @@ fn another_path_takes_the_place_of_a_dead_one_in_mid_transfer() {
     world.another_path_at(world.now);
     world.run(seconds(60));
     world.assert_all_done();
-    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "no receiver needs the chain");
+    assert!(!world.nodes.values().any(|node| node.over_tcp), "no receiver needs TCP");
 }
 
 #[test]
-fn a_chain_member_that_dies_or_stops_is_bridged() {
+fn one_that_dies_or_stops_over_tcp_holds_no_other() {
     let mut config = config(geometry(3_000));
     config.multicast = false;
     let mut world = World::new(11, 5, config, Faults::default());

@@ -28,7 +28,7 @@ fn world(seed: u64, receivers: u32, packets: u64, config_of: impl Fn(SenderConfi
     world
 }
 
-/// A path that takes so many hundredths of what the channel takes, and as long for the chain.
+/// A path that takes so many hundredths of what the channel takes, and as long over TCP.
 fn narrow(world: &mut World, peer: u32, hundredths: u64, queue_packets: u64) {
     let packet = Duration(PACKET.0 * hundredths / 100);
     world.paths.insert(peer, OwnPath::new(packet, queue_packets));
@@ -88,7 +88,7 @@ proptest! {
         prop_assert!(slower.own.0 > 0 && slower.own.0 <= PACKET_BITS * 2_000_000 / hundredths, "{:?}", slower);
         prop_assert!(slower.others.0 > slower.own.0 * 2, "{:?}", slower);
         prop_assert!(slower.others.0 <= PACKET_BITS * 11_000, "{:?}", slower);
-        prop_assert_eq!(world.nodes[&slow].upstream, Some(None));
+        prop_assert!(world.nodes[&slow].over_tcp);
         world.run(seconds(60));
         world.assert_all_done();
         prop_assert_eq!(all_named(&world), vec![slow]);
@@ -108,7 +108,7 @@ proptest! {
             world.run(seconds(60));
             world.assert_all_done();
             prop_assert_eq!(all_named(&world), Vec::<u32>::new(), "{} slow ones", slow);
-            prop_assert!(world.nodes.values().all(|node| node.upstream.is_none()));
+            prop_assert!(!world.nodes.values().any(|node| node.over_tcp));
         }
     }
 
@@ -188,7 +188,7 @@ fn hosts_that_pause_now_and_then_are_not_named() {
         world.run(seconds(60));
         world.assert_all_done();
         assert_eq!(all_named(&world), Vec::<u32>::new(), "pauses of {pause_ms} ms");
-        assert!(world.nodes.values().all(|node| node.upstream.is_none()));
+        assert!(!world.nodes.values().any(|node| node.over_tcp));
     }
 }
 
@@ -206,5 +206,5 @@ fn one_whose_path_is_narrow_only_for_a_while_is_waited_for_afterwards() {
     world.run(seconds(60));
     world.assert_all_done();
     assert_eq!(all_named(&world), Vec::<u32>::new());
-    assert!(world.nodes[&1].upstream.is_none());
+    assert!(!world.nodes[&1].over_tcp);
 }

@@ -2,7 +2,7 @@
 
 use crate::watch::RETRY_DELAY;
 use polycast_protocol::push::feedback::FeedbackConfig;
-use polycast_protocol::push::{FullRate, Geometry, ReceiverConfig, Relay, SenderConfig, SlowPolicy};
+use polycast_protocol::push::{FullRate, Geometry, ReceiverConfig, SenderConfig, SlowPolicy};
 use polycast_types::{Duration, Handle};
 
 pub(crate) const HANDLE: Handle = Handle(7);
@@ -25,7 +25,6 @@ pub(crate) fn config(geometry: Geometry) -> SenderConfig {
         patch_delay: Duration::from_millis(5),
         sealed: false,
         first: 0,
-        relay: Relay::Chain,
     }
 }
 

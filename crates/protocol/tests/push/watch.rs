@@ -22,7 +22,7 @@ pub(crate) struct Watch {
     sent: VecDeque<(Time, u64)>,
     position: u64,
     unicast: BTreeMap<(u32, u64), Time>,
-    chained: BTreeSet<u32>,
+    over_tcp: BTreeSet<u32>,
     /// When each fragment was asked for first, and how often it was asked for again.
     asked: BTreeMap<(u32, u64), (Time, u32)>,
     /// Bytes that have come as patches the first time.
@@ -47,7 +47,7 @@ impl Watch {
             sent: VecDeque::new(),
             position: 0,
             unicast: BTreeMap::new(),
-            chained: BTreeSet::new(),
+            over_tcp: BTreeSet::new(),
             asked: BTreeMap::new(),
             patched: BTreeMap::new(),
             finishes: BTreeMap::new(),
@@ -79,15 +79,15 @@ impl Watch {
         assert!(took <= most, "within {SPAN} there went out what takes {took} at {rate:?}");
     }
 
-    /// A receiver is to take the chain.
-    pub(crate) fn chain(&mut self, peer: u32) {
-        self.chained.insert(peer);
+    /// A receiver is to fetch over TCP.
+    pub(crate) fn goes_over_tcp(&mut self, peer: u32) {
+        self.over_tcp.insert(peer);
     }
 
-    /// Fragments for one receiver by TCP: no others than there are, not again at once, none for one in the chain.
+    /// Fragments for one receiver by TCP: no others than there are, not again at once, none for one that fetches over TCP.
     pub(crate) fn unicast(&mut self, now: Time, peer: u32, sns: Range<u64>) {
         assert!(sns.end <= self.geometry.fragments() && !sns.is_empty(), "{sns:?}");
-        assert!(!self.chained.contains(&peer), "receiver {peer} has the chain, and gets patches");
+        assert!(!self.over_tcp.contains(&peer), "receiver {peer} fetches over TCP, and gets patches");
         for sn in sns {
             let before = self.unicast.insert((peer, sn), now);
             assert!(before.is_none_or(|at| now.since(at) >= UNICAST), "{sn} goes to {peer} again at {now:?}");

@@ -46,7 +46,6 @@ enum Event {
     SpeakerGone { speaker: u32, member: u32 },
     PatchData { peer: u32, sns: std::ops::Range<u64> },
     Fetched { peer: u32, group: u64 },
-    Unreached { peer: u32, links: u64 },
     Join { peer: u32 },
     Crash { peer: u32 },
     NextSession,
@@ -69,9 +68,8 @@ pub(crate) struct Node {
     pub intact: BTreeSet<u64>,
     pub spoiled: BTreeSet<u64>,
     pub done: bool,
-    pub upstream: Option<Option<u32>>,
-    /// How often it was told of one.
-    links: u64,
+    /// Whether it fetches over TCP.
+    pub over_tcp: bool,
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
@@ -127,12 +125,8 @@ pub(crate) struct World {
     pauses: BTreeMap<u32, Time>,
     /// Packets that the sockets of single receivers hold, where these are others than `window_packets`.
     pub windows: BTreeMap<u32, u64>,
-    /// What a group takes on the chain's connection of a receiver, where that is another time than a millisecond.
+    /// What a group takes on the connections of a receiver that fetches over TCP, where that is another time than a millisecond.
     pub group_time: BTreeMap<u32, Duration>,
-    /// What it takes at least where a receiver fetches it from this one.
-    pub serve_time: BTreeMap<u32, Duration>,
-    /// Receivers that let in no other one.
-    pub closed: BTreeSet<u32>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
     /// Receivers that say anything instead of the truth.
@@ -196,8 +190,6 @@ impl World {
             paths: BTreeMap::new(),
             pauses: BTreeMap::new(),
             group_time: BTreeMap::new(),
-            serve_time: BTreeMap::new(),
-            closed: BTreeSet::new(),
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
             watch,
@@ -342,8 +334,8 @@ impl World {
                     self.nodes.get_mut(&peer).expect("it has just spoken").speaker = Some(speaker);
                 }
                 GuestOutput::Alone => self.leave_rack(peer),
-                // The chain is in short here: see `link`.
-                GuestOutput::Fetch { .. } | GuestOutput::Candidates { .. } | GuestOutput::Channel { .. } => {}
+                // The mesh is in short here: see `name_candidates`.
+                GuestOutput::Candidates { .. } | GuestOutput::Channel { .. } => {}
                 GuestOutput::Say(control) => {
                     self.schedule(now + DELAY, Event::ToSender { peer, frame: bytes(&control) });
                 }
@@ -570,7 +562,6 @@ impl World {
                 }
             }
             Event::Fetched { peer, group } => self.fetched(peer, group),
-            Event::Unreached { peer, links } => self.complain(peer, links),
             Event::ToReceiver { peer, frame } => {
                 let control = &Control::parse(&frame).unwrap();
                 self.hear(peer, control);
@@ -650,8 +641,7 @@ impl World {
             intact: self.held.remove(&peer).unwrap_or_default(),
             spoiled: BTreeSet::new(),
             done: false,
-            upstream: None,
-            links: 0,
+            over_tcp: false,
             overflow: 0,
             reached_by_multicast: true,
             speaker: None,
@@ -733,11 +723,10 @@ impl World {
                     }
                     self.tell(peer.0, &control);
                 }
-                SenderOutput::Chain(link) => {
-                    self.watch.chain(link.peer.0);
-                    self.link(link.peer.0, link.upstream.map(|p| p.0));
+                SenderOutput::Candidates(told) => {
+                    self.watch.goes_over_tcp(told.peer.0);
+                    self.name_candidates(told.peer.0, u64::from(told.takes));
                 }
-                SenderOutput::Candidates(told) => unreachable!("there is no mesh, and {told:?}"),
                 SenderOutput::Settled { peer, failure } => {
                     let (guest, serves) =
                         (GuestId(peer.0), self.sender.status(peer).is_some_and(|s| s.chained));
@@ -765,7 +754,7 @@ impl World {
     fn grant_more(&mut self, remaining_bytes: u64) {
         assert!((1..=self.geometry.object_len).contains(&remaining_bytes), "{remaining_bytes}");
         // Enough for the one that lacks most.
-        let on_channel = self.nodes.values().filter(|node| node.upstream.is_none() && !node.done);
+        let on_channel = self.nodes.values().filter(|node| !node.over_tcp && !node.done);
         let verified = on_channel.map(|node| node.machine.verified_bytes()).min();
         let rest = verified.map_or(0, |bytes| self.geometry.object_len - bytes);
         assert!(remaining_bytes >= rest, "{remaining_bytes} are asked for, one lacks {rest}");

@@ -59,8 +59,8 @@ pub enum Plant {
     ForgetRemoval,
     /// A receiver that becomes ready while a transfer runs is never named to the transport.
     ForgetReady,
-    /// A receiver is not told that its upstream is gone.
-    ForgetUpstream,
+    /// A receiver does not say which groups it gets from none of its candidates.
+    ForgetLacks,
     /// Receivers are not told of the data channel that takes the place of theirs.
     SilentSwitch,
     /// A source whose path's allowance is used up asks for no other path.

@@ -1,6 +1,6 @@
 //! TCP as far as it shapes traffic: windows, the acknowledgement clock, fast retransmit and time-outs.
 //!
-//! It carries the control channels, patches and the chain of push, the transport `tcp`, and background
+//! It carries the control channels, patches and the mesh of push, the transport `tcp`, and background
 //! flows (Datacast section 6.2 shares links with such flows). Reno and NewReno's partial acknowledgements
 //! (RFC 5681, RFC 6582), CUBIC (RFC 9438) and the time-out of RFC 6298. The stream is counted, not carried.
 

@@ -101,7 +101,7 @@ pub enum Overlay<'a> {
     Enter {
         /// The transfer.
         handle: Handle,
-        /// What shows that the source lets it take part, as in FETCH.
+        /// What shows that the source lets it take part, for this connection alone; zeros where connections are not sealed.
         ticket: Hash,
         /// What CANDIDATES has said; 0 where the candidate is a receiver.
         entry: u64,

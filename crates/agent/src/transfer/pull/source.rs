@@ -367,7 +367,7 @@ impl Run {
             heard.map_err(TransferError::reading)?;
         }
         if woken.newcomers {
-            // A chain is nothing that a pull transfer has: those who ask for it are sent away.
+            // Nobody fetches groups of a pull transfer over TCP: those who say ENTER are sent away.
             self.session.meet_strangers();
         }
         Ok(())

@@ -1,9 +1,10 @@
-//! Fetching from candidates (`protocol::push::overlay`): the connections around the machine that chooses.
+//! Fetching over TCP from candidates (`protocol::push::overlay`): the connections around the machine that chooses.
 
+use super::super::assembler::Check;
 use super::super::bell::Bell;
 use super::super::control::fresh_number;
 use super::super::error::TransferError;
-use super::{FETCH_WITHIN, Input as ReceiverInput, Run, UNHASHED_MAX, ticket_for};
+use super::{FETCH_WITHIN, Input as ReceiverInput, Landing, Run, UNHASHED_MAX, ticket_for};
 use polycast_net::frames::{Block, FrameError, FrameStream};
 use polycast_protocol::push::overlay::{
     Candidate, UpstreamId, Upstreams, UpstreamsConfig, UpstreamsInput as Input, UpstreamsOutput as Output,
@@ -157,7 +158,7 @@ impl Run {
     }
 
     /// A group that came from a candidate is not what it should be.
-    pub(super) fn note_wrong(&mut self, id: UpstreamId, group: u64) {
+    fn note_wrong(&mut self, id: UpstreamId, group: u64) {
         if let Some(exchange) = &mut self.exchange {
             exchange.machine.handle(self.clock.now(), Input::Wrong(id, group));
         }
@@ -275,9 +276,39 @@ impl Run {
         match &self.assembler {
             // It came from another one as well.
             Some(assembler) if !assembler.lacks(group) => Ok(true),
-            Some(_) => self.accept(group, block, Some(id)),
+            Some(_) => self.accept(group, block, id),
             None => Ok(false),
         }
+    }
+
+    /// Takes a group in as soon as its hash is known; false where it came from a candidate that gives wrong bytes, and is given up.
+    pub(super) fn accept(
+        &mut self,
+        group: u64,
+        block: Block,
+        from: UpstreamId,
+    ) -> Result<bool, TransferError> {
+        let Some(assembler) = &mut self.assembler else { return Ok(true) };
+        if group >= self.offer.geometry.groups() {
+            return Ok(true);
+        }
+        match assembler.accept(group, block.bytes())? {
+            Check::Intact => {
+                self.served.keep(group, block);
+                self.mark(group);
+                self.machine.handle(self.clock.now(), ReceiverInput::Fetched { group });
+                self.drain(Landing::Nowhere)?;
+            }
+            Check::Corrupt => {
+                tracing::warn!(group, "a candidate has given wrong bytes");
+                self.note_wrong(from, group);
+                return Ok(false);
+            }
+            Check::Later => {
+                self.unhashed.insert(group, (from, block));
+            }
+        }
+        Ok(true)
     }
 
     /// Does what the machine orders.

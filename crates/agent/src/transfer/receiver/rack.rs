@@ -1,7 +1,8 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{Expected, FrameStream, Run, SocketAddr, Time, ticket_for};
+use super::{FrameStream, Run, SocketAddr, Time, ticket_for};
+use polycast_net::tls::Expected;
 use polycast_protocol::push::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};

@@ -328,11 +328,7 @@ impl Served {
     }
 
     /// Queues a group from where it is; gives it where that is in memory.
-    pub(super) fn queue_group(
-        &self,
-        stream: &mut FrameStream,
-        group: u64,
-    ) -> Result<Option<Arc<Block>>, FrameError> {
+    fn queue_group(&self, stream: &mut FrameStream, group: u64) -> Result<Option<Arc<Block>>, FrameError> {
         let bytes = self.geometry.group_bytes(group);
         let len = bytes.end - bytes.start;
         if let Supply::Part(held) = &self.supply

@@ -69,7 +69,7 @@ impl Run {
 
     /// Goes on over another path, or without one where that cannot be.
     pub(super) fn take_path(&mut self, now: Time, next: NextPath) {
-        // Receivers that the chain serves by now stay there.
+        // Receivers that fetch over TCP by now stay there.
         if self.without_path || self.channel.is_none() {
             return;
         }
@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// Serves everyone by the chain from here on.
+    /// Serves everyone over TCP from here on.
     pub(super) fn go_without_path(&mut self, now: Time, reason: String) {
         self.account.path_lost.get_or_insert(reason);
         self.without_path = true;

@@ -46,7 +46,7 @@ pub(super) fn interface(
         Some(device) if !device.takes_multicast => Check::warning(
             NAME,
             format!("{found}: it does no multicast"),
-            "everything goes over the chain of TCP connections",
+            "everything goes from receiver to receiver over TCP",
             format!("ip link set {name} multicast on"),
         ),
         _ => Check::ok(NAME, found),

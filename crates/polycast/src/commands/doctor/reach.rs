@@ -49,7 +49,7 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
     }
 }
 
-const NO_MULTICAST: &str = "everything goes over the chain of TCP connections, and `accept` needs --from";
+const NO_MULTICAST: &str = "everything goes from receiver to receiver over TCP, and `accept` needs --from";
 
 /// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that did.
 fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {

@@ -31,14 +31,6 @@ impl Sender {
     }
 
     fn check_peer(&self, id: PeerId, peer: &Peer) {
-        let chained = peer.service == Service::Chained;
-        assert!(!chained || self.is_chained(id), "{id:?} is chained, and no link leads to it");
-        assert!(
-            !self.chain.contains(id) || !peer.is_on_channel(),
-            "{id:?} is in the chain and on the channel"
-        );
-        let is_tried = peer.at_source.is_some() && peer.is_active();
-        assert!(!is_tried || chained, "{id:?} is tried at the source, and is no member of the chain");
         let takes = matches!(peer.service, Service::Streaming | Service::Patching);
         assert!(!takes || peer.initial.is_some(), "{id:?} takes the stream, and its lap has not begun");
         assert!(takes || peer.missing.is_empty(), "{id:?} is {:?}, and patches wait for it", peer.service);

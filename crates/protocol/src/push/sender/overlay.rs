@@ -9,14 +9,14 @@ use polycast_types::Time;
 
 impl Sender {
     /// Those that still take the data channel go on over TCP.
-    pub(super) fn chain_all(&mut self, now: Time) {
+    pub(super) fn move_all_to_mesh(&mut self, now: Time) {
         let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
         let on_channel: Vec<PeerId> = on_channel.collect();
         self.move_over(now, &on_channel);
     }
 
     /// One goes on over TCP.
-    pub(super) fn move_to_chain(&mut self, now: Time, id: PeerId) {
+    pub(super) fn move_to_mesh(&mut self, now: Time, id: PeerId) {
         self.move_over(now, &[id]);
     }
 
@@ -32,40 +32,25 @@ impl Sender {
             peer.chained = Some((now, peer.verified_bytes));
         }
         self.needed = 0..0;
-        match &mut self.mesh {
-            Some(mesh) => {
-                let told = mesh.join(ids.iter().copied());
-                self.tell(told);
-            }
-            None => ids.iter().for_each(|id| self.enter_chain(*id)),
-        }
+        let told = self.mesh.join(ids.iter().copied());
+        self.tell(told);
     }
 
     /// One serves no others any more.
-    pub(super) fn leave_chain(&mut self, id: PeerId) {
-        match &mut self.mesh {
-            Some(mesh) => {
-                let told = mesh.leave(id);
-                self.tell(told);
-            }
-            None => self.outputs.extend(self.chain.remove(id).map(Output::Chain)),
-        }
-    }
-
-    /// Whether one is served over TCP, or serves others there.
-    pub(super) fn is_chained(&self, id: PeerId) -> bool {
-        self.chain.contains(id) || self.mesh.as_ref().is_some_and(|mesh| mesh.contains(id))
+    pub(super) fn leave_mesh(&mut self, id: PeerId) {
+        let told = self.mesh.leave(id);
+        self.tell(told);
     }
 
     /// A candidate was of no use to a receiver.
     pub(super) fn replace(&mut self, id: PeerId, candidate: PeerId, for_good: bool) {
-        let told = self.mesh.as_mut().and_then(|mesh| mesh.lose(id, candidate, for_good));
+        let told = self.mesh.lose(id, candidate, for_good);
         self.tell(told);
     }
 
     /// A receiver lacks what none of its candidates has: the source gives it.
     pub(super) fn give(&mut self, id: PeerId) {
-        let told = self.mesh.as_mut().and_then(|mesh| mesh.let_take(id));
+        let told = self.mesh.let_take(id);
         self.tell(told);
     }
 
@@ -78,10 +63,8 @@ impl Sender {
 
     /// Checks that those who are served over TCP, and none that takes the channel, are members.
     pub(super) fn check_mesh(&self) {
-        let Some(mesh) = &self.mesh else { return };
-        mesh.check();
-        assert!(self.chain.is_empty(), "there is a mesh, and a chain beside it");
-        let members: BTreeSet<PeerId> = mesh.members().collect();
+        self.mesh.check();
+        let members: BTreeSet<PeerId> = self.mesh.members().collect();
         for (id, peer) in &self.peers {
             let is_member = members.contains(id);
             assert!(is_member || peer.service != Service::Chained, "{id:?} is chained, and no member");

@@ -23,7 +23,7 @@ impl Sender {
         self.next_patch = None;
         self.outputs.retain(|output| !matches!(output, Output::Send { .. } | Output::SendPatch(_)));
         if self.started_at.is_some() {
-            self.chain_all(now);
+            self.move_all_to_mesh(now);
         }
     }
 

@@ -2,8 +2,7 @@
 //!
 //! Only the time counts in which a receiver could have verified something. On the data channel that is when its lap is over, or
 //! when fragments of two hash groups that it lacked have been sent since it last verified any; never while the path is being set
-//! up, or the stream waits for another path. In the mesh it is always. In the chain it is when the one that it fetches from has more than it has, and always
-//! once it has been moved there twice in vain. A sender that was held up itself counts a moment, not the time that it missed.
+//! up, or the stream waits for another path. Over TCP it is always. A sender that was held up itself counts a moment, not the time that it missed.
 
 use super::{PeerId, Sender, Service};
 use crate::push::peer::Peer;
@@ -13,9 +12,6 @@ use polycast_types::{Duration, Time};
 
 /// At most so much counts between two looks.
 const LOOK_MAX: Duration = Duration::from_millis(100);
-/// In the chain one that has been given so many other places in vain has had its chances: several who give nothing would otherwise
-/// stand before each other.
-const MOVES_ENOUGH: u32 = 2;
 /// Fragments of so many hash groups are enough to complete one.
 const GROUPS_OFFERED: u64 = 2;
 
@@ -25,7 +21,7 @@ impl Sender {
         let span = now.since(self.progress_at).min(LOOK_MAX);
         self.progress_at = now;
         let served: Vec<PeerId> =
-            self.peers.iter().filter(|(id, peer)| self.is_served(**id, peer)).map(|(id, _)| *id).collect();
+            self.peers.iter().filter(|(_, peer)| self.is_served(peer)).map(|(id, _)| *id).collect();
         let mut late = Vec::new();
         for id in served {
             let peer = self.peers.get_mut(&id).expect("a key of the same map");
@@ -44,7 +40,7 @@ impl Sender {
     }
 
     /// Whether there is something that this receiver could verify.
-    fn is_served(&self, id: PeerId, peer: &Peer) -> bool {
+    fn is_served(&self, peer: &Peer) -> bool {
         match peer.service {
             Service::Streaming | Service::Patching => {
                 let is_over = peer.lap_end(self.fragments).is_some_and(|end| self.position >= end);
@@ -55,11 +51,7 @@ impl Sender {
                 (is_over || offered) && !self.paused && !self.path_waits
             }
             // The source gives what none else has.
-            Service::Chained if self.mesh.is_some() => true,
-            Service::Chained => {
-                let says_all = peer.verified_bytes >= self.config.geometry.object_len;
-                says_all || self.ahead_of(id) > peer.verified_bytes || peer.moves >= MOVES_ENOUGH
-            }
+            Service::Chained => true,
             Service::Listening { .. } | Service::Done | Service::Failed(_) => false,
         }
     }

@@ -11,9 +11,8 @@
 //! A short transfer is over before a trial can show that. So a receiver that goes on alone for long after most others have
 //! finished is named too, by what has reached it until then.
 //!
-//! The members of the chain are served in the order of their speed, for the same reason: `chain`.
+//! Those that fetch over TCP hold none of the others; the slow ones among them are named all the same: `members`.
 
-mod chain;
 mod members;
 
 use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower, unicast};
@@ -77,8 +76,6 @@ pub(super) struct Watch {
     /// Packets a second that were sent in the last look.
     pace: u64,
     trial: Option<Trial>,
-    /// The places of the chain.
-    places: chain::Places,
     /// The members of the mesh.
     members: members::Members,
 }
@@ -575,14 +572,13 @@ impl Sender {
         let slower = self.slower(own, others);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.slower = Some(slower);
-        peer.chain_rate = Some(slower.own.0 / 8);
         if let SlowPolicy::Drop { .. } = self.config.slow {
             self.settle(id, Some(Why::Slow(slower)));
         } else if own.saturating_mul(2) < others && now.since(peer.heard_at) < self.config.path_timeout / 4 {
             // What it cannot take would only fill its path.
             let control = Control::Channel { channel: ([0; 4], 0), outer_len: 0 };
             self.outputs.push_back(Output::Control { peer: id, control });
-            self.move_to_chain(now, id);
+            self.move_to_mesh(now, id);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::push::Geometry;
-use crate::push::chain::Link;
 use polycast_types::Handle;
 use polycast_wire::data::HEADER_LEN;
 use proptest::prelude::*;
@@ -333,7 +332,7 @@ fn what_is_shown_is_what_is_known() {
     (first.verified_bytes, first.patched_bytes, first.held_count) = (7_000, 2_000, 3);
     (peer(&mut sender, 1).held_count, peer(&mut sender, 1).slower) = (FRAGMENTS, Some(slower));
     sender.cut_off(NOW, PeerId(2));
-    sender.move_to_chain(NOW, PeerId(3));
+    sender.move_to_mesh(NOW, PeerId(3));
     peer(&mut sender, 3).initial = None;
     let status = |id| sender.status(PeerId(id)).unwrap();
     let expected = PeerStatus {
@@ -505,7 +504,7 @@ fn one_that_has_failed_can_be_forgotten() {
     sent_to(&mut sender, 5);
     sender.handle(NOW, Input::Left { peer: PeerId(0), why: Why::WentAway });
     for id in [3, 4] {
-        sender.move_to_chain(NOW, PeerId(id));
+        sender.move_to_mesh(NOW, PeerId(id));
     }
     for id in [1, 3] {
         sender.settle(PeerId(id), None);
@@ -515,10 +514,11 @@ fn one_that_has_failed_can_be_forgotten() {
     }
     assert_eq!(sender.peers.keys().map(|id| id.0).collect::<Vec<u32>>(), [2, 4]);
     assert_eq!(sender.status(PeerId(0)), None);
-    // It is said that it has failed all the same, and that the one behind it fetches elsewhere.
+    // It is said that it has failed all the same, and the one that fetched from it has no candidate left.
     let said = outputs(&mut sender);
     assert!(said.contains(&Output::Settled { peer: PeerId(0), failure: Some(Why::WentAway) }), "{said:?}");
-    assert_eq!(said.last(), Some(&Output::Chain(Link { peer: PeerId(4), upstream: None })));
+    let Some(Output::Candidates(told)) = said.last() else { panic!("{said:?}") };
+    assert!(told.peer == PeerId(4) && told.from.is_empty(), "{told:?}");
 }
 
 /// One that has come again and again takes the stream as it comes, from its first packet on or at once.

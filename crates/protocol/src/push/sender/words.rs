@@ -1,7 +1,6 @@
 //! What the sender is told, what it orders, and what it says of itself.
 
 use super::super::attempt::{AttemptInterval, FullRate};
-use super::super::chain::Link;
 use super::super::geometry::Geometry;
 use super::super::overlay::Candidates;
 use crate::session::{PROGRESS_WITHIN, Why};
@@ -54,16 +53,6 @@ impl SlowPolicy {
     }
 }
 
-/// How receivers that the data channel does not reach get the object over TCP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Relay {
-    /// In a chain whose order the source decides.
-    #[default]
-    Chain,
-    /// From candidates among which each chooses.
-    Mesh,
-}
-
 /// Settings of a sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
@@ -75,7 +64,7 @@ pub struct SenderConfig {
     pub batch: u32,
     /// Rate of a dedicated path, counted with IP and UDP headers; `None` where the path is shared.
     pub rate: Option<Rate>,
-    /// Whether there is a data channel; without one every receiver is chained at once.
+    /// Whether there is a data channel; without one every receiver fetches over TCP at once.
     pub multicast: bool,
     /// How many fragments the path was granted for; `None` for all that are needed.
     pub allowance: Option<u64>,
@@ -83,7 +72,7 @@ pub struct SenderConfig {
     pub attempt_interval: AttemptInterval,
     /// When attempts end.
     pub full_rate: FullRate,
-    /// A receiver that the data channel does not reach for this long is chained.
+    /// A receiver that the data channel does not reach for this long fetches over TCP.
     pub path_timeout: Duration,
     /// A receiver without sign of life for this long has failed.
     pub stall_timeout: Duration,
@@ -99,8 +88,6 @@ pub struct SenderConfig {
     pub sealed: bool,
     /// The fragment that the stream begins with; after the last one comes the first.
     pub first: u64,
-    /// How receivers that the data channel does not reach get the object.
-    pub relay: Relay,
 }
 
 impl SenderConfig {
@@ -125,7 +112,6 @@ impl SenderConfig {
             patch_delay: Duration::from_millis(10),
             sealed: false,
             first: 0,
-            relay: Relay::default(),
         }
     }
 }
@@ -206,7 +192,7 @@ pub enum Input<'a> {
     Close,
     /// More receivers will join after all, until the next `Close`.
     Open,
-    /// The data channel must not be used any more: receivers that still take it go on over the TCP chain.
+    /// The data channel must not be used any more: receivers that still take it go on over TCP.
     PathLost,
     /// Another data channel takes the place of the one before, or of one whose allowance is used up.
     Path {
@@ -217,7 +203,7 @@ pub enum Input<'a> {
         /// How many fragments it was granted for; `None` for what is left of the one before.
         allowance: Option<u64>,
     },
-    /// Whether the data channel is still being set up: no receiver is chained for not being reached by it meanwhile.
+    /// Whether the data channel is still being set up: no receiver goes over to TCP for not being reached by it meanwhile.
     PathWaits(bool),
 }
 
@@ -257,8 +243,6 @@ pub enum Output {
         /// The frame.
         control: Control<'static>,
     },
-    /// Tell `peer` to fetch from `upstream`, or from the source where that is `None`.
-    Chain(Link),
     /// Tell a receiver of its candidates in the mesh.
     Candidates(Candidates),
     /// A receiver is done (`None`) or given up, and why.
@@ -296,11 +280,11 @@ pub struct PeerStatus {
     pub patched_bytes: u64,
     /// Bytes that it had already when it joined.
     pub spared_bytes: u64,
-    /// Whether it is served by the TCP chain.
+    /// Whether it fetches over TCP from others, and they from it.
     pub chained: bool,
     /// Whether the data channel has ever reached it.
     pub streamed: bool,
-    /// Whether the data channel did not reach it, or no longer did, so that it went on over the chain.
+    /// Whether the data channel did not reach it, or no longer did, so that it went on over TCP.
     pub cut_off: bool,
     /// Packets have waited at it for long, by its own word: its disk or its processor did not keep up.
     pub held_up: bool,

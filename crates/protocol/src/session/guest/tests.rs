@@ -3,7 +3,7 @@
 use super::*;
 use alloc::vec;
 use polycast_types::DataId;
-use polycast_wire::control::Hash;
+use polycast_wire::control::{End as Candidate, Hash};
 use proptest::prelude::*;
 
 const STALL: Duration = Duration::from_secs(10);
@@ -222,19 +222,23 @@ fn no_source_asks_for_patience_without_end() {
     assert_eq!(guest.deadline(), Some(ms(3_600_001)));
 }
 
+/// The source names one that the receiver may fetch from.
+fn candidate(name: Option<&str>) -> Control<'_> {
+    let end = Candidate { address: [10, 0, 0, 1], port: 5, name };
+    Control::Overlay(Overlay::Candidates { entry: 7, ends: vec![end] })
+}
+
 #[test]
 fn one_that_is_done_stays_while_it_is_needed() {
     let mut guest = running();
-    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
-    assert_eq!(
-        outputs(&mut guest, ms(2)),
-        [Output::Alone, Output::Fetch { address: [10, 0, 0, 1], port: 5, name: None }]
-    );
+    hear(&mut guest, ms(2), &candidate(Some("b")));
+    let ends = vec![([10, 0, 0, 1], 5, Some("b".into()))];
+    assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone, Output::Candidates { entry: Some(7), ends }]);
     guest.handle(ms(3), Input::Committed);
     outputs(&mut guest, ms(3));
     for at in 1..60 {
         hear(&mut guest, ms(at * 1_000), &Control::Alive);
-        assert!(outputs(&mut guest, ms(at * 1_000)).is_empty(), "those behind it fetch from it");
+        assert!(outputs(&mut guest, ms(at * 1_000)).is_empty(), "others fetch from it");
     }
     // A word against it does not take away what it has.
     hear(&mut guest, ms(60_001), &Control::Refuse("the source failed"));
@@ -249,7 +253,7 @@ fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
         if serves {
             guest.handle(ms(2), Input::Serves(true));
         } else {
-            hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
+            hear(&mut guest, ms(2), &candidate(None));
         }
         guest.handle(ms(4_000), Input::Committed);
         outputs(&mut guest, ms(4_000));
@@ -258,22 +262,6 @@ fn one_that_is_done_does_not_wait_for_a_silent_source_without_end() {
         assert_eq!(outputs(&mut guest, ms(9_000)), [Output::Ended(End::Done)]);
         assert_eq!(guest.deadline(), None);
     }
-}
-
-#[test]
-fn a_lost_upstream_is_complained_of_a_little_later_and_once() {
-    let mut guest = running();
-    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
-    outputs(&mut guest, ms(2));
-    guest.handle(ms(10), Input::UpstreamGone);
-    assert!(outputs(&mut guest, ms(59)).is_empty());
-    assert_eq!(outputs(&mut guest, ms(60)), [Output::Say(Control::UpstreamLost)]);
-    assert!(outputs(&mut guest, ms(200)).is_empty());
-    // Another upstream settles it.
-    guest.handle(ms(210), Input::UpstreamGone);
-    hear(&mut guest, ms(220), &Control::Upstream { address: [10, 0, 0, 2], port: 5, name: Some("b") });
-    outputs(&mut guest, ms(220));
-    assert!(outputs(&mut guest, ms(400)).is_empty());
 }
 
 #[test]
@@ -291,7 +279,7 @@ fn racks_are_for_those_on_the_data_channel() {
     );
     hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: [0; 4], port: 0, name: None });
     assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone]);
-    hear(&mut guest, ms(3), &Control::Upstream { address: [10, 0, 0, 1], port: 5, name: None });
+    hear(&mut guest, ms(3), &candidate(None));
     outputs(&mut guest, ms(3));
     hear(&mut guest, ms(4), &speak);
     hear(&mut guest, ms(4), &follow);
@@ -305,7 +293,7 @@ fn frame() -> impl Strategy<Value = Control<'static>> {
         Just(Control::Finished),
         Just(Control::Alive),
         Just(Control::Have(core::iter::once(0..3).collect())),
-        any::<u16>().prop_map(|port| Control::Upstream { address: [127, 0, 0, 1], port, name: None }),
+        any::<u64>().prop_map(|entry| Control::Overlay(Overlay::Candidates { entry, ends: Vec::new() })),
         any::<u16>().prop_map(|port| Control::Speaker {
             member: 1,
             address: [127, 0, 0, 1],
@@ -335,7 +323,6 @@ proptest! {
                 match output {
                     Output::Offer(_) => guest.handle(now, Input::Stored { resumes }),
                     Output::Resume => guest.handle(now, Input::Checked),
-                    Output::Fetch { port, .. } if port % 2 == 0 => guest.handle(now, Input::UpstreamGone),
                     Output::Begin if wait % 3 == 0 => guest.handle(now, Input::Committed),
                     Output::Ended(_) => ended += 1,
                     _ => {}

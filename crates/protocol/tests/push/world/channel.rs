@@ -1,13 +1,10 @@
-//! What carries packets in the world: the data channel, the paths and sockets of receivers, the TCP chain.
+//! What carries packets in the world: the data channel, the paths and sockets of receivers, connections.
 
 use super::{DELAY, Event, World, bytes};
 use polycast_protocol::push::ReceiverInput;
 use polycast_types::{Duration, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Overlay};
 use polycast_wire::data::FLAG_PATCH;
-
-/// For so long a receiver tries to reach its upstream.
-const CONNECT_WITHIN: Duration = Duration::from_millis(1_050);
 
 /// A path that a receiver has for itself behind the channel, with a queue before it.
 #[derive(Clone, Copy, Debug)]
@@ -128,60 +125,34 @@ impl World {
         }
     }
 
-    /// The TCP chain in short: groups pass as soon as the upstream has them.
-    pub(super) fn link(&mut self, peer: u32, upstream: Option<u32>) {
+    /// The mesh in short: a receiver that has candidates, or none but the source, gets one group after the other.
+    pub(super) fn name_candidates(&mut self, peer: u32, entry: u64) {
         let Some(node) = self.nodes.get_mut(&peer) else { return };
-        node.upstream = Some(upstream);
-        node.links += 1;
-        let links = node.links;
+        let fetches = std::mem::replace(&mut node.over_tcp, true);
         node.machine.handle(self.now, ReceiverInput::Chained);
-        let port = upstream.map_or(0, |up| up as u16);
-        let place = bytes(&Control::Upstream { address: [0; 4], port, name: None });
-        self.hear(peer, &Control::parse(&place).unwrap());
+        let frame = bytes(&Control::Overlay(Overlay::Candidates { entry, ends: Vec::new() }));
+        self.hear(peer, &Control::parse(&frame).unwrap());
         self.wakes.insert(Some(peer), self.now);
-        if upstream.is_some_and(|upstream| self.closed.contains(&upstream)) {
-            self.schedule(self.now + CONNECT_WITHIN, Event::Unreached { peer, links });
+        if fetches {
             return;
         }
         let each = self.group_time.get(&peer).copied().unwrap_or(Duration::from_millis(1));
-        let served = upstream.and_then(|upstream| self.serve_time.get(&upstream));
-        let each = served.map_or(each, |served| each.max(*served));
         for group in 0..self.geometry.groups() {
             let at = self.now + each * (group + 1);
             self.schedule(at, Event::Fetched { peer, group });
         }
     }
 
-    /// No connection came about, unless it has heard of another upstream meanwhile.
-    pub(super) fn complain(&mut self, peer: u32, links: u64) {
-        let Some(node) = self.nodes.get(&peer) else { return };
-        if node.links == links && !node.done {
-            let frame = bytes(&Control::UpstreamLost);
-            self.schedule(self.now + DELAY, Event::ToSender { peer, frame });
-        }
-    }
-
     pub(super) fn fetched(&mut self, peer: u32, group: u64) {
-        let Some(node) = self.nodes.get(&peer) else { return };
-        let there = match node.upstream {
-            None => return,
-            Some(None) => true,
-            Some(Some(upstream)) if self.closed.contains(&upstream) => return,
-            Some(Some(upstream)) => {
-                !self.frozen.contains(&upstream)
-                    && self.nodes.get(&upstream).is_some_and(|up| up.machine.is_verified(group))
-            }
-        };
-        if self.frozen.contains(&peer) {
+        let fetches = self.nodes.get(&peer).is_some_and(|node| node.over_tcp);
+        if !fetches || self.frozen.contains(&peer) {
             return;
         }
         let node = self.nodes.get_mut(&peer).unwrap();
-        if there && !node.machine.is_verified(group) {
+        if !node.machine.is_verified(group) {
             node.intact.insert(group);
             node.kept.insert(self.geometry.fragments_of_group(group));
             node.machine.handle(self.now, ReceiverInput::Fetched { group });
-        } else if !there {
-            self.schedule(self.now + Duration::from_millis(2), Event::Fetched { peer, group });
         }
     }
 }

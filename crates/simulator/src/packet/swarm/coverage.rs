@@ -257,7 +257,6 @@ kinds!(of_guest, GUEST, GuestInput<'_>:
     GuestInput::Verifiable => "guest: Verifiable",
     GuestInput::Checked => "guest: Checked",
     GuestInput::Failed(_) => "guest: Failed",
-    GuestInput::UpstreamGone => "guest: UpstreamGone",
     GuestInput::Serves(_) => "guest: Serves",
     GuestInput::Committed => "guest: Committed",
 );
@@ -275,7 +274,7 @@ kinds!(of_happening, HAPPENINGS, Happening:
     Happening::CutOff { .. } => "world: CutOff",
     Happening::Mood { .. } => "world: Mood",
     Happening::BreakControl { .. } => "world: BreakControl",
-    Happening::BreakChain { .. } => "world: BreakChain",
+    Happening::BreakMesh { .. } => "world: BreakMesh",
     Happening::CrashSource { .. } => "world: CrashSource",
     Happening::CancelSource { .. } => "world: CancelSource",
     Happening::StartTransfer { .. } => "world: StartTransfer",
@@ -406,13 +405,13 @@ events! { ATTACKS:
     ATTACK_ASKS_NODES = "attacker asks nodes for packets",
     ATTACK_MEMBER_LISTS = "member forges a packet of a list of names",
     NODE_DOUBTS = "node drops other bytes than a name says",
-    ATTACK_SERVES_WRONG = "member serves wrong bytes in the chain",
+    ATTACK_SERVES_WRONG = "member serves wrong bytes in the mesh",
     ATTACK_SOURCE_LIES = "source offers or sends what it has not called for",
     ATTACK_LACKS = "member says that it lacks what it does not",
     ATTACK_BLAMES = "member says of another one that it is of no use",
     ATTACK_BOASTS = "member says that it has everything",
     ATTACK_KEEPS = "member does not give what it is asked for",
-    ATTACK_FETCHES = "member asks an end of the chain for all it has",
+    ATTACK_FETCHES = "member asks an end of the mesh for all it has",
     ATTACK_TURNED_AWAY = "one without a right ticket is turned away",
 }
 

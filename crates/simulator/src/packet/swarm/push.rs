@@ -1,4 +1,4 @@
-//! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and the TCP chain.
+//! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and receivers that fetch over TCP.
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict, attacker, session as sessions};
@@ -14,7 +14,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::labels::LabelPlanner;
 use polycast_planning::relays::recover_source;
-use polycast_protocol::push::{Relay, SlowPolicy};
+use polycast_protocol::push::SlowPolicy;
 use polycast_topology::Failures;
 use polycast_types::{Duration, Rate, Time};
 
@@ -74,7 +74,6 @@ pub(super) fn run(
     cluster.set_plant(plant);
     let (config, mut drawn) = (config_of(random), String::new());
     let mut config = sessions::config(random, bytes, config, &mut drawn);
-    config.relay = relay_of(seed, &mut drawn);
     if let Some(attacks) = &mut attacks {
         attacks.settle(&mut config);
     }
@@ -119,15 +118,6 @@ pub(super) fn run(
     let failure = live(&mut net, &mut cluster, &case).err();
     coverage.merge(&cluster.coverage());
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
-}
-
-/// How receivers that the data channel does not reach get the object. Drawn apart, so that what else a seed draws stays what it was.
-fn relay_of(seed: u64, summary: &mut String) -> Relay {
-    if !Random::new(seed ^ 0x6d65_7368).one_in(2) {
-        return Relay::Chain;
-    }
-    summary.push_str(", in a mesh over TCP");
-    Relay::Mesh
 }
 
 /// Some receivers have an older version. Drawn apart, so that what else a seed draws stays what it was.

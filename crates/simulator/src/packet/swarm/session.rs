@@ -125,10 +125,10 @@ fn plan_receiver(
         cluster.plan(net, broken, Happening::BreakControl { transfer, receiver });
         cluster.plan(net, again, Happening::JoinReceiver { transfer, receiver });
     }
-    // Where all is on the chain, some link of it breaks.
+    // Where all fetch from each other, some of their connections break.
     for _ in 0..if config.multicast { random.below(2) } else { 3 } {
         let at = random.time_below(end);
-        cluster.plan(net, at, Happening::BreakChain { transfer, receiver });
+        cluster.plan(net, at, Happening::BreakMesh { transfer, receiver });
     }
     if random.one_in(24) {
         let at = random.time_below(end);
@@ -205,7 +205,7 @@ mod tests {
         for (plant, words) in [
             (Plant::ForgetRemoval, "was taken out, and the report says"),
             (Plant::ForgetReady, "is not settled"),
-            (Plant::ForgetUpstream, "not over"),
+            (Plant::ForgetLacks, "not over"),
             (Plant::SilentSwitch, "it was not told"),
             (Plant::IgnoreAllowance, "not over"),
             (Plant::ForeignRack, "are said of receiver"),

@@ -5,6 +5,7 @@ use super::frames::{Body, Frame, address_of, receiver_port};
 use super::keys::{Secret, salt_of};
 use super::permits::{Allowed, Manager, unix_s};
 use super::receiver::content_of;
+use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner};
 use crate::packet::Network;
 use crate::packet::swarm::Plant;
@@ -32,7 +33,7 @@ impl Cluster {
             7 if is_inside => self.forge_patch(net, to),
             8 if is_inside => self.speak_as(net, to),
             9 | 10 if is_inside => self.lie(net),
-            11.. if is_inside => self.fetch_as(net, to),
+            11.. if is_inside => self.enter_as(net, to),
             5 => self.cut_in(net, to),
             _ => self.send_seen(net, to),
         }
@@ -130,7 +131,11 @@ impl Cluster {
     /// A connection of others gets the attacker's bytes in between, which do not open at the other end.
     fn cut_in(&mut self, net: &mut Network<Datagram>, to: u32) {
         let host = &self.push(0).receivers[to as usize];
-        let Some(stream) = host.upstream.or(host.control) else { return };
+        let streams: Vec<StreamId> = host.control.into_iter().chain(host.to_candidates()).collect();
+        if streams.is_empty() {
+            return;
+        }
+        let stream = *self.guard.as_deref_mut().expect("there is an attacker").random.pick(&streams);
         self.coverage.hit(named::ATTACK_CUTS_IN);
         self.break_both(net, stream);
     }
@@ -208,47 +213,47 @@ impl Cluster {
         self.streams.pump(net, stream, 0);
     }
 
-    /// The attacker opens a connection to an end of the transfer and asks for all that it has: with a ticket of a secret that its receiver
-    /// was told, which may be an earlier one, with one that it has made for another connection, or with none.
-    fn fetch_as(&mut self, net: &mut Network<Datagram>, to: u32) {
+    /// The attacker opens a connection to an end of the transfer and asks for what that has, or for what it need not have: with a ticket of a
+    /// secret that its receiver was told, which may be an earlier one, with one that it has made for another connection, or with none.
+    fn enter_as(&mut self, net: &mut Network<Datagram>, to: u32) {
         let push = self.push(0);
         let geometry = push.config.geometry(push.object_len);
         let Some(run) = &push.source.run else { return };
         let (handle, source) = (run.handle, push.source.node);
         let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let Some(insider) = guard.attack.insider else { return };
-        let upstream = (to != insider && !guard.random.one_in(4)).then_some(to);
-        let (kind, stays) = (guard.random.below(4), guard.random.one_in(2));
+        let random = &mut guard.random;
+        let upstream = (to != insider && !random.one_in(4)).then_some(to);
+        let (kind, stays) = (random.below(4), random.one_in(2));
         let known = guard.known.get(&handle).into_iter().flat_map(|known| known.epochs());
         let known: Vec<Secret> = known.map(|(_, secret)| *secret).collect();
-        let secret = (!known.is_empty()).then(|| *guard.random.pick(&known));
+        let secret = (!known.is_empty()).then(|| *random.pick(&known));
+        let (asks_all, entry) = (random.one_in(2), random.below(4));
+        let any: Vec<u64> = (0..random.below(100)).map(|_| random.below(geometry.groups() + 1)).collect();
         let (until, push) = (guard.attack.until, self.push(0));
-        let node = push.receivers[insider as usize].node;
-        let at = upstream.map_or(source, |to| push.receivers[to as usize].node);
-        let stream = self.open(net, node, at, Owner::Chain { transfer: 0, receiver: insider, upstream });
+        let own = &push.receivers[insider as usize];
+        let asked_of = upstream.map(|to| &push.receivers[to as usize]);
+        let asked: Vec<u64> = match asked_of.filter(|_| asks_all) {
+            Some(host) => host.intact.iter().copied().take(WANT_MAX).collect(),
+            None => any,
+        };
+        // What its receiver was told to show the source.
+        let told = own.exchange.as_ref().map_or(0, |exchange| exchange.entry);
+        let entry = if entry == 0 { told } else { entry };
+        let (node, at) = (own.node, asked_of.map_or(source, |host| host.node));
+        let stream = self.open(net, node, at, Owner::Mesh { transfer: 0, receiver: insider, upstream });
         let ticket = match (kind, secret) {
             (0, _) | (_, None) => [0; 32],
             (1, Some(secret)) => secret.ticket(stream.0 ^ 1),
             (_, Some(secret)) => secret.ticket(stream.0),
         };
-        let handle = Handle(handle.into());
-        let guard = self.guard.as_deref_mut().expect("there is an attacker");
-        let enters = guard.random.one_in(2);
-        let entry = guard.random.below(4);
-        let asked: Vec<u64> =
-            (0..guard.random.below(100)).map(|_| guard.random.below(geometry.groups() + 1)).collect();
-        let fetch = match enters {
-            true => Control::Overlay(Overlay::Enter { handle, ticket, entry, have: Vec::new() }),
-            false => Control::Fetch { handle, ticket, have: Vec::new() },
-        };
-        let fetch = Body::of(&fetch);
-        let len = fetch.len(&geometry);
         self.coverage.hit(named::ATTACK_FETCHES);
-        self.streams.write(stream, 0, Frame { body: fetch, channel: 0 }, len);
-        for groups in asked.chunks(WANT_MAX).filter(|_| enters) {
-            let want = Body::of(&Control::Overlay(Overlay::Want(groups.to_vec())));
-            let len = want.len(&geometry);
-            self.streams.write(stream, 0, Frame { body: want, channel: 0 }, len);
+        let enter = Overlay::Enter { handle: Handle(handle.into()), ticket, entry, have: Vec::new() };
+        let wants = asked.chunks(WANT_MAX).map(|groups| Overlay::Want(groups.to_vec()));
+        for word in core::iter::once(enter).chain(wants) {
+            let body = Body::of(&Control::Overlay(word));
+            let len = body.len(&geometry);
+            self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
         }
         self.streams.pump(net, stream, 0);
         if stays {
@@ -294,7 +299,7 @@ impl Cluster {
         &mut self,
         now: Time,
         (transfer, server): (u32, Option<u32>),
-        writes: &mut [(super::streams::StreamId, Body)],
+        writes: &mut [(StreamId, Body)],
     ) {
         let Some(guard) = self.guard.as_deref_mut() else { return };
         if transfer != 0 || server.is_none() || server != guard.attack.insider || now >= guard.attack.until {

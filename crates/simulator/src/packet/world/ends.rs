@@ -4,7 +4,6 @@ use super::frames::{Body, Frame};
 use super::streams::{End, StreamId};
 use super::{BROKEN_AFTER, Cluster, Datagram, Happening, Owner, Transfer};
 use crate::packet::Network;
-use crate::packet::swarm::Plant;
 use alloc::string::ToString;
 use polycast_protocol::session::{Gone, GuestId, GuestInput, RosterInput};
 
@@ -22,7 +21,7 @@ impl Cluster {
                 }
                 return;
             }
-            Owner::Control { .. } | Owner::Chain { .. } | Owner::Rack { .. } => {}
+            Owner::Control { .. } | Owner::Mesh { .. } | Owner::Rack { .. } => {}
         }
         if let Some((transfer, receiver)) = reader(owner, end) {
             self.release(net, transfer, receiver);
@@ -45,14 +44,14 @@ impl Cluster {
                     self.frame_to_receiver(net, (transfer, receiver), id, &frame);
                 }
                 Owner::Control { transfer, .. } => self.frame_to_source(net, transfer, id, &frame.body),
-                Owner::Chain { transfer, receiver, upstream } => {
+                Owner::Mesh { transfer, receiver, upstream } => {
                     let of_candidate = match end {
                         0 => self.candidate_frame(net, (transfer, receiver), id, &frame.body),
                         _ => None,
                     };
                     match of_candidate {
                         Some(bytes) => said += bytes,
-                        None => self.chain_frame(net, (transfer, receiver, upstream), id, &frame.body),
+                        None => self.mesh_frame(net, (transfer, receiver, upstream), id, &frame.body),
                     }
                 }
                 Owner::Rack { transfer, speaker, .. } => {
@@ -85,7 +84,7 @@ impl Cluster {
     pub(super) fn has_room(&mut self, net: &mut Network<Datagram>, id: StreamId, end: End) {
         match (self.owners[id.0 as usize], end) {
             (Owner::Control { transfer, .. }, 1) => self.patch(net, transfer, id),
-            (Owner::Chain { transfer, upstream, .. }, 1) => self.serve_more(net, (transfer, upstream), id),
+            (Owner::Mesh { transfer, upstream, .. }, 1) => self.serve_more(net, (transfer, upstream), id),
             _ => {}
         }
     }
@@ -122,7 +121,7 @@ impl Cluster {
                     None => Some(0),
                     Some(receiver) => (receiver == r).then_some(1),
                 },
-                Owner::Chain { transfer: t, receiver: r, upstream } if t == transfer => {
+                Owner::Mesh { transfer: t, receiver: r, upstream } if t == transfer => {
                     if receiver == Some(r) { Some(1) } else { (upstream == receiver).then_some(0) }
                 }
                 Owner::Rack { transfer: t, member, speaker } if t == transfer => {
@@ -162,19 +161,12 @@ impl Cluster {
                     self.drive_receiver(net, transfer, receiver);
                 }
             }
-            (Owner::Chain { transfer, receiver, .. }, 0) => {
-                let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-                if host.upstream == Some(stream) {
-                    host.upstream = None;
-                    if self.plant != Some(Plant::ForgetUpstream) {
-                        self.tell_guest(now, transfer, receiver, GuestInput::UpstreamGone);
-                    }
-                    self.drive_receiver(net, transfer, receiver);
-                } else if self.candidate_gone(now, (transfer, receiver), stream) {
+            (Owner::Mesh { transfer, receiver, .. }, 0) => {
+                if self.candidate_gone(now, (transfer, receiver), stream) {
                     self.drive_receiver(net, transfer, receiver);
                 }
             }
-            (Owner::Chain { transfer, upstream, .. }, _) => self.unserve(net, transfer, upstream, stream),
+            (Owner::Mesh { transfer, upstream, .. }, _) => self.unserve(net, transfer, upstream, stream),
             (Owner::Rack { transfer, member, .. }, 0) => self.rack_lost(transfer, member, stream),
             (Owner::Rack { transfer, speaker, .. }, _) => self.rack_left(net, transfer, speaker, stream),
             (Owner::Bulk { .. } | Owner::Flow { .. }, _) => {}
@@ -185,10 +177,10 @@ impl Cluster {
 /// The receiver at an end of a connection, if one is there.
 fn reader(owner: Owner, end: End) -> Option<(u32, u32)> {
     match (owner, end) {
-        (Owner::Control { transfer, receiver } | Owner::Chain { transfer, receiver, .. }, 0) => {
+        (Owner::Control { transfer, receiver } | Owner::Mesh { transfer, receiver, .. }, 0) => {
             Some((transfer, receiver))
         }
-        (Owner::Chain { transfer, upstream, .. }, _) => upstream.map(|upstream| (transfer, upstream)),
+        (Owner::Mesh { transfer, upstream, .. }, _) => upstream.map(|upstream| (transfer, upstream)),
         (Owner::Rack { transfer, member, .. }, 0) => Some((transfer, member)),
         (Owner::Rack { transfer, speaker, .. }, _) => Some((transfer, speaker)),
         (Owner::Control { .. } | Owner::Bulk { .. } | Owner::Flow { .. }, _) => None,

@@ -4,6 +4,7 @@ use super::frames::{Body, Frame, address_of, node_at, receiver_port, source_port
 use super::receiver::{Part, PushReceiver, Serving};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Happening, Owner, Token};
+use crate::packet::swarm::Plant;
 use crate::packet::swarm::coverage as named;
 use crate::packet::swarm::coverage::of_upstreams;
 use crate::packet::{Network, NodeId};
@@ -29,11 +30,11 @@ pub(super) const GIVE_INTERVAL: Duration = Duration::from_millis(20);
 /// The candidates of a receiver.
 pub(super) struct Exchange {
     machine: Upstreams,
-    pub(super) streams: BTreeMap<UpstreamId, StreamId>,
+    streams: BTreeMap<UpstreamId, StreamId>,
     /// Those whose connection is there.
     opened: BTreeSet<UpstreamId>,
     /// What the source is shown.
-    entry: u64,
+    pub(super) entry: u64,
     tick_at: Option<Time>,
     /// Bytes that had come by each connection when it was looked at last.
     heard: BTreeMap<StreamId, u64>,
@@ -51,6 +52,11 @@ impl Exchange {
 }
 
 impl PushReceiver {
+    /// Its connections to its candidates.
+    pub(super) fn to_candidates(&self) -> impl Iterator<Item = StreamId> {
+        self.exchange.iter().flat_map(|exchange| exchange.streams.values().copied())
+    }
+
     /// Tells the machine that chooses something, if there is one.
     pub(super) fn tell_upstreams(&mut self, now: Time, input: UpstreamsInput<'_>) {
         let Some(exchange) = &mut self.exchange else { return };
@@ -117,8 +123,8 @@ impl Cluster {
         let now = net.now();
         match word {
             Overlay::Lacks(groups) => {
-                if let Some(seeding) = self.run_mut(transfer).and_then(|run| run.seeding.as_mut()) {
-                    seeding.lack(now, by, groups);
+                if let Some(run) = self.run_mut(transfer) {
+                    run.seeding.lack(now, by, groups);
                 }
                 let control = Control::Overlay(Overlay::Lacks(groups.clone()));
                 self.tell_sender(now, transfer, SenderInput::Control { peer: by, control: &control });
@@ -134,8 +140,8 @@ impl Cluster {
                 };
                 let known = run.candidates.get(&by).into_iter().flatten();
                 let Some(candidate) = { known }.find(is_there).copied() else { return };
-                if let Some(seeding) = run.seeding.as_mut().filter(|_| why.is_a_complaint()) {
-                    seeding.complain(by, candidate);
+                if why.is_a_complaint() {
+                    run.seeding.complain(by, candidate);
                 }
                 let input = SenderInput::Useless { peer: by, candidate, for_good: why.is_for_good() };
                 self.tell_sender(now, transfer, input);
@@ -147,7 +153,7 @@ impl Cluster {
     /// A receiver takes nothing more of what the source gives.
     pub(super) fn forget_taker(&mut self, transfer: u32, peer: PeerId) {
         if let Some(run) = self.run_mut(transfer) {
-            run.seeding.iter_mut().for_each(|seeding| seeding.forget(peer));
+            run.seeding.forget(peer);
             run.entries.retain(|_, other| *other != peer);
         }
     }
@@ -230,6 +236,7 @@ impl Cluster {
         (transfer, receiver): (u32, u32),
         output: UpstreamsOutput,
     ) {
+        let forgets_lacks = self.plant == Some(Plant::ForgetLacks);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let geometry = host.geometry;
         let Some(exchange) = &mut host.exchange else { return };
@@ -255,6 +262,7 @@ impl Cluster {
                 let fault = Control::Overlay(Overlay::Fault { address, port, why });
                 self.say(net, transfer, receiver, &fault);
             }
+            UpstreamsOutput::Lacks(_) if forgets_lacks => {}
             UpstreamsOutput::Lacks(ranges) => {
                 self.say(net, transfer, receiver, &Control::Overlay(Overlay::Lacks(ranges)));
             }
@@ -280,7 +288,7 @@ impl Cluster {
         let have: Vec<Range<u64>> = held.iter().take(ENTER_RANGES_MAX).collect();
         let exchange = host.exchange.as_ref().expect("its machine has just spoken");
         let entry = if candidate.is_source { exchange.entry } else { 0 };
-        let stream = self.open(net, node, to, Owner::Chain { transfer, receiver, upstream });
+        let stream = self.open(net, node, to, Owner::Mesh { transfer, receiver, upstream });
         let (listens, has_path) = (self.listens(transfer, upstream), self.streams.has_path(stream));
         let secret = self.newest_secret(transfer, Some(receiver));
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
@@ -304,7 +312,7 @@ impl Cluster {
 
     /// Notes how many bytes have come from a candidate; `said` of them say what it has.
     pub(super) fn hear_candidate(&mut self, now: Time, owner: Owner, stream: StreamId, said: u64) {
-        let Owner::Chain { transfer, receiver, .. } = owner else { return };
+        let Owner::Mesh { transfer, receiver, .. } = owner else { return };
         let delivered = self.streams.delivered(stream, 1);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let Some(exchange) = &mut host.exchange else { return };
@@ -382,10 +390,8 @@ impl Cluster {
         let Some(server) = server else {
             let run = push.source.run.as_deref_mut().expect("it listens");
             let peer = run.entries.get(&entry).copied();
-            let came =
-                peer.zip(run.seeding.as_mut()).filter(|_| have.iter().all(|range| range.end <= groups));
-            let came = came
-                .and_then(|(peer, seeding)| seeding.come(peer, have.into_iter().collect()).then_some(peer));
+            let peer = peer.filter(|_| have.iter().all(|range| range.end <= groups));
+            let came = peer.filter(|peer| run.seeding.come(*peer, have.into_iter().collect()));
             let Some(peer) = came else { return self.turn_away(net, stream, "it was not told to take") };
             // The last of its connections counts.
             run.serving.retain(|other| !matches!(other.part, Part::Given(known) if known == peer));
@@ -464,10 +470,7 @@ impl Cluster {
                 }
                 requests.take()
             }
-            (Part::Given(to), None) => {
-                let seeding = self.run_mut(transfer).and_then(|run| run.seeding.as_mut());
-                seeding.and_then(|seeding| seeding.take(now, *to))
-            }
+            (Part::Given(to), None) => self.run_mut(transfer).and_then(|run| run.seeding.take(now, *to)),
             _ => None,
         };
         writes.extend(group.map(|group| (peer.stream, Body::Group(group))));

@@ -7,7 +7,6 @@
 
 mod acts;
 mod attacker;
-mod chain;
 mod ends;
 pub mod forward;
 mod frames;
@@ -22,6 +21,7 @@ mod receiver;
 mod receiving;
 pub mod routes;
 mod sending;
+mod serving;
 mod source;
 pub mod streams;
 mod watch;
@@ -206,8 +206,8 @@ impl Alarm {
 enum Owner {
     /// Opened by a receiver (end 0) to its source (end 1).
     Control { transfer: u32, receiver: u32 },
-    /// Opened by a receiver (end 0) to its upstream (end 1): a receiver, or the source if `None`.
-    Chain { transfer: u32, receiver: u32, upstream: Option<u32> },
+    /// Opened by a receiver (end 0) to a candidate (end 1): a receiver, or the source if `None`.
+    Mesh { transfer: u32, receiver: u32, upstream: Option<u32> },
     /// Opened by a receiver (end 0) to the one that speaks for its rack (end 1).
     Rack { transfer: u32, member: u32, speaker: u32 },
     /// A transfer over TCP from the source (end 0) to a receiver (end 1).

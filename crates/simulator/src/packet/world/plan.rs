@@ -101,7 +101,7 @@ pub enum Happening {
         receiver: u32,
     },
     /// The network breaks a receiver's connections to those that it fetches from.
-    BreakChain {
+    BreakMesh {
         /// The transfer.
         transfer: u32,
         /// The receiver's number in it.
@@ -302,10 +302,9 @@ impl Cluster {
                     self.break_both(net, stream);
                 }
             }
-            Happening::BreakChain { transfer, receiver } => {
+            Happening::BreakMesh { transfer, receiver } => {
                 let host = &self.push(transfer).receivers[receiver as usize];
-                let candidates = host.exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
-                let streams: Vec<StreamId> = host.upstream.into_iter().chain(candidates).collect();
+                let streams: Vec<StreamId> = host.to_candidates().collect();
                 streams.into_iter().for_each(|stream| self.break_both(net, stream));
             }
             Happening::Service { transfer, receiver, service } => {

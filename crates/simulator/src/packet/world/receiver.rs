@@ -70,8 +70,6 @@ pub(super) struct Serving {
 /// What one that fetches gets.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
-    /// All that it does not hold: it holds, or was sent, these groups.
-    All(RangeSet),
     /// What it asks for.
     Asked(Requests),
     /// What its source gives it.
@@ -115,7 +113,6 @@ pub struct PushReceiver {
     pub(super) rack: Rack,
     pub(super) coverage: Coverage,
     pub(super) control: Option<StreamId>,
-    pub(super) upstream: Option<StreamId>,
     /// The candidates among which it chooses.
     pub(super) exchange: Option<Exchange>,
     pub(super) serving: Vec<Serving>,
@@ -210,7 +207,6 @@ impl PushReceiver {
             rack: Rack::Alone,
             coverage: Coverage::default(),
             control: None,
-            upstream: None,
             exchange: None,
             serving: Vec::new(),
             alarm: Alarm::default(),
@@ -413,7 +409,7 @@ impl PushReceiver {
     pub(super) fn forget(&mut self, phase: Phase) {
         (self.machine, self.guest, self.begun) = (None, None, false);
         self.looking = None;
-        (self.control, self.upstream, self.rack) = (None, None, Rack::Alone);
+        (self.control, self.rack) = (None, Rack::Alone);
         self.exchange = None;
         self.keys = Keyring::default();
         self.coded.clear();
@@ -549,7 +545,7 @@ impl PushReceiver {
         }
     }
 
-    /// A group came over the chain.
+    /// A group came from a candidate.
     pub(super) fn fetched(&mut self, now: Time, group: u64) {
         let lacks = self.machine.as_ref().is_some_and(|machine| !machine.is_verified(group));
         if lacks && self.takes_packets() {

@@ -134,9 +134,6 @@ impl Cluster {
                     ends.into_iter().map(|(address, port, _)| (address, port)).collect();
                 self.take_candidates(net, (transfer, receiver), entry, &ends);
             }
-            GuestOutput::Fetch { address, port, .. } => {
-                self.fetch_from(net, transfer, receiver, (address, port));
-            }
             GuestOutput::Speak { own, members } => self.speak(net, transfer, receiver, (own, members)),
             GuestOutput::Follow { member, address, port, .. } => {
                 self.follow(net, transfer, receiver, (member, address, port));
@@ -155,8 +152,7 @@ impl Cluster {
             host.breaches.push(what);
         }
         host.ends.push(end);
-        let candidates = host.exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
-        let own = host.control.into_iter().chain(host.upstream).chain(candidates);
+        let own = host.control.into_iter().chain(host.to_candidates());
         let ends: alloc::vec::Vec<(StreamId, u8)> =
             own.map(|stream| (stream, 0)).chain(host.serving.iter().map(|peer| (peer.stream, 1))).collect();
         host.forget(Phase::Failed);
@@ -215,11 +211,9 @@ impl Cluster {
                 Some(Wish::Verified) => verified = true,
                 Some(Wish::Completed) => {
                     verified = true;
-                    let exchange = host.exchange.take();
-                    let candidates = exchange.iter().flat_map(|exchange| exchange.streams.values().copied());
-                    for stream in host.upstream.take().into_iter().chain(candidates) {
-                        self.finish(net, stream, 0);
-                    }
+                    let candidates: Vec<StreamId> = host.to_candidates().collect();
+                    host.exchange = None;
+                    candidates.into_iter().for_each(|stream| self.finish(net, stream, 0));
                     self.tell_guest(now, transfer, receiver, GuestInput::Committed);
                 }
                 None => {}

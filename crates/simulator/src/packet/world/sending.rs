@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::overlay::Seeding;
-use polycast_protocol::push::{PeerId, Relay, SenderInput, SenderOutput, Slower};
+use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, Form, HASHES_MAX, Hash, Salt, Welcome, proven_group};
@@ -58,7 +58,7 @@ impl Cluster {
             machine: polycast_protocol::push::Sender::new(config.sender(handle, object_len)),
             conns: BTreeMap::new(),
             serving: Vec::new(),
-            seeding: (config.relay == Relay::Mesh).then(|| seeding_of(config.geometry(object_len).groups())),
+            seeding: seeding_of(config.geometry(object_len).groups()),
             entries: BTreeMap::new(),
             give_at: Time::ZERO,
             candidates: BTreeMap::new(),
@@ -382,10 +382,6 @@ impl Cluster {
             SenderOutput::Control { peer, control } => {
                 self.tell(net, transfer, StreamId(peer.0), &control);
             }
-            SenderOutput::Chain(link) => {
-                let upstream = link.upstream.map(|upstream| StreamId(upstream.0));
-                self.link(net, transfer, StreamId(link.peer.0), upstream);
-            }
             SenderOutput::Candidates(told) => self.tell_candidates(net, transfer, &told),
             SenderOutput::Settled { peer, failure } => self.settled(net.now(), transfer, peer, failure),
             SenderOutput::AllowanceUsed { .. } => {
@@ -416,32 +412,6 @@ impl Cluster {
             let (spent, granted) = (run.spent, run.granted.take());
             self.breaches
                 .push(format!("{spent} fragments went over a path that was granted for {granted:?}"));
-        }
-    }
-
-    /// Tells a receiver where to fetch from.
-    fn link(
-        &mut self,
-        net: &mut Network<Datagram>,
-        transfer: u32,
-        peer: StreamId,
-        upstream: Option<StreamId>,
-    ) {
-        let push = self.push(transfer);
-        let conns = push.source.run.as_ref().map(|run| &run.conns);
-        let place = match upstream {
-            None => Some((push.source.node, super::frames::source_port(transfer))),
-            Some(upstream) => conns
-                .and_then(|conns| conns.get(&upstream))
-                .map(|conn| (push.receivers[conn.receiver as usize].node, conn.serve_port)),
-        };
-        if let Some((node, port)) = place {
-            self.tell(
-                net,
-                transfer,
-                peer,
-                &Control::Upstream { address: address_of(node), port, name: None },
-            );
         }
     }
 
@@ -680,7 +650,7 @@ impl Cluster {
         let (rate, attempt_interval) = (push.config.rate, push.config.attempt_interval);
         let allowance = push.config.fragments_of(allowance);
         let Some(run) = push.source.run.as_deref_mut() else { return };
-        // Receivers that the chain serves by now stay there.
+        // Receivers that fetch over TCP by now stay there.
         let other = handle.is_some_and(|handle| handle != run.handle);
         if run.over || run.without_path || run.channel == 0 || other {
             return;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::packet::{Builder, Faults, LinkConfig, LinkCounters, Outcome};
-use polycast_protocol::push::{Relay, SlowPolicy};
+use polycast_protocol::push::SlowPolicy;
 use polycast_topology::Network as Topology;
 use polycast_types::Rate;
 
@@ -220,27 +220,8 @@ fn with_the_policy_drop_a_slow_one_is_given_up_and_told_why() {
 }
 
 #[test]
-fn a_narrow_path_delays_no_other_in_the_chain() {
-    let settings = PushConfig { multicast: false, ..PushConfig::default() };
-    let (alone, none) = finish(&[], settings.clone(), 1);
-    assert_eq!(none, [false; 7], "all are alike");
-    let (times, slow) = finish(&[narrow(50)], settings.clone(), 1);
-    let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
-    assert!(last(&times[1..]) < last(&alone) + 0.6, "{times:?} of {alone:?}");
-    assert_eq!(
-        slow,
-        [true, false, false, false, false, false, false],
-        "it is named, and no receiver behind it"
-    );
-    let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
-    let (cluster, _) = play(&[narrow(50)], dropping, 1);
-    let said = cluster.push(0).failure_of(0).unwrap();
-    assert!(said.starts_with("slower than the others: "), "{said}");
-}
-
-#[test]
 fn a_narrow_path_delays_no_other_in_the_mesh() {
-    let settings = PushConfig { multicast: false, relay: Relay::Mesh, ..PushConfig::default() };
+    let settings = PushConfig { multicast: false, ..PushConfig::default() };
     for rate_mbps in [20, 50, 100] {
         // One group comes to it before its source knows it: the others lack it for 125 ms of half a second.
         let times = delay_no_other(&[narrow(rate_mbps)], &settings, true, 130.0);

@@ -2,7 +2,7 @@
 
 use super::Alarm;
 use super::keys::Keyring;
-use super::receiver::{Part, Serving};
+use super::receiver::Serving;
 use super::streams::StreamId;
 use crate::packet::{LinkId, NodeId};
 use alloc::boxed::Box;
@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_protocol::push::overlay::Seeding;
 use polycast_protocol::push::{
-    AttemptInterval, BATCH_MAX, FullRate, Geometry, PeerId, Relay, Sender, SenderConfig, SlowPolicy,
+    AttemptInterval, BATCH_MAX, FullRate, Geometry, PeerId, Sender, SenderConfig, SlowPolicy,
 };
 use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
@@ -43,10 +43,8 @@ pub struct PushConfig {
     pub join_timeout: Duration,
     /// Policy for slow receivers.
     pub slow: SlowPolicy,
-    /// Whether there is a data channel; without one all receivers are chained.
+    /// Whether there is a data channel; without one all receivers fetch over TCP.
     pub multicast: bool,
-    /// How receivers that the data channel does not reach get the object.
-    pub relay: Relay,
     /// Bytes that a path is granted for; all that are needed if `None`.
     pub allowance: Option<u64>,
     /// How long it takes until there is another path when the allowance is used up.
@@ -77,7 +75,6 @@ impl Default for PushConfig {
             join_timeout: Duration::from_secs(30),
             slow: shipped.slow,
             multicast: shipped.multicast,
-            relay: shipped.relay,
             allowance: None,
             next_path: Duration::ZERO,
             counted: false,
@@ -107,7 +104,6 @@ impl PushConfig {
         SenderConfig {
             rate: self.rate,
             multicast: self.multicast,
-            relay: self.relay,
             allowance: self.fragments_of(self.allowance),
             attempt_interval: self.attempt_interval,
             full_rate: self.full_rate,
@@ -163,7 +159,7 @@ pub(super) struct Sending {
     pub(super) conns: BTreeMap<StreamId, Conn>,
     pub(super) serving: Vec<Serving>,
     /// What it gives to the members of a mesh, what those show that take it, and when it is looked again whether they may.
-    pub(super) seeding: Option<Seeding>,
+    pub(super) seeding: Seeding,
     pub(super) entries: BTreeMap<u64, PeerId>,
     pub(super) give_at: Time,
     /// Whom each receiver was told to fetch from.
@@ -172,7 +168,7 @@ pub(super) struct Sending {
     pub(super) waits_for: Option<LinkId>,
     /// The number of its data channel; 0 for none.
     pub(super) channel: u32,
-    /// The receivers that were on the path go on over the chain.
+    /// The receivers that were on the path go on over TCP.
     pub(super) without_path: bool,
     /// Fragments that the path was granted for, and those sent on it at full rate.
     pub(super) granted: Option<u64>,
@@ -190,7 +186,7 @@ pub(super) struct Sending {
 impl Sending {
     /// Whether a receiver takes what it gives.
     pub(super) fn gives(&self) -> bool {
-        self.serving.iter().any(|peer| matches!(peer.part, Part::Given(_)))
+        !self.serving.is_empty()
     }
 }
 

@@ -5,7 +5,6 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use polycast_planning::labels::LabelPlanner;
 use polycast_planning::relays::relay_set;
-use polycast_protocol::push::Relay;
 use polycast_topology::{Clos, Failures, Network as Topology, Shufflecast};
 use polycast_types::Rate;
 
@@ -201,18 +200,16 @@ fn a_path_that_is_granted_in_parts_is_followed_by_others() {
 
 #[test]
 fn without_a_data_channel_everybody_is_served_over_tcp() {
-    for relay in [Relay::Chain, Relay::Mesh] {
-        let mut net = network("leaf-spine:2,1,2", config(), 3);
-        let mut cluster = Cluster::new(3, TcpConfig::default());
-        let settings = PushConfig { multicast: false, relay, ..small_objects() };
-        cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 5_000_000, settings, None);
-        run(&mut net, &mut cluster);
-        assert!(all_done(&cluster));
-        assert_eq!(cluster.push(0).source().sent().0, 0);
-        // The source sends the object once.
-        let out = net.link_between(NodeId(0), NodeId(4)).unwrap();
-        assert!(net.counters(out).bytes < 6_000_000, "{relay:?}: {:?}", net.counters(out));
-    }
+    let mut net = network("leaf-spine:2,1,2", config(), 3);
+    let mut cluster = Cluster::new(3, TcpConfig::default());
+    let settings = PushConfig { multicast: false, ..small_objects() };
+    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 5_000_000, settings, None);
+    run(&mut net, &mut cluster);
+    assert!(all_done(&cluster));
+    assert_eq!(cluster.push(0).source().sent().0, 0);
+    // The source sends the object once.
+    let out = net.link_between(NodeId(0), NodeId(4)).unwrap();
+    assert!(net.counters(out).bytes < 6_000_000, "{:?}", net.counters(out));
 }
 
 #[test]

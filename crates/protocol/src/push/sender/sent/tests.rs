@@ -185,9 +185,9 @@ fn a_sender_that_contradicts_itself_is_noticed() {
         ("a batch of no packet", |s| s.sent[1].packets = s.packets),
         ("a packet of no batch", |s| s.packets += 1),
         ("a report before its packet", |s| s.reported_packets = s.packets + 1),
-        ("chained without a link", |s| first(s).service = Service::Chained),
-        ("on the channel and in the chain", |s| {
-            s.chain.append(PeerId(0));
+        ("over TCP and no member", |s| first(s).service = Service::Chained),
+        ("on the channel and a member", |s| {
+            drop(s.mesh.join([PeerId(0)]));
         }),
         ("streams before its lap", |s| first(s).initial = None),
         ("patches for one that is done", |s| {

@@ -4,7 +4,6 @@
 //! comes to all. One to which far less comes than to most others, several times in a row, is named.
 
 use super::super::{PeerId, Sender, Service, SlowPolicy, Slower};
-use crate::push::overlay::Mesh;
 use crate::push::peer::{Peer, per_second};
 use crate::session::Why;
 use alloc::collections::BTreeMap;
@@ -39,8 +38,10 @@ impl Sender {
     /// Names the members of the mesh to which far less comes than to most others.
     pub(super) fn check_members(&mut self, now: Time) {
         let is_due = now >= self.slow.members.look_at;
-        let Some(mesh) = self.mesh.as_ref().filter(|_| is_due) else { return };
-        let paces = self.paces(now, mesh);
+        if !is_due {
+            return;
+        }
+        let paces = self.paces(now);
         let seen = &self.slow.members.seen;
         let little = |id: PeerId, own: u64| {
             let usual = usual_beside(&paces, id).filter(|usual| own > 0 && own.saturating_mul(2) <= *usual);
@@ -72,7 +73,7 @@ impl Sender {
     }
 
     /// What comes to each member: of one that has all, on the whole; of one that comes just now, nothing is known.
-    fn paces(&self, now: Time, mesh: &Mesh) -> BTreeMap<PeerId, Pace> {
+    fn paces(&self, now: Time) -> BTreeMap<PeerId, Pace> {
         let pace = |id: PeerId| {
             let peer: &Peer = self.peers.get(&id)?;
             let is_done = peer.service == Service::Done;
@@ -89,7 +90,7 @@ impl Sender {
             };
             Some((id, Pace { bytes_per_s, is_done }))
         };
-        mesh.members().filter_map(pace).collect()
+        self.mesh.members().filter_map(pace).collect()
     }
 }
 

@@ -1,7 +1,5 @@
 //! What is measured of receivers, and what follows from it: the laws, one by one. `tests/push/{slow,narrow}.rs` have whole transfers.
 
-mod chain;
-
 use super::*;
 use crate::push::{Geometry, SenderConfig};
 use alloc::vec;
@@ -362,7 +360,7 @@ fn those_that_come_again_too_often_set_the_pace_last() {
     assert_eq!(services(&sender), [Service::Done, Service::Streaming, Service::Done]);
 }
 
-/// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the channel for the chain, unless
+/// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the channel for TCP, unless
 /// it has not been heard of for a quarter of the time after which a path is given up: then its path is broken rather than narrow. Where that is
 /// the policy it is given up.
 #[test]
@@ -373,7 +371,6 @@ fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
         let peer = &sender.peers[&PeerId(2)];
         let (own_rate, others) = (rate(&sender, own * 1_000), rate(&sender, OTHERS));
         assert_eq!(peer.slower, Some(Slower { own: own_rate, others }));
-        assert_eq!(peer.chain_rate, Some(own_rate.0 / 8), "bytes a second");
         let leaves = own < 8;
         assert_eq!(peer.service, if leaves { Service::Chained } else { Service::Patching }, "{own} of 16");
         let left = |output: &Output| {

@@ -1,4 +1,4 @@
-//! The TCP chain: a receiver fetches groups from its upstream, another receiver or the source.
+//! Serving over TCP: whom the ends of a transfer let in, and what they write to those.
 
 use super::frames::{Body, Frame, node_at, receiver_port, source_port};
 use super::keys::Secret;
@@ -11,11 +11,9 @@ use crate::packet::{Network, NodeId};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
-use core::ops::Range;
-use polycast_protocol::push::ReceiverInput;
 use polycast_protocol::session::{Admission, GuestInput, Ticket, Tickets};
-use polycast_types::{Handle, RangeSet};
-use polycast_wire::control::{Control, Overlay, RANGES_MAX};
+use polycast_types::Handle;
+use polycast_wire::control::{Control, Overlay};
 
 impl Cluster {
     /// Whose address it is in a transfer: a receiver's, or the source's if `None`.
@@ -41,87 +39,28 @@ impl Cluster {
         }
     }
 
-    /// A receiver is told to fetch from there.
-    pub(super) fn fetch_from(
-        &mut self,
-        net: &mut Network<Datagram>,
-        transfer: u32,
-        receiver: u32,
-        address: ([u8; 4], u16),
-    ) {
-        let Some((to, upstream)) = self.place(transfer, address) else {
-            self.breaches.push(format!("receiver {receiver} is sent to {address:?}, where no receiver is"));
-            return;
-        };
-        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-        host.handle(net.now(), ReceiverInput::Chained);
-        let held: RangeSet = host.intact.iter().map(|&group| group..group + 1).collect();
-        let have: Vec<Range<u64>> = held.iter().take(RANGES_MAX).collect();
-        let (node, handle, geometry) = (host.node, Handle(host.handle.into()), host.geometry);
-        if let Some(before) = host.upstream.take() {
-            self.finish(net, before, 0);
-        }
-        let stream = self.open(net, node, to, Owner::Chain { transfer, receiver, upstream });
-        self.push_mut(transfer).receivers[receiver as usize].upstream = Some(stream);
-        let secret = self.newest_secret(transfer, Some(receiver));
-        let ticket = secret.map_or([0; 32], |secret| secret.ticket(stream.0));
-        let body = Body::of(&Control::Fetch { handle, ticket, have });
-        let len = body.len(&geometry);
-        self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
-        self.streams.pump(net, stream, 0);
-        if !self.listens(transfer, upstream) {
-            self.break_stream(net, stream, 0);
-        }
-    }
-
-    /// A frame on a connection of the chain, at one of its ends.
-    pub(super) fn chain_frame(
+    /// A frame on a connection of the mesh, at one of its ends, but for what a receiver hears of a candidate that it has not closed.
+    pub(super) fn mesh_frame(
         &mut self,
         net: &mut Network<Datagram>,
         (transfer, receiver, upstream): (u32, u32, Option<u32>),
         stream: StreamId,
         body: &Body,
     ) {
-        match body.control() {
-            Some(frame @ Control::Fetch { .. }) => {
-                if self.lets_in((transfer, upstream), stream, &frame) {
-                    let Control::Fetch { have, .. } = frame else { unreachable!("it is a FETCH") };
-                    self.fetch(net, transfer, upstream, stream, have);
-                } else {
-                    self.finish(net, stream, 1);
-                }
-            }
-            Some(frame @ Control::Overlay(Overlay::Enter { .. })) => {
-                if self.lets_in((transfer, upstream), stream, &frame) {
-                    let Control::Overlay(Overlay::Enter { entry, have, .. }) = frame else {
-                        unreachable!("it is an ENTER")
-                    };
-                    self.enter(net, (transfer, upstream), stream, (entry, have));
+        match &body.control() {
+            Some(frame @ Control::Overlay(Overlay::Enter { entry, have, .. })) => {
+                if self.lets_in((transfer, upstream), stream, frame) {
+                    self.enter(net, (transfer, upstream), stream, (*entry, have.clone()));
                 } else {
                     self.finish(net, stream, 1);
                 }
             }
             Some(Control::Overlay(Overlay::Want(groups))) => {
-                self.wanted(net, (transfer, upstream, receiver), stream, &groups);
+                self.wanted(net, (transfer, upstream, receiver), stream, groups);
             }
             // A candidate that was closed meanwhile has said more.
-            Some(Control::Overlay(Overlay::Holds(_)) | Control::Refuse(_)) => {}
-            Some(Control::Group { index, .. }) => {
-                let now = net.now();
-                let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-                if host.upstream == Some(stream) && matches!(body, Body::Spoiled(_)) {
-                    // Its hash is another one.
-                    host.upstream = None;
-                    self.finish(net, stream, 0);
-                    self.tell_guest(now, transfer, receiver, GuestInput::UpstreamGone);
-                    self.drive_receiver(net, transfer, receiver);
-                } else if host.upstream == Some(stream) {
-                    host.fetched(now, index);
-                    self.drive_receiver(net, transfer, receiver);
-                    self.serve(net, transfer, Some(receiver));
-                }
-            }
-            other => self.breaches.push(format!("{other:?} on the chain")),
+            Some(Control::Overlay(Overlay::Holds(_)) | Control::Group { .. } | Control::Refuse(_)) => {}
+            other => self.breaches.push(format!("{other:?} in the mesh")),
         }
     }
 
@@ -180,26 +119,6 @@ impl Cluster {
         }
     }
 
-    fn fetch(
-        &mut self,
-        net: &mut Network<Datagram>,
-        transfer: u32,
-        server: Option<u32>,
-        stream: StreamId,
-        have: Vec<Range<u64>>,
-    ) {
-        let secret = self.newest_secret(transfer, server);
-        let serving = Serving { stream, secret, part: Part::All(have.into_iter().collect()) };
-        match server {
-            None => self.run_mut(transfer).expect("it listens").serving.push(serving),
-            Some(server) => {
-                self.push_mut(transfer).receivers[server as usize].serving.push(serving);
-                self.tell_guest(net.now(), transfer, server, GuestInput::Serves(true));
-            }
-        }
-        self.serve(net, transfer, server);
-    }
-
     /// One that fetched from here does not any more.
     pub(super) fn unserve(
         &mut self,
@@ -210,11 +129,9 @@ impl Cluster {
     ) {
         let Some(server) = server else {
             let Some(run) = self.run_mut(transfer) else { return };
-            let gone = run.serving.extract_if(.., |peer| peer.stream == stream);
-            let left: Vec<Part> = gone.map(|peer| peer.part).collect();
-            for part in left {
-                if let (Part::Given(peer), Some(seeding)) = (part, &mut run.seeding) {
-                    seeding.leave(peer);
+            for gone in run.serving.extract_if(.., |peer| peer.stream == stream) {
+                if let Part::Given(peer) = gone.part {
+                    run.seeding.leave(peer);
                 }
             }
             return;
@@ -233,9 +150,8 @@ impl Cluster {
         (transfer, server): (u32, Option<u32>),
         stream: StreamId,
     ) {
-        // What the chain sends is written all at once.
-        let is_member = |peer: &Serving| peer.stream == stream && !matches!(peer.part, Part::All(_));
-        if self.serving_of(transfer, server).is_some_and(|serving| serving.iter().any(is_member)) {
+        let is_it = |peer: &Serving| peer.stream == stream;
+        if self.serving_of(transfer, server).is_some_and(|serving| serving.iter().any(is_it)) {
             self.serve(net, transfer, server);
         }
     }
@@ -262,26 +178,16 @@ impl Cluster {
             return false;
         };
         let (mut serving, now) = (core::mem::take(serving), net.now());
-        let push = self.push(transfer);
-        let geometry = push.config.geometry(push.object_len);
-        let groups: Vec<u64> = match server {
-            _ if serving.iter().all(|peer| !matches!(peer.part, Part::All(_))) => Vec::new(),
-            None => (0..geometry.groups()).collect(),
-            Some(receiver) => push.receivers[receiver as usize].intact.iter().copied().collect(),
-        };
         let mut writes = Vec::new();
         for peer in &mut serving {
-            if let Part::All(sent) = &mut peer.part {
-                let new = groups.iter().filter(|group| sent.insert(**group..**group + 1) > 0);
-                writes.extend(new.map(|group| (peer.stream, Body::Group(*group))));
-            } else {
-                self.next_for_member(now, (transfer, server), peer, &mut writes);
-            }
+            self.next_for_member(now, (transfer, server), peer, &mut writes);
         }
         *self.serving_of(transfer, server).expect("looked at above") = serving;
         self.spoil(now, (transfer, server), &mut writes);
-        let mut streams = BTreeSet::new();
         self.check_served((transfer, server), &writes);
+        let push = self.push(transfer);
+        let geometry = push.config.geometry(push.object_len);
+        let mut streams = BTreeSet::new();
         for (stream, body) in writes {
             let len = body.len(&geometry);
             self.streams.write(stream, 1, Frame { body, channel: 0 }, len);
@@ -298,7 +204,7 @@ impl Cluster {
         let fetchers: BTreeSet<u32> = writes
             .iter()
             .filter_map(|(stream, _)| match self.owners[stream.0 as usize] {
-                Owner::Chain { receiver, .. } => Some(receiver),
+                Owner::Mesh { receiver, .. } => Some(receiver),
                 _ => None,
             })
             .collect();
