@@ -43,6 +43,15 @@ fn await_bytes(cluster: &Cluster, agent: &str) {
     });
 }
 
+/// Waits until the rest goes to b alone. The connection of c ends when the source sees the list, and the keys change when the manager does.
+fn await_new_keys(cluster: &Cluster) {
+    let rest = serde_json::json!(["b"]);
+    cluster.await_status("a", |status| {
+        let all = status["transfers"].as_array();
+        all.is_some_and(|all| all.iter().all(|one| one["path"]["receivers"] == rest))
+    });
+}
+
 fn receiver(report: &Value, name: &str) -> Value {
     let receivers = report["receivers"].as_array().unwrap();
     receivers.iter().find(|receiver| receiver["name"] == name).unwrap_or_else(|| panic!("{report}")).clone()
@@ -71,12 +80,7 @@ fn certificates_change_and_are_revoked_in_mid_transfer() {
     authority.revoke(&cluster.place, &[3, 13]);
     // It would take 30 s in all. The rest goes over TCP, which is quick, once it is under the new keys.
     cluster.await_status("c", |status| status["transfers"].as_array().is_some_and(Vec::is_empty));
-    // Its connection ends when the source sees the list, and the keys change when the manager does.
-    let rest = serde_json::json!(["b"]);
-    cluster.await_status("a", |status| {
-        let all = status["transfers"].as_array();
-        all.is_some_and(|all| all.iter().all(|one| one["path"]["receivers"] == rest))
-    });
+    await_new_keys(&cluster);
     let extended = cluster.at("a", &["extend", "6", "--time", "300ms"]);
     // The transfer to the other one may have ended by now.
     assert!(extended.status == 0 || extended.stderr.contains("there is no request"), "{}", extended.stderr);

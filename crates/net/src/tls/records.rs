@@ -1,7 +1,7 @@
 //! The records of a connection whose two ends have shaken hands (RFC 8446, section 5): sealed and opened in buffers of our own.
 //!
 //! rustls shakes hands, and hands over what the records are sealed with, as it does for a kernel that seals them. Its own records are read in
-//! pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go over these connections: what comes is opened where its reader wants it,
+//! pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go over these connections: what comes is opened where it is read to,
 //! and what is sent is read into the record in which it is sealed. Neither end has sessions to take up again or updates its keys: a connection ends
 //! long before a key has sealed too much.
 
@@ -262,7 +262,7 @@ impl Records {
         Ok(0)
     }
 
-    /// Reads on, little more than what is wanted, and opens the records that come one behind the other where their reader wants them. Gives how many
+    /// Reads on, little more than what is wanted, and opens the records that come one behind the other where they are read to. Gives how many
     /// bytes they hold, `None` at the end. What is left of a record, or may be more than is wanted, is kept.
     fn open_into(
         &mut self,

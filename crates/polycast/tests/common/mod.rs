@@ -188,12 +188,14 @@ fn end_quiet(child: Child) -> Ran {
 pub(crate) const UNVERIFIED_MOST: u64 = 2 << 18;
 
 /// How many bytes of this report's object its one receiver had already. No more than the others are sent, and what was lost on the
-/// way; TCP that takes over in the middle may bring once more what the source goes on to send, and so is not looked at.
+/// way; TCP that takes over in the middle may bring once more what the source goes on to send, and so is not looked at. Over TCP alone a machine
+/// that stands still for long may have groups sent twice.
 pub(crate) fn spared(report: &serde_json::Value) -> u64 {
     let of = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
     let (bytes, spared) = (of("bytes"), of("spared_bytes"));
     if !report["fabric"].as_str().unwrap_or_default().contains('+') {
-        let most = bytes - spared + of("patched_bytes") + UNVERIFIED_MOST;
+        let again = if report["fabric"] == "tcp-chain" { bytes - spared } else { UNVERIFIED_MOST };
+        let most = bytes - spared + of("patched_bytes") + again;
         assert!(of("sent_bytes") <= most, "more than {most} bytes were sent: {report}");
     }
     assert!(of("sent_bytes") > 0 && spared < bytes, "something was left to send: {report}");

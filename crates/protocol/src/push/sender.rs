@@ -154,7 +154,7 @@ impl Sender {
                 // One that has everything already, or has left, is settled before the start.
                 for peer in self.peers.values_mut().filter(|peer| peer.is_active()) {
                     peer.service = Service::Listening { since: now };
-                    peer.heard_at = now;
+                    peer.signs.heard_at = now;
                 }
                 if !self.config.multicast {
                     self.move_all_to_mesh(now);
@@ -233,21 +233,21 @@ impl Sender {
     pub fn status(&self, peer: PeerId) -> Option<PeerStatus> {
         let p = self.peers.get(&peer)?;
         Some(PeerStatus {
-            verified_bytes: p.verified_bytes,
-            patched_bytes: p.patched_bytes,
-            spared_bytes: self.bytes_of(p.held_count),
+            verified_bytes: p.has.verified_bytes,
+            patched_bytes: p.has.patched_bytes,
+            spared_bytes: self.bytes_of(p.has.held_count),
             chained: self.mesh.contains(peer),
-            streamed: p.initial.is_some(),
+            streamed: p.lap.initial.is_some(),
             cut_off: p.cut_off,
-            held_up: p.was_held_up,
-            slow: p.slower,
+            held_up: p.path.was_held_up,
+            slow: p.trials.slower,
         })
     }
 
     /// What governs the pace, for logs.
     #[must_use]
     pub fn pace(&self) -> Pace {
-        let queues = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.path.queue());
+        let queues = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.path.delay.queue());
         Pace {
             window: self.congestion.window(),
             cuts: self.congestion.cuts(),
@@ -255,7 +255,7 @@ impl Sender {
             round_trip: self.round_trip,
             queue: queues.max().unwrap_or(Duration::ZERO),
             packets: self.packets,
-            slow: self.peers.values().filter(|p| p.slower.is_some()).count(),
+            slow: self.peers.values().filter(|p| p.trials.slower.is_some()).count(),
         }
     }
 
@@ -285,12 +285,12 @@ impl Sender {
         if !peer.is_active() {
             return;
         }
-        peer.heard_at = now;
+        peer.signs.heard_at = now;
         match control {
             Control::IntlSeq { position } => self.initial(now, id, *position),
             Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
-                peer.reported_at = now;
-                peer.was_held_up |= self.config.is_held_up(Duration(*waited_ns));
+                peer.signs.reported_at = now;
+                peer.path.was_held_up |= self.config.is_held_up(Duration(*waited_ns));
                 let verified_bytes = (*verified_bytes).min(self.config.geometry.object_len);
                 peer.has_verified(now, verified_bytes);
                 let arrival = (Time(*arrived_ns), Duration(*waited_ns));
@@ -306,10 +306,10 @@ impl Sender {
             Control::RackReq(ranges) => self.rack_request(now, id, ranges),
             Control::Rack(members) => self.name_rack(id, members),
             Control::DataRcvd { patched_bytes, .. } => {
-                peer.patched_bytes = *patched_bytes;
+                peer.has.patched_bytes = *patched_bytes;
                 peer.has_verified(now, self.config.geometry.object_len);
                 // It may have said before that it had all. Now it has shown that it does.
-                peer.verified_at = now;
+                peer.signs.verified_at = now;
                 self.settle(id, None);
             }
             Control::Overlay(Overlay::Lacks(_)) => self.give(id),
@@ -322,18 +322,18 @@ impl Sender {
         let acknowledged = self.packets_before(position);
         let sent = self.config.first..self.position;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        let listens = matches!(peer.service, Service::Listening { .. }) && peer.initial.is_none();
+        let listens = matches!(peer.service, Service::Listening { .. }) && peer.lap.initial.is_none();
         // Before the start nothing was sent, wherever the stream begins.
         if !listens || !sent.contains(&position) {
             return;
         }
         let is_awaited = !peer.unawaited;
         peer.service = Service::Streaming;
-        peer.initial = Some(position);
-        peer.position = position;
-        (peer.acknowledged, peer.first_acknowledged) = (acknowledged, acknowledged);
-        peer.advanced_at = now;
-        peer.watch();
+        peer.lap.initial = Some(position);
+        peer.lap.position = position;
+        (peer.lap.acknowledged, peer.lap.first_acknowledged) = (acknowledged, acknowledged);
+        peer.signs.advanced_at = now;
+        peer.lap.watch();
         self.needed = 0..0;
         // Where one begins that is waited for, those that are not set the pace no more.
         let unawaited = self.peers.iter().filter(|(other, p)| p.unawaited && (is_awaited || **other == id));
@@ -368,16 +368,16 @@ impl Sender {
         let acknowledged = self.packets_before(position);
         let sent = self.sent_at(position);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        if position <= peer.position || peer.initial.is_none() {
+        if position <= peer.lap.position || peer.lap.initial.is_none() {
             return;
         }
-        peer.position = position;
-        peer.acknowledged = peer.acknowledged.max(acknowledged);
-        peer.advanced_at = now;
+        peer.lap.position = position;
+        peer.lap.acknowledged = peer.lap.acknowledged.max(acknowledged);
+        peer.signs.advanced_at = now;
         let (new_received, new_lost) =
-            (received.saturating_sub(peer.received), lost.saturating_sub(peer.lost));
-        (peer.received, peer.lost) = (received, lost);
-        if core::mem::take(&mut peer.totals_unknown) || peer.spoken_by.is_some() {
+            (received.saturating_sub(peer.lap.received), lost.saturating_sub(peer.lap.lost));
+        (peer.lap.received, peer.lap.lost) = (received, lost);
+        if core::mem::take(&mut peer.lap.totals_unknown) || peer.spoken_by.is_some() {
             return; // Its rack's reports have governed the pace so far.
         }
         if let Some(sent) = sent {
@@ -385,11 +385,11 @@ impl Sender {
             if !self.config.is_held_up(arrival.1) {
                 self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
             }
-            peer.arrived(now, sent, arrival);
-            let queue = peer.path.queue();
-            peer.look.queue(queue);
+            peer.path.arrived(now, sent, arrival, peer.lap.received);
+            let queue = peer.path.delay.queue();
+            peer.trials.look.queue(queue);
             self.bare_trip = Duration((self.bare_trip.0 * 7 + now.since(sent).0.saturating_sub(queue.0)) / 8);
-            self.best_rate = self.best_rate.max(peer.path.best_rate());
+            self.best_rate = self.best_rate.max(peer.path.delay.best_rate());
         }
         if peer.service != Service::Streaming {
             return;
@@ -397,7 +397,14 @@ impl Sender {
         self.watch(now, id);
         let trip = self.round_trip.max(Duration::from_micros(200));
         let peer = self.peers.get_mut(&id).expect("looked up above");
-        self.congestion.reported(now, &mut peer.losses, new_received, new_lost, &mut peer.path, trip);
+        self.congestion.reported(
+            now,
+            &mut peer.path.losses,
+            new_received,
+            new_lost,
+            &mut peer.path.delay,
+            trip,
+        );
         if self.congestion.is_round_over(now, trip) {
             self.end_round(now);
         }
@@ -424,8 +431,8 @@ impl Sender {
         if peer.service == Service::Chained {
             return;
         }
-        peer.finish_at = None;
-        peer.asked_until = peer.asked_until.max(until.min(peer.position));
+        peer.lap.finish_at = None;
+        peer.lap.asked_until = peer.lap.asked_until.max(until.min(peer.lap.position));
         // In a trial too: what is sent again for one is a part of what it costs the others.
         if peer.service == Service::Patching {
             self.put_off(id, ranges);
@@ -434,21 +441,26 @@ impl Sender {
         let by_unicast = alone || peer.service != Service::Streaming;
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
-            let mut second: Vec<Range<u64>> = peer.patched.iter_within(range.clone()).collect();
+            let mut second: Vec<Range<u64>> = peer.repairs.patched.iter_within(range.clone()).collect();
             if by_unicast {
                 second = [range].to_vec();
             } else {
-                for gap in peer.patched.gaps(range) {
-                    peer.asked +=
-                        peer.missing.gaps(gap.clone()).iter().map(|new| new.end - new.start).sum::<u64>();
-                    peer.missing.insert(gap);
+                for gap in peer.repairs.patched.gaps(range) {
+                    peer.lap.asked += peer
+                        .repairs
+                        .missing
+                        .gaps(gap.clone())
+                        .iter()
+                        .map(|new| new.end - new.start)
+                        .sum::<u64>();
+                    peer.repairs.missing.insert(gap);
                 }
             }
             for run in second {
                 unicast(id, peer, run, &mut self.outputs);
             }
         }
-        if !peer.missing.is_empty() {
+        if !peer.repairs.missing.is_empty() {
             let at = now + if streaming { self.config.patch_delay } else { self.short_patch_delay() };
             self.next_patch = Some(self.next_patch.map_or(at, |old| old.min(at)));
         }
@@ -457,7 +469,7 @@ impl Sender {
     /// What these have been offered of what one of them asks for. The rest is still to come: one that asks for it has
     /// believed a packet that is not ours.
     fn offered_of(&self, ids: impl Iterator<Item = PeerId>, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-        let Some(initial) = ids.filter_map(|id| self.peers.get(&id)?.initial).min() else {
+        let Some(initial) = ids.filter_map(|id| self.peers.get(&id)?.lap.initial).min() else {
             return Vec::new();
         };
         let offered = self.config.geometry.sns_of_positions(initial..self.position);
@@ -491,10 +503,10 @@ impl Sender {
             let missing: BTreeMap<PeerId, &RangeSet> = self
                 .peers
                 .iter()
-                .filter(|(_, p)| p.is_on_channel() && !p.missing.is_empty())
-                .map(|(id, p)| (*id, &p.missing))
+                .filter(|(_, p)| p.is_on_channel() && !p.repairs.missing.is_empty())
+                .map(|(id, p)| (*id, &p.repairs.missing))
                 .collect();
-            let reported = |peer: PeerId, sn: u64| self.peers[&peer].has_reported(self.last_sent(sn));
+            let reported = |peer: PeerId, sn: u64| self.peers[&peer].lap.has_reported(self.last_sent(sn));
             let Some(combination) = combine(self.config.coded_max(), &missing, &reported) else { return };
             // A dedicated path takes nothing from other transfers, and is there at once at full rate; TCP would have to find its own.
             // A receiver that speaks for a rack need not be the one that lacks it.
@@ -503,21 +515,21 @@ impl Sender {
                 && !self.speaks_for_others(id)
             {
                 let peer = self.peers.get_mut(&id).expect("a key of the same map");
-                let run = peer.missing.run_at(sn).expect("it lacks this fragment");
+                let run = peer.repairs.missing.run_at(sn).expect("it lacks this fragment");
                 let run = run.start..run.end.min(run.start + u64::from(self.config.batch));
-                peer.missing.remove(run.clone());
+                peer.repairs.missing.remove(run.clone());
                 unicast(id, peer, run, &mut self.outputs);
                 continue;
             }
             for (id, sn) in &combination.gains {
                 let peer = self.peers.get_mut(id).expect("a key of the same map");
-                peer.missing.remove(*sn..*sn + 1);
-                peer.patched.insert(*sn..*sn + 1);
+                peer.repairs.missing.remove(*sn..*sn + 1);
+                peer.repairs.patched.insert(*sn..*sn + 1);
             }
             self.outputs.push_back(Output::SendPatch(combination.sns));
             self.spend(now, 1);
         }
-        if self.peers.values().any(|p| !p.missing.is_empty()) {
+        if self.peers.values().any(|p| !p.repairs.missing.is_empty()) {
             self.next_patch = Some(now + self.round_trip.max(Duration::from_millis(1)));
         }
     }
@@ -532,7 +544,8 @@ impl Sender {
             let over = |since| set_up && now.since(since) >= timeout;
             let waits = |p: &Peer| matches!(p.service, Service::Listening { since } if !over(since));
             let first = self.config.full_rate == FullRate::FirstReached;
-            if (first || !self.peers.values().any(waits)) && self.peers.values().any(|p| p.initial.is_some())
+            if (first || !self.peers.values().any(waits))
+                && self.peers.values().any(|p| p.lap.initial.is_some())
             {
                 self.come_up(now);
             }
@@ -615,9 +628,9 @@ impl Sender {
             return Some(at);
         }
         let sn = position % fragments;
-        let next_missing = |p: &Peer| match p.missing.first_present(sn) {
+        let next_missing = |p: &Peer| match p.repairs.missing.first_present(sn) {
             Some(missing) => Some(position - sn + missing),
-            None => p.missing.first_present(0).map(|missing| position - sn + fragments + missing),
+            None => p.repairs.missing.first_present(0).map(|missing| position - sn + fragments + missing),
         };
         let mut streams = self.peers.values().filter(|p| p.service == Service::Streaming).peekable();
         let any = (settles && streams.peek().is_some()).then_some(position)?;
@@ -627,8 +640,8 @@ impl Sender {
     /// Whether every receiver on the path has got the last attempts in a row.
     fn all_clean(&self) -> bool {
         let streams =
-            |p: &&Peer| p.service == Service::Streaming && p.initial.is_some() && p.spoken_by.is_none();
-        self.peers.values().filter(streams).all(|p| p.clean >= CLEAN_PACKETS)
+            |p: &&Peer| p.service == Service::Streaming && p.lap.initial.is_some() && p.spoken_by.is_none();
+        self.peers.values().filter(streams).all(|p| p.lap.clean >= CLEAN_PACKETS)
     }
 
     /// Looks at what a receiver has reported while the path may have to settle.
@@ -636,21 +649,21 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         match self.settling {
             Settling::Proving { .. } => {
-                if peer.misses_much() {
+                if peer.lap.misses_much() {
                     self.settling.judge(true);
-                    self.peers.values_mut().for_each(Peer::watch);
+                    self.peers.values_mut().for_each(|peer| peer.lap.watch());
                     self.next_attempt = now;
                 }
             }
             Settling::Waiting { .. } => {
-                peer.count_clean();
+                peer.lap.count_clean();
                 if self.all_clean() {
                     self.resume(now);
                 }
             }
             Settling::Dark => {
-                peer.count_clean();
-                self.attempts_lost |= peer.clean == 0;
+                peer.lap.count_clean();
+                self.attempts_lost |= peer.lap.clean == 0;
             }
             Settling::Settled => {}
         }
@@ -660,14 +673,14 @@ impl Sender {
     fn resume(&mut self, now: Time) {
         if self.settling.interval().is_some() {
             self.settling.judge(false);
-            self.peers.values_mut().for_each(Peer::watch);
+            self.peers.values_mut().for_each(|peer| peer.lap.watch());
             self.patch_soon(now);
         }
     }
 
     /// Patches that have waited for the path are sent like new ones.
     fn patch_soon(&mut self, now: Time) {
-        if self.settling.allows_full_rate() && self.peers.values().any(|p| !p.missing.is_empty()) {
+        if self.settling.allows_full_rate() && self.peers.values().any(|p| !p.repairs.missing.is_empty()) {
             self.next_patch = Some(now + self.config.patch_delay);
         }
     }
@@ -707,7 +720,7 @@ impl Sender {
         if self.needed.contains(&self.position) {
             return Some(self.position..self.needed.end);
         }
-        let lapped = self.peers.values().filter(|p| p.initial.is_some());
+        let lapped = self.peers.values().filter(|p| p.lap.initial.is_some());
         let run =
             lapped.filter_map(|p| p.needs(self.position, self.fragments)).min_by_key(|run| run.start)?;
         self.needed = run.clone();
@@ -722,7 +735,7 @@ impl Sender {
         if now >= self.next_generation {
             self.next_generation = now + UNICAST_GENERATION;
             for peer in self.peers.values_mut() {
-                let [young, old] = &mut peer.unicast;
+                let [young, old] = &mut peer.repairs.unicast;
                 *old = core::mem::take(young);
             }
         }
@@ -737,7 +750,7 @@ impl Sender {
                 && now.since(started) >= deadline
             {
                 self.settle(id, Some(Why::Deadline));
-            } else if now.since(peer.heard_at) >= self.config.stall_timeout {
+            } else if now.since(peer.signs.heard_at) >= self.config.stall_timeout {
                 self.settle(id, Some(Why::Stalled(self.config.stall_timeout)));
             } else {
                 self.check_path(now, id);
@@ -750,25 +763,27 @@ impl Sender {
         let peer = &self.peers[&id];
         // It says itself that nothing comes, and for how long: one that lives may be held up by its disk, and have much to read.
         let nothing_came = |since: Time| {
-            let says_so = now.since(peer.reported_at) < timeout && peer.reported_at.since(since) >= timeout;
+            let says_so =
+                now.since(peer.signs.reported_at) < timeout && peer.signs.reported_at.since(since) >= timeout;
             // One that lives and never reports holds no others.
-            let unreported = now.since(peer.reported_at.max(since)) >= self.config.stall_timeout;
-            let is_mute = now.since(peer.heard_at) < timeout && unreported;
+            let unreported = now.since(peer.signs.reported_at.max(since)) >= self.config.stall_timeout;
+            let is_mute = now.since(peer.signs.heard_at) < timeout && unreported;
             (says_so || is_mute) && !self.path_waits && !self.paused
         };
         match peer.service {
             Service::Listening { since } if nothing_came(since) => self.cut_off(now, id),
             Service::Streaming | Service::Patching => {
-                let lap_end = peer.lap_end(self.fragments).expect("its lap has begun");
+                let lap_end = peer.lap.end(self.fragments).expect("its lap has begun");
                 // What was sent since its last report, and when: a sender that waited for another receiver
                 // must not take that for silence of this one.
-                let next = self.sent.partition_point(|s| s.position <= peer.position);
-                let first = self.sent.get(next).filter(|_| peer.position < lap_end).map(|s| s.at);
+                let next = self.sent.partition_point(|s| s.position <= peer.lap.position);
+                let first = self.sent.get(next).filter(|_| peer.lap.position < lap_end).map(|s| s.at);
                 // The last ones before the sender waited may be lost, and only a later one shows that.
                 let last = self.sent.back().map_or(Time::ZERO, |s| s.at);
                 let unreported = first.filter(|at| last.since(*at) >= timeout / 8);
                 // Patches count as progress: only a receiver that gets nothing at all has lost its path.
-                let silent_since = unreported.map(|at| at.max(peer.advanced_at).max(peer.verified_at));
+                let silent_since =
+                    unreported.map(|at| at.max(peer.signs.advanced_at).max(peer.signs.verified_at));
                 if silent_since.is_some_and(nothing_came) {
                     self.cut_off(now, id);
                 } else if self.position >= lap_end || self.needed_run().is_none() {
@@ -786,11 +801,11 @@ impl Sender {
         let position = self.position;
         let patches_wait = self.patches_wait_for(&self.peers[&id]);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        match peer.finish_at {
-            _ if patches_wait => peer.finish_at = None,
-            None => peer.finish_at = Some(now + grace),
+        match peer.lap.finish_at {
+            _ if patches_wait => peer.lap.finish_at = None,
+            None => peer.lap.finish_at = Some(now + grace),
             Some(at) if now >= at => {
-                peer.finish_at = Some(now + Duration::from_millis(250));
+                peer.lap.finish_at = Some(now + Duration::from_millis(250));
                 let control = Control::DataFnsd { position };
                 self.outputs.push_back(Output::Control { peer: id, control });
             }
@@ -826,8 +841,8 @@ impl Sender {
             }
             return;
         }
-        peer.missing.clear();
-        peer.later.clear();
+        peer.repairs.missing.clear();
+        peer.repairs.later.clear();
         self.needed = 0..0;
         peer.service = match &failure {
             None => Service::Done,
@@ -843,9 +858,9 @@ impl Sender {
 
 /// Queues a unicast patch for what was not sent that way within the last seconds.
 fn unicast(id: PeerId, peer: &mut Peer, run: Range<u64>, outputs: &mut VecDeque<Output>) {
-    for fresh in peer.unicast[0].gaps(run) {
-        for fresh in peer.unicast[1].gaps(fresh) {
-            peer.unicast[0].insert(fresh.clone());
+    for fresh in peer.repairs.unicast[0].gaps(run) {
+        for fresh in peer.repairs.unicast[1].gaps(fresh) {
+            peer.repairs.unicast[0].insert(fresh.clone());
             outputs.push_back(Output::Patch { peer: id, sns: fresh });
         }
     }

@@ -367,7 +367,7 @@ impl Run {
             heard.map_err(TransferError::reading)?;
         }
         if woken.newcomers {
-            // Nobody fetches groups of a pull transfer over TCP: those who say ENTER are sent away.
+            // No receiver fetches groups of a pull transfer over TCP: one that says ENTER is sent away.
             self.session.meet_strangers();
         }
         Ok(())

@@ -26,10 +26,10 @@ impl Sender {
             self.disband(*id);
             let peer = self.peers.get_mut(id).expect("looked up by the caller");
             peer.service = Service::Chained;
-            peer.missing.clear();
-            peer.later.clear();
-            peer.verified_at = now;
-            peer.chained = Some((now, peer.verified_bytes));
+            peer.repairs.missing.clear();
+            peer.repairs.later.clear();
+            peer.signs.verified_at = now;
+            peer.chained = Some((now, peer.has.verified_bytes));
         }
         self.needed = 0..0;
         let told = self.mesh.join(ids.iter().copied());

@@ -11,7 +11,7 @@ impl Sender {
         }
         // From here on it has to reach everyone.
         for peer in self.peers.values_mut() {
-            peer.advanced_at = peer.advanced_at.max(now);
+            peer.signs.advanced_at = peer.signs.advanced_at.max(now);
             if let Service::Listening { since } = &mut peer.service {
                 *since = now;
             }
@@ -34,8 +34,8 @@ impl Sender {
         // What was meant for the channel before is lost like any other packet.
         self.outputs.retain(|output| !matches!(output, Output::Send { .. } | Output::SendPatch(_)));
         for peer in self.peers.values_mut() {
-            peer.advanced_at = peer.advanced_at.max(now);
-            peer.watch();
+            peer.signs.advanced_at = peer.signs.advanced_at.max(now);
+            peer.lap.watch();
             if let Service::Listening { since } = &mut peer.service {
                 *since = now;
             }
@@ -43,7 +43,7 @@ impl Sender {
         let interval = self.config.attempt_interval.after(now, now);
         self.settling.again(now, self.config.path_timeout, interval);
         self.next_attempt = now;
-        if self.peers.values().any(|peer| !peer.missing.is_empty()) {
+        if self.peers.values().any(|peer| !peer.repairs.missing.is_empty()) {
             self.next_patch = Some(now + self.config.patch_delay);
         }
     }
@@ -55,7 +55,7 @@ impl Sender {
         }
         if !core::mem::replace(&mut self.paused, true) {
             let on_channel = self.peers.values().filter(|peer| peer.is_on_channel());
-            let verified = on_channel.map(|peer| peer.verified_bytes).min().unwrap_or(0);
+            let verified = on_channel.map(|peer| peer.has.verified_bytes).min().unwrap_or(0);
             let remaining_bytes = self.config.geometry.object_len.saturating_sub(verified).max(1);
             self.outputs.push_back(Output::AllowanceUsed { remaining_bytes });
         }

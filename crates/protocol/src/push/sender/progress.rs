@@ -25,8 +25,8 @@ impl Sender {
         let mut late = Vec::new();
         for id in served {
             let peer = self.peers.get_mut(&id).expect("a key of the same map");
-            peer.idle = peer.idle + span;
-            if peer.idle >= self.config.progress_timeout {
+            peer.idle.span = peer.idle.span + span;
+            if peer.idle.span >= self.config.progress_timeout {
                 late.push(id);
             }
         }
@@ -35,7 +35,7 @@ impl Sender {
         }
         let packets = self.packets;
         for peer in self.peers.values_mut() {
-            peer.idle_from.get_or_insert(packets);
+            peer.idle.from.get_or_insert(packets);
         }
     }
 
@@ -43,11 +43,11 @@ impl Sender {
     fn is_served(&self, peer: &Peer) -> bool {
         match peer.service {
             Service::Streaming | Service::Patching => {
-                let is_over = peer.lap_end(self.fragments).is_some_and(|end| self.position >= end);
+                let is_over = peer.lap.end(self.fragments).is_some_and(|end| self.position >= end);
                 // What it holds already may have been sent to others.
                 let group = u64::from(self.config.geometry.group_len / self.config.geometry.fragment_len) + 1;
-                let enough = peer.held_count.saturating_add(GROUPS_OFFERED * group);
-                let offered = peer.idle_from.is_some_and(|from| self.packets - from >= enough);
+                let enough = peer.has.held_count.saturating_add(GROUPS_OFFERED * group);
+                let offered = peer.idle.from.is_some_and(|from| self.packets - from >= enough);
                 (is_over || offered) && !self.paused && !self.path_waits
             }
             // The source gives what none else has.
@@ -64,11 +64,11 @@ impl Sender {
             let rack = self.racks.get(&speaker).into_iter().flatten().copied();
             for other in rack.chain([speaker]).collect::<Vec<_>>() {
                 if let Some(peer) = self.peers.get_mut(&other) {
-                    peer.idle = Duration::ZERO;
+                    peer.idle.span = Duration::ZERO;
                 }
             }
             self.disband(speaker);
-        } else if self.peers.get(&id).is_some_and(|peer| peer.idle >= self.config.progress_timeout) {
+        } else if self.peers.get(&id).is_some_and(|peer| peer.idle.span >= self.config.progress_timeout) {
             self.settle(id, Some(Why::NoProgress(self.config.progress_timeout)));
         }
     }

@@ -68,12 +68,12 @@ impl Sender {
         let acknowledged = self.packets_before(position);
         for id in members {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
-            (peer.heard_at, peer.reported_at) = (now, now);
+            (peer.signs.heard_at, peer.signs.reported_at) = (now, now);
             peer.is_said_to_have(now, verified_bytes);
-            if peer.initial.is_some() && position > peer.position {
-                peer.position = position;
-                peer.acknowledged = peer.acknowledged.max(acknowledged);
-                peer.advanced_at = now;
+            if peer.lap.initial.is_some() && position > peer.lap.position {
+                peer.lap.position = position;
+                peer.lap.acknowledged = peer.lap.acknowledged.max(acknowledged);
+                peer.signs.advanced_at = now;
             }
         }
     }
@@ -92,13 +92,13 @@ impl Sender {
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
             if let Some(peer) = self.peers.get_mut(&speaker) {
-                peer.patched.remove(range);
+                peer.repairs.patched.remove(range);
             }
         }
         let members: Vec<PeerId> = self.rack_of(speaker).collect();
         for id in members {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.finish_at = None;
+                peer.lap.finish_at = None;
             }
         }
         self.request(now, speaker, ranges);
@@ -107,7 +107,7 @@ impl Sender {
     /// Whether patches wait that may be for this receiver.
     pub(super) fn patches_wait_for(&self, peer: &Peer) -> bool {
         let of_rack = peer.spoken_by.and_then(|speaker| self.peers.get(&speaker));
-        let waits = |peer: &Peer| !peer.missing.is_empty() || !peer.later.is_empty();
+        let waits = |peer: &Peer| !peer.repairs.missing.is_empty() || !peer.repairs.later.is_empty();
         waits(peer) || of_rack.is_some_and(waits)
     }
 

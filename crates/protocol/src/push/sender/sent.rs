@@ -50,7 +50,7 @@ impl Sender {
 
     /// Drops entries that every receiver on the channel has passed.
     pub(super) fn forget_sent(&mut self) {
-        let passed = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.position).min();
+        let passed = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.lap.position).min();
         let Some(passed) = passed else { return };
         while self.sent.len() > 1 && self.sent[1].position <= passed {
             self.sent.pop_front();

@@ -163,18 +163,18 @@ impl Sender {
         let few = self.keep_shut();
         for (id, peer) in &mut self.peers {
             if few.contains(id) {
-                peer.held = peer.held + CHECK_INTERVAL;
+                peer.trials.held = peer.trials.held + CHECK_INTERVAL;
             } else if let Some((narrow, span)) = &looked
                 && !narrow.ids.contains(id)
             {
-                peer.held = peer.held - *span / 4;
+                peer.trials.held = peer.trials.held - *span / 4;
             }
         }
         if let Some((mut narrow, span)) = looked {
             narrow.ids.retain(|id| !few.contains(id));
             self.hold_against(&narrow, span);
         }
-        let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
+        let due = |peer: &Peer| peer.trials.held >= patience && now >= peer.trials.try_at;
         let streaming = self.peers.iter().filter(|(_, p)| p.service == Service::Streaming);
         let without: Vec<PeerId> = streaming.clone().filter(|(_, p)| due(p)).map(|(id, _)| *id).collect();
         // Another receiver has to be there that gains by it.
@@ -195,7 +195,7 @@ impl Sender {
                 && self.verdict(now, one, others) != Verdict::TakesAll
             {
                 let slower = self.slower(own, others);
-                self.peers.get_mut(&one.id).expect("looked up above").slower = Some(slower);
+                self.peers.get_mut(&one.id).expect("looked up above").trials.slower = Some(slower);
             }
         }
     }
@@ -209,7 +209,7 @@ impl Sender {
         let may = |p: &Peer| p.service == Service::Patching && !(is_awaited && p.unawaited);
         for peer in self.peers.values_mut().filter(|p| may(p)) {
             peer.service = Service::Streaming;
-            peer.held = Duration::ZERO;
+            peer.trials.held = Duration::ZERO;
         }
     }
 
@@ -218,15 +218,15 @@ impl Sender {
     fn name_the_last(&mut self, now: Time) {
         let Some(started_at) = self.started_at else { return };
         let rate = |p: &Peer, until: Time| {
-            let got = p.verified_bytes.saturating_sub(self.bytes_of(p.held_count));
-            per_second(got, until.since(started_at.max(p.joined_at)))
+            let got = p.has.verified_bytes.saturating_sub(self.bytes_of(p.has.held_count));
+            per_second(got, until.since(started_at.max(p.signs.joined_at)))
         };
         let mut done: Vec<(u64, Time)> = Vec::new();
         let mut last: Vec<(PeerId, u64)> = Vec::new();
         for (id, peer) in &self.peers {
             if peer.service == Service::Done {
-                done.push((rate(peer, peer.verified_at), peer.verified_at));
-            } else if peer.is_on_channel() && peer.spoken_by.is_none() && peer.slower.is_none() {
+                done.push((rate(peer, peer.signs.verified_at), peer.signs.verified_at));
+            } else if peer.is_on_channel() && peer.spoken_by.is_none() && peer.trials.slower.is_none() {
                 last.push((*id, rate(peer, now)));
             }
         }
@@ -244,7 +244,7 @@ impl Sender {
                 continue;
             }
             let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
-            self.peers.get_mut(&id).expect("a key of the same map").slower = Some(slower);
+            self.peers.get_mut(&id).expect("a key of the same map").trials.slower = Some(slower);
             if let SlowPolicy::Drop { .. } = self.config.slow {
                 self.settle(id, Some(Why::Slow(slower)));
             }
@@ -254,13 +254,13 @@ impl Sender {
     /// A receiver that the others do not wait for has asked for these.
     pub(super) fn put_off(&mut self, id: PeerId, ranges: &[Range<u64>]) {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        if peer.later.is_empty() {
-            peer.later_from = self.packets;
+        if peer.repairs.later.is_empty() {
+            peer.repairs.later_from = self.packets;
         }
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
             if !range.is_empty() {
-                peer.later.insert(range);
+                peer.repairs.later.insert(range);
             }
         }
     }
@@ -268,19 +268,19 @@ impl Sender {
     /// Receivers that the others do not wait for get some of what they have asked for, and all of it when they are waited for
     /// again.
     fn make_up(&mut self) {
-        for (id, peer) in self.peers.iter_mut().filter(|(_, p)| !p.later.is_empty()) {
+        for (id, peer) in self.peers.iter_mut().filter(|(_, p)| !p.repairs.later.is_empty()) {
             let mut turn = u64::MAX;
             if peer.service == Service::Patching {
-                turn = (self.packets - peer.later_from) / PATCH_FOR;
-                peer.later_from += turn * PATCH_FOR;
+                turn = (self.packets - peer.repairs.later_from) / PATCH_FOR;
+                peer.repairs.later_from += turn * PATCH_FOR;
             }
             while turn > 0
-                && let Some(first) = peer.later.first()
+                && let Some(first) = peer.repairs.later.first()
             {
-                let run = peer.later.run_at(first).expect("its first fragment");
+                let run = peer.repairs.later.run_at(first).expect("its first fragment");
                 let run = first..run.end.min(first.saturating_add(turn));
                 turn -= run.end - run.start;
-                peer.later.remove(run.clone());
+                peer.repairs.later.remove(run.clone());
                 unicast(*id, peer, run, &mut self.outputs);
             }
         }
@@ -296,10 +296,10 @@ impl Sender {
         let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
         let gates = |p: &Peer| {
             let streams = p.service == Service::Streaming && p.spoken_by.is_none();
-            streams && p.lap_end(fragments).is_some_and(|end| position < end)
+            streams && p.lap.end(fragments).is_some_and(|end| position < end)
         };
         let limit = |p: &Peer| p.window.min(control).min(1 << 32);
-        let in_flight = |p: &Peer| self.packets.saturating_sub(p.acknowledged);
+        let in_flight = |p: &Peer| self.packets.saturating_sub(p.lap.acknowledged);
         let gating: Vec<(&PeerId, &Peer)> = self.peers.iter().filter(|(_, p)| gates(p)).collect();
         // A window that was cut may be less than what is in flight.
         let excess = gating.iter().map(|(_, p)| in_flight(p).saturating_sub(limit(p))).max().unwrap_or(0);
@@ -334,12 +334,12 @@ impl Sender {
         (self.slow.since, self.slow.packets) = (now, self.packets);
         // One whose trial was in vain lately is not the reason, whatever it says, and hides nobody who is.
         let may_be_tried =
-            |p: &Peer| p.service == Service::Streaming && p.spoken_by.is_none() && now >= p.try_at;
+            |p: &Peer| p.service == Service::Streaming && p.spoken_by.is_none() && now >= p.trials.try_at;
         let seen: Vec<(PeerId, u64, u64)> = self
             .peers
             .iter()
             .filter(|(_, p)| may_be_tried(p))
-            .map(|(id, p)| (*id, p.look.mean_queue().0, p.lost.saturating_sub(p.look.lost)))
+            .map(|(id, p)| (*id, p.trials.look.mean_queue().0, p.lap.lost.saturating_sub(p.trials.look.lost)))
             .collect();
         self.begin_looks(now);
         // A window that still grows has met no receiver's limit.
@@ -361,11 +361,11 @@ impl Sender {
     fn try_without(&mut self, now: Time, ids: &[PeerId]) {
         let window = self.congestion.window();
         // What was sent into their queues has brought no receiver anything: the pace was that at which it came out of them.
-        let came = ids.iter().filter_map(|id| self.peers[id].look.pace).min().unwrap_or(u64::MAX);
+        let came = ids.iter().filter_map(|id| self.peers[id].trials.look.pace).min().unwrap_or(u64::MAX);
         let (packets, pace) = (self.packets, self.slow.pace.min(came));
         for id in ids {
             let peer = self.peers.get_mut(id).expect("a key of the same map");
-            (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
+            (peer.service, peer.trials.held) = (Service::Patching, Duration::ZERO);
         }
         (self.slow.since, self.slow.packets) = (now, self.packets);
         self.begin_looks(now);
@@ -387,13 +387,14 @@ impl Sender {
 
     fn begin_looks(&mut self, now: Time) {
         for peer in self.peers.values_mut() {
-            peer.look = peer.look.next(now, (peer.received, peer.lost), peer.advanced_at);
+            peer.trials.look =
+                peer.trials.look.next(now, (peer.lap.received, peer.lap.lost), peer.signs.advanced_at);
         }
     }
 
     fn standing(&self, id: PeerId) -> Standing {
         let peer = &self.peers[&id];
-        Standing { id, received: peer.received, reported_at: peer.advanced_at }
+        Standing { id, received: peer.lap.received, reported_at: peer.signs.advanced_at }
     }
 
     /// Those that go on in a trial.
@@ -405,8 +406,8 @@ impl Sender {
     /// Packets a second that have reached it since then, as far as it has reported; `None` where it has not.
     fn reached_since(&self, standing: &Standing) -> Option<u64> {
         let peer = self.peers.get(&standing.id)?;
-        let span = peer.advanced_at.since(standing.reported_at);
-        let received = peer.received.saturating_sub(standing.received);
+        let span = peer.signs.advanced_at.since(standing.reported_at);
+        let received = peer.lap.received.saturating_sub(standing.received);
         (span > Duration::ZERO).then(|| per_second(received, span))
     }
 
@@ -435,8 +436,8 @@ impl Sender {
     fn leave_out(&mut self, now: Time, trial: &mut Trial, ids: Vec<PeerId>) {
         for id in ids {
             let peer = self.peers.get_mut(&id).expect("a key of the same map");
-            (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
-            trial.pace = trial.pace.min(peer.look.pace.unwrap_or(u64::MAX));
+            (peer.service, peer.trials.held) = (Service::Patching, Duration::ZERO);
+            trial.pace = trial.pace.min(peer.trials.look.pace.unwrap_or(u64::MAX));
             trial.without.push(self.standing(id));
             self.disband(id);
         }
@@ -471,7 +472,7 @@ impl Sender {
         let evidence = if narrow.plain { span * PLAIN_LOOKS } else { span };
         for id in &narrow.ids {
             let peer = self.peers.get_mut(id).expect("a key of the same map");
-            peer.held = peer.held + evidence;
+            peer.trials.held = peer.trials.held + evidence;
         }
     }
 
@@ -517,8 +518,8 @@ impl Sender {
             return Verdict::TakesAll;
         }
         let peer = &self.peers[&standing.id];
-        let since = self.started_at.unwrap_or(Time::ZERO).max(peer.joined_at);
-        let usual = per_second(peer.received, now.since(since));
+        let since = self.started_at.unwrap_or(Time::ZERO).max(peer.signs.joined_at);
+        let usual = per_second(peer.lap.received, now.since(since));
         let is_narrow = own.saturating_mul(2) < others && own.saturating_mul(2) >= usual;
         if is_narrow { Verdict::Narrow } else { Verdict::Unsure }
     }
@@ -531,8 +532,8 @@ impl Sender {
             if !peer.unawaited {
                 peer.service = Service::Streaming;
             }
-            peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
-            peer.tried = peer.tried.saturating_add(1);
+            peer.trials.try_at = now + TRY_AGAIN * (1 << peer.trials.tried.min(TRY_DOUBLINGS));
+            peer.trials.tried = peer.trials.tried.saturating_add(1);
         }
         self.congestion.resume(trial.window);
     }
@@ -546,10 +547,10 @@ impl Sender {
                 // loses nothing: it takes the stream, and asks for what it lacks.
                 Verdict::TakesAll => {
                     let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
-                    let lately = now.since(peer.took_all_at) < TOOK_ALL_WITHIN;
-                    peer.took_all = if lately { peer.took_all.saturating_add(1) } else { 1 };
-                    peer.took_all_at = now;
-                    if peer.took_all <= TOOK_ALL_MAX && !peer.unawaited {
+                    let lately = now.since(peer.trials.took_all_at) < TOOK_ALL_WITHIN;
+                    peer.trials.took_all = if lately { peer.trials.took_all.saturating_add(1) } else { 1 };
+                    peer.trials.took_all_at = now;
+                    if peer.trials.took_all <= TOOK_ALL_MAX && !peer.unawaited {
                         peer.service = Service::Streaming;
                     }
                 }
@@ -571,10 +572,12 @@ impl Sender {
     fn leave_behind(&mut self, now: Time, id: PeerId, own: u64, others: u64) {
         let slower = self.slower(own, others);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        peer.slower = Some(slower);
+        peer.trials.slower = Some(slower);
         if let SlowPolicy::Drop { .. } = self.config.slow {
             self.settle(id, Some(Why::Slow(slower)));
-        } else if own.saturating_mul(2) < others && now.since(peer.heard_at) < self.config.path_timeout / 4 {
+        } else if own.saturating_mul(2) < others
+            && now.since(peer.signs.heard_at) < self.config.path_timeout / 4
+        {
             // What it cannot take would only fill its path.
             let control = Control::Channel { channel: ([0; 4], 0), outer_len: 0 };
             self.outputs.push_back(Output::Control { peer: id, control });

@@ -16,7 +16,7 @@ fn sender(peers: u32) -> Sender {
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
     (0..peers).for_each(|id| sender.join(NOW, PeerId(id), 1 << 20, RangeSet::new()));
     for peer in sender.peers.values_mut() {
-        (peer.service, peer.initial) = (Service::Streaming, Some(0));
+        (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }
     (sender.started_at, sender.settling) = (Some(NOW), Settling::Settled);
     sender
@@ -47,8 +47,8 @@ fn only_the_one_furthest_behind_opens_a_shut_window() {
     for (id, position, opens) in [(0, 9, true), (1, 19, false), (0, 5, false)] {
         let mut sender = sender(2);
         sent_to(&mut sender, 30);
-        (peer(&mut sender, 0).position, peer(&mut sender, 0).acknowledged) = (5, 5);
-        (peer(&mut sender, 1).position, peer(&mut sender, 1).acknowledged) = (9, 9);
+        (peer(&mut sender, 0).lap.position, peer(&mut sender, 0).lap.acknowledged) = (5, 5);
+        (peer(&mut sender, 1).lap.position, peer(&mut sender, 1).lap.acknowledged) = (9, 9);
         sender.probes = 3;
         sender.control(NOW + MS, PeerId(id), &progress(position, position));
         assert_eq!(sender.probes, if opens { 0 } else { 3 }, "{id} is at {position}");
@@ -88,10 +88,10 @@ fn totals_that_were_not_heard_do_not_govern_the_pace() {
     assert_eq!(sender.round_trip, trip, "what it has got meanwhile is news");
     sender.control(NOW + MS * 9, PeerId(0), &progress(12, 12));
     assert_eq!(sender.round_trip, Duration((trip.0 * 7 + MS.0 * 9) / 8));
-    assert_eq!((sender.peers[&PeerId(0)].received, sender.peers[&PeerId(0)].position), (12, 12));
+    assert_eq!((sender.peers[&PeerId(0)].lap.received, sender.peers[&PeerId(0)].lap.position), (12, 12));
     // What does not lead further says nothing.
     sender.control(NOW + MS * 20, PeerId(0), &progress(12, 30));
-    assert_eq!(sender.peers[&PeerId(0)].received, 12);
+    assert_eq!(sender.peers[&PeerId(0)].lap.received, 12);
 }
 
 /// At a stream's end requests are gathered for half a round trip, at most an eighth of the usual time.
@@ -117,7 +117,7 @@ proptest! {
             // Receivers get on meanwhile.
             if packet % 7 == 0 {
                 granted = (granted + acknowledged).min(packet - 1);
-                peer(&mut sender, 0).acknowledged = granted;
+                peer(&mut sender, 0).lap.acknowledged = granted;
             }
             let Output::Send { flags, count: 1, .. } = sender.send(NOW, sender.position, 1, 0) else { panic!() };
             since += 1;
@@ -137,7 +137,7 @@ proptest! {
         let mut sender = sender(initials.len() as u32);
         sender.position = position.max(60);
         for (id, initial) in (0..).zip(&initials) {
-            peer(&mut sender, id).initial = *initial;
+            peer(&mut sender, id).lap.initial = *initial;
         }
         let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
         let offered: BTreeSet<u64> = match initials.iter().flatten().min() {
@@ -159,7 +159,7 @@ proptest! {
     ) {
         let mut sender = sender(2);
         sent_to(&mut sender, 50);
-        peer(&mut sender, 0).position = position;
+        peer(&mut sender, 0).lap.position = position;
         let (mut missing, mut patched, mut single) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let (mut asked, mut until) = (0, 0);
         for (start, len, is_patched) in requests {
@@ -174,15 +174,15 @@ proptest! {
             missing.extend(first);
             single.extend(within.intersection(&patched).copied());
             let peer = peer(&mut sender, 0);
-            prop_assert_eq!(&peer.missing.iter().flatten().collect::<BTreeSet<u64>>(), &missing);
-            prop_assert_eq!((peer.asked, peer.asked_until), (asked, until));
+            prop_assert_eq!(&peer.repairs.missing.iter().flatten().collect::<BTreeSet<u64>>(), &missing);
+            prop_assert_eq!((peer.lap.asked, peer.lap.asked_until), (asked, until));
             if is_patched {
                 // All that waited was sent.
                 patched.append(&mut missing);
-                let sent: Vec<Range<u64>> = peer.missing.iter().collect();
-                peer.missing.clear();
+                let sent: Vec<Range<u64>> = peer.repairs.missing.iter().collect();
+                peer.repairs.missing.clear();
                 for run in sent {
-                    peer.patched.insert(run);
+                    peer.repairs.patched.insert(run);
                 }
             }
         }
@@ -203,10 +203,10 @@ proptest! {
         let mut sender = sender(ends.len() as u32);
         sender.position = position;
         for (id, end) in (0..).zip(&ends) {
-            peer(&mut sender, id).initial = Some(end.saturating_sub(FRAGMENTS));
+            peer(&mut sender, id).lap.initial = Some(end.saturating_sub(FRAGMENTS));
         }
         for sn in &lacks {
-            peer(&mut sender, 0).missing.insert(*sn..*sn + 1);
+            peer(&mut sender, 0).repairs.missing.insert(*sn..*sn + 1);
         }
         let offers = ends.iter().any(|end| position < end.saturating_sub(FRAGMENTS) + FRAGMENTS);
         let next = (position..position + FRAGMENTS).find(|at| lacks.contains(&(at % FRAGMENTS)));
@@ -229,7 +229,7 @@ fn a_speaker_reports_for_those_that_it_has_named() {
         sent_to(&mut sender, 20);
         sender.allow(PeerId(0), [1, 2].map(PeerId).into());
         sender.name_rack(PeerId(0), &[1, 3]);
-        peer(&mut sender, 1).heard_at = NOW;
+        peer(&mut sender, 1).signs.heard_at = NOW;
         let report = Control::Progress {
             position,
             received: 9,
@@ -241,15 +241,15 @@ fn a_speaker_reports_for_those_that_it_has_named() {
         sender.control(NOW + MS, PeerId(0), &report);
         let at = |id| {
             let peer = &sender.peers[&PeerId(id)];
-            (peer.position, peer.acknowledged, peer.verified_bytes)
+            (peer.lap.position, peer.lap.acknowledged, peer.has.verified_bytes)
         };
         let all = if counts { (position, position, 5_000) } else { (0, 0, 0) };
         assert_eq!([at(1), at(2), at(3)], [all, (0, 0, 0), (0, 0, 0)], "at {position}");
         assert_eq!(at(0), (position.min(20), position.min(20), 5_000));
         // One that has got further by itself does not go back.
-        peer(&mut sender, 1).position = 30;
+        peer(&mut sender, 1).lap.position = 30;
         sender.rack_progress(NOW + MS, PeerId(0), 15, 4_000);
-        assert_eq!(sender.peers[&PeerId(1)].position, 30);
+        assert_eq!(sender.peers[&PeerId(1)].lap.position, 30);
     }
 }
 
@@ -265,7 +265,7 @@ fn patches_that_wait_are_sent_soon_when_the_path_is_there() {
             let mut sender = sender(2);
             sender.settling = settling;
             if lacks {
-                peer(&mut sender, 1).missing.insert(3..4);
+                peer(&mut sender, 1).repairs.missing.insert(3..4);
             }
             sender.patch_soon(NOW);
             let at = (allows && lacks).then(|| NOW + sender.config.patch_delay);
@@ -286,9 +286,9 @@ fn the_end_is_said_after_a_while_and_again() {
             let now = NOW + Duration::from_micros(100) * step;
             let lacks = (2_000..4_000).contains(&step);
             let peer = peer(&mut sender, 0);
-            peer.missing.clear();
+            peer.repairs.missing.clear();
             if lacks {
-                peer.missing.insert(1..2);
+                peer.repairs.missing.insert(1..2);
             }
             sender.finish(now, PeerId(0));
             let finished =
@@ -310,7 +310,7 @@ fn attempts_are_for_those_that_listen() {
         let mut sender = sender(2);
         sent_to(&mut sender, FRAGMENTS);
         if listens {
-            (peer(&mut sender, 1).service, peer(&mut sender, 1).initial) =
+            (peer(&mut sender, 1).service, peer(&mut sender, 1).lap.initial) =
                 (Service::Listening { since: NOW }, None);
         }
         sender.settling = if listens { Settling::Dark } else { Settling::Settled };
@@ -329,11 +329,11 @@ fn what_is_shown_is_what_is_known() {
     let mut sender = sender(4);
     let slower = Slower { own: polycast_types::Rate(1), others: polycast_types::Rate(9) };
     let first = peer(&mut sender, 0);
-    (first.verified_bytes, first.patched_bytes, first.held_count) = (7_000, 2_000, 3);
-    (peer(&mut sender, 1).held_count, peer(&mut sender, 1).slower) = (FRAGMENTS, Some(slower));
+    (first.has.verified_bytes, first.has.patched_bytes, first.has.held_count) = (7_000, 2_000, 3);
+    (peer(&mut sender, 1).has.held_count, peer(&mut sender, 1).trials.slower) = (FRAGMENTS, Some(slower));
     sender.cut_off(NOW, PeerId(2));
     sender.move_to_mesh(NOW, PeerId(3));
-    peer(&mut sender, 3).initial = None;
+    peer(&mut sender, 3).lap.initial = None;
     let status = |id| sender.status(PeerId(id)).unwrap();
     let expected = PeerStatus {
         verified_bytes: 7_000,
@@ -353,7 +353,7 @@ fn what_is_shown_is_what_is_known() {
     assert_eq!(sender.status(PeerId(4)), None);
     sent_to(&mut sender, 20);
     for (id, queue_ms) in [(0, 3), (1, 8), (2, 30)] {
-        let path = &mut peer(&mut sender, id).path;
+        let path = &mut peer(&mut sender, id).path.delay;
         path.observe(NOW, NOW, NOW);
         path.observe(NOW, NOW, NOW + MS * queue_ms);
     }
@@ -385,7 +385,7 @@ fn unicast_is_not_repeated_before_it_can_have_come() {
     let mut at = Vec::new();
     for step in 0..60 {
         let now = NOW + MS * (200 * step);
-        peer(&mut sender, 0).heard_at = now;
+        peer(&mut sender, 0).signs.heard_at = now;
         sender.look_at_timers(now, NOW);
         outputs(&mut sender);
         unicast(PeerId(0), sender.peers.get_mut(&PeerId(0)).unwrap(), 3..5, &mut sender.outputs);
@@ -405,7 +405,7 @@ fn patches_give_way_to_the_stream() {
         sent_to(&mut sender, 40);
         for id in 0..2 {
             peer(&mut sender, id).window = window;
-            peer(&mut sender, id).missing.insert(0..40);
+            peer(&mut sender, id).repairs.missing.insert(0..40);
         }
         sender.round_trip = MS * 3;
         sender.send_patches(NOW);
@@ -417,7 +417,10 @@ fn patches_give_way_to_the_stream() {
         assert_eq!(sent.len(), count, "of a window of {window}");
         assert_eq!(sender.next_patch, Some(NOW + MS * 3));
         let left = &sender.peers[&PeerId(0)];
-        assert_eq!((left.missing.len(), left.patched.len()), (40 - count as u64, count as u64));
+        assert_eq!(
+            (left.repairs.missing.len(), left.repairs.patched.len()),
+            (40 - count as u64, count as u64)
+        );
     }
 }
 
@@ -427,7 +430,7 @@ fn a_patch_for_one_goes_to_it_alone_unless_it_speaks_for_others() {
     for (granted, speaks) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut sender = sender(3);
         sent_to(&mut sender, 40);
-        peer(&mut sender, 0).missing.insert(3..12);
+        peer(&mut sender, 0).repairs.missing.insert(3..12);
         if speaks {
             sender.allow(PeerId(0), [PeerId(1)].into());
             sender.name_rack(PeerId(0), &[1]);
@@ -468,9 +471,9 @@ fn only_one_that_says_that_nothing_comes_is_cut_off() {
         {
             let mut sender = sender(2);
             let listening = peer(&mut sender, 1);
-            (listening.service, listening.initial) = (Service::Listening { since: NOW }, None);
+            (listening.service, listening.lap.initial) = (Service::Listening { since: NOW }, None);
             let now = NOW + reported + silent;
-            (listening.reported_at, listening.heard_at) = (NOW + reported, now);
+            (listening.signs.reported_at, listening.signs.heard_at) = (NOW + reported, now);
             sender.check_path(now, PeerId(1));
             let expected = cut_off && lives;
             assert_eq!(
@@ -488,7 +491,7 @@ fn a_path_has_settled_when_all_have_got_enough_in_a_row() {
     for (clean, all) in [([6, 6], true), ([6, 5], false), ([9, 7], true), ([0, 0], false)] {
         let mut sender = sender(4);
         for (id, clean) in (0..).zip(clean) {
-            peer(&mut sender, id).clean = clean;
+            peer(&mut sender, id).lap.clean = clean;
         }
         // One for whom another one speaks does not count, nor one that the stream is not for.
         peer(&mut sender, 2).spoken_by = Some(PeerId(0));
@@ -527,7 +530,7 @@ fn the_others_do_not_wait_for_one_that_comes_again_and_again() {
     let mut sender = sender(3);
     sent_to(&mut sender, 5);
     let late = peer(&mut sender, 1);
-    (late.service, late.initial) = (Service::Listening { since: NOW }, None);
+    (late.service, late.lap.initial) = (Service::Listening { since: NOW }, None);
     for id in [0, 1, 9] {
         sender.handle(NOW, Input::Unawaited { peer: PeerId(id) });
     }
@@ -539,7 +542,7 @@ fn the_others_do_not_wait_for_one_that_comes_again_and_again() {
     for slow in [SlowPolicy::Wait, SlowPolicy::SHIPPED] {
         sender.config.slow = slow;
         let other = peer(&mut sender, 2);
-        (other.service, other.initial) = (Service::Listening { since: NOW }, None);
+        (other.service, other.lap.initial) = (Service::Listening { since: NOW }, None);
         sender.check_slow(NOW + MS);
         assert_eq!(sender.gating().count(), 2, "{slow:?}");
         sender.control(NOW, PeerId(2), &Control::IntlSeq { position: 4 });

@@ -36,13 +36,13 @@ impl Sender {
     pub(super) fn end_round(&mut self, now: Time) {
         let streams = |p: &&mut Peer| p.service == Service::Streaming && p.spoken_by.is_none();
         let paths = self.peers.values_mut().filter(streams);
-        if let Some(queue) = paths.filter_map(|p| p.path.take_standing()).max() {
+        if let Some(queue) = paths.filter_map(|p| p.path.delay.take_standing()).max() {
             // As fast as the path has ever been: what others take does not make it slower.
-            let rate = self.gating().map(|p| p.path.best_rate()).min().unwrap_or(0).max(1);
+            let rate = self.gating().map(|p| p.path.delay.best_rate()).min().unwrap_or(0).max(1);
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
             let others = Others {
-                shared: self.gating().any(|p| p.path.is_shared()),
-                has_share: self.gating().all(|p| p.path.has_share()),
+                shared: self.gating().any(|p| p.path.delay.is_shared()),
+                has_share: self.gating().all(|p| p.path.delay.has_share()),
                 share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
             };
             self.congestion.round(now, queue, batch_time, others);
@@ -84,7 +84,7 @@ impl Sender {
     pub(super) fn room(&self) -> u64 {
         let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
         let until =
-            |p: &Peer| p.acknowledged.saturating_add(p.window.min(control)).saturating_sub(self.packets);
+            |p: &Peer| p.lap.acknowledged.saturating_add(p.window.min(control)).saturating_sub(self.packets);
         self.gating().map(until).min().unwrap_or(0)
     }
 
@@ -93,12 +93,12 @@ impl Sender {
         let (position, fragments) = (self.position, self.fragments);
         self.peers.values().filter(move |p| {
             let streams = p.service == Service::Streaming && p.spoken_by.is_none();
-            streams && p.lap_end(fragments).is_some_and(|end| position < end)
+            streams && p.lap.end(fragments).is_some_and(|end| position < end)
         })
     }
 
     pub(super) fn acknowledged_min(&self) -> Option<u64> {
-        self.gating().map(|p| p.acknowledged).min()
+        self.gating().map(|p| p.lap.acknowledged).min()
     }
 }
 

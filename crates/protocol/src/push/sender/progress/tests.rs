@@ -15,7 +15,7 @@ fn sender(peers: u32, group_len: u32) -> Sender {
     let mut sender = Sender::new(config);
     (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
     for peer in sender.peers.values_mut() {
-        (peer.service, peer.initial) = (Service::Streaming, Some(0));
+        (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }
     sender
 }
@@ -37,7 +37,7 @@ proptest! {
         sender.position = if laps { FRAGMENTS + position } else { position };
         (sender.paused, sender.path_waits) = (away & 1 == 1, away & 2 == 2);
         let peer = sender.peers.get_mut(&PeerId(0)).unwrap();
-        (peer.initial, peer.held_count, peer.idle_from) = (Some(15), held, from);
+        (peer.lap.initial, peer.has.held_count, peer.idle.from) = (Some(15), held, from);
         if patching {
             peer.service = Service::Patching;
         }
@@ -69,7 +69,7 @@ proptest! {
                 break;
             }
             sender.check_progress(now);
-            prop_assert_eq!(sender.peers[&PeerId(0)].idle, idle);
+            prop_assert_eq!(sender.peers[&PeerId(0)].idle.span, idle);
             prop_assert!(sender.peers[&PeerId(0)].is_active());
         }
     }

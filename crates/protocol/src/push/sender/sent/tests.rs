@@ -20,7 +20,7 @@ fn sender(peers: u32) -> Sender {
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 7));
     (0..peers).for_each(|id| sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new()));
     for peer in sender.peers.values_mut() {
-        (peer.service, peer.initial) = (Service::Streaming, Some(0));
+        (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
     }
     sender
 }
@@ -77,7 +77,7 @@ proptest! {
         let least = *passed.iter().min().unwrap();
         let before: Vec<u64> = (least..=sender.position).map(|at| sender.packets_before(at)).collect();
         for (id, passed) in (0..).zip(&passed) {
-            sender.peers.get_mut(&PeerId(id)).unwrap().position = *passed;
+            sender.peers.get_mut(&PeerId(id)).unwrap().lap.position = *passed;
         }
         sender.forget_sent();
         let needless = sender.sent.iter().filter(|batch| batch.position <= least).count();
@@ -136,7 +136,7 @@ fn a_window_that_is_half_empty_does_not_grow() {
             }
             // The other one has got less, or more.
             let other = sender.peers.get_mut(&PeerId(1)).unwrap();
-            other.acknowledged = if furthest { in_flight } else { 0 };
+            other.lap.acknowledged = if furthest { in_flight } else { 0 };
             report(&mut sender, Time(1) + MS * 3, in_flight / 4, Time(0));
             let expected = if grows && furthest { window + in_flight / 4 } else { window };
             assert_eq!(sender.congestion.window(), expected, "{in_flight} of {window} in flight");
@@ -155,7 +155,7 @@ proptest! {
         let mut sender = sender(missing.len() as u32);
         sender.position = position;
         for (peer, (sns, streams)) in sender.peers.values_mut().zip(&missing) {
-            sns.iter().for_each(|sn| { peer.missing.insert(*sn..*sn + 1); });
+            sns.iter().for_each(|sn| { peer.repairs.missing.insert(*sn..*sn + 1); });
             if !streams {
                 peer.service = Service::Patching;
             }
@@ -189,13 +189,13 @@ fn a_sender_that_contradicts_itself_is_noticed() {
         ("on the channel and a member", |s| {
             drop(s.mesh.join([PeerId(0)]));
         }),
-        ("streams before its lap", |s| first(s).initial = None),
+        ("streams before its lap", |s| first(s).lap.initial = None),
         ("patches for one that is done", |s| {
-            first(s).missing.insert(1..2);
+            first(s).repairs.missing.insert(1..2);
             first(s).service = Service::Done;
         }),
         ("something later for one that is done", |s| {
-            first(s).later.insert(1..2);
+            first(s).repairs.later.insert(1..2);
             first(s).service = Service::Done;
         }),
         ("one that is done has a speaker", |s| {
@@ -204,26 +204,26 @@ fn a_sender_that_contradicts_itself_is_noticed() {
         }),
         ("a lap that began before the stream", |s| s.config.first = 1),
         ("a lap that begins where nothing was sent", |s| {
-            (first(s).initial, first(s).position) = (Some(9), 9)
+            (first(s).lap.initial, first(s).lap.position) = (Some(9), 9)
         }),
-        ("before its own lap", |s| (first(s).initial, first(s).position) = (Some(4), 3)),
-        ("ahead of the stream", |s| first(s).position = 10),
-        ("acknowledged less than at first", |s| first(s).first_acknowledged = 8),
-        ("acknowledged more than was sent", |s| first(s).acknowledged = 10),
-        ("received more than was sent", |s| first(s).received = 10),
-        ("lost more than was sent", |s| first(s).lost = 10),
-        ("more verified than there is", |s| first(s).verified_bytes = FRAGMENTS * 1_000 + 1),
+        ("before its own lap", |s| (first(s).lap.initial, first(s).lap.position) = (Some(4), 3)),
+        ("ahead of the stream", |s| first(s).lap.position = 10),
+        ("acknowledged less than at first", |s| first(s).lap.first_acknowledged = 8),
+        ("acknowledged more than was sent", |s| first(s).lap.acknowledged = 10),
+        ("received more than was sent", |s| first(s).lap.received = 10),
+        ("lost more than was sent", |s| first(s).lap.lost = 10),
+        ("more verified than there is", |s| first(s).has.verified_bytes = FRAGMENTS * 1_000 + 1),
         ("lacks what there is not", |s| {
-            first(s).missing.insert(BEYOND);
+            first(s).repairs.missing.insert(BEYOND);
         }),
         ("gets later what there is not", |s| {
-            first(s).later.insert(BEYOND);
+            first(s).repairs.later.insert(BEYOND);
         }),
         ("was patched what there is not", |s| {
-            first(s).patched.insert(BEYOND);
+            first(s).repairs.patched.insert(BEYOND);
         }),
         ("was sent what there is not", |s| {
-            first(s).unicast[0].insert(BEYOND);
+            first(s).repairs.unicast[0].insert(BEYOND);
         }),
         ("one speaks for it that may not", |s| first(s).spoken_by = Some(PeerId(1))),
         ("one in its own rack", |s| drop(s.racks.insert(PeerId(0), [PeerId(0)].into()))),
@@ -232,7 +232,7 @@ fn a_sender_that_contradicts_itself_is_noticed() {
         let mut sender = sender(2);
         sent(&mut sender, &[(0, 4), (0, 3), (0, 2)]);
         for peer in sender.peers.values_mut() {
-            (peer.position, peer.acknowledged, peer.received) = (7, 7, 7);
+            (peer.lap.position, peer.lap.acknowledged, peer.lap.received) = (7, 7, 7);
         }
         sender.check();
         spoil(&mut sender);

@@ -54,7 +54,7 @@ impl Sender {
             if times >= LITTLE_TIMES {
                 slow.push((id, times, pace.bytes_per_s, usual));
             }
-            now_seen.insert(id, Seen { at: now, bytes: self.peers[&id].verified_bytes, little: times });
+            now_seen.insert(id, Seen { at: now, bytes: self.peers[&id].has.verified_bytes, little: times });
         }
         self.slow.members = Members { look_at: now + LOOK, seen: now_seen };
         if self.config.slow.patience().is_none() {
@@ -62,7 +62,8 @@ impl Sender {
         }
         for (id, times, own, usual) in slow {
             let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
-            let slower = *self.peers.get_mut(&id).expect("looked up above").slower.get_or_insert(slower);
+            let slower =
+                *self.peers.get_mut(&id).expect("looked up above").trials.slower.get_or_insert(slower);
             // It holds none of the others. Where slow ones are to be dropped it has the time that they have.
             if let SlowPolicy::Drop { after } = self.config.slow
                 && LOOK * u64::from(times) >= after
@@ -80,11 +81,12 @@ impl Sender {
             let bytes_per_s = match (is_done, self.slow.members.seen.get(&id)) {
                 (true, _) => {
                     let (since, from) = peer.chained?;
-                    let got = peer.verified_bytes.saturating_sub(from.max(self.bytes_of(peer.held_count)));
-                    per_second(got, peer.verified_at.since(since).max(PACE_MIN))
+                    let got =
+                        peer.has.verified_bytes.saturating_sub(from.max(self.bytes_of(peer.has.held_count)));
+                    per_second(got, peer.signs.verified_at.since(since).max(PACE_MIN))
                 }
                 (false, Some(seen)) => {
-                    per_second(peer.verified_bytes.saturating_sub(seen.bytes), now.since(seen.at))
+                    per_second(peer.has.verified_bytes.saturating_sub(seen.bytes), now.since(seen.at))
                 }
                 (false, None) => 0,
             };

@@ -80,7 +80,7 @@ proptest! {
             sender.make_up();
             let may = (sender.packets - began) / 12 - turns;
             turns += may;
-            let later = sender.peers[&PeerId(0)].later.clone();
+            let later = sender.peers[&PeerId(0)].repairs.later.clone();
             let count = |set: &RangeSet| set.iter().map(|run| run.end - run.start).sum::<u64>();
             prop_assert_eq!(count(&later), count(&asked) - may.min(count(&asked)));
             prop_assert!(later.iter().all(|run| asked.covers(run)), "{:?} beyond {:?}", later, asked);
@@ -101,7 +101,7 @@ proptest! {
             got.insert(run);
         }
         prop_assert!(asked.iter().all(|run| got.covers(run)), "{:?} is still missing", asked);
-        prop_assert!(sender.peers[&PeerId(0)].later.is_empty());
+        prop_assert!(sender.peers[&PeerId(0)].repairs.later.is_empty());
     }
 }
 
@@ -115,8 +115,8 @@ fn streaming(peers: u32) -> Sender {
     let mut sender = sender(peers, 1_000_000);
     sender.started_at = Some(START);
     for peer in sender.peers.values_mut() {
-        (peer.service, peer.initial) = (Service::Streaming, Some(0));
-        (peer.received, peer.advanced_at, peer.heard_at) = (100, BEGAN, BEGAN);
+        (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
+        (peer.lap.received, peer.signs.advanced_at, peer.signs.heard_at) = (100, BEGAN, BEGAN);
     }
     // The window has found what the path takes.
     sender.congestion.resume(1_000);
@@ -161,7 +161,7 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
     sender.config.slow = slow;
     sender.packets = 500_000;
     let got = usual * (10_000 + span_ms);
-    peer(&mut sender, 2).received = got.saturating_sub(own * span_ms);
+    peer(&mut sender, 2).lap.received = got.saturating_sub(own * span_ms);
     peer(&mut sender, 2).service = Service::Patching;
     let trial = Trial {
         without: [sender.standing(PeerId(2))].to_vec(),
@@ -179,8 +179,8 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
     sender.packets += 16 * span_ms;
     for id in 0..3 {
         let came = if id == 2 { own } else { 16 } * span_ms;
-        peer(&mut sender, id).received += came;
-        (peer(&mut sender, id).advanced_at, peer(&mut sender, id).heard_at) = (now, now);
+        peer(&mut sender, id).lap.received += came;
+        (peer(&mut sender, id).signs.advanced_at, peer(&mut sender, id).signs.heard_at) = (now, now);
     }
     sender.judge(now, trial);
     (sender, now)
@@ -188,7 +188,7 @@ fn shown(shown: Shown, slow: SlowPolicy) -> (Sender, Time) {
 
 fn made(sender: &Sender, now: Time) -> Made {
     let peer = &sender.peers[&PeerId(2)];
-    match (&sender.slow.trial, peer.slower, peer.tried) {
+    match (&sender.slow.trial, peer.trials.slower, peer.trials.tried) {
         (Some(trial), None, 0) if trial.since == BEGAN => Made::GoesOn,
         (Some(trial), None, 0) => {
             assert_eq!((trial.since, trial.packets), (now, sender.packets), "it begins anew");
@@ -233,8 +233,8 @@ fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
         let now = BEGAN + MS * 250;
         sender.packets += 16 * 250;
         for id in 0..7 {
-            peer(&mut sender, id).received += 16 * 250;
-            (peer(&mut sender, id).advanced_at, peer(&mut sender, id).heard_at) = (now, now);
+            peer(&mut sender, id).lap.received += 16 * 250;
+            (peer(&mut sender, id).signs.advanced_at, peer(&mut sender, id).signs.heard_at) = (now, now);
         }
         sender.judge(now, trial);
         let without = sender.slow.trial.as_ref().map(|trial| {
@@ -291,9 +291,9 @@ fn a_trial_ends_when_it_has_shown_enough() {
 /// A trial of the third of three receivers that began a second ago, in which it has got as much as the others.
 fn has_taken_all(sender: &mut Sender, now: Time) -> Trial {
     let peer = peer(sender, 2);
-    (peer.service, peer.advanced_at) = (Service::Patching, now);
-    let received = peer.received;
-    peer.received += OTHERS;
+    (peer.service, peer.signs.advanced_at) = (Service::Patching, now);
+    let received = peer.lap.received;
+    peer.lap.received += OTHERS;
     let since = Time(now.0 - 1_000_000_000);
     Trial {
         without: [Standing { id: PeerId(2), received, reported_at: since }].to_vec(),
@@ -370,7 +370,7 @@ fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
         let (sender, _) = shown(shown_of(own), SlowPolicy::SHIPPED);
         let peer = &sender.peers[&PeerId(2)];
         let (own_rate, others) = (rate(&sender, own * 1_000), rate(&sender, OTHERS));
-        assert_eq!(peer.slower, Some(Slower { own: own_rate, others }));
+        assert_eq!(peer.trials.slower, Some(Slower { own: own_rate, others }));
         let leaves = own < 8;
         assert_eq!(peer.service, if leaves { Service::Chained } else { Service::Patching }, "{own} of 16");
         let left = |output: &Output| {
@@ -420,9 +420,9 @@ fn trials_in_vain_become_rarer() {
         sender.in_vain(now, &trial);
         assert_eq!(sender.congestion.window(), window);
         let peer = peer(&mut sender, 1);
-        assert_eq!((peer.service.clone(), peer.tried), (Service::Streaming, tried + 1));
-        assert_eq!(peer.try_at, now + Duration::from_millis(500 << tried.min(6)));
-        now = peer.try_at;
+        assert_eq!((peer.service.clone(), peer.trials.tried), (Service::Streaming, tried + 1));
+        assert_eq!(peer.trials.try_at, now + Duration::from_millis(500 << tried.min(6)));
+        now = peer.trials.try_at;
     }
 }
 
@@ -439,7 +439,7 @@ proptest! {
         for (id, (per_ms, spans, stays)) in (0..).zip(&rates) {
             let peer = peer(&mut sender, id);
             let span = Duration::from_millis(10 * spans);
-            (peer.advanced_at, peer.received) = (BEGAN + span, peer.received + per_ms * span.as_millis());
+            (peer.signs.advanced_at, peer.lap.received) = (BEGAN + span, peer.lap.received + per_ms * span.as_millis());
             if *stays {
                 reached.push(if *spans > 0 { per_ms * 1_000 } else { 0 });
             } else {
@@ -464,11 +464,11 @@ proptest! {
         for (id, behind) in (10..).zip(&behind) {
             let id = id - 10 + small.len() as u32;
             let peer = peer(&mut sender, id);
-            (peer.window, peer.acknowledged) = (window, 1_000 - behind);
+            (peer.window, peer.lap.acknowledged) = (window, 1_000 - behind);
         }
         for (id, small) in (0..).zip(&small) {
             let peer = peer(&mut sender, id);
-            (peer.window, peer.acknowledged) = (*small, 1_000 - small + if id == 0 { spare } else { 0 });
+            (peer.window, peer.lap.acknowledged) = (*small, 1_000 - small + if id == 0 { spare } else { 0 });
         }
         // What is left of the first one's room may be all of it but less than an eighth.
         prop_assume!(spare == 0 || small[0] / 8 > spare || small.len() == 1);
@@ -490,7 +490,7 @@ proptest! {
         (sender.packets, sender.position) = (1_000, 1_000);
         for (id, behind) in (0..).zip(&behind) {
             let peer = peer(&mut sender, id);
-            (peer.window, peer.acknowledged) = (window, 1_000 - behind);
+            (peer.window, peer.lap.acknowledged) = (window, 1_000 - behind);
         }
         // More may be in flight than a window that has shrunk.
         let last = behind.iter().copied().max().unwrap().max(window);
@@ -504,7 +504,7 @@ proptest! {
         if is_so {
             peer(&mut sender, few[0]).spoken_by = Some(PeerId(99));
             prop_assert_eq!(sender.keep_shut(), []);
-            (peer(&mut sender, few[0]).spoken_by, peer(&mut sender, few[0]).initial) = (None, None);
+            (peer(&mut sender, few[0]).spoken_by, peer(&mut sender, few[0]).lap.initial) = (None, None);
             prop_assert_eq!(sender.keep_shut(), []);
         }
     }
@@ -518,12 +518,12 @@ fn looked(per_ms: u64, queue_us: u64, lost: u64, of_others: u64) -> Sender {
     for id in 0..4 {
         let peer = peer(&mut sender, id);
         let part = if id == 3 { 1 } else { of_others };
-        (peer.lost, peer.received) = (1_000, 1_000);
-        peer.look = peer.look.next(BEGAN, (peer.received, peer.lost), BEGAN);
-        peer.lost += lost.checked_div(part).unwrap_or(0);
+        (peer.lap.lost, peer.lap.received) = (1_000, 1_000);
+        peer.trials.look = peer.trials.look.next(BEGAN, (peer.lap.received, peer.lap.lost), BEGAN);
+        peer.lap.lost += lost.checked_div(part).unwrap_or(0);
         let queue = Duration::from_micros(queue_us.checked_div(part).unwrap_or(0));
         // Some packets queue for longer, some for less: the mean counts.
-        [Duration::ZERO, queue, queue * 2].into_iter().for_each(|queue| peer.look.queue(queue));
+        [Duration::ZERO, queue, queue * 2].into_iter().for_each(|queue| peer.trials.look.queue(queue));
     }
     sender
 }
@@ -531,10 +531,10 @@ fn looked(per_ms: u64, queue_us: u64, lost: u64, of_others: u64) -> Sender {
 /// For how long the receivers are held to have kept the others waiting, in milliseconds, after a look 20 ms later.
 fn held_after(mut sender: Sender) -> Vec<u64> {
     sender.config.slow = SlowPolicy::CatchUp { after: Duration::from_secs(9) };
-    sender.peers.values_mut().for_each(|peer| peer.held = MS * 10);
+    sender.peers.values_mut().for_each(|peer| peer.trials.held = MS * 10);
     sender.check_slow(BEGAN + MS * 20);
     assert!(sender.slow.trial.is_none(), "its patience is not over");
-    sender.peers.values().map(|peer| peer.held.as_millis()).collect()
+    sender.peers.values().map(|peer| peer.trials.held.as_millis()).collect()
 }
 
 /// A look takes 20 ms. A receiver whose path alone has a queue of a millisecond and of eight packets, or eight losses, while the others have a quarter of that at most, has
@@ -584,17 +584,17 @@ fn queues_and_losses_of_one_path_alone_are_held_against_it() {
 #[test]
 fn one_that_may_not_be_tried_yet_hides_no_other() {
     let exempt: [fn(&mut Peer); 2] =
-        [|peer| peer.try_at = BEGAN + MS * 21, |peer| peer.spoken_by = Some(PeerId(0))];
+        [|peer| peer.trials.try_at = BEGAN + MS * 21, |peer| peer.spoken_by = Some(PeerId(0))];
     for exempt in exempt {
         let mut sender = looked(20, 2_000, 0, 0);
         for _ in 0..3 {
-            peer(&mut sender, 1).look.queue(MS * 30);
+            peer(&mut sender, 1).trials.look.queue(MS * 30);
         }
         exempt(peer(&mut sender, 1));
         assert_eq!(held_after(sender), [5, 5, 5, 30]);
     }
     let mut sender = looked(20, 2_000, 0, 0);
-    peer(&mut sender, 3).try_at = BEGAN + MS * 20;
+    peer(&mut sender, 3).trials.try_at = BEGAN + MS * 20;
     assert_eq!(held_after(sender), [5, 5, 5, 30], "its time has come");
 }
 
@@ -622,8 +622,8 @@ fn those_that_have_held_the_others_for_too_long_are_tried_without() {
             sender.config.slow = SlowPolicy::CatchUp { after: patience };
             (sender.slow.since, sender.packets, sender.slow.pace) = (BEGAN, 900, 5_000);
             for (id, held) in (0..).zip(held) {
-                peer(&mut sender, id).held = MS * held;
-                peer(&mut sender, id).try_at = BEGAN + MS * u64::from(later);
+                peer(&mut sender, id).trials.held = MS * held;
+                peer(&mut sender, id).trials.try_at = BEGAN + MS * u64::from(later);
             }
             sender.check_slow(BEGAN);
             let due: Vec<u32> = (0..).zip(held).filter(|(_, held)| *held >= 30).map(|(id, _)| id).collect();
@@ -667,7 +667,7 @@ fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
             looked_at: BEGAN,
         };
         let now = BEGAN + MS * 20;
-        peer(&mut sender, 3).look.pace = Some(600);
+        peer(&mut sender, 3).trials.look.pace = Some(600);
         sender.look_beside(now, &mut trial);
         assert_eq!(trial.without.len(), if joins { 2 } else { 1 }, "{queue_us} us, {beside} beside");
         assert_eq!(sender.peers[&PeerId(3)].service == Service::Patching, joins);
@@ -687,7 +687,7 @@ fn one_of_a_trial_is_named_when_the_others_are_done() {
             peer(&mut sender, 2).service = Service::Patching;
             for id in 0..2 {
                 let peer = peer(&mut sender, id);
-                (peer.service, peer.verified_at) = (Service::Done, BEGAN + MS * 50);
+                (peer.service, peer.signs.verified_at) = (Service::Done, BEGAN + MS * 50);
             }
             let without = [sender.standing(PeerId(2))].to_vec();
             let packets = sender.packets;
@@ -703,16 +703,20 @@ fn one_of_a_trial_is_named_when_the_others_are_done() {
                 looked_at: BEGAN,
             });
             sender.packets += 16 * 50;
-            (peer(&mut sender, 2).received, peer(&mut sender, 2).advanced_at) =
+            (peer(&mut sender, 2).lap.received, peer(&mut sender, 2).signs.advanced_at) =
                 (100 + own * 50, BEGAN + MS * 50);
             sender.check_slow(BEGAN + MS * 50);
             let named = (again > 0 && (1..15).contains(&own))
                 .then(|| Slower { own: rate(&sender, own * 1_000), others: rate(&sender, OTHERS) });
-            assert_eq!(sender.peers[&PeerId(2)].slower, named, "{own} of 16, looked at again {again} times");
+            assert_eq!(
+                sender.peers[&PeerId(2)].trials.slower,
+                named,
+                "{own} of 16, looked at again {again} times"
+            );
             assert!(sender.slow.trial.is_none());
             let peer = &sender.peers[&PeerId(2)];
             assert_eq!(
-                (&peer.service, peer.held),
+                (&peer.service, peer.trials.held),
                 (&Service::Streaming, Duration::ZERO),
                 "it sets the pace now"
             );
@@ -740,17 +744,17 @@ fn the_last_ones_are_named_a_second_after_the_others() {
         let since_ms = 2_000;
         for (id, rate) in (0..).zip(done) {
             let peer = peer(&mut sender, id);
-            (peer.service, peer.verified_bytes) = (Service::Done, rate * since_ms);
-            peer.verified_at = START + MS * since_ms;
+            (peer.service, peer.has.verified_bytes) = (Service::Done, rate * since_ms);
+            peer.signs.verified_at = START + MS * since_ms;
         }
         let now_ms = since_ms + after_ms;
         for id in (0..).skip(done.len()).take(lasts as usize) {
             let peer = peer(&mut sender, id);
             // It came later than the others.
-            peer.joined_at = START + MS * 500;
-            (peer.held_count, peer.verified_bytes) = (held, own * (now_ms - 500));
+            peer.signs.joined_at = START + MS * 500;
+            (peer.has.held_count, peer.has.verified_bytes) = (held, own * (now_ms - 500));
             if held > 0 {
-                peer.verified_bytes = 30 * (now_ms - 500) + held * 1_000;
+                peer.has.verified_bytes = 30 * (now_ms - 500) + held * 1_000;
             }
         }
         sender.name_the_last(START + MS * now_ms);
@@ -758,13 +762,13 @@ fn the_last_ones_are_named_a_second_after_the_others() {
             let peer = &sender.peers[&PeerId(id)];
             let usual = done.get(done.len() / 2).copied().unwrap_or(0);
             let slower = Slower { own: Rate(30 * 8_000), others: Rate(usual * 8_000) };
-            assert_eq!(peer.slower, named.then_some(slower), "{own} after {after_ms} ms of {done:?}");
+            assert_eq!(peer.trials.slower, named.then_some(slower), "{own} after {after_ms} ms of {done:?}");
             assert_eq!(peer.service == Service::Failed(Why::Slow(slower)), named);
         }
     }
     // More that go on than are done: they are the usual.
     let mut sender = streaming(3);
-    (peer(&mut sender, 0).service, peer(&mut sender, 0).verified_bytes) = (Service::Done, 100_000);
+    (peer(&mut sender, 0).service, peer(&mut sender, 0).has.verified_bytes) = (Service::Done, 100_000);
     sender.name_the_last(START + MS * 9_000);
-    assert!(sender.peers.values().all(|peer| peer.slower.is_none()));
+    assert!(sender.peers.values().all(|peer| peer.trials.slower.is_none()));
 }

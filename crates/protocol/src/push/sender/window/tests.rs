@@ -16,13 +16,13 @@ fn behind(paths: &[(u64, u64)]) -> Sender {
     for (id, (per_ms, queue_ms)) in (0..).zip(paths) {
         sender.join(Time(1), PeerId(id), 1 << 20, RangeSet::new());
         let peer = sender.peers.get_mut(&PeerId(id)).unwrap();
-        (peer.service, peer.initial) = (Service::Streaming, Some(0));
+        (peer.service, peer.lap.initial) = (Service::Streaming, Some(0));
         for (at_ms, queue_ms, received) in [(0, 0, 0), (20, 0, 20 * per_ms), (40, *queue_ms, 30 * per_ms)] {
             let sent = BEGAN + MS * at_ms;
-            peer.path.observe(sent, sent, sent + MS * queue_ms);
-            peer.path.count(sent, received);
+            peer.path.delay.observe(sent, sent, sent + MS * queue_ms);
+            peer.path.delay.count(sent, received);
         }
-        let _ = peer.path.take_standing();
+        let _ = peer.path.delay.take_standing();
     }
     sender.congestion.resume(100);
     sender
@@ -33,7 +33,7 @@ fn rounds(sender: &mut Sender, paths: &[(u64, u64)], count: u64) {
     for round in 0..count {
         let sent = BEGAN + MS * (100 + 10 * round);
         for (peer, (_, queue)) in sender.peers.values_mut().zip(paths) {
-            peer.path.observe(sent, sent, sent + MS * *queue);
+            peer.path.delay.observe(sent, sent, sent + MS * *queue);
         }
         sender.end_round(sent);
     }
@@ -51,7 +51,9 @@ fn a_queue_of_others_is_shared_with_them() {
         (&[(10, 60), (50, 60)], 300),
     ] {
         let mut sender = behind(paths);
-        assert!(sender.peers.values().all(|peer| peer.path.is_shared() && !peer.path.has_share()));
+        assert!(
+            sender.peers.values().all(|peer| peer.path.delay.is_shared() && !peer.path.delay.has_share())
+        );
         rounds(&mut sender, paths, 40);
         assert!(sender.congestion.follows_loss(), "{paths:?}");
         assert_eq!(sender.congestion.window(), share, "{paths:?}");
@@ -106,7 +108,7 @@ fn the_smallest_window_and_the_one_furthest_behind_rule() {
         for (peer, (window, acknowledged)) in
             sender.peers.values_mut().zip([(300, 950), (90, 980), (400, 900)])
         {
-            (peer.window, peer.acknowledged) = (window, acknowledged);
+            (peer.window, peer.lap.acknowledged) = (window, acknowledged);
         }
         assert_eq!((sender.limit(), sender.burst()), (90, 8));
         // 90 of the second, of which 20 are in flight, or 100 of the third, of which all are.
