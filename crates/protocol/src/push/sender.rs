@@ -544,9 +544,8 @@ impl Sender {
             let over = |since| set_up && now.since(since) >= timeout;
             let waits = |p: &Peer| matches!(p.service, Service::Listening { since } if !over(since));
             let first = self.config.full_rate == FullRate::FirstReached;
-            if (first || !self.peers.values().any(waits))
-                && self.peers.values().any(|p| p.lap.initial.is_some())
-            {
+            let is_reached = self.peers.values().any(|p| p.lap.initial.is_some());
+            if is_reached && (first || !self.peers.values().any(waits)) {
                 self.come_up(now);
             }
         }
