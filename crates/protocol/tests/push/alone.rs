@@ -88,7 +88,7 @@ fn a_receiver_goes_back_only_if_it_is_further_than_what_can_be_on_its_way() {
     }
 }
 
-/// A receiver that joins while packets flow takes them too, and fetches over the chain only where there is no data channel.
+/// A receiver that joins while packets flow takes them too, and fetches over TCP only where there is no data channel.
 #[test]
 fn who_joins_late_takes_the_data_channel_if_there_is_one() {
     for multicast in [true, false] {
