@@ -101,6 +101,7 @@ pub fn published(published: &PublishResponse) -> Value {
     json!({
         "version": published.version, "have": published.have, "missing": missing,
         "sent_bytes": published.sent_bytes, "spared_bytes": published.spared_bytes,
+        "coded_bytes": published.coded_bytes,
     })
 }
 

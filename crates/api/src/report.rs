@@ -31,6 +31,9 @@ pub struct Report {
     /// Bytes that receivers had already, of older versions or earlier tries: all receivers together.
     #[serde(default)]
     pub spared_bytes: u64,
+    /// Bytes of the delta that was sent in the object's place to those who had the version before; 0 where the object itself was sent.
+    #[serde(default)]
+    pub coded_bytes: u64,
     /// Messages that the source heard of receivers from the start on.
     #[serde(default)]
     pub heard: u64,

@@ -8,6 +8,8 @@ pub mod audit_key;
 #[cfg(feature = "cluster")]
 pub mod bpf;
 #[cfg(feature = "cluster")]
+pub mod delta;
+#[cfg(feature = "cluster")]
 pub mod devices;
 pub mod file_system;
 pub mod frames;

@@ -146,6 +146,17 @@ impl FileSource {
         Ok(FileSource { len: file.metadata()?.len(), file, stamp, state: None, ..source })
     }
 
+    /// A file that only this process can write to, such as one without a name.
+    ///
+    /// # Errors
+    /// Its length cannot be seen.
+    pub fn own(file: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        let path = PathBuf::from("a file without a name");
+        let (mode, stamp) = (MODE_USUAL, Stamp::default());
+        Ok(FileSource { file, path, len, mode, modified: None, stamp, holes_len: 0, state: None })
+    }
+
     /// The same file, to which no program writes: that its times change is no change of it.
     #[must_use]
     pub fn unchanging(self) -> Self {

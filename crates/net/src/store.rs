@@ -742,6 +742,25 @@ pub fn set_back(target: &Path) -> io::Result<()> {
     std::fs::rename(target, part)
 }
 
+/// A file without a name in `folder`, for this user alone.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn passing_file(folder: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags | OFlags::TMPFILE, Mode::from_raw_mode(PRIVATE)) {
+        Ok(file) => return Ok(File::from(file)),
+        // Some file systems have no files without names.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let path = folder.join(hidden_name("passing".as_ref(), PART_SUFFIX));
+    drop(std::fs::remove_file(&path));
+    let file = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(PRIVATE))?;
+    std::fs::remove_file(&path)?;
+    Ok(File::from(file))
+}
+
 /// Removes the part file that a try of this user has left, unless one is at work with it or it is younger than that.
 /// Gives whether it did.
 ///

@@ -209,7 +209,11 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     }
     // What did not come is counted, one way or the other.
     for pair in messages.windows(2) {
-        assert_eq!(number(&pair[1]), number(&pair[0]) + 1 + pair[1]["lost"].as_u64().unwrap(), "{messages:?}");
+        assert_eq!(
+            number(&pair[1]),
+            number(&pair[0]) + 1 + pair[1]["lost"].as_u64().unwrap(),
+            "{messages:?}"
+        );
     }
     let lost = messages.iter().map(|message| message["lost"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(document["lost"], lost);

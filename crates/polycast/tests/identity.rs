@@ -74,6 +74,7 @@ fn call_without_the_key(agent: &str) {
         object_len: 5,
         root: None,
         permit: None,
+        delta: None,
     };
     let mut frame = Vec::new();
     invite.emit(&mut frame);

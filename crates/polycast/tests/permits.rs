@@ -45,6 +45,7 @@ fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<Strin
         object_len: 5,
         root: None,
         permit,
+        delta: None,
     };
     stream.send(&invite).unwrap();
     answer(stream, |frame| matches!(frame, Control::Joining))

@@ -74,6 +74,17 @@ pub type Sealed = [u8; 96];
 /// What chooses the group that a receiver has to show, and how; see [`proven_group`].
 pub type Salt = [u8; 32];
 
+/// What a delta leads from and to (`polycast_net::delta`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// The root hash of the version that it is against.
+    pub base: Hash,
+    /// The root hash of the object that it makes of it.
+    pub root: Hash,
+    /// The length of that object in bytes.
+    pub len: u64,
+}
+
 /// What the keys of a sealed transfer are made of; it is not printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SealSecret(pub [u8; 32]);
@@ -260,6 +271,8 @@ pub enum Control<'a> {
         root: Option<Hash>,
         /// That the manager allows it, where agents show certificates.
         permit: Option<ShownPermit<'a>>,
+        /// What is sent is a delta, of which the receiver makes the object: length and root hash before are the delta's.
+        delta: Option<Delta>,
     },
     /// Receiver's agent: it joins.
     Joining,
@@ -466,7 +479,7 @@ impl<'a> Control<'a> {
             Control::DataFnsd { position } => emit_numbers(12, &[*position], out),
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
-            Control::Invite { address, port, handle, object, pulled, object_len, root, permit } => {
+            Control::Invite { address, port, handle, object, pulled, object_len, root, permit, delta } => {
                 out.extend_from_slice(&[18, VERSION]);
                 out.extend_from_slice(address);
                 out.u16(*port);
@@ -479,6 +492,11 @@ impl<'a> Control<'a> {
                 out.u8(u8::from(permit.is_some()));
                 if let Some(permit) = permit {
                     permit.emit(out);
+                }
+                if let Some(Delta { base, root, len }) = delta {
+                    out.extend_from_slice(base);
+                    out.extend_from_slice(root);
+                    out.u64(*len);
                 }
             }
             Control::Joining => out.u8(19),
@@ -610,6 +628,12 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 object_len: r.u64()?,
                 root: if flag(r)? { Some(r.array()?) } else { None },
                 permit: if flag(r)? { Some(ShownPermit::take(r)?) } else { None },
+                // What an agent without deltas takes for too much, so that it gets the object itself.
+                delta: if r.0.is_empty() {
+                    None
+                } else {
+                    Some(Delta { base: r.array()?, root: r.array()?, len: r.u64()? })
+                },
             }
         }
         19 => Control::Joining,

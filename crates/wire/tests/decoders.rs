@@ -2,7 +2,7 @@
 //! encoder writes, so that no two texts mean the same and none is half understood.
 
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
-use polycast_wire::control::{Control, Form, Hello, Overlay, SealSecret, Welcome};
+use polycast_wire::control::{Control, Delta, Form, Hello, Overlay, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
@@ -151,6 +151,7 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
             object_len: number,
             root: (number % 3 == 1).then_some([6; 32]),
             permit: (number % 2 == 1).then(|| shown(bytes)),
+            delta: (number % 4 == 2).then_some(Delta { base: [7; 32], root: [8; 32], len: number }),
         },
         Control::Pair { handle, share: [4; 32] },
         Control::Share([5; 32]),

@@ -15,7 +15,9 @@
 
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
-use polycast_wire::control::{Control, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Welcome};
+use polycast_wire::control::{
+    Control, Delta, End, Fault, Form, Hello, Offered, Overlay, SealSecret, Welcome,
+};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery, QUESTION_LEN, QUESTION_LEN_MIN};
 use polycast_wire::label::{self, Probe};
@@ -276,6 +278,7 @@ fn control_frames() -> Vec<Control<'static>> {
                 index: SHORT,
                 way: vec![hash(0x20), hash(0x60)],
             }),
+            delta: None,
         },
         Control::Joining,
         Control::Alive,
@@ -344,8 +347,27 @@ fn control_frames_are_as_kept() {
         object_len: D,
         root: None,
         permit: None,
+        delta: None,
     };
-    packets.push(frame("INVITE-pushed", invite));
+    packets.push(frame("INVITE-pushed", invite.clone()));
+    let Control::Invite { address, port, handle, object, .. } = invite else {
+        unreachable!("it was just made")
+    };
+    let delta = Some(Delta { base: [0x10; 32], root: [0x80; 32], len: D });
+    packets.push(frame(
+        "INVITE-delta",
+        Control::Invite {
+            address,
+            port,
+            handle,
+            object,
+            pulled: false,
+            object_len: 9,
+            root: None,
+            permit: None,
+            delta,
+        },
+    ));
     let Some(Control::Welcome(welcome)) =
         control_frames().into_iter().find(|frame| matches!(frame, Control::Welcome(_)))
     else {

@@ -279,6 +279,7 @@ class Published:
     missing: dict[str, str]
     sent_bytes: int = 0
     spared_bytes: int = 0
+    coded_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -593,6 +594,7 @@ class Agent:
             document["missing"],
             document["sent_bytes"],
             document["spared_bytes"],
+            document["coded_bytes"],
         )
 
     def subscribe(self, topic: str, *, staged: bool = False) -> Versions:

@@ -3,6 +3,7 @@
 mod place;
 mod sets;
 mod table;
+mod versions;
 
 pub(super) use sets::{Following, Lacking, Part, Set, part_id, printable};
 
@@ -28,8 +29,6 @@ use tokio::sync::watch;
 const FAILURES_MAX: usize = 256;
 /// When an object is used is noted on the disk this often at most.
 const NOTE_INTERVAL: Duration = Duration::from_secs(60);
-/// Objects that are looked at for what another one has in common with them.
-const OLDER_MAX: usize = 2;
 
 /// An object that can be read or sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -298,32 +297,6 @@ impl Catalog {
             Some(State::Receiving(_)) => Err(being_received(id)),
             None => Err(unknown(id)),
         }
-    }
-
-    /// Objects that may be older versions of one that is about to come, of the same application: those of its name, and those as
-    /// long as it; the newest first. They stay while the guards live.
-    pub(crate) fn older(
-        self: &Arc<Self>,
-        id: ObjectId,
-        name: &str,
-        kind: ObjectKind,
-        length: u64,
-    ) -> Vec<Send> {
-        let like = |state: &State| match state {
-            State::Available { object, .. }
-                if object.kind == kind && object.length > 0 && !object.is_private() =>
-            {
-                let named = object.name == name;
-                (named || object.length == length).then_some((named, object.since))
-            }
-            _ => None,
-        };
-        let inner = self.lock();
-        let listed = inner.objects.range(of_app(Some(id.app))).filter(|(other, _)| **other != id);
-        let mut found: Vec<_> = listed.filter_map(|(other, state)| Some((like(state)?, *other))).collect();
-        drop(inner);
-        found.sort_unstable();
-        found.into_iter().rev().take(OLDER_MAX).filter_map(|(_, other)| self.begin_send(other).ok()).collect()
     }
 
     /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
@@ -733,6 +706,11 @@ impl Receive {
 
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// The same, for another thread.
+    pub(crate) fn shared_progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// It is there, verified and stored.

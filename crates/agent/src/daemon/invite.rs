@@ -1,5 +1,10 @@
 //! Invitations from sources, and the transfers that follow.
 
+mod delta;
+
+pub(super) use delta::threads;
+
+use self::delta::Base;
 use super::Shared;
 use super::catalog::{Coming, Confirm, Receive, Send};
 use super::sets;
@@ -191,9 +196,18 @@ impl Wish {
 /// What an invitation leads to.
 enum Answer {
     /// The object comes, perhaps into the pages of one that was here.
-    Receive(Receive, bool),
+    Receive(Admitted),
     /// It is here, or is a set whose list is: the source is told so.
     Confirm(Option<Confirm>, Held),
+}
+
+/// An object that may come.
+struct Admitted {
+    receive: Receive,
+    /// It takes the pages of one that was here.
+    recycled: bool,
+    /// What comes is a delta against these bytes.
+    base: Option<Base>,
 }
 
 /// How many objects each source sends to this agent.
@@ -280,8 +294,8 @@ fn join(
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
-        (Ok(Answer::Receive(receive, recycled)), Ok(())) => {
-            run(shared, invitation, (permitted, place.address), (receive, recycled));
+        (Ok(Answer::Receive(admitted)), Ok(())) => {
+            run(shared, invitation, (permitted, place.address), admitted);
         }
         (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, permitted, (guard, &held)),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
@@ -338,6 +352,7 @@ fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> 
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
     }
+    let base = invitation.delta.map(|delta| Base::of(shared, invitation, &delta)).transpose()?;
     let (begun, mut signed) = (Instant::now(), Instant::now());
     let receive = loop {
         let receive = begin(shared, invitation.object);
@@ -360,9 +375,8 @@ fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> 
         std::thread::sleep(LOOK_AGAIN);
     };
     let answer = match receive {
-        Ok(receive) => {
-            promise(shared, invitation, receive).map(|(receive, recycled)| Answer::Receive(receive, recycled))
-        }
+        Ok(receive) => promise(shared, invitation, receive)
+            .map(|(receive, recycled)| Answer::Receive(Admitted { receive, recycled, base })),
         Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
         Err(refusal) => Err(refusal),
     };
@@ -398,7 +412,8 @@ fn begin(shared: &Shared, id: ObjectId) -> Result<Receive, Refusal> {
 
 /// Makes room in the store for what comes.
 fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<(Receive, bool), Refusal> {
-    let (id, bytes) = (receive.id(), invitation.object_len);
+    let bytes = invitation.delta.map_or(invitation.object_len, |delta| delta.len);
+    let id = receive.id();
     // Before room is made for others that come at the same time.
     receive.progress().total.store(bytes, Ordering::Relaxed);
     // It was made just now.
@@ -414,6 +429,10 @@ fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result
 
 /// Whether what is here under the object's id can be what the source has.
 fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
+    // Of a delta it has nothing to show: the source calls again with the object itself.
+    if invitation.delta.is_some() {
+        return None;
+    }
     let guard = shared.catalog.begin_confirm(invitation.object).ok()?;
     let root = parse_hex(&guard.object().root)?;
     let length = guard.object().length;
@@ -427,7 +446,7 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
 
 /// Whether the list of a set is here whose files are on their way: another source goes on with these.
 fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
-    let set = shared.catalog.set(invitation.object)?;
+    let set = shared.catalog.set(invitation.object).filter(|_| invitation.delta.is_none())?;
     let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object) else { return None };
     let bytes = FileSource::open(&shared.store.path(invitation.object)).ok()?;
     let (length, root) = (bytes.len(), hash_of(&bytes).ok()?);
@@ -462,19 +481,25 @@ fn older_versions(shared: &Arc<Shared>) -> OlderVersions {
     OlderVersions::found_by(move |offer| {
         let found =
             shared.catalog.older(offer.object, &offer.name, kind_of(offer), offer.geometry.object_len);
-        let open = |guard: Send| -> Option<Arc<dyn ObjectSource>> {
-            let path = guard.object.added_from.clone().unwrap_or_else(|| shared.store.path(guard.id()));
-            let bytes = super::sends::open(&guard.object, &path).ok()?;
-            Some(Arc::new(Guarded { bytes, _guard: guard }))
-        };
+        let open = |guard: Send| Some(Arc::new(Guarded::open(&shared, guard).ok()?) as Arc<dyn ObjectSource>);
         found.into_iter().filter_map(open).collect()
     })
 }
 
 /// An object's bytes; it stays while they are looked at.
-struct Guarded {
+pub(super) struct Guarded {
     bytes: Arc<dyn ObjectSource>,
     _guard: Send,
+}
+
+impl Guarded {
+    /// # Errors
+    /// They cannot be read, or are not those that were verified.
+    pub(super) fn open(shared: &Shared, guard: Send) -> Result<Self, Refusal> {
+        let path = guard.object.added_from.clone().unwrap_or_else(|| shared.store.path(guard.id()));
+        let bytes = super::sends::open(&guard.object, &path)?;
+        Ok(Guarded { bytes, _guard: guard })
+    }
 }
 
 impl ObjectSource for Guarded {
@@ -522,19 +547,26 @@ fn receiver(
 fn keeper(shared: &Arc<Shared>, invitation: &Invitation) -> Keeper {
     let (id, bytes) = (invitation.object, invitation.object_len);
     let (here, also_here) = (Arc::clone(shared), Arc::clone(shared));
-    let keep = move |mut part: PartFile, object: &Verified| {
+    let keep = move |part: PartFile, object: &Verified| {
         assert_eq!((object.object, object.len_bytes), (id, bytes), "what was called for comes, or nothing");
-        // All of it is right: whatever fails now, another try needs no byte.
-        part.keep_for_later();
-        let (file, description) = (part.file(), description(object));
-        let keep = || here.store.keep(id, &Arrived { part: part.path(), file: &file }, &description);
-        let kept = match keep() {
-            Err(error) if error.kind() == ErrorKind::StorageFull && more_room(&here, id, bytes) => keep(),
-            kept => kept,
-        };
-        kept.map_err(TransferError::System)
+        keep(&here, part, object)
     };
     Keeper::by(keep, MoreRoom::by(move || more_room(&also_here, id, bytes)))
+}
+
+/// Gives an object its place whose bytes are all in its part file, and are verified.
+fn keep(shared: &Shared, mut part: PartFile, object: &Verified) -> Result<(), TransferError> {
+    // All of it is right: whatever fails now, another try needs no byte.
+    part.keep_for_later();
+    let (id, file, description) = (object.object, part.file(), description(object));
+    let keep = || shared.store.keep(id, &Arrived { part: part.path(), file: &file }, &description);
+    let kept = match keep() {
+        Err(error) if error.kind() == ErrorKind::StorageFull && more_room(shared, id, object.len_bytes) => {
+            keep()
+        }
+        kept => kept,
+    };
+    kept.map_err(TransferError::System)
 }
 
 /// Makes room anew for an object that comes: other programs have filled the store's file system meanwhile. Gives whether it did.
@@ -574,24 +606,32 @@ fn run(
     shared: &Arc<Shared>,
     invitation: &Invitation,
     (permitted, caller): (Option<Permitted>, Option<IpAddr>),
-    (receive, recycled): (Receive, bool),
+    Admitted { receive, recycled, base }: Admitted,
 ) {
     let id = receive.id();
     let mut spec = receiver(shared, invitation, (Arc::clone(&receive.progress().cancel), permitted));
-    spec.options.older = older_versions(shared).in_recycled_part(recycled);
-    spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
+    let is_delta = base.is_some();
+    if let Some(base) = base {
+        spec.sink = delta::sink(shared, id, base, receive.shared_progress());
+    } else {
+        spec.options.older = older_versions(shared).in_recycled_part(recycled);
+        spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
+    }
     shared.limits.sweep(&shared.store);
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
         receive.progress().name.get_or_init(|| progress.name.clone());
-        receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
-        receive.progress().total.store(progress.total, Ordering::Relaxed);
+        // Of what is made of a delta nothing is here before the delta is.
+        if !is_delta {
+            receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
+            receive.progress().total.store(progress.total, Ordering::Relaxed);
+        }
         // Where others fetch from this end the transfer goes on for them; readers need not wait for that.
         if let Some(received) = &progress.received
             && received.kind != ObjectKind::Set
         {
-            receive.publish(entered(shared, id, received));
+            receive.publish(entered(shared, invitation, received));
         }
     };
     let outcome = shared.engine.receive(spec, &mut on_event);
@@ -599,7 +639,7 @@ fn run(
     if receive.is_published() {
         return;
     }
-    match outcome.map(|received| entered(shared, id, &received)) {
+    match outcome.map(|received| entered(shared, invitation, &received)) {
         Ok(description) if description.kind == ObjectKind::Set => {
             gather(shared, receive, description, caller)
         }
@@ -620,11 +660,13 @@ fn run(
 }
 
 /// What was received, and is kept by now.
-fn entered(shared: &Shared, id: ObjectId, received: &Received) -> Description {
+fn entered(shared: &Shared, invitation: &Invitation, received: &Received) -> Description {
     let Received { name, kind, bytes, mode, modified, root, .. } = received.clone();
-    tracing::info!(object = %id, bytes, "received");
+    let id = invitation.object;
+    tracing::info!(object = %id, bytes, is_delta = invitation.delta.is_some(), "received");
     shared.counters.received(bytes);
-    description(&Verified { object: id, name, kind, len_bytes: bytes, mode, modified, root })
+    let came = Verified { object: id, name, kind, len_bytes: bytes, mode, modified, root };
+    description(&invitation.delta.map_or(came.clone(), |delta| delta::made(&came, &delta)))
 }
 
 fn remove(shared: &Shared, id: ObjectId) {

@@ -668,6 +668,7 @@ impl Sums {
         report.sent_bytes += file.sent_bytes;
         report.patched_bytes += file.patched_bytes;
         report.spared_bytes += file.spared_bytes;
+        report.coded_bytes += file.coded_bytes;
         report.heard += file.heard;
         report.sealed &= file.sealed;
         report.forged_packets += file.forged_packets;

@@ -15,7 +15,7 @@ use polycast_net::file_system::{Lock, time_of};
 use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{
-    is_in_memory, is_part_name, part_path, recycle, remove_stale_part, set_back, sync_folder,
+    is_in_memory, is_part_name, part_path, passing_file, recycle, remove_stale_part, set_back, sync_folder,
 };
 use polycast_protocol::keeping::{self, Described, Place, Step, Verdict};
 use polycast_types::{AppId, DataId, ModificationTime, ObjectId};
@@ -29,6 +29,8 @@ use std::time::{Duration, SystemTime};
 
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
+/// Of a delta that an object is made of; it is never kept.
+const DELTA: &str = "delta";
 /// Of a description that has not got its name yet.
 const PASSING: &str = "new";
 
@@ -161,6 +163,16 @@ impl Store {
     /// Where an object's bytes are.
     pub(crate) fn path(&self, object: ObjectId) -> PathBuf {
         self.file(object, BYTES)
+    }
+
+    /// Where the delta comes that an object is made of.
+    pub(crate) fn delta_path(&self, object: ObjectId) -> PathBuf {
+        self.file(object, DELTA)
+    }
+
+    /// A file without a name, in the store's file system: it goes when no process has it open any more.
+    pub(crate) fn passing_file(&self) -> io::Result<File> {
+        passing_file(&self.folder)
     }
 
     fn file(&self, object: ObjectId, extension: &str) -> PathBuf {
@@ -404,7 +416,11 @@ impl Store {
     pub(crate) fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            if is_part_name(&entry.file_name()) && remove_stale_part(&entry.path(), PART_AGE_MAX)? {
+            let name = entry.file_name();
+            // No other try goes on with a delta: the next one may be against another version.
+            let is_delta = name.to_str().is_some_and(|name| name.contains(&format!(".{DELTA}.")));
+            let age_max = if is_delta { Duration::ZERO } else { PART_AGE_MAX };
+            if is_part_name(&name) && remove_stale_part(&entry.path(), age_max)? {
                 tracing::info!(path = %entry.path().display(), "removed from the store: no try to receive went on with it");
             }
         }

@@ -62,7 +62,8 @@ impl Entrance {
     /// What agents are told.
     pub(super) fn invitation(&self, spec: &SourceSpec, pulled: bool) -> Invitation {
         let (object, object_len, root) = (spec.object, spec.source.len(), spec.root);
-        Invitation { source: self.address, handle: self.handle, object, pulled, object_len, root }
+        let delta = spec.options.delta;
+        Invitation { source: self.address, handle: self.handle, object, pulled, object_len, root, delta }
     }
 }
 
@@ -233,6 +234,7 @@ mod tests {
             pulled: false,
             object_len: 1,
             root: None,
+            delta: None,
         };
         let mut calls = Calls::new(invitation, None, Arc::default(), Bell::new().unwrap());
         calls.call((0..=slow).map(|at| (format!("host-{at}"), address)).collect());

@@ -5,7 +5,7 @@ use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::permit::KeptPermit;
 use polycast_net::tls::{Expected, Security};
 use polycast_types::{Handle, ObjectId, Printable};
-use polycast_wire::control::{Control, Hash};
+use polycast_wire::control::{Control, Delta, Hash};
 use polycast_wire::permit::ShownPermit;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct Invitation {
     pub object_len: u64,
     /// Its root hash, where the source knows it.
     pub root: Option<Hash>,
+    /// What is sent is a delta that makes the object: length and root hash are the delta's.
+    pub delta: Option<Delta>,
 }
 
 impl Invitation {
@@ -37,9 +39,9 @@ impl Invitation {
     #[must_use]
     pub fn of(frame: &Control<'_>) -> Option<Self> {
         match *frame {
-            Control::Invite { address, port, handle, object, pulled, object_len, root, .. } => {
+            Control::Invite { address, port, handle, object, pulled, object_len, root, delta, .. } => {
                 let source = (address, port).into();
-                Some(Invitation { source, handle, object, pulled, object_len, root })
+                Some(Invitation { source, handle, object, pulled, object_len, root, delta })
             }
             _ => None,
         }
@@ -103,6 +105,7 @@ pub(crate) fn invite(
             object_len: invitation.object_len,
             root: invitation.root,
             permit,
+            delta: invitation.delta,
         })
         .map_err(failed)?;
     let pick = |frame: &Control<'_>| match frame {
@@ -165,6 +168,7 @@ mod tests {
             pulled: true,
             object_len: 5,
             root: Some([6; 32]),
+            delta: Some(Delta { base: [7; 32], root: [8; 32], len: 9 }),
         };
         let mut waits = 0;
         let told = invite(("b", address), &invitation, None, None, &mut || waits += 1);
@@ -185,7 +189,8 @@ mod tests {
         });
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
-        let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
+        let invitation =
+            Invitation { source, handle, object, pulled: false, object_len: 1, root: None, delta: None };
         let why = invite(("b", address), &invitation, None, None, &mut || {}).unwrap_err();
         let said = |why: &str| why.ends_with("cannot be reached: malformed packet");
         assert!(matches!(&why, NotJoining::Unreachable(why) if said(why)), "{why:?}");
@@ -198,6 +203,7 @@ mod tests {
         assert_eq!(told, Ok(()));
         assert_eq!((got.handle, got.pulled), (Handle(3), true));
         assert_eq!((got.object_len, got.root), (5, Some([6; 32])));
+        assert_eq!(got.delta, Some(Delta { base: [7; 32], root: [8; 32], len: 9 }));
         let (told, _) = exchange(Err("the store is full".into()));
         assert_eq!(told, Err(NotJoining::Refuses("the store is full".into())));
     }

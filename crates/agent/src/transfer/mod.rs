@@ -73,7 +73,7 @@ use polycast_net::tls::{Expected, Security};
 use polycast_protocol::route::Route;
 use polycast_protocol::session::HAVE_WITHIN;
 use polycast_types::{Duration, Handle, ModificationTime, ObjectId, PullTuning, Rate};
-use polycast_wire::control::Hash;
+use polycast_wire::control::{Delta, Hash};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -163,6 +163,8 @@ pub struct Options {
     pub dscp: Option<Dscp>,
     /// Where the object is changed while it is sent, its source offers it again: receivers are told to come again.
     pub again: bool,
+    /// What a source sends is a delta of which its receivers make the object.
+    pub delta: Option<Delta>,
 }
 
 /// With what connections and packets of a transfer are sealed.
@@ -212,6 +214,7 @@ impl Default for Options {
             arrivals: None,
             dscp: None,
             again: false,
+            delta: None,
         }
     }
 }

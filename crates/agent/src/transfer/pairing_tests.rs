@@ -328,6 +328,7 @@ fn first_frames_open_what_the_table_says() {
         object_len: 1,
         root: None,
         permit: None,
+        delta: None,
     };
     let enter = Overlay::Enter { handle, ticket: hash, entry: 1, have: Vec::new() };
     // The frame, and the kind of the answer to a stranger and to one with the secret.

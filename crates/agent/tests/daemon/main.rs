@@ -1,6 +1,7 @@
 //! The agent's service: over real sockets, with a manager, mostly with an engine that needs no network.
 
 mod classes;
+mod deltas;
 mod eviction;
 mod fills;
 mod impostors;

@@ -104,6 +104,7 @@ impl Engine for FakeEngine {
             sent_bytes: length,
             patched_bytes: 0,
             spared_bytes: 0,
+            coded_bytes: 0,
             heard: 0,
             fabric: "ip-multicast".into(),
             path_lost: None,
@@ -238,6 +239,7 @@ pub(crate) fn call(
         object_len,
         root: None,
         permit: None,
+        delta: None,
     };
     stream.send(&frame).map_err(|e| e.to_string())?;
     Ok(stream)

@@ -119,6 +119,7 @@ fn report(
         sent_bytes: 0,
         patched_bytes: 0,
         spared_bytes: 0,
+        coded_bytes: 0,
         heard: 0,
         root: None,
         path_lost: None,

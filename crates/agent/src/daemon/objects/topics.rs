@@ -187,6 +187,7 @@ impl Objects {
             missing,
             sent_bytes: transfers.values().map(|report| report.sent_bytes).sum(),
             spared_bytes: transfers.values().map(|report| report.spared_bytes).sum(),
+            coded_bytes: transfers.values().map(|report| report.coded_bytes).sum(),
         })
     }
 

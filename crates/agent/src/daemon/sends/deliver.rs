@@ -1,5 +1,6 @@
 //! The driver of one delivery (`protocol::delivery`): it asks the manager, runs the engine, and tells each of the other.
 
+use super::delta::Coded;
 use super::{Cancel, Granted, Sends, Standing, Waiting, Wish, open};
 use crate::daemon::catalog;
 use crate::daemon::manager_link::{Lease, Wanted};
@@ -15,6 +16,7 @@ use polycast_net::hash::parse_hex;
 use polycast_net::object::ObjectSource;
 use polycast_protocol::delivery::{self, Delivery, DeliveryConfig, Ended, Input, Outcome, Output, To};
 use polycast_types::{Duration, Time};
+use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::pin::Pin;
@@ -54,6 +56,8 @@ pub(super) struct Delivering<'a> {
     standing: &'a watch::Sender<Standing>,
     began: Instant,
     machine: Delivery,
+    /// What is sent in the object's place.
+    coded: Option<Arc<Coded>>,
     source: Option<Arc<dyn ObjectSource>>,
     asking: Option<Asking<'a>>,
     /// The path that was granted; it goes back when it is dropped.
@@ -86,13 +90,14 @@ impl<'a> Delivering<'a> {
         wish: &'a Wish,
         cancel: &'a Cancel,
         standing: &'a watch::Sender<Standing>,
+        coded: Option<Arc<Coded>>,
     ) -> Self {
         let to = match &wish.receivers {
             Receivers::All => To::All,
             Receivers::Named(names) => To::Named(names.clone()),
         };
         let machine = Delivery::new(DeliveryConfig {
-            object_len: send.object.length,
+            object_len: coded.as_ref().map_or(send.object.length, |coded| coded.len()),
             to,
             lease: wish.lease,
             deadline: wish.options.deadline.map(|deadline| Time::ZERO + deadline),
@@ -105,6 +110,7 @@ impl<'a> Delivering<'a> {
             standing,
             began: Instant::now(),
             machine,
+            coded,
             source: None,
             asking: None,
             lease: None,
@@ -118,7 +124,7 @@ impl<'a> Delivering<'a> {
     }
 
     /// Runs it from its turn to the release of its last path.
-    pub(super) async fn run(mut self, mut changes: mpsc::Receiver<Change>) -> Result<Arc<Report>, Refusal> {
+    pub(super) async fn run(mut self, changes: &mut mpsc::Receiver<Change>) -> Result<Arc<Report>, Refusal> {
         // The place is kept until the transfer has ended.
         let _place = match self.begin().await? {
             Some(place) => place,
@@ -147,9 +153,13 @@ impl<'a> Delivering<'a> {
     /// Waits for its turn and opens what is sent; `None` where it is over before that.
     async fn begin(&mut self) -> Result<Option<SemaphorePermit<'a>>, Refusal> {
         let (sends, path, object) = (self.sends, self.sends.path_of(self.send), self.send.object.clone());
+        let coded = self.coded.clone();
         let prepared = async {
             let internal = |error: String| Refusal::new(Kind::Internal, error);
             let place = sends.places.acquire().await.map_err(|error| internal(error.to_string()))?;
+            if let Some(coded) = coded {
+                return Ok((place, coded.source()));
+            }
             let source = tokio::task::spawn_blocking(move || open(&object, &path)).await;
             Prepared::Ok((place, source.map_err(|error| internal(error.to_string()))??))
         };
@@ -168,6 +178,19 @@ impl<'a> Delivering<'a> {
         self.hear(input);
         self.obey();
         Ok(None)
+    }
+
+    /// The root hash of what is sent, where it is known.
+    fn root(&self) -> Option<Hash> {
+        match &self.coded {
+            Some(coded) => Some(coded.root),
+            None => parse_hex(&self.send.object.root),
+        }
+    }
+
+    /// Bytes of what is sent.
+    fn length(&self) -> u64 {
+        self.coded.as_ref().map_or(self.send.object.length, |coded| coded.len())
     }
 
     fn now(&self) -> Time {
@@ -261,6 +284,7 @@ impl<'a> Delivering<'a> {
 
     fn ask(&mut self, wanted: delivery::Wanted) {
         let (sends, send, wish, standing) = (self.sends, self.send, self.wish, self.standing);
+        let (root, length) = (self.root(), self.length());
         let steering = self.carrier.as_ref().map(|carrier| Arc::clone(&carrier.steering));
         self.asking = Some(Box::pin(async move {
             let receivers = match wanted.to {
@@ -270,8 +294,8 @@ impl<'a> Delivering<'a> {
             let wanted = Wanted {
                 object: send.id(),
                 name: &send.object.name,
-                root: parse_hex(&send.object.root),
-                length: send.object.length,
+                root,
+                length,
                 remaining: wanted.remaining,
                 receivers: &receivers,
                 lease: wanted.lease,
@@ -303,6 +327,7 @@ impl<'a> Delivering<'a> {
                 .options
                 .deadline
                 .map(|deadline| deadline - Duration::from(self.began.elapsed())),
+            delta: self.coded.as_ref().map(|coded| coded.delta),
             ..self.wish.options.clone()
         };
         let spec = SourceSpec {
@@ -310,7 +335,7 @@ impl<'a> Delivering<'a> {
             name: send.object.name.clone(),
             kind: send.object.kind,
             source,
-            root: parse_hex(&send.object.root),
+            root: self.root(),
             receivers: Invited::Named(lease.receivers.clone()),
             interface: sends.shared.interface(),
             path: lease.path.clone(),
@@ -320,9 +345,12 @@ impl<'a> Delivering<'a> {
         };
         let (engine, events, granted_at) =
             (Arc::clone(&sends.shared.engine), self.standing.clone(), lease.granted_at);
+        let coded = self.coded.clone();
         let delivered = tokio::task::spawn_blocking(move || {
             let delivered = engine.deliver(spec, &mut |report: &Report| {
-                events.send_modify(|standing| standing.report = Some(Arc::new(report.clone())));
+                let report = report.clone();
+                let report = coded.as_ref().map_or(report.clone(), |coded| coded.told_of(report));
+                events.send_modify(|standing| standing.report = Some(Arc::new(report)));
             });
             (delivered, granted_at.elapsed())
         });
@@ -387,6 +415,7 @@ impl<'a> Delivering<'a> {
         let receivers = report.receivers.iter().chain(&carrier.missed).cloned().collect();
         let (estimate_s, took_s) = (carrier.estimate_s, Some(took.as_secs_f64()));
         let report = Report { receivers, passed_over, estimate_s, took_s, ..report };
+        let report = self.coded.as_ref().map_or(report.clone(), |coded| coded.told_of(report));
         if let Some(root) = &report.root {
             sends.shared.catalog.set_root(self.send.id(), root);
         }

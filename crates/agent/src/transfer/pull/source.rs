@@ -569,6 +569,7 @@ impl Run {
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,
             spared_bytes: 0,
+            coded_bytes: 0,
             heard: roster.heard(),
             fabric: DATACAST.into(),
             path_lost: self.path_lost.clone(),

@@ -103,6 +103,7 @@ impl Run {
             sent_bytes: account.unicast_bytes + carried + self.served.sent_bytes(),
             patched_bytes: account.unicast_bytes + channel.map_or(0, |channel| channel.patched_bytes),
             spared_bytes: receivers.iter().map(|receiver| receiver.spared_bytes).sum(),
+            coded_bytes: 0,
             heard: roster.heard(),
             fabric: self.fabrics(channel),
             path_lost: account.path_lost.clone(),

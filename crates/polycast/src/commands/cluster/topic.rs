@@ -96,7 +96,8 @@ fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let document = json!({
         "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,
         "seconds": seconds, "sent_bytes": published.sent_bytes,
-        "spared_bytes": published.spared_bytes, "subscribers": subscribers,
+        "spared_bytes": published.spared_bytes, "coded_bytes": published.coded_bytes,
+        "subscribers": subscribers,
     });
     let name = Printable(&object.name);
     let subscribers = output::counted(published.have.len(), "subscriber");
@@ -104,7 +105,8 @@ fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let mut text = format!("{topic} version {version}: {name} ({bytes}) at {subscribers} in {seconds:.3} s");
     if published.spared_bytes > 0 {
         let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
-        text += &format!("\nsent {sent}; subscribers had {spared}");
+        let how = if published.coded_bytes > 0 { " as a delta" } else { "" };
+        text += &format!("\nsent {sent}{how}; subscribers had {spared}");
     }
     if published.have.is_empty() {
         text += "\nno other agent has it";

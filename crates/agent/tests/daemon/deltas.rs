@@ -1,0 +1,83 @@
+//! Versions that go as deltas, with the real engine over the loopback interface.
+
+use super::versions::{cluster, committed, noise};
+use super::world::{LONG, MAKING, World, stopped};
+use polycast_api::agent::PublishResponse;
+use polycast_api::client::Session;
+use polycast_types::DataId;
+use std::fs::{File, FileTimes};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const LEN: usize = 9_000_001;
+
+/// The next version of some weights: one element of two bytes in so many has changed.
+fn step(weights: &mut [u8], number: u64, one_in: u64) {
+    let mut state = number;
+    for element in weights.chunks_mut(2) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if (state >> 33) % one_in == 0 {
+            element[0] ^= (state >> 20) as u8 | 1;
+        }
+    }
+}
+
+async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> PublishResponse {
+    let path = world.file(&format!("weights-{number}"), bytes);
+    source.add_as(DataId(number), &path, "weights").await.unwrap();
+    let published = source.publish("policy", None, DataId(number), Some(LONG)).await.unwrap();
+    assert!(published.missing.is_empty() && published.version == number, "{published:?}");
+    published
+}
+
+/// Changes bytes of a file, and nothing that shows it.
+fn change_unseen(path: &Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    file.write_all_at(&[0xee; 1_000], LEN as u64 / 2).unwrap();
+    file.set_times(FileTimes::new().set_modified(modified)).unwrap();
+}
+
+/// Weights of which one element in a hundred changes everywhere: no group stays, and next to nothing is sent. Those who come later, and those
+/// whose version is not what it was, get the object.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_training_is_sent_as_what_it_has_changed() {
+    let _none_is_made = MAKING.read().await;
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.69.0/24'\nport = 17414";
+    let (manager, world, agents) = cluster(settings, ["a", "b", "c", "d"]).await;
+    let source = agents[0].session(1).await;
+    let (b, c, d) = (agents[1].session(1).await, agents[2].session(1).await, agents[3].session(1).await);
+    let mut subscribed = vec![b.subscribe("policy").await.unwrap(), c.subscribe("policy").await.unwrap()];
+    let mut weights = noise(LEN);
+    let mut at_b = None;
+    for number in 1..=6u64 {
+        let late = number == 4;
+        if late {
+            // It is served as well, from the version before on, which comes by itself.
+            subscribed.push(d.subscribe("policy").await.unwrap());
+            committed(&mut subscribed[2]).await;
+        }
+        if number == 5 {
+            change_unseen(Path::new(at_b.as_ref().unwrap()));
+        }
+        step(&mut weights, number, 100);
+        let published = publish(&world, &source, number, &weights).await;
+        let len = LEN as u64;
+        let sent = published.sent_bytes;
+        match number {
+            1 => assert!(sent >= len && published.coded_bytes == 0, "{published:?}"),
+            // One has spoiled its version, and is sent what the delta did not give.
+            5 => assert!(sent >= 1 << 20 && published.coded_bytes > 0, "{published:?}"),
+            _ => assert!(
+                (1..len / 30).contains(&sent) && (1..len / 60).contains(&published.coded_bytes),
+                "version {number}: {published:?}"
+            ),
+        }
+        for (at, versions) in subscribed.iter_mut().enumerate() {
+            let (version, object) = committed(versions).await;
+            assert!(version == number && std::fs::read(&object.path).unwrap() == weights, "{number}");
+            at_b = if at == 0 { Some(object.path) } else { at_b };
+        }
+    }
+    stopped(agents, manager).await;
+}
