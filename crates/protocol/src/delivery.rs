@@ -6,6 +6,9 @@
 //! further carrier. Where a receiver was taken out, the rest goes on under other keys: that is a further carrier, too. All paths
 //! together are held no longer than was asked for.
 //!
+//! Where the source has a delta against an older version, the first carrier brings that, and those that lack the object all the same get
+//! it by the next one.
+//!
 //! The machine sees neither paths nor bytes: its driver holds the path that was granted last, and gives it to the carrier.
 
 use alloc::collections::VecDeque;
@@ -43,11 +46,22 @@ pub struct DeliveryConfig {
     pub deadline: Option<Time>,
 }
 
+/// What a carrier brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The object as it is.
+    Object,
+    /// A delta, of which receivers that have the version before make the object.
+    Delta,
+}
+
 /// A path that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Whom it is to lead to.
     pub to: To,
+    /// What is to go over it.
+    pub form: Form,
     /// Bytes that are still to be sent.
     pub remaining: u64,
     /// How long it is wanted; `None` until it is given back.
@@ -61,7 +75,7 @@ pub struct Wanted {
 pub enum Ended {
     /// Each of its receivers is done, has failed, or is among these, which its path did not reach.
     Finished {
-        /// Their names.
+        /// Their names; of a carrier of a delta those of all that lack the object and have not been taken out.
         left: Vec<String>,
         /// Whether it has ended so that the rest goes on under other keys.
         rekeyed: bool,
@@ -74,7 +88,10 @@ pub enum Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// What it is sent from is open: it may begin.
-    Start,
+    Start {
+        /// The length of its delta in bytes, where the source has one.
+        delta_len: Option<u64>,
+    },
     /// The path that was asked for is there.
     Granted {
         /// Bytes that may be sent over it; `None` for all that remain.
@@ -127,6 +144,8 @@ pub enum Output {
     Unask,
     /// Begin a carrier over the path that was granted.
     Begin {
+        /// What it brings.
+        form: Form,
         /// Bytes that may be sent over it; `None` for all.
         bytes: Option<u64>,
     },
@@ -165,6 +184,8 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     config: DeliveryConfig,
+    /// The length of the delta, while that is what is sent.
+    delta_len: Option<u64>,
     phase: Phase,
     /// Whether a path is held, and when it has to be given back.
     held: Option<Option<Time>>,
@@ -177,6 +198,8 @@ pub struct Delivery {
     again: usize,
     /// Changes for the next carrier.
     changes: VecDeque<u64>,
+    /// Those that the carrier of a delta was told of: where it fails they are for the next one.
+    told: VecDeque<u64>,
     outputs: VecDeque<Output>,
 }
 
@@ -187,12 +210,14 @@ impl Delivery {
         Delivery {
             left: config.lease,
             config,
+            delta_len: None,
             phase: Phase::Waiting,
             held: None,
             awaits_next: false,
             carriers: 0,
             again: 0,
             changes: VecDeque::new(),
+            told: VecDeque::new(),
             outputs: VecDeque::new(),
         }
     }
@@ -200,9 +225,10 @@ impl Delivery {
     /// Takes in what has happened.
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
-            Input::Start if self.phase == Phase::Waiting => {
-                let (to, remaining) = (self.config.to.clone(), self.config.object_len);
-                self.ask_for_carrier(to, remaining);
+            Input::Start { delta_len } if self.phase == Phase::Waiting => {
+                // One that is as long as the object is worth nothing.
+                self.delta_len = delta_len.filter(|len| *len < self.config.object_len);
+                self.ask_for_carrier(self.config.to.clone());
             }
             Input::Granted { bytes, ends_at } => self.granted(now, bytes, ends_at),
             Input::Denied(why) => self.denied(why),
@@ -211,7 +237,7 @@ impl Delivery {
             Input::Ended(ended) => self.ended(now, ended),
             Input::Change(number) => self.change(number),
             Input::Cancel => self.cancel(),
-            Input::Start | Input::Tick => {}
+            Input::Start { .. } | Input::Tick => {}
         }
         let is_late = self.config.deadline.is_some_and(|deadline| now >= deadline);
         if is_late && matches!(self.phase, Phase::Waiting | Phase::Asking) {
@@ -240,22 +266,33 @@ impl Delivery {
         self.phase == Phase::Over
     }
 
-    fn ask_for_carrier(&mut self, to: To, remaining: u64) {
+    /// What the carrier that runs brings, or the next one.
+    fn form(&self) -> Form {
+        if self.delta_len.is_some() { Form::Delta } else { Form::Object }
+    }
+
+    /// Bytes of that.
+    fn len(&self) -> u64 {
+        self.delta_len.unwrap_or(self.config.object_len)
+    }
+
+    fn ask_for_carrier(&mut self, to: To) {
         self.phase = Phase::Asking;
-        let wanted = Wanted { to, remaining, lease: self.left, goes_on: false };
+        let (form, remaining) = (self.form(), self.len());
+        let wanted = Wanted { to, form, remaining, lease: self.left, goes_on: false };
         self.outputs.push_back(Output::Ask(wanted));
     }
 
     fn granted(&mut self, now: Time, bytes: Option<u64>, ends_at: Option<Time>) {
-        let bytes = bytes.filter(|bytes| *bytes < self.config.object_len);
+        let bytes = bytes.filter(|bytes| *bytes < self.len());
         match self.phase {
             Phase::Asking => {
                 self.hold(ends_at);
                 self.phase = Phase::Carrying;
                 self.carriers += 1;
-                self.outputs.push_back(Output::Begin { bytes });
+                self.outputs.push_back(Output::Begin { form: self.form(), bytes });
                 let changes = core::mem::take(&mut self.changes);
-                self.outputs.extend(changes.into_iter().map(Output::Change));
+                changes.into_iter().for_each(|number| self.tell(number));
             }
             Phase::Carrying if self.awaits_next => {
                 self.hold(ends_at);
@@ -269,6 +306,14 @@ impl Delivery {
                     self.give_back(now);
                 }
             }
+        }
+    }
+
+    /// Tells the carrier that runs of a change.
+    fn tell(&mut self, number: u64) {
+        self.outputs.push_back(Output::Change(number));
+        if self.form() == Form::Delta {
+            self.told.push_back(number);
         }
     }
 
@@ -307,8 +352,8 @@ impl Delivery {
             return self.outputs.push_back(Output::LosePath(OVER_TIME.into()));
         }
         self.awaits_next = true;
-        let remaining = bytes.min(self.config.object_len);
-        let wanted = Wanted { to: To::Named(receivers), remaining, lease: self.left, goes_on: true };
+        let (to, form, remaining) = (To::Named(receivers), self.form(), bytes.min(self.len()));
+        let wanted = Wanted { to, form, remaining, lease: self.left, goes_on: true };
         self.outputs.push_back(Output::Ask(wanted));
     }
 
@@ -323,17 +368,33 @@ impl Delivery {
             let is_done = matches!(&ended, Ended::Finished { left, .. } if left.is_empty());
             return self.finish(if is_done { Outcome::Carried } else { Outcome::Cancelled });
         }
+        let is_over_time = self.left == Some(Duration::ZERO);
         match ended {
+            // The object may come even so.
+            ended if self.delta_len.take().is_some() => {
+                let told = core::mem::take(&mut self.told);
+                let to = match ended {
+                    Ended::Failed => {
+                        self.carriers -= 1;
+                        self.changes = told;
+                        self.config.to.clone()
+                    }
+                    Ended::Finished { left, .. } => To::Named(left),
+                };
+                if is_over_time || to == To::Named(Vec::new()) {
+                    let has_carried = self.carriers > 0;
+                    return self.finish(if has_carried { Outcome::Carried } else { Outcome::Failed });
+                }
+                self.ask_for_carrier(to);
+            }
             Ended::Failed if self.carriers == 1 => self.finish(Outcome::Failed),
             Ended::Failed => self.finish(Outcome::Carried),
             Ended::Finished { left, rekeyed } => {
                 self.again += usize::from(!rekeyed);
-                let is_over_time = self.left == Some(Duration::ZERO);
                 if left.is_empty() || is_over_time || self.again > CARRIERS_AGAIN_MAX {
                     return self.finish(Outcome::Carried);
                 }
-                let whole = self.config.object_len;
-                self.ask_for_carrier(To::Named(left), whole);
+                self.ask_for_carrier(To::Named(left));
             }
         }
     }
@@ -348,11 +409,11 @@ impl Delivery {
     /// A change is for the carrier that runs, or for the next one. One that was told to stop takes none.
     fn change(&mut self, number: u64) {
         match self.phase {
-            Phase::Carrying => self.outputs.push_back(Output::Change(number)),
+            Phase::Carrying if self.told.len() < CHANGES_MAX => self.tell(number),
             Phase::Waiting | Phase::Asking if self.changes.len() < CHANGES_MAX => {
                 self.changes.push_back(number)
             }
-            Phase::Waiting | Phase::Asking | Phase::Stopping | Phase::Over => {}
+            Phase::Waiting | Phase::Asking | Phase::Carrying | Phase::Stopping | Phase::Over => {}
         }
     }
 
@@ -383,6 +444,7 @@ impl Delivery {
     fn finish(&mut self, outcome: Outcome) {
         self.phase = Phase::Over;
         self.changes.clear();
+        self.told.clear();
         self.outputs.push_back(Output::Done(outcome));
     }
 
@@ -401,6 +463,10 @@ impl Delivery {
         assert!(
             self.changes.len() <= CHANGES_MAX && (self.changes.is_empty() || !carries),
             "a change is kept back"
+        );
+        assert!(
+            self.told.is_empty() || (carries && self.form() == Form::Delta),
+            "changes of another carrier"
         );
         assert!(self.again <= CARRIERS_AGAIN_MAX + 1 && self.again <= self.carriers);
         assert!(!carries || self.carriers > 0, "a carrier runs that has not begun");

@@ -9,6 +9,7 @@ use super::catalog::{self, Available};
 use super::manager_link::{FabricWish, addresses};
 use super::users::User;
 use crate::transfer::{Change, Options, Report, Steering};
+use deliver::Delivering;
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
@@ -190,7 +191,7 @@ impl Sends {
         }
         let send = self.shared.catalog.begin_send(object)?;
         let (sender, standing) = watch::channel(Standing::default());
-        let (changes, mut changed) = mpsc::channel(CHANGES_MAX);
+        let (changes, changed) = mpsc::channel(CHANGES_MAX);
         let cancel =
             Cancel { engine: Arc::default(), early: watch::Sender::new(false), withdrawn: Arc::default() };
         table.next_number += 1;
@@ -203,7 +204,7 @@ impl Sends {
         drop(table);
         let sends = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = sends.carry_out(&send, &wish, &cancel, &sender, &mut changed).await;
+            let outcome = Delivering::new(&sends, &send, &wish, &cancel, &sender).run(changed).await;
             drop(send);
             match &outcome {
                 Err(refusal) if refusal.kind == Kind::Cancelled => {

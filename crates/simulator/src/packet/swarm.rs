@@ -149,6 +149,10 @@ pub enum Plant {
     KeepPath,
     /// What changes between two carriers of a delivery is told to neither.
     ForgetChanges,
+    /// A source takes all receivers of a delta for those that have the object.
+    DeltaForAll,
+    /// A receiver believes what a delta makes of other bytes than those that it is against.
+    BelieveBase,
     /// The source does not hear what a member of its overlay lacks.
     DropLacks,
     /// Members of an overlay do not hear of others than their first candidates.

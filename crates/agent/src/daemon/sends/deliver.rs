@@ -14,10 +14,10 @@ use polycast_api::manager;
 use polycast_api::report::PassedOver;
 use polycast_net::hash::parse_hex;
 use polycast_net::object::ObjectSource;
-use polycast_protocol::delivery::{self, Delivery, DeliveryConfig, Ended, Input, Outcome, Output, To};
+use polycast_protocol::delivery::{self, Delivery, DeliveryConfig, Ended, Form, Input, Outcome, Output, To};
 use polycast_types::{Duration, Time};
 use polycast_wire::control::Hash;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,10 +31,11 @@ type Delivered = (Result<Report, TransferError>, std::time::Duration);
 /// A request at the manager.
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Lease, Refusal>> + Send + 'a>>;
 /// What a delivery needs before it begins: its turn, and what it is sent from.
-type Prepared<'a> = Result<(SemaphorePermit<'a>, Arc<dyn ObjectSource>), Refusal>;
+type Prepared<'a> = Result<(SemaphorePermit<'a>, Arc<dyn ObjectSource>, Option<Arc<Coded>>), Refusal>;
 
 /// An engine that runs.
 struct Carrier {
+    form: Form,
     delivered: JoinHandle<Delivered>,
     steering: Arc<Steering>,
     rests: watch::Receiver<Option<Rest>>,
@@ -56,9 +57,11 @@ pub(super) struct Delivering<'a> {
     standing: &'a watch::Sender<Standing>,
     began: Instant,
     machine: Delivery,
-    /// What is sent in the object's place.
-    coded: Option<Arc<Coded>>,
     source: Option<Arc<dyn ObjectSource>>,
+    /// What is sent first in its place.
+    coded: Option<Arc<Coded>>,
+    /// Receivers that were taken out.
+    removed: BTreeSet<String>,
     asking: Option<Asking<'a>>,
     /// The path that was granted; it goes back when it is dropped.
     lease: Option<Lease>,
@@ -90,14 +93,13 @@ impl<'a> Delivering<'a> {
         wish: &'a Wish,
         cancel: &'a Cancel,
         standing: &'a watch::Sender<Standing>,
-        coded: Option<Arc<Coded>>,
     ) -> Self {
         let to = match &wish.receivers {
             Receivers::All => To::All,
             Receivers::Named(names) => To::Named(names.clone()),
         };
         let machine = Delivery::new(DeliveryConfig {
-            object_len: coded.as_ref().map_or(send.object.length, |coded| coded.len()),
+            object_len: send.object.length,
             to,
             lease: wish.lease,
             deadline: wish.options.deadline.map(|deadline| Time::ZERO + deadline),
@@ -110,8 +112,9 @@ impl<'a> Delivering<'a> {
             standing,
             began: Instant::now(),
             machine,
-            coded,
             source: None,
+            coded: None,
+            removed: BTreeSet::new(),
             asking: None,
             lease: None,
             carrier: None,
@@ -124,7 +127,7 @@ impl<'a> Delivering<'a> {
     }
 
     /// Runs it from its turn to the release of its last path.
-    pub(super) async fn run(mut self, changes: &mut mpsc::Receiver<Change>) -> Result<Arc<Report>, Refusal> {
+    pub(super) async fn run(mut self, mut changes: mpsc::Receiver<Change>) -> Result<Arc<Report>, Refusal> {
         // The place is kept until the transfer has ended.
         let _place = match self.begin().await? {
             Some(place) => place,
@@ -153,23 +156,25 @@ impl<'a> Delivering<'a> {
     /// Waits for its turn and opens what is sent; `None` where it is over before that.
     async fn begin(&mut self) -> Result<Option<SemaphorePermit<'a>>, Refusal> {
         let (sends, path, object) = (self.sends, self.sends.path_of(self.send), self.send.object.clone());
-        let coded = self.coded.clone();
+        let (shared, id, cancel) = (Arc::clone(&sends.shared), self.send.id(), self.cancel.clone());
         let prepared = async {
             let internal = |error: String| Refusal::new(Kind::Internal, error);
             let place = sends.places.acquire().await.map_err(|error| internal(error.to_string()))?;
-            if let Some(coded) = coded {
-                return Ok((place, coded.source()));
-            }
-            let source = tokio::task::spawn_blocking(move || open(&object, &path)).await;
-            Prepared::Ok((place, source.map_err(|error| internal(error.to_string()))??))
+            let opened = tokio::task::spawn_blocking(move || {
+                let source = open(&object, &path)?;
+                let coded = Coded::of(&shared, (id, &object), &*source, &cancel);
+                Ok((source, coded.map(Arc::new)))
+            });
+            let (source, coded) = opened.await.map_err(|error| internal(error.to_string()))??;
+            Prepared::Ok((place, source, coded))
         };
         let mut cancelled = self.cancel.early.subscribe();
         let due = self.due();
         let input = tokio::select! {
             prepared = prepared => {
-                let (place, source) = prepared?;
-                self.source = Some(source);
-                self.hear(Input::Start);
+                let (place, source, coded) = prepared?;
+                (self.source, self.coded) = (Some(source), coded);
+                self.hear(Input::Start { delta_len: self.coded.as_ref().map(|coded| coded.len()) });
                 return Ok(Some(place));
             }
             () = told(&mut cancelled) => Input::Cancel,
@@ -178,19 +183,6 @@ impl<'a> Delivering<'a> {
         self.hear(input);
         self.obey();
         Ok(None)
-    }
-
-    /// The root hash of what is sent, where it is known.
-    fn root(&self) -> Option<Hash> {
-        match &self.coded {
-            Some(coded) => Some(coded.root),
-            None => parse_hex(&self.send.object.root),
-        }
-    }
-
-    /// Bytes of what is sent.
-    fn length(&self) -> u64 {
-        self.coded.as_ref().map_or(self.send.object.length, |coded| coded.len())
     }
 
     fn now(&self) -> Time {
@@ -238,6 +230,10 @@ impl<'a> Delivering<'a> {
     }
 
     fn change(&mut self, change: Change) {
+        match &change {
+            Change::Add(name, _) => drop(self.removed.remove(name)),
+            Change::Remove(name) => drop(self.removed.insert(name.clone())),
+        }
         let number = self.next_change;
         self.next_change += 1;
         self.changes.insert(number, change);
@@ -262,7 +258,7 @@ impl<'a> Delivering<'a> {
             match output {
                 Output::Ask(wanted) => self.ask(wanted),
                 Output::Unask => self.asking = None,
-                Output::Begin { bytes } => self.carry(bytes),
+                Output::Begin { form, bytes } => self.carry(form, bytes),
                 Output::Switch { bytes } => self.switch(bytes),
                 Output::GiveBack => self.lease = None,
                 Output::LosePath(why) => {
@@ -272,8 +268,12 @@ impl<'a> Delivering<'a> {
                     }
                 }
                 Output::Change(number) => {
-                    if let (Some(change), Some(carrier)) = (self.changes.remove(&number), &self.carrier) {
-                        carrier.steering.change(change);
+                    if let (Some(change), Some(carrier)) = (self.changes.get(&number), &self.carrier) {
+                        carrier.steering.change(change.clone());
+                        // Where a delta's carrier fails, the next one hears of it as well.
+                        if carrier.form == Form::Object {
+                            self.changes.remove(&number);
+                        }
                     }
                 }
                 Output::Stop => self.cancel.engine.store(true, Ordering::Relaxed),
@@ -284,8 +284,11 @@ impl<'a> Delivering<'a> {
 
     fn ask(&mut self, wanted: delivery::Wanted) {
         let (sends, send, wish, standing) = (self.sends, self.send, self.wish, self.standing);
-        let (root, length) = (self.root(), self.length());
         let steering = self.carrier.as_ref().map(|carrier| Arc::clone(&carrier.steering));
+        let (root, length) = match (wanted.form, &self.coded) {
+            (Form::Delta, Some(coded)) => (Some(coded.root), coded.len()),
+            _ => (self.root(), send.object.length),
+        };
         self.asking = Some(Box::pin(async move {
             let receivers = match wanted.to {
                 To::All => Receivers::All,
@@ -307,9 +310,13 @@ impl<'a> Delivering<'a> {
     }
 
     /// Begins an engine over the path that was granted.
-    fn carry(&mut self, bytes: Option<u64>) {
+    fn carry(&mut self, form: Form, bytes: Option<u64>) {
         let lease = self.lease.as_ref().expect("a path was granted");
-        let source = Arc::clone(self.source.as_ref().expect("it was opened before a path was asked for"));
+        let coded = self.coded.clone().filter(|_| form == Form::Delta);
+        let source = match &coded {
+            Some(coded) => coded.source(),
+            None => Arc::clone(self.source.as_ref().expect("it was opened before a path was asked for")),
+        };
         lease.steering.begin(&lease.fabric, bytes);
         grant(self.standing, lease);
         self.started.get_or_insert_with(Instant::now);
@@ -327,7 +334,7 @@ impl<'a> Delivering<'a> {
                 .options
                 .deadline
                 .map(|deadline| deadline - Duration::from(self.began.elapsed())),
-            delta: self.coded.as_ref().map(|coded| coded.delta),
+            delta: coded.as_ref().map(|coded| coded.delta),
             ..self.wish.options.clone()
         };
         let spec = SourceSpec {
@@ -335,7 +342,7 @@ impl<'a> Delivering<'a> {
             name: send.object.name.clone(),
             kind: send.object.kind,
             source,
-            root: self.root(),
+            root: coded.as_ref().map_or_else(|| self.root(), |coded| Some(coded.root)),
             receivers: Invited::Named(lease.receivers.clone()),
             interface: sends.shared.interface(),
             path: lease.path.clone(),
@@ -345,16 +352,18 @@ impl<'a> Delivering<'a> {
         };
         let (engine, events, granted_at) =
             (Arc::clone(&sends.shared.engine), self.standing.clone(), lease.granted_at);
-        let coded = self.coded.clone();
         let delivered = tokio::task::spawn_blocking(move || {
+            let told_of = |report: Report| match &coded {
+                Some(coded) => coded.told_of(report),
+                None => report,
+            };
             let delivered = engine.deliver(spec, &mut |report: &Report| {
-                let report = report.clone();
-                let report = coded.as_ref().map_or(report.clone(), |coded| coded.told_of(report));
-                events.send_modify(|standing| standing.report = Some(Arc::new(report)));
+                events.send_modify(|standing| standing.report = Some(Arc::new(told_of(report.clone()))));
             });
-            (delivered, granted_at.elapsed())
+            (delivered.map(told_of), granted_at.elapsed())
         });
         self.carrier = Some(Carrier {
+            form,
             delivered,
             rests: lease.steering.rests(),
             steering: Arc::clone(&lease.steering),
@@ -383,12 +392,17 @@ impl<'a> Delivering<'a> {
                 if carrier.estimated.as_deref().is_some_and(|fabric| tells_of(&report, fabric)) {
                     carrier.steering.set_took(took);
                 }
-                let ended =
-                    Ended::Finished { left: report.left.clone(), rekeyed: carrier.steering.is_rekeyed() };
+                let mut report = report;
+                if carrier.form == Form::Delta {
+                    report.left = self.without(&report);
+                }
+                let left = report.left.clone();
+                let ended = Ended::Finished { left, rekeyed: carrier.steering.is_rekeyed() };
                 self.add_report(&carrier, report, took);
                 ended
             }
             Ok((Err(error), _)) => {
+                tracing::info!(object = %self.send.id(), form = ?carrier.form, %error, "a transfer has failed");
                 self.refusal = Some(match error {
                     TransferError::Cancelled => self.cancel.refusal(),
                     error => Refusal::new(Kind::TransferFailed, error.to_string()),
@@ -407,6 +421,17 @@ impl<'a> Delivering<'a> {
         carrier.steering.take().into_iter().for_each(|change| self.change(change));
     }
 
+    /// The receivers of a delta that lack the object.
+    fn without(&self, report: &Report) -> Vec<String> {
+        let lack = report.receivers.iter().filter(|receiver| !receiver.verified);
+        lack.map(|receiver| receiver.name.clone()).filter(|name| !self.removed.contains(name)).collect()
+    }
+
+    /// The object's root hash, where it is known.
+    fn root(&self) -> Option<Hash> {
+        parse_hex(&self.send.object.root).or(self.coded.as_ref().map(|coded| coded.delta.root))
+    }
+
     /// Adds the report of an engine to those of the ones before.
     fn add_report(&mut self, carrier: &Carrier, report: Report, took: std::time::Duration) {
         let sends = self.sends;
@@ -415,7 +440,6 @@ impl<'a> Delivering<'a> {
         let receivers = report.receivers.iter().chain(&carrier.missed).cloned().collect();
         let (estimate_s, took_s) = (carrier.estimate_s, Some(took.as_secs_f64()));
         let report = Report { receivers, passed_over, estimate_s, took_s, ..report };
-        let report = self.coded.as_ref().map_or(report.clone(), |coded| coded.told_of(report));
         if let Some(root) = &report.root {
             sends.shared.catalog.set_root(self.send.id(), root);
         }

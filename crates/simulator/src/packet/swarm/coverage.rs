@@ -120,7 +120,7 @@ kinds!(of_leases, LEASES, leases::Input:
 );
 
 kinds!(of_delivery, DELIVERY, DeliveryInput:
-    DeliveryInput::Start => "delivery: Start",
+    DeliveryInput::Start { .. } => "delivery: Start",
     DeliveryInput::Granted { .. } => "delivery: Granted",
     DeliveryInput::Denied(_) => "delivery: Denied",
     DeliveryInput::EndsAt(_) => "delivery: EndsAt",
@@ -341,6 +341,7 @@ events! { EVENTS:
     DELIVERY_DENIED = "further path is denied",
     DELIVERY_REKEYED = "delivery goes on under other keys",
     CARRIER_BREAKS = "transfer of a delivery breaks down",
+    DELTA_LEAVES = "delta leaves receivers without the object",
     MEMBER_STOPS = "member of an overlay stands still",
     MEMBER_DIES = "member of an overlay dies",
     MEMBER_BOASTS = "member of an overlay says that it has everything, and gives nothing",

@@ -1,5 +1,6 @@
 //! Cases of one delivery at its source's agent (`protocol::delivery`): a manager that grants paths for a part of the object or of the time, late or
-//! not at all, paths that are lost or do not reach all, receivers that come, are taken out, and fail, and carriers that break down.
+//! not at all, paths that are lost or do not reach all, receivers that come, are taken out, and fail, and carriers that break down. Some sources have
+//! a delta, and of their receivers some have the version that it is against, some had it, and some have other bytes in its place.
 //!
 //! One path is lent at a time, all together no longer than was asked for; a receiver that was taken out gets nothing of a carrier that begins later;
 //! and in the end every path is back, and every receiver has the object, or there is a reason why it has not.
@@ -12,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_protocol::delivery::{
-    CARRIERS_AGAIN_MAX, Delivery, DeliveryConfig, Ended, Input, Outcome, Output, To, Wanted,
+    CARRIERS_AGAIN_MAX, Delivery, DeliveryConfig, Ended, Form, Input, Outcome, Output, To, Wanted,
 };
 use polycast_types::{Duration, Time};
 
@@ -26,11 +27,27 @@ const LEFT_AFTER: Duration = Duration::from_secs(2);
 /// After healing it is over within this time.
 const LIVENESS: Duration = Duration::from_secs(120);
 
+/// What a receiver has of the version that a delta is against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Base {
+    /// It refuses a delta.
+    #[default]
+    None,
+    Right,
+    /// It takes the delta, and makes other bytes of it.
+    Wrong,
+}
+
 /// A receiver.
 #[derive(Clone, Debug, Default)]
 struct Receiver {
     bytes: u64,
+    base: Base,
+    /// Bytes of the delta.
+    delta_bytes: u64,
     is_dead: bool,
+    /// It counts bytes that are not the object's.
+    is_wrong: bool,
     /// It was taken out.
     is_out: bool,
     /// How many carriers had begun when it was added, until one is told of it.
@@ -70,6 +87,7 @@ struct Manager {
 /// What sends.
 #[derive(Clone, Debug)]
 struct Carrier {
+    form: Form,
     to: BTreeSet<u32>,
     /// Bytes of the path that are left; `None` for all, and where there is no path.
     allowed: Option<u64>,
@@ -87,6 +105,33 @@ enum Change {
     Remove(u32),
 }
 
+impl Receiver {
+    /// Bytes that are still to be sent to it, of a delta or of the object.
+    fn lacks(&self, form: Form, delta_len: Option<u64>) -> u64 {
+        match form {
+            Form::Object => LEN - self.bytes,
+            Form::Delta if self.base == Base::None || self.bytes == LEN => 0,
+            Form::Delta => delta_len.map_or(0, |len| len - self.delta_bytes),
+        }
+    }
+
+    /// Takes so many bytes. A delta makes the object with its last one, where the version before is the right one.
+    fn take(&mut self, form: Form, delta_len: Option<u64>, bytes: u64, plant: Option<Plant>) {
+        match form {
+            Form::Object => self.bytes = LEN.min(self.bytes + bytes),
+            Form::Delta => {
+                let len = delta_len.unwrap_or(LEN);
+                self.delta_bytes = len.min(self.delta_bytes + bytes);
+                let is_made = self.base == Base::Right || plant == Some(Plant::BelieveBase);
+                if self.delta_bytes == len && is_made {
+                    self.bytes = LEN;
+                    self.is_wrong = self.base == Base::Wrong;
+                }
+            }
+        }
+    }
+}
+
 struct World<'r> {
     random: &'r mut Random,
     plant: Option<Plant>,
@@ -94,6 +139,7 @@ struct World<'r> {
     heals_at: Time,
     machine: Delivery,
     lease: Option<Duration>,
+    delta_len: Option<u64>,
     receivers: BTreeMap<u32, Receiver>,
     manager: Manager,
     carrier: Option<Carrier>,
@@ -121,9 +167,16 @@ fn number(name: &str) -> u32 {
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
     let count = random.within(1..=6) as u32;
     let lease = random.one_in(3).then(|| Duration(random.magnitude(500_000_000..=30_000_000_000)));
-    let deadline = random.one_in(4).then(|| Time(random.magnitude(500_000_000..=60_000_000_000)));
+    let deadline = random.one_in(3).then(|| Time(random.magnitude(500_000_000..=60_000_000_000)));
     let heals_at = Time(random.magnitude(1_000_000_000..=60_000_000_000));
     let to = To::Named((0..count).map(name).collect());
+    let delta_len = random.one_in(4).then(|| random.within(1..=LEN));
+    let mut base = |_| match random.below(4) {
+        0 => Base::None,
+        1 => Base::Wrong,
+        _ => Base::Right,
+    };
+    let bases: Vec<Base> = (0..count).map(&mut base).collect();
     let config = DeliveryConfig { object_len: LEN, to, lease, deadline };
     let mut world = World {
         random,
@@ -132,7 +185,11 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         heals_at,
         machine: Delivery::new(config),
         lease,
-        receivers: (0..count).map(|at| (at, Receiver::default())).collect(),
+        delta_len,
+        receivers: (0..)
+            .zip(bases)
+            .map(|(at, base)| (at, Receiver { base, ..Receiver::default() }))
+            .collect(),
         manager: Manager::default(),
         carrier: None,
         begun: 0,
@@ -151,13 +208,14 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         (None, Some(deadline)) => format!(", by {deadline:?}"),
         (None, None) => String::new(),
     };
-    let case = format!("delivery to {count} receivers{limits}");
+    let delta = delta_len.map_or_else(String::new, |len| format!(", a delta of {len} bytes"));
+    let case = format!("delivery to {count} receivers{limits}{delta}");
     Verdict { seed, case, failure, trace_hash: world.hash, events: world.events, coverage: world.coverage }
 }
 
 impl World<'_> {
     fn live(&mut self, deadline: Option<Time>) -> Result<(), String> {
-        self.hear(Input::Start)?;
+        self.hear(Input::Start { delta_len: self.delta_len })?;
         let end = self.heals_at + LIVENESS;
         while self.now < end && !(self.outcome.is_some() && self.manager.path.is_none()) {
             if self.now < self.heals_at {
@@ -194,6 +252,9 @@ impl World<'_> {
     }
 
     fn check_end(&self) -> Result<(), String> {
+        if let Some((at, _)) = self.receivers.iter().find(|(_, receiver)| receiver.is_wrong) {
+            return Err(format!("{} counts bytes as the object's that are not", name(*at)));
+        }
         let Some(outcome) = &self.outcome else {
             return Err(format!("it is not over within {LIVENESS} of healing"));
         };
@@ -217,11 +278,11 @@ impl World<'_> {
     }
 
     fn fail_something(&mut self) -> Result<(), String> {
-        if !self.random.one_in(20) {
+        if !self.random.one_in(15) {
             return Ok(());
         }
         let at = self.random.below(self.receivers.len() as u64 + 1) as u32;
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => {
                 self.coverage.hit(coverage::DELIVERY_PATH_LOST);
                 if let Some(path) = &mut self.manager.path {
@@ -240,11 +301,18 @@ impl World<'_> {
                 self.is_cancelled = true;
                 self.hear(Input::Cancel)?;
             }
-            6 if self.random.one_in(4) && self.carrier.take().is_some() => {
+            6 if self.carrier.is_some() && self.random.one_in(4) => {
                 self.coverage.hit(coverage::CARRIER_BREAKS);
-                self.no_help = true;
+                // Behind a delta comes the object.
+                self.no_help |= self.carrier.take().is_some_and(|carrier| carrier.form == Form::Object);
                 self.tell_end()?;
                 self.hear(Input::Ended(Ended::Failed))?;
+            }
+            7 => {
+                // The version before makes room for others.
+                if let Some(receiver) = self.receivers.get_mut(&at).filter(|one| one.base == Base::Right) {
+                    receiver.base = Base::None;
+                }
             }
             _ => {
                 if let Some(carrier) = &mut self.carrier {
@@ -350,25 +418,26 @@ impl World<'_> {
             let receiver =
                 self.receivers.get_mut(at).ok_or_else(|| format!("{} is no receiver", name(*at)))?;
             let reached = !(carrier.has_path && carrier.unreached.contains(at));
-            if sends > 0 && reached && receiver.bytes < LEN && !receiver.is_dead {
+            if sends > 0 && reached && receiver.lacks(carrier.form, self.delta_len) > 0 && !receiver.is_dead {
                 if receiver.is_out {
                     return Err(format!("{} was taken out, and gets what is sent later", name(*at)));
                 }
-                receiver.bytes = LEN.min(receiver.bytes + sends);
+                receiver.take(carrier.form, self.delta_len, sends, self.plant);
             }
             if !receiver.is_dead && !receiver.is_out {
-                lacking = lacking.max(LEN - receiver.bytes);
+                lacking = lacking.max(receiver.lacks(carrier.form, self.delta_len));
             }
         }
         carrier.allowed = carrier.allowed.map(|allowed| allowed - sends.min(allowed));
         let ended = self.end_of(&carrier, lacking);
         let used_up = carrier.has_path && carrier.allowed == Some(0) && !carrier.awaits_next && lacking > 0;
         carrier.awaits_next |= used_up;
-        let receivers = self.not_done(&carrier);
+        let (receivers, form) = (self.not_done(&carrier), carrier.form);
         self.carrier = Some(carrier);
         if let Some(ended) = ended {
             self.carrier = None;
-            self.ended += usize::from(matches!(ended, Ended::Finished { rekeyed: false, .. }));
+            let counts = form == Form::Object && matches!(ended, Ended::Finished { rekeyed: false, .. });
+            self.ended += usize::from(counts);
             self.tell_end()?;
             return self.hear(Input::Ended(ended));
         }
@@ -382,7 +451,7 @@ impl World<'_> {
     fn not_done(&self, carrier: &Carrier) -> Vec<String> {
         let lacks = |at: &&u32| {
             let receiver = &self.receivers[*at];
-            !receiver.is_dead && !receiver.is_out && receiver.bytes < LEN
+            !receiver.is_dead && !receiver.is_out && receiver.lacks(carrier.form, self.delta_len) > 0
         };
         carrier.to.iter().filter(lacks).map(|at| name(*at)).collect()
     }
@@ -390,16 +459,30 @@ impl World<'_> {
     /// How a carrier ends now, if it does.
     fn end_of(&mut self, carrier: &Carrier, lacking: u64) -> Option<Ended> {
         let left = self.not_done(carrier);
+        // Of a delta's receivers those are left that have made nothing of it.
+        let without = |carrier: &Carrier| {
+            let lacks = |at: &&u32| !self.receivers[*at].is_out && self.receivers[*at].bytes < LEN;
+            carrier.to.iter().filter(lacks).map(|at| name(*at)).collect::<Vec<String>>()
+        };
+        let all_left = match carrier.form {
+            Form::Delta if self.plant != Some(Plant::DeltaForAll) => without(carrier),
+            Form::Object | Form::Delta => left.clone(),
+        };
         if carrier.rekeys {
             self.coverage.hit(coverage::DELIVERY_REKEYED);
-            return Some(Ended::Finished { left, rekeyed: true });
+            return Some(Ended::Finished { left: all_left, rekeyed: true });
         }
         if lacking == 0 {
-            return Some(Ended::Finished { left: Vec::new(), rekeyed: false });
+            let left = if carrier.form == Form::Delta { all_left } else { Vec::new() };
+            if !left.is_empty() {
+                self.coverage.hit(coverage::DELTA_LEAVES);
+            }
+            return Some(Ended::Finished { left, rekeyed: false });
         }
+        let reported = all_left;
         let all_left = left.iter().all(|left| carrier.unreached.contains(&number(left)));
         let gives_up = carrier.has_path && all_left && self.now.since(carrier.since) >= LEFT_AFTER;
-        gives_up.then_some(Ended::Finished { left, rekeyed: false })
+        gives_up.then_some(Ended::Finished { left: reported, rekeyed: false })
     }
 
     /// The driver tells when the path has to be back, as it is known now.
@@ -445,7 +528,7 @@ impl World<'_> {
                 self.manager.request = Some(Request { wanted, answer_at });
             }
             Output::Unask => self.manager.request = None,
-            Output::Begin { bytes } => self.begin(bytes)?,
+            Output::Begin { form, bytes } => self.begin(form, bytes)?,
             Output::Switch { bytes } => {
                 let carrier = self.carrier.as_mut().ok_or("a carrier goes on that does not run")?;
                 (carrier.allowed, carrier.has_path, carrier.awaits_next) = (bytes, true, false);
@@ -479,7 +562,7 @@ impl World<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, bytes: Option<u64>) -> Result<(), String> {
+    fn begin(&mut self, form: Form, bytes: Option<u64>) -> Result<(), String> {
         if self.carrier.is_some() {
             return Err("a second carrier begins beside the first".into());
         }
@@ -489,6 +572,7 @@ impl World<'_> {
             false => BTreeSet::new(),
         };
         self.carrier = Some(Carrier {
+            form,
             to: self.manager.granted_to.iter().map(|name| number(name)).collect(),
             allowed: bytes,
             has_path: self.manager.path.is_some(),
