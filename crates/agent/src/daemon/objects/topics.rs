@@ -9,6 +9,7 @@ use super::{Objects, announce, object_of};
 use polycast_api::agent::{MissingSubscriber, PublishRequest, PublishResponse, TopicEvent};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
+use polycast_api::report::Report;
 use polycast_types::{AppId, ObjectId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,6 +78,16 @@ impl Drop for Publication<'_> {
         self.objects.shared.link.forget_publishing(self.topic);
         self.objects.published().remove(&self.object);
     }
+}
+
+/// The lengths of the deltas of some transfers; those of one object, to different subscribers, had the same one.
+fn coded_bytes<'a>(transfers: impl Iterator<Item = &'a Arc<Report>>) -> u64 {
+    let mut lens: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    for report in transfers {
+        let len = lens.entry(report.object).or_default();
+        *len = report.coded_bytes.max(*len);
+    }
+    lens.into_values().sum()
 }
 
 impl Objects {
@@ -187,7 +198,7 @@ impl Objects {
             missing,
             sent_bytes: transfers.values().map(|report| report.sent_bytes).sum(),
             spared_bytes: transfers.values().map(|report| report.spared_bytes).sum(),
-            coded_bytes: transfers.values().map(|report| report.coded_bytes).sum(),
+            coded_bytes: coded_bytes(transfers.values()),
         })
     }
 
