@@ -1,9 +1,11 @@
 //! Versions that go as deltas, with the real engine over the loopback interface.
 
+use super::real::{Daemons, Trees};
 use super::versions::{cluster, committed, noise};
-use super::world::{LONG, MAKING, World, stopped};
+use super::world::{LONG, MAKING, World, events, stopped};
 use polycast_api::agent::PublishResponse;
-use polycast_api::client::Session;
+use polycast_api::agent::send_event::Event;
+use polycast_api::client::{Receivers, SendOptions, Session, Wait};
 use polycast_types::DataId;
 use std::fs::{File, FileTimes};
 use std::os::unix::fs::FileExt;
@@ -80,4 +82,40 @@ async fn a_step_of_training_is_sent_as_what_it_has_changed() {
         }
     }
     stopped(agents, manager).await;
+}
+
+/// The same where receivers pull over trees, with a receiver in mid-topic that has nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn deltas_are_pulled_as_objects_are() {
+    let trees = Trees { test: 3, fabrics: "'datacast'", ..Trees::default() };
+    let Daemons { world, agents, switches, manager } = Daemons::start(trees).await;
+    let source = agents[0].session(1).await;
+    let mut weights = noise(LEN);
+    for number in 1..=3u64 {
+        step(&mut weights, number, 100);
+        let path = world.file(&format!("weights-{number}"), &weights);
+        source.add_as(DataId(number), &path, "weights").await.unwrap();
+        let names: &[&str] = if number == 3 { &["b", "c", "d"] } else { &["b", "c"] };
+        let to = Receivers::Named(names.iter().map(|name| (*name).into()).collect());
+        let sending = source.send(DataId(number), &to, &SendOptions::default()).await.unwrap();
+        let (events, error) = events(sending).await;
+        assert!(error.is_none(), "{error:?}");
+        let Some(Event::Finished(report)) = events.last() else { panic!("{events:?}") };
+        assert!(report.is_complete() && report.length == LEN as u64, "{report:?}");
+        assert_eq!(report.fabric, "datacast", "{report:?}");
+        match number {
+            1 => assert!(report.coded_bytes == 0 && report.sent_bytes >= LEN as u64, "{report:?}"),
+            2 => assert!(report.coded_bytes > 0 && report.sent_bytes < LEN as u64 / 20, "{report:?}"),
+            // One of three has no version before.
+            _ => assert!(report.coded_bytes > 0 && report.sent_bytes >= LEN as u64, "{report:?}"),
+        }
+        for (agent, name) in agents[1..].iter().zip(["b", "c", "d"]).filter(|(_, name)| names.contains(name))
+        {
+            let wait = Wait::UntilReady(Some(LONG));
+            let file = agent.session(1).await.read(DataId(number), wait).await.unwrap();
+            assert!(std::fs::read(&file.path).unwrap() == weights, "version {number} at {name}");
+        }
+    }
+    stopped(agents, manager).await;
+    drop(switches);
 }
