@@ -26,6 +26,12 @@ MODULES = {
     "polycast.dask": ["dask.py"],
     "polycast.ray": ["ray.py"],
     "polycast.vllm": ["vllm/__init__.py", "vllm/engine.py", "vllm/trainer.py"],
+    "polycast.vllm.lora": ["vllm/lora.py"],
+    "polycast.sglang": ["sglang.py"],
+    "polycast.verl": ["verl.py"],
+    "polycast.nemo": ["nemo.py"],
+    "polycast.shared_folder": ["shared_folder.py"],
+    "polycast.trl": ["trl.py"],
     "polycast.values": ["values.py"],
     "polycast.errors": ["errors.py"],
 }

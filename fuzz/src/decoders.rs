@@ -223,7 +223,7 @@ fn name_of_root(root: &[u8; 32]) -> String {
     root.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn stage() -> std::path::PathBuf {
+pub(crate) fn stage() -> std::path::PathBuf {
     let memory = std::path::PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }

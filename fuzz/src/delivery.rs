@@ -21,7 +21,10 @@ fn time(words: &mut Words<'_>, now: Time) -> Option<Time> {
 
 fn input(words: &mut Words<'_>, now: Time) -> Input {
     match words.below(12) {
-        0 => Input::Start,
+        0 => {
+            let len = words.number(1_000);
+            Input::Start { delta_len: words.flip().then_some(len) }
+        }
         1 | 2 => {
             let bytes = words.number(1_000);
             Input::Granted { bytes: words.flip().then_some(bytes), ends_at: time(words, now) }

@@ -8,6 +8,7 @@
 pub mod corpus;
 pub mod decoders;
 pub mod delivery;
+pub mod delta;
 pub mod drivers;
 pub mod frames;
 pub mod leases;
@@ -68,6 +69,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frame_stream", frames::frame_stream),
     ("archive_unpack", decoders::archive_unpack),
     ("set_list", decoders::set_list),
+    ("delta", delta::delta),
     ("receiver_driver", drivers::receiver_driver),
     ("source_driver", drivers::source_driver),
 ];

@@ -365,6 +365,11 @@ fn a_list_of_files_is_recorded() {
 }
 
 #[test]
+fn a_delta_is_recorded() {
+    keep(&BTreeMap::from([("delta", vec![crate::delta::seed()])]));
+}
+
+#[test]
 fn a_transfer_is_recorded_for_the_machines_at_both_ends() {
     let session = session();
     let mut inputs = packets(&session);

@@ -10,7 +10,8 @@ use std::path::Path;
 /// Runs of damaged inputs, a target; those that touch files or sockets are slower.
 const DAMAGED: usize = 2_000;
 const DAMAGED_SLOW: usize = 100;
-const SLOW: [&str; 5] = ["archive_unpack", "frame_stream", "receiver_driver", "set_list", "source_driver"];
+const SLOW: [&str; 6] =
+    ["archive_unpack", "delta", "frame_stream", "receiver_driver", "set_list", "source_driver"];
 
 #[test]
 fn targets_keep_their_promises_on_their_corpus_and_on_damaged_copies() {

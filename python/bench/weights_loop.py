@@ -1,10 +1,10 @@
 """New weights to several processes after each step: Polycast beside torch.distributed and beside files in a shared folder.
 
-    python weights_loop.py [--megabytes 500] [--versions 20] [--subscribers 4] [--changed 1] [--rate 1gbit] [WAY ...]
+    python weights_loop.py [--megabytes 500] [--versions 20] [--subscribers 4] [--changed 1 [--spread]] [--rate 1gbit] [WAY ...]
 
 All of it runs on this machine, and gloo and Polycast between agents go over its loopback. With `--rate` the publisher and each subscriber are
 on hosts of their own, in network namespaces with links of that rate (Linux, root). With `--changed` so much of the weights
-changes from version to version, in per cent. With `--device cuda` the models are on a GPU, which all processes share. For each version the clock runs from
+changes from version to version, in per cent: whole rows, or, with `--spread`, single elements everywhere, as after a training step. With `--device cuda` the models are on a GPU, which all processes share. For each version the clock runs from
 the call that publishes until the last subscriber has the tensors (where they are is different: gloo receives into the model,
 the others have views of a file in memory), and until each has copied them into its own model. The next version begins then.
 """
@@ -355,6 +355,25 @@ WAYS: dict[str, tuple[str, str, Any, Any]] = {
 }
 
 
+def draw(model: dict[str, Any]) -> None:
+    """Gives a model weights that look like some."""
+    draws = numpy.random.default_rng(1)
+    for tensor in model.values():
+        values = draws.standard_normal(tuple(tensor.shape), "float32") * numpy.float32(0.02)
+        tensor[...] = values if isinstance(tensor, numpy.ndarray) else tensor.new_tensor(values)
+
+
+def step(model: dict[str, Any], version: int, changed: float) -> None:
+    """Makes the next version as a training step does: so many per cent of the elements change by a hundredth, wherever they are."""
+    draws = numpy.random.default_rng(version)
+    for tensor in model.values():
+        flat = tensor.reshape(-1)
+        where = draws.integers(0, len(flat), round(len(flat) * changed / 100))
+        flat[where] *= 1.01
+    first = next(iter(model.values()))
+    first[0, 0] = first[-1, -1] = version
+
+
 def change(model: dict[str, Any], version: int, changed: float) -> None:
     """Makes the next version: all numbers, or so many per cent of the rows of all tensors, one behind the other, and the corners of the first one."""
     tensors_of = list(model.values())
@@ -399,6 +418,8 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             if hasattr(publish, "join"):
                 publish.join()
             model = empty(setting)
+            if arguments.spread:
+                draw(model)
             for _ in processes:
                 said.get(timeout=120)
             # The manager hears of a subscription a moment later.
@@ -407,7 +428,7 @@ def run(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
             changed_s = 0.0
             for version in range(1, setting.versions + 1):
                 before = time.monotonic()
-                change(model, version, arguments.changed)
+                (step if arguments.spread else change)(model, version, arguments.changed)
                 wait_for(arguments.device)
                 start = time.monotonic()
                 changed_s += start - before
@@ -442,6 +463,7 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=20)
     parser.add_argument("--subscribers", type=int, default=4)
     parser.add_argument("--changed", type=float, default=100, help="per cent of the weights that change from version to version")
+    parser.add_argument("--spread", action="store_true", help="single elements change, everywhere")
     parser.add_argument("--device", default="cpu", help="where the models are: cpu, or cuda (ways of torch alone)")
     parser.add_argument("--rate", help="publisher and subscribers are on hosts of their own, with links of this rate, for example 1gbit")
     parser.add_argument("--mtu", type=int, default=9000, help="of the links")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,13 @@ def test_table() -> None:
     pytest.importorskip("distributed")
     pytest.importorskip("numpy")
     assert run(str(EXAMPLES / "table.py"), "200000").count("a view of its host") == 3
+
+
+def test_the_loop_of_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    page = (EXAMPLES.parents[1] / "docs/howto/training.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    script = tmp_path / "loop.py"
+    script.write_text(code)
+    sent = [float(line.split()[1]) for line in run(str(script)).splitlines()]
+    assert len(sent) == 5 and sent[0] > 130 and all(1 < delta < 1.5 for delta in sent[1:]), sent

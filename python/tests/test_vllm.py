@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import uuid
-import zipfile
 from pathlib import Path
+from subprocess import PIPE
 
 import polycast
 import pytest
+from conftest import sent_bytes
+from test_serving import OF_VLLM, from_wheel
 
 pytest.importorskip("torch")
 Cluster = list[polycast.Agent]
@@ -18,40 +20,29 @@ Cluster = list[polycast.Agent]
 CONTRACT = Path(__file__).with_name("vllm_contract.py")
 # The oldest that the back end is for, and the newest that there was.
 VERSIONS = ["0.29.0", "0.33.0"]
-MODULES = [
-    *(f"vllm/distributed/weight_transfer/{name}.py" for name in ("base", "factory", "clients")), "vllm/v1/worker/gpu_worker.py",
-]
 
 
 @pytest.fixture(params=VERSIONS)
-def modules(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def modules(request: pytest.FixtureRequest) -> Path:
     """The folder that has vLLM's modules for new weights; the rest of a wheel is not kept."""
-    folder = Path(request.config.cache.mkdir("vllm")) / request.param  # type: ignore[union-attr]
-    if not (folder / "gpu_worker.py").exists():
-        line = [sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*line, "--dest", str(tmp_path), f"vllm=={request.param}"], check=True, timeout=600)
-        (wheel,) = tmp_path.glob("vllm-*.whl")
-        folder.mkdir(exist_ok=True)
-        with zipfile.ZipFile(wheel) as packed:
-            for name in MODULES:
-                (folder / Path(name).name).write_bytes(packed.read(name))
-        wheel.unlink()
-    return folder
+    return from_wheel(request.config, "vllm", request.param, OF_VLLM)
 
 
 def test_the_back_end_does_what_vllm_asks(modules: Path, cluster: Cluster) -> None:
-    from conftest import sent_bytes
-
     pytest.importorskip("requests")
     sockets = [agent.socket for agent in cluster[:3]]
     before = sent_bytes(cluster[0])
     line = [sys.executable, str(CONTRACT), str(modules), str(uuid.UUID(bytes=cluster[0]._app)), *sockets]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env={**os.environ, "POLYCAST_SOCKET": "/nowhere"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    versions, size = map(int, done.stdout.split()[-2:])
-    sent = sent_bytes(cluster[0]) - before
-    # Each byte left the trainer's host about once for two hosts with three workers.
-    assert versions * size <= sent < 2 * versions * size, (versions, size, sent)
+    env = {**os.environ, "POLYCAST_SOCKET": "/nowhere"}
+    with subprocess.Popen(line, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, env=env) as running:
+        assert running.stdout is not None
+        said = running.stdout.readline()
+        sent = sent_bytes(cluster[0]) - before
+        out, errors = running.communicate("go on\n", timeout=600)
+    assert running.returncode == 0, said + out + errors
+    versions, size = map(int, said.split())
+    # The first version left the trainer's host about once for two hosts with three workers, and of the others at most as much.
+    assert size <= sent < 2 * versions * size, (versions, size, sent)
 
 
 def test_vllm_finds_the_back_end() -> None:

@@ -22,6 +22,8 @@ const TOOLS: [&str; 11] = [
     "safetensors",
     "typing_extensions",
 ];
+/// What those need beside it that come with torch.
+const TORCH_TOOLS: [&str; 3] = ["msgspec", "requests", "torch"];
 
 /// What installs torch, too.
 const WITH_TORCH: &str = "--torch";
@@ -89,7 +91,7 @@ fn environment(folder: &Path, torch: bool) -> Result<PathBuf, String> {
     if !environment.join("bin/pip").exists() {
         must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     }
-    let tools = TOOLS.into_iter().chain(torch.then_some("torch"));
+    let tools = TOOLS.into_iter().chain(TORCH_TOOLS.into_iter().filter(|_| torch));
     let install = ["-m", "pip", "install", "--quiet", "--upgrade"];
     must(Command::new(environment.join("bin/python")).args(install).args(tools))?;
     Ok(environment)

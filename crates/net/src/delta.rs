@@ -36,7 +36,7 @@ const PIECE_LEN: u64 = 64 << 10;
 /// and at least so many of them.
 const PIECES_LEAST: u64 = 8;
 /// A delta of more than so many of eight parts of the object is not worth what it takes to code it.
-const WORTH_EIGHTHS: u64 = 6;
+const WORTH_EIGHTHS: u64 = 7;
 
 /// Why no delta is made, or nothing is made of one.
 #[derive(Debug, Error)]
@@ -152,6 +152,16 @@ fn foot(delta: &Delta, base_len: u64) -> [u8; FOOT_LEN as usize] {
     foot[28..60].copy_from_slice(&delta.root);
     foot[60..].copy_from_slice(&delta.base);
     foot
+}
+
+/// What the foot of a delta names; none where the bytes do not end with one.
+#[must_use]
+pub fn foot_of(coded: &[u8]) -> Option<Delta> {
+    let found: &[u8; FOOT_LEN as usize] = coded.last_chunk()?;
+    let number = |at: usize| u64::from_be_bytes(*found[at..].first_chunk().expect("a foot is longer"));
+    let hash = |at: usize| *found[at..].first_chunk::<32>().expect("a foot is longer");
+    let delta = Delta { root: hash(28), base: hash(60), len: number(8) };
+    (*found == foot(&delta, number(16))).then_some(delta)
 }
 
 /// What is behind the base's end counts as zeros: the new version may be longer.

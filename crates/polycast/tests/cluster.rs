@@ -215,8 +215,7 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
             "{messages:?}"
         );
     }
-    let lost = messages.iter().map(|message| message["lost"].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(document["lost"], lost);
+    assert_eq!(document["lost"], messages.iter().map(|one| one["lost"].as_u64().unwrap()).sum::<u64>());
     for (arguments, says) in [
         (vec!["stream", "recv", "ticks"], "say with --count how many"),
         (vec!["stream", "send", "ticks"], "has created no stream 'ticks'"),

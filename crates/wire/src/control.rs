@@ -35,6 +35,7 @@ use crate::discovery::{CodeSign, emit_sign, parse_sign};
 use crate::permit::ShownPermit;
 use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
@@ -272,7 +273,7 @@ pub enum Control<'a> {
         /// That the manager allows it, where agents show certificates.
         permit: Option<ShownPermit<'a>>,
         /// What is sent is a delta, of which the receiver makes the object: length and root hash before are the delta's.
-        delta: Option<Delta>,
+        delta: Option<Box<Delta>>,
     },
     /// Receiver's agent: it joins.
     Joining,
@@ -493,10 +494,10 @@ impl<'a> Control<'a> {
                 if let Some(permit) = permit {
                     permit.emit(out);
                 }
-                if let Some(Delta { base, root, len }) = delta {
-                    out.extend_from_slice(base);
-                    out.extend_from_slice(root);
-                    out.u64(*len);
+                if let Some(delta) = delta {
+                    out.extend_from_slice(&delta.base);
+                    out.extend_from_slice(&delta.root);
+                    out.u64(delta.len);
                 }
             }
             Control::Joining => out.u8(19),
@@ -632,7 +633,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 delta: if r.0.is_empty() {
                     None
                 } else {
-                    Some(Delta { base: r.array()?, root: r.array()?, len: r.u64()? })
+                    Some(Box::new(Delta { base: r.array()?, root: r.array()?, len: r.u64()? }))
                 },
             }
         }

@@ -151,7 +151,7 @@ fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
             object_len: number,
             root: (number % 3 == 1).then_some([6; 32]),
             permit: (number % 2 == 1).then(|| shown(bytes)),
-            delta: (number % 4 == 2).then_some(Delta { base: [7; 32], root: [8; 32], len: number }),
+            delta: (number % 4 == 2).then(|| Box::new(Delta { base: [7; 32], root: [8; 32], len: number })),
         },
         Control::Pair { handle, share: [4; 32] },
         Control::Share([5; 32]),

@@ -353,7 +353,7 @@ fn control_frames_are_as_kept() {
     let Control::Invite { address, port, handle, object, .. } = invite else {
         unreachable!("it was just made")
     };
-    let delta = Some(Delta { base: [0x10; 32], root: [0x80; 32], len: D });
+    let delta = Some(Box::new(Delta { base: [0x10; 32], root: [0x80; 32], len: D }));
     packets.push(frame(
         "INVITE-delta",
         Control::Invite {

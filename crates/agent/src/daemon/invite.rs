@@ -136,7 +136,7 @@ impl Invitations {
         drop(fds);
         for (stream, wish) in self.strangers.meet(|frame, _| Wish::of(frame)) {
             match wish {
-                Wish::Invite(invitation, permit) => self.decide(stream, invitation, permit),
+                Wish::Invite(invitation, permit) => self.decide(stream, *invitation, permit),
                 Wish::Visit(visit, first) => self.pass(visit, Visitor { stream, first }),
             }
         }
@@ -176,7 +176,7 @@ impl Invitations {
 /// What a connection to the control port is for.
 enum Wish {
     /// This agent is to join a transfer; with the permit that is shown.
-    Invite(Invitation, Option<KeptPermit>),
+    Invite(Box<Invitation>, Option<KeptPermit>),
     /// To a transfer that runs here; its first frame goes with it.
     Visit(Visit, Vec<u8>),
 }
@@ -184,7 +184,7 @@ enum Wish {
 impl Wish {
     fn of(frame: &Control<'_>) -> Option<Self> {
         if let Some(invitation) = Invitation::of(frame) {
-            return Some(Wish::Invite(invitation, permit_of(frame)));
+            return Some(Wish::Invite(Box::new(invitation), permit_of(frame)));
         }
         let visit = Visit::of(frame)?;
         let mut first = Vec::new();

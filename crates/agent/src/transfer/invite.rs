@@ -38,9 +38,11 @@ impl Invitation {
     /// What INVITE says; of any other frame nothing.
     #[must_use]
     pub fn of(frame: &Control<'_>) -> Option<Self> {
-        match *frame {
-            Control::Invite { address, port, handle, object, pulled, object_len, root, delta, .. } => {
-                let source = (address, port).into();
+        match frame {
+            &Control::Invite {
+                address, port, handle, object, pulled, object_len, root, ref delta, ..
+            } => {
+                let (source, delta) = ((address, port).into(), delta.as_deref().copied());
                 Some(Invitation { source, handle, object, pulled, object_len, root, delta })
             }
             _ => None,
@@ -105,7 +107,7 @@ pub(crate) fn invite(
             object_len: invitation.object_len,
             root: invitation.root,
             permit,
-            delta: invitation.delta,
+            delta: invitation.delta.map(Box::new),
         })
         .map_err(failed)?;
     let pick = |frame: &Control<'_>| match frame {

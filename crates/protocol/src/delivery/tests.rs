@@ -181,7 +181,7 @@ fn of_a_delta(lease_s: Option<u64>) -> Delivery {
 fn those_that_a_delta_does_not_help_get_the_object() {
     let begun = Output::Begin { form: Form::Delta, bytes: None };
     let mut d = of_a_delta(Some(60));
-    assert_eq!(after(&mut d, 1, granted(Some(61))), [begun.clone()]);
+    assert_eq!(after(&mut d, 1, granted(Some(61))), core::slice::from_ref(&begun));
     let whole = ask(&["c"], LEN, Some(58), false);
     assert_eq!(after(&mut d, 3, finished(&["c"], false)), [Output::GiveBack, whole]);
     assert_eq!(after(&mut d, 4, granted(Some(62))), [Output::Begin { form: Form::Object, bytes: None }]);
@@ -193,7 +193,7 @@ fn those_that_a_delta_does_not_help_get_the_object() {
     assert_eq!(after(&mut d, 6, finished(&["c"], false)), [Output::GiveBack, Output::Done(Outcome::Carried)]);
     // One that helps all is all.
     let mut d = of_a_delta(None);
-    assert_eq!(after(&mut d, 1, granted(None)), [begun.clone()]);
+    assert_eq!(after(&mut d, 1, granted(None)), core::slice::from_ref(&begun));
     assert_eq!(after(&mut d, 3, finished(&[], false)), [Output::GiveBack, Output::Done(Outcome::Carried)]);
     // Where no transfer of it was possible the object is for all, as if there had been no delta.
     let mut d = of_a_delta(None);

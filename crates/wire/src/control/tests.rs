@@ -82,7 +82,7 @@ proptest! {
                     permit: &payload[..payload.len().min(60)], signature: [7; 64], index: b as u32,
                     way: hashes.iter().take(9).copied().collect(),
                 }),
-                delta: (c % 2 == 1).then_some(Delta { base: hashes[0], root: [c as u8; 32], len: c }),
+                delta: (c % 2 == 1).then(|| Box::new(Delta { base: hashes[0], root: [c as u8; 32], len: c })),
             },
             Control::Hashes { first: a, hashes: hashes.clone() },
             Control::Have(ranges.clone()),

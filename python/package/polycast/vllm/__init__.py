@@ -11,28 +11,34 @@ The trainer's side:
     trainer = Trainer.trainer_init(TrainerInfo(topic="policy", rank=rank), client=client, source=source)
     trainer.send_weights()                          # after each step
 
+Adapters (LoRA) come from topics where POLYCAST_LORA_TOPICS names the topics' prefix.
+
 Each host of a worker, and the one of the trainer's rank 0, has an agent, found by POLYCAST_SOCKET or at its usual place. For vLLM
 0.29 and newer; docs/howto/vllm.md.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polycast.vllm.engine import InitInfo, PolycastEngine, UpdateInfo
+    from polycast.vllm.lora import TopicResolver
     from polycast.vllm.trainer import Trainer, TrainerInfo
 
-__all__ = ["InitInfo", "PolycastEngine", "Trainer", "TrainerInfo", "UpdateInfo", "register"]
+__all__ = ["InitInfo", "PolycastEngine", "TopicResolver", "Trainer", "TrainerInfo", "UpdateInfo", "register"]
 
 BACKEND = "polycast"
 _WHERE = {
     "InitInfo": "engine", "PolycastEngine": "engine", "UpdateInfo": "engine", "Trainer": "trainer", "TrainerInfo": "trainer",
+    "TopicResolver": "lora",
 }
 
 
 def register() -> None:
-    """Makes the back end known. vLLM calls this in each of its processes, in some more than once."""
+    """Makes the back end known, and adapters of topics where POLYCAST_LORA_TOPICS is set. vLLM calls this in each of its processes, in some
+    more than once."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
 
     for factory, module, name in (
@@ -41,6 +47,10 @@ def register() -> None:
     ):
         if BACKEND not in factory._registry:
             factory.register_engine(BACKEND, f"{__name__}.{module}", name)
+    if os.environ.get("POLYCAST_LORA_TOPICS"):
+        from polycast.vllm import lora
+
+        lora.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -32,6 +32,9 @@ class TrainerInfo(TrainerInitInfo):
     # How many seconds hosts have to get a version before vLLM is told of it, and workers that have not got it by then.
     deadline: float = 600.0
     timeout: float = 60.0
+    # Whether workers load of a version what differs from the one that they have, and up to which part of all elements.
+    patches: bool = False
+    patches_part: float = 0.1
 
 
 class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
@@ -51,7 +54,11 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
         made.info = init_info
         if made.is_sender:
             made._agent = Agent(init_info.socket, init_info.app)
-            client.init_weight_transfer_engine({"topic": init_info.topic, "app": init_info.app})
+            said: dict[str, Any] = {"topic": init_info.topic, "app": init_info.app}
+            if init_info.patches:
+                # A worker of an older release knows nothing of it, and refuses what it does not know.
+                said |= {"patches": True, "patches_part": init_info.patches_part}
+            client.init_weight_transfer_engine(said)
         return made
 
     def send_weights(self) -> None:

@@ -1,0 +1,153 @@
+"""What the back ends for frameworks of reinforcement learning share: one process publishes each version of the weights, and those that use
+them wait for it at their host's agent. Which version is meant they say by its object's number, which both know beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from polycast import _native, tensors
+from polycast._agent import Agent, Object, Published, Versions
+from polycast.errors import AgentLost, AgentNotRunning, Closed, Invalid, NotRegistered, ObjectUnknown, TimedOut
+
+if TYPE_CHECKING:
+    from polycast._program import StrPath
+
+DEFAULT_APP = str(uuid.UUID(int=0))
+# The agent has ended, and one that was started meanwhile does not know this process.
+_GONE = (AgentLost, AgentNotRunning, NotRegistered, Closed)
+
+
+def new_number() -> int:
+    """A number that no other object has."""
+    return uuid.uuid4().int >> 65
+
+
+def publish(agent: Agent, topic: str, data_id: int, version: int | None, deadline: float | None, log: logging.Logger) -> Published:
+    """Publishes an object as this version, or as the next one where the topic is past it already: a run that begins anew counts from
+    where it likes. Subscribers that have not got it are named in the log."""
+    if version is not None and version < 1:
+        version = None
+    try:
+        published = agent.publish(topic, data_id, version=version, deadline=deadline)
+    except Invalid as error:
+        if version is None:
+            raise
+        published = agent.publish(topic, data_id, deadline=deadline)
+        log.warning("%s. This one is version %d", error, published.version)
+    for host, why in published.missing.items():
+        log.warning("%s has not got version %d of '%s': %s", host, published.version, topic, why)
+    return published
+
+
+class Link:
+    """A process's place on a topic: the agent of its host, what it has published there last, and what it has taken last."""
+
+    def __init__(self, topic: str, app: str, socket: StrPath | None, log: logging.Logger) -> None:
+        self.topic, self.app, self._socket, self._log = topic, app, socket, log
+        self._agent: Agent | None = None
+        self._versions: Versions | None = None
+        self._published: int | None = None
+        self._taken: int | None = None
+
+    @property
+    def agent(self) -> Agent:
+        """The host's agent. Where it was restarted, this process registers anew."""
+        if self._agent is not None:
+            try:
+                self._agent.status()
+                return self._agent
+            except _GONE:
+                self.close()
+        self._agent = Agent(self._socket, self.app)
+        return self._agent
+
+    def subscribe(self) -> Versions:
+        """Makes this host one that each version is brought to. It stays so until `close`."""
+        agent = self.agent
+        if self._versions is None:
+            self._versions = agent.subscribe(self.topic)
+        return self._versions
+
+    def add(self, data_id: int, weights: Iterable[tuple[str, Any]], metadata: Mapping[str, str]) -> None:
+        """Copies the tensors into the agent's memory, each before the next one is asked for."""
+        tensors.add(self.agent, data_id, _whole(weights), metadata=metadata)
+
+    def commit(self, data_id: int, version: int | None, deadline: float | None) -> Published:
+        """Publishes what was added, and lets the version before go."""
+        assert self._agent is not None, "`add` has opened it"
+        agent = self._agent
+        try:
+            published = publish(agent, self.topic, data_id, version, deadline, self._log)
+        except BaseException:
+            agent._forget(data_id)
+            raise
+        before, self._published = self._published, data_id
+        if before is not None:
+            agent._forget(before)
+        return published
+
+    async def wait(self, data_id: int, what: str, timeout: float) -> Object:
+        """The object of this number, once it is here and verified."""
+        cancel = _native.Cancel()
+        try:
+            return await asyncio.to_thread(self._wait, data_id, what, timeout, cancel)
+        except asyncio.CancelledError:
+            # The thread would wait on, and the end of the loop for it.
+            cancel.set()
+            raise
+
+    def _wait(self, data_id: int, what: str, timeout: float, cancel: _native.Cancel) -> Object:
+        agent = self._agent or self.agent
+        try:
+            return agent._read(data_id, timeout, False, cancel)
+        except (ObjectUnknown, TimedOut) as error:
+            cure = "see whether the trainer has published it, and whether its log names this host as one that has not got it"
+            raise TimedOut(f"{what} of '{self.topic}' did not come to the agent at {agent.socket} within {timeout:g} s: {cure}") from error
+
+    def each(self, found: Object, device: str | None) -> Iterator[tuple[str, Any]]:
+        """Its tensors: on a device, or as views of the host's copy. Once all were taken the version before goes from the store."""
+        for name, tensor in tensors.each(found.map(writable_copy=True), "torch"):
+            yield name, tensor if device in (None, "cpu") else tensor.to(device)
+        if self._agent is not None and self._taken not in (None, found.data_id):
+            assert self._taken is not None
+            self._agent._forget(self._taken)
+        self._taken = found.data_id
+
+    def close(self) -> None:
+        """Ends the subscription and the registration."""
+        self._versions = self._published = self._taken = None
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            try:
+                agent.close()
+            except _GONE:
+                # It has ended before.
+                pass
+
+
+def _whole(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, tensor in weights:
+        yield name, tensor.detach().contiguous()
+
+
+def usual_device() -> str:
+    """Where a worker's model is: on the accelerator, if there is one."""
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None else str(found.type)
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time that a setting gives."""
+    try:
+        made = float(value)
+    except (TypeError, ValueError):
+        made = -1.0
+    if not 0 < made < float("inf"):
+        raise Invalid(f"{name}={value!r} is no time in seconds: give a number above 0")
+    return made
