@@ -18,7 +18,7 @@ fn step(weights: &mut [u8], number: u64, one_in: u64) {
     let mut state = number;
     for element in weights.chunks_mut(2) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        if (state >> 33) % one_in == 0 {
+        if (state >> 33).is_multiple_of(one_in) {
             element[0] ^= (state >> 20) as u8 | 1;
         }
     }
