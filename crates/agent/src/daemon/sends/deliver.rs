@@ -1,6 +1,6 @@
 //! The driver of one delivery (`protocol::delivery`): it asks the manager, runs the engine, and tells each of the other.
 
-use super::delta::Coded;
+use super::delta::{self, Coded};
 use super::{Cancel, Granted, Sends, Standing, Waiting, Wish, open};
 use crate::daemon::catalog;
 use crate::daemon::manager_link::{Lease, Wanted};
@@ -60,6 +60,8 @@ pub(super) struct Delivering<'a> {
     source: Option<Arc<dyn ObjectSource>>,
     /// What is sent first in its place.
     coded: Option<Arc<Coded>>,
+    /// What the carrier before has brought.
+    brought: Form,
     /// Receivers that were taken out.
     removed: BTreeSet<String>,
     asking: Option<Asking<'a>>,
@@ -114,6 +116,7 @@ impl<'a> Delivering<'a> {
             machine,
             source: None,
             coded: None,
+            brought: Form::Object,
             removed: BTreeSet::new(),
             asking: None,
             lease: None,
@@ -160,10 +163,11 @@ impl<'a> Delivering<'a> {
         let prepared = async {
             let internal = |error: String| Refusal::new(Kind::Internal, error);
             let place = sends.places.acquire().await.map_err(|error| internal(error.to_string()))?;
+            let codes = delta::is_worth_a_try(&object) && delta::reaches(&shared, &self.wish.receivers).await;
             let opened = tokio::task::spawn_blocking(move || {
                 let source = open(&object, &path)?;
-                let coded = Coded::of(&shared, (id, &object), &*source, &cancel);
-                Ok((source, coded.map(Arc::new)))
+                let coded = codes.then(|| Coded::of(&shared, (id, &object), &*source, &cancel));
+                Ok((source, coded.flatten().map(Arc::new)))
             });
             let (source, coded) = opened.await.map_err(|error| internal(error.to_string()))??;
             Prepared::Ok((place, source, coded))
@@ -323,9 +327,12 @@ impl<'a> Delivering<'a> {
         if let Some(report) = &mut self.report {
             tracing::info!(fabric = %lease.fabric, receivers = report.left.len(), "going on over another path");
             let after = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
-            report
-                .events
-                .push((after, format!("{} takes over for {}", lease.fabric, report.left.join(", "))));
+            let left = report.left.join(", ");
+            let what = match self.brought {
+                Form::Delta => format!("the delta did not help {left}: the object itself follows"),
+                Form::Object => format!("{} takes over for {left}", lease.fabric),
+            };
+            report.events.push((after, what));
         }
         let (sends, send) = (self.sends, self.send);
         let options = Options {
@@ -386,6 +393,7 @@ impl<'a> Delivering<'a> {
 
     fn ended(&mut self, delivered: Result<Delivered, JoinError>) {
         let carrier = self.carrier.take().expect("it ran");
+        self.brought = carrier.form;
         self.tell_end();
         let ended = match delivered {
             Ok((Ok(report), took)) => {

@@ -9,16 +9,50 @@ use crate::daemon::Shared;
 use crate::daemon::catalog::Available;
 use crate::daemon::invite::{Guarded, threads};
 use crate::transfer::Report;
+use polycast_api::client::Receivers;
 use polycast_net::delta::{self, DeltaError};
 use polycast_net::hash::{hash_of, hex, parse_hex};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{ObjectId, format_bytes};
 use polycast_wire::control::{Delta, Hash};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Shorter objects go as they are: a second transfer to those who have no older version would take longer than the bytes do.
 const LEN_LEAST: u64 = 4 << 20;
+
+/// So few receivers are looked at before an object is coded for them.
+const LOOKED_AT: usize = 4;
+/// An agent that lives takes a connection within this, and coding half a gigabyte takes as long.
+const REACHED_WITHIN: Duration = Duration::from_millis(250);
+
+/// Whether an object may have a delta that is worth it.
+pub(super) fn is_worth_a_try(object: &Available) -> bool {
+    object.kind != ObjectKind::Set && object.length >= LEN_LEAST
+}
+
+/// Whether one of the receivers can be reached, as far as a quick look tells. A topic's directory tries one source after the other for a host that has
+/// died, and each would code the version in vain.
+pub(super) async fn reaches(shared: &Shared, receivers: &Receivers) -> bool {
+    let Receivers::Named(names) = receivers else { return true };
+    if names.len() > LOOKED_AT {
+        return true;
+    }
+    let (peers, _) = shared.link.peers().await;
+    let mut tries = tokio::task::JoinSet::new();
+    for peer in peers.into_iter().filter(|peer| names.contains(&peer.name)) {
+        tries.spawn(async move {
+            let connecting = tokio::net::TcpStream::connect(peer.control_address.as_str());
+            matches!(tokio::time::timeout(REACHED_WITHIN, connecting).await, Ok(Ok(_)))
+        });
+    }
+    while let Some(tried) = tries.join_next().await {
+        if tried.unwrap_or(false) {
+            return true;
+        }
+    }
+    false
+}
 
 /// An object as a delta.
 pub(super) struct Coded {
@@ -36,9 +70,6 @@ impl Coded {
         new: &dyn ObjectSource,
         cancel: &Cancel,
     ) -> Option<Self> {
-        if object.kind == ObjectKind::Set || object.length < LEN_LEAST {
-            return None;
-        }
         let begun = Instant::now();
         for base in shared.catalog.older(id, &object.name, object.kind, object.length) {
             // Its root hash is not known before it was sent, and then no receiver has it.
