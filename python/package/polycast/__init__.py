@@ -4,6 +4,9 @@
 
     polycast.cast("model.bin", receivers=4)          # on this machine, to see it work
 
+    offer = polycast.offer("model.bin", receivers=2) # between machines: give offer.code to the others
+    polycast.accept(code, into="models")             # there
+
     with polycast.Agent() as agent:                  # on each host runs `polycast agent`
         agent.add(17, "model.bin")
         print(agent.send(17, to="all").result())
@@ -28,16 +31,18 @@ from polycast._agent import (
 )
 from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
 from polycast._native import VERSION as __version__
-from polycast._program import cast, program
+from polycast._program import Accepted, Offer, accept, cast, fetch, offer, program
 from polycast.errors import PolycastError
 
 __all__ = [
+    "Accepted",
     "Agent",
     "Event",
     "Files",
     "Finished",
     "Granted",
     "Object",
+    "Offer",
     "Part",
     "PolycastError",
     "Progress",
@@ -52,7 +57,10 @@ __all__ = [
     "Waiting",
     "Watch",
     "__version__",
+    "accept",
     "cast",
     "errors",
+    "fetch",
+    "offer",
     "program",
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
-from polycast._program import StrPath, complete
+from polycast._program import StrPath, complete, place, run_any, run_json
 from polycast.errors import (
     AgentLost,
     AgentNotRunning,
@@ -26,10 +26,12 @@ from polycast.errors import (
     PolycastError,
     TransferFailed,
     UnsupportedType,
+    of_kind,
 )
 
 if TYPE_CHECKING:
     import uuid
+    from pathlib import Path
 
     import numpy
     from typing_extensions import Buffer
@@ -46,6 +48,8 @@ _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 PIECE_MAX = 1 << 20
 # How long an embedded agent may take to join its manager before it is given back all the same.
 JOINS_WITHIN_S = 10.0
+# How often it is looked whether an object of a name has come: the agent tells of numbers only.
+LOOK_S = 0.1
 # Why a subscription is over.
 _CANCELLED = "it was cancelled"
 SLOW = Literal["catch-up", "wait", "drop"]
@@ -95,6 +99,48 @@ class Object:
         import numpy
 
         return numpy.frombuffer(self.map(), dtype=dtype).reshape(shape)
+
+    def open(self) -> BinaryIO:
+        """The bytes as a file that is read only; those of a received folder are a tar stream. It stays readable when the object is deleted
+        meanwhile."""
+        if self.form != "bytes":
+            raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+        return opened(self.path, self.data_id)
+
+    def save(self, path: StrPath, *, force: bool = False) -> None:
+        """Copies the bytes of a file to a path. Nothing is there before all of it is, and what is there already stays, unless `force`
+        replaces it. A folder is put somewhere by `Agent.get`."""
+        import shutil
+        import tempfile
+
+        if self.kind != "file":
+            raise Invalid(f"{self.name} is a {self.kind} of files: agent.get({self.name!r}, into=FOLDER) puts them there")
+        target = os.path.abspath(os.fsdecode(path))
+        if os.path.lexists(target) and not force:
+            raise of_kind("path", f"{target} is there already: say force=True to replace it")
+        try:
+            with self.open() as source, tempfile.NamedTemporaryFile(dir=os.path.dirname(target), delete=False) as part:
+                try:
+                    # The agent's copy has to stay as it is, so that no byte is shared with it.
+                    shutil.copyfileobj(source, part, PIECE_MAX)
+                    os.fchmod(part.fileno(), self.mode & 0o777 or 0o644)
+                    part.flush()
+                    os.fsync(part.fileno())
+                    os.replace(part.name, target)
+                except BaseException:
+                    os.unlink(part.name)
+                    raise
+        except OSError as error:
+            if isinstance(error, PolycastError):
+                raise
+            raise of_kind("path", f"cannot write {target}: {error.strerror}") from None
+
+
+def unnamed(name: str, timeout: float | None) -> PolycastError:
+    """What is raised where there is no object of a name."""
+    if timeout is None:
+        return of_kind("object-unknown", f"there is no object called {name} here: timeout= waits for one that is sent")
+    return of_kind("timed-out", f"no object called {name} came here within {timeout:g} s")
 
 
 def until(timeout: float | None) -> float | None:
@@ -431,6 +477,74 @@ class Agent:
         added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files, follow))
         self._names[data_id] = added.name
         return added
+
+    def put(
+        self,
+        path: StrPath | Sequence[StrPath],
+        name: str | None = None,
+        *,
+        files: bool = False,
+        exclude: Sequence[str] = (),
+    ) -> Object:
+        """As `add`, with a number that is drawn: it is `data_id` of the result. Others ask for `name` (default: as it is called here) with
+        `get`, once it has been sent to their agents."""
+        import uuid
+
+        return self.add(uuid.uuid4().int >> 65, path, name=name or "", exclude=exclude, files=files)
+
+    def get(
+        self,
+        name: str,
+        into: StrPath | None = None,
+        *,
+        out: StrPath | None = None,
+        timeout: float | None = None,
+        update: bool = False,
+        force: bool = False,
+    ) -> Path:
+        """Puts the newest object of this name, a file or a folder, into the folder `into` under that name (default: the working directory),
+        or makes it `out`, as `polycast get` does. Gives where it is.
+
+        One that is being received is waited for. What is not even on its way raises `ObjectUnknown`, unless `timeout` says for how many
+        seconds it is waited for. What is there already stays, and raises `PathError`; `update` keeps what is equal, and `force` replaces it.
+        """
+        ends, where = until(timeout), place(into, out, update, force)
+        while (data_id := self._called(name)) is None:
+            if ends is None or time.monotonic() >= ends:
+                raise unnamed(name, timeout)
+            time.sleep(LOOK_S)
+        self.read(data_id, None if ends is None else max(0.0, ends - time.monotonic()), known_only=True)
+        return self._copied(data_id, into, where)
+
+    def _called(self, name: str) -> int | None:
+        """The number of the newest object of a name here."""
+        if not isinstance(name, str):
+            raise UnsupportedType(f"{name!r} has the type {type(name).__name__}: an object's name is a text; read() takes its number")
+        found = [one.data_id for one in self.list() if one.name == name]
+        if len(found) <= 1:
+            return found[0] if found else None
+        # Only the program says since when they are here. One that is coming is newer than any that is.
+        listed = {one["object"]: one for one in run_any(["ls", f"--socket={self.socket}"])}
+        known = [(one, listed[self._id_of(one)]) for one in found if self._id_of(one) in listed]
+        if not known:
+            return None
+        return max(known, key=lambda one: (one[1]["state"] == "receiving", one[1]["since_unix_ms"]))[0]
+
+    def _id_of(self, data_id: int) -> str:
+        """An object of this application, as the program calls it."""
+        import uuid
+
+        return f"{uuid.UUID(bytes=self._app)}/{data_id}" if any(self._app) else str(data_id)
+
+    def _copied(self, data_id: int, into: StrPath | None, where: Sequence[str]) -> Path:
+        import contextlib
+        from pathlib import Path
+
+        # `polycast get` makes this folder for a file, and not for a folder. What is wrong with it is the program's to say.
+        if into is not None:
+            with contextlib.suppress(OSError):
+                os.mkdir(into)
+        return Path(run_json(["get", self._id_of(data_id), f"--socket={self.socket}", *where])["path"])
 
     def add_buffer(self, data_id: int, buffer: Buffer, *, name: str = "") -> Object:
         """Makes a copy of a buffer's bytes (`bytes`, `memoryview`, a numpy array) known as object `data_id`. The copy is in

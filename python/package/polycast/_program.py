@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import operator
 import os
+import re
+import signal
+import threading
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
 
 from polycast._events import Report
-from polycast.errors import PolycastError, ProgramMissing, TransferFailed
+from polycast.errors import Closed, Invalid, PolycastError, ProgramMissing, TimedOut, TransferFailed, UnsupportedType, of_kind
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
+    from polycast._agent import Agent
+
 StrPath = str | os.PathLike[str]
+
+# How long the program may take to end that has been told to.
+ENDS_WITHIN_S = 10.0
+# Lines of standard error that are kept, for a program that ends without a document.
+_LINES_MAX = 20
+# The program reads no more of a line that has a code.
+_CODE_MAX = 1000
+# The program's documents have sentences and no kinds, so a sentence is known by its words. What is in none of these is a `PolycastError`.
+_KINDS = tuple(
+    (re.compile(words), kind)
+    for words, kind in (
+        (r"^cancelled$", "cancelled"),
+        (r"^no agent listens on ", "agent-unreachable"),
+        (r"^this user may not use the agent's socket ", "socket-permission"),
+        (r"^the agent went away", "agent-lost"),
+        (r"^(no receiver joined|nothing that could be taken was offered|the source did not answer) within ", "timed-out"),
+        (r"^there was no receiver$", "no-receivers"),
+        (r"^there is no object called |: no agent has it, and no process ", "object-unknown"),
+        (r"^cannot get ", "origin-failed"),
+        (r"^another receiver is writing to ", "object-busy"),
+        (r" is full: the object needs ", "store-full"),
+        (r"^(the source |what is there is no offer)", "transfer-failed"),
+        (r"^(invalid value|the argument|the following required|unexpected argument) ", "invalid"),
+        (r"^(a code has|standard input has no code|no interface |two of the paths )|' is no \w+ key: ", "invalid"),
+        (r"^cannot (read|write|follow) | is (there already|no directory|not a directory|a special file)| does not exist$", "path"),
+    )
+)
 
 
 def program() -> Path:
@@ -33,26 +70,218 @@ def program() -> Path:
     raise ProgramMissing(f"there is no program polycast in {schemes[0]} nor on PATH: install the package again")
 
 
-def run_json(arguments: Sequence[str]) -> dict[str, object]:
-    """Runs the program with `--json` and gives its document; the program ends with this process's Ctrl-C."""
+# This process's ends of the pipes that the programs have as standard input.
+_OUTPUTS: set[int] = set()
+# No process is forked while a program starts or a pipe is closed: it would have ends of pipes that it does not know of, and keep the program
+# alive, or the reader of what the program says waiting.
+_STARTS = threading.RLock()
+
+
+def _close(output: int) -> None:
+    with _STARTS:
+        _OUTPUTS.discard(output)
+        os.close(output)
+
+
+def _after_fork() -> None:
+    for output in _OUTPUTS:
+        os.close(output)
+    _OUTPUTS.clear()
+    _STARTS.release()
+
+
+os.register_at_fork(before=_STARTS.acquire, after_in_parent=_STARTS.release, after_in_child=_after_fork)
+
+
+class _Said:
+    """What a program has said on standard error."""
+
+    def __init__(self) -> None:
+        import collections
+        self.event: dict[str, Any] | None = None
+        self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_MAX)
+        # There is an event, or there will be none.
+        self.told = threading.Event()
+        self.ended = threading.Event()
+
+
+class Child:
+    """The program at work. It ends when this object or this process does, also where that is killed."""
+
+    def __init__(self, arguments: Sequence[str], line: str | None = None) -> None:
+        """`line` is what it finds in standard input."""
+        import tempfile
+        self._command, self._owner = arguments[0], os.getpid()
+        # A document may be longer than a pipe holds.
+        self._out: IO[bytes] = tempfile.TemporaryFile()
+        self._said = _Said()
+        with _STARTS:
+            output = self._start(arguments, line)
+        self._finalizer = weakref.finalize(self, _end, self._owner, self._child, output)
+        # It does not know this object, which could not be let go of otherwise.
+        threading.Thread(target=_listen, args=(self._child, self._said), daemon=True, name="polycast-child").start()
+
+    def _start(self, arguments: Sequence[str], line: str | None) -> int:
+        """Starts the program, and gives the end of its standard input."""
+        import subprocess
+
+        given, output = os.pipe()
+        _OUTPUTS.add(output)
+        try:
+            if line is not None:
+                os.write(output, line.encode("utf-8", "replace") + b"\n")
+            self._child: subprocess.Popen[str] = subprocess.Popen(
+                [str(program()), arguments[0], "--json", "--quiet", *arguments[1:]],
+                stdin=given,
+                stdout=self._out,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                # A Ctrl-C is for the script, which ends the program.
+                start_new_session=True,
+            )
+            _end_with(given, self._child.pid)
+        except BaseException as error:
+            _close(output)
+            self._out.close()
+            # What cannot be an argument: a null byte, half a character, or too much.
+            if isinstance(error, ValueError | OSError) and not isinstance(error, PolycastError):
+                raise Invalid(f"polycast {self._command} cannot be started like that: {error}") from None
+            raise
+        finally:
+            os.close(given)
+        return output
+
+    def event(self) -> dict[str, Any] | None:
+        """The first event that it tells; none where it ends without one."""
+        self._said.told.wait()
+        return self._said.event
+
+    def document(self, timeout: float | None = None) -> Any:
+        """What it prints at its end. Raises what it says was wrong."""
+        if os.getpid() != self._owner:
+            raise Closed(f"polycast {self._command} runs for the process that began it: ask there")
+        if timeout is not None and not timeout >= 0:
+            raise Invalid(f"{timeout} is no time in seconds: give None to wait without a limit")
+        if not self._said.ended.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+            raise TimedOut(f"polycast {self._command} has not ended within {timeout:g} s")
+        self._finalizer()
+        printed = os.pread(self._out.fileno(), os.fstat(self._out.fileno()).st_size, 0)
+        said = " ".join(self._said.lines).removeprefix("error: ")
+        try:
+            document = json.loads(printed)
+        except ValueError:
+            raise PolycastError(said or f"polycast {self._command} ended with {self._child.returncode}") from None
+        if isinstance(document, dict) and "receivers" not in document and "error" in document:
+            raise _refusal(str(document["error"]), document.get("hint"))
+        # A report without receivers has no one who could have failed.
+        if isinstance(document, dict) and document.get("receivers") == [] and self._child.returncode != 0:
+            raise _refusal(said, None)
+        return document
+
+    def end(self) -> None:
+        """Ends it, and waits until it has."""
+        self._finalizer()
+
+
+def _end_with(given: int, pid: int) -> None:
+    """Has the kernel end a program when the last writer of its standard input is gone, which it may never read."""
+    # A kernel that does not know this has the program end by itself, when its time is over.
+    try:
+        fcntl.fcntl(given, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(given, fcntl.F_SETSIG, signal.SIGTERM)
+        fcntl.fcntl(given, fcntl.F_SETFL, fcntl.fcntl(given, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        pass
+
+
+def _listen(child: subprocess.Popen[str], said: _Said) -> None:
+    """Takes what a program says until it ends."""
+    assert child.stderr is not None
+    with child.stderr:
+        for line in child.stderr:
+            if not line.startswith('{"event":'):
+                said.lines.append(line.strip())
+            elif said.event is None:
+                said.event = json.loads(line)
+                said.told.set()
+    child.wait()
+    said.told.set()
+    said.ended.set()
+
+
+def _end(owner: int, child: subprocess.Popen[str], output: int) -> None:
+    # A process that was forked has copies of these, and no child.
+    if os.getpid() != owner:
+        return
     import subprocess
 
-    line = [str(program()), *arguments, "--json", "--quiet"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    if child.poll() is None:
+        child.terminate()
         try:
-            out, err = child.communicate()
-        except BaseException:
-            child.terminate()
-            raise
-    try:
-        document = json.loads(out)
-    except ValueError:
-        raise PolycastError(err.strip() or f"polycast {arguments[0]} ended with {child.returncode}") from None
+            child.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    _close(output)
+
+
+def _refusal(sentence: str, hint: object) -> PolycastError:
+    """The exception for what the program says."""
+    kind = next((kind for words, kind in _KINDS if words.search(sentence)), "internal")
+    return of_kind(kind, f"{sentence} ({hint})" if hint else sentence)
+
+
+def run_json(arguments: Sequence[str], line: str | None = None) -> dict[str, Any]:
+    """Runs the program with `--json` and gives its document; the program ends with this process's Ctrl-C."""
+    document = run_any(arguments, line)
     if not isinstance(document, dict):
-        raise PolycastError(f"polycast {arguments[0]} said something unexpected: {out[:200]}")
-    if "receivers" not in document and "error" in document:
-        raise PolycastError(str(document["error"]))
+        raise PolycastError(f"polycast {arguments[0]} said something unexpected: {str(document)[:200]}")
     return document
+
+
+def run_any(arguments: Sequence[str], line: str | None = None) -> Any:
+    """The same where the document may be a list."""
+    child = Child(arguments, line)
+    try:
+        return child.document()
+    finally:
+        child.end()
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UnsupportedType(f"{name}={value!r} has the type {type(value).__name__}: give a text")
+    return value
+
+
+def _number(name: str, value: object) -> str:
+    try:
+        return str(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise UnsupportedType(f"{name}={value!r} has the type {type(value).__name__}: give a whole number") from None
+
+
+def _seconds(name: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnsupportedType(f"{name}={value!r} has the type {type(value).__name__}: give seconds, or None")
+    return f"{value:.9f}s"
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise UnsupportedType(f"{value!r} has the type {type(value).__name__} and is no path: give a text or a pathlib.Path")
+    text = os.fsdecode(value)
+    # To the program a dash is standard input, and what begins with one an option.
+    return f"./{text}" if text.startswith("-") else text
+
+
+def place(into: StrPath | None, out: StrPath | None, update: bool, force: bool) -> list[str]:
+    """The arguments that say where an object goes."""
+    arguments = [f"--into={_path(into)}"] if into is not None else []
+    arguments += [f"--out={_path(out)}"] if out is not None else []
+    return [*arguments, *["--update"] * bool(update), *["--force"] * bool(force)]
 
 
 def cast(
@@ -85,3 +314,159 @@ def complete(report: Report) -> Report:
         error.kind, error.report = "transfer-failed", report
         raise error
     return report
+
+
+class Offer:
+    """An offer that stands: `code`, which is also its text, is what others give to `accept`. Letting go of it before the end cancels it,
+    and so does the end of a `with`."""
+
+    def __init__(self, child: Child, event: dict[str, Any]) -> None:
+        self._child = child
+        self.code: str = event["code"]
+        """What receivers give to `accept`."""
+        self.name: str = event["name"]
+        """What the object is called."""
+        self.address: str = f"{event['address']}:{event['port']}"
+        """Where it is offered: `from_` of `accept`, in a network without multicast."""
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """Waits until every receiver has all of it. Raises `TransferFailed` where one has not, and `TimedOut` where none came. It also raises
+        `TimedOut` after `timeout` seconds; then the offer still stands."""
+        try:
+            document = self._child.document(timeout)
+        except (KeyboardInterrupt, SystemExit):
+            self.cancel()
+            raise
+        return complete(Report.of(document))
+
+    def cancel(self) -> None:
+        """Ends the offer. Receivers keep what they have verified. What has ended stays as it is."""
+        self._child.end()
+
+    def __str__(self) -> str:
+        return self.code
+
+    def __enter__(self) -> Offer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+
+def offer(
+    path: StrPath | Sequence[StrPath],
+    receivers: int = 1,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    serve: bool = False,
+    exclude: Sequence[str] = (),
+    interface: str | None = None,
+) -> Offer:
+    """Offers a file, a folder, or several as one folder, to machines that `accept` its code; no daemon runs. It returns as soon as there is
+    a code.
+
+    When so many `receivers` have come the transfer begins. Those that do not come within `timeout` seconds (default: 30) have failed. With
+    `serve` it goes on until `cancel` and serves those that come later. `name` is what it is called at receivers, `interface` the network
+    interface, by name or address.
+    """
+    paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Sequence) else path
+    if isinstance(exclude, str):
+        raise Invalid(f"exclude={exclude!r} is one pattern: say exclude=[{exclude!r}]")
+    arguments = ["offer", *[_path(one) for one in paths], f"--receivers={_number('receivers', receivers)}"]
+    arguments += [f"--name={_text('name', name)}"] if name is not None else []
+    arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
+    arguments += [f"--exclude={_text('exclude', one)}" for one in exclude]
+    arguments += [f"--interface={_text('interface', interface)}"] if interface is not None else []
+    arguments += ["--serve"] * bool(serve)
+    child = Child(arguments)
+    try:
+        event = child.event()
+        if event is None:
+            raise PolycastError(f"polycast offer said something unexpected: {str(child.document())[:200]}")
+    except BaseException:
+        child.end()
+        raise
+    return Offer(child, event)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What was accepted: the document of `polycast accept --json`, which is `document` whole. `path` is where it is."""
+
+    path: Path
+    bytes: int
+    name: str
+    root: str
+    unchanged: bool
+    seconds: float
+    document: dict[str, Any] = field(repr=False, compare=False)
+
+
+def accept(
+    code: str,
+    into: StrPath | None = None,
+    *,
+    out: StrPath | None = None,
+    timeout: float | None = None,
+    update: bool = False,
+    force: bool = False,
+    from_: str | None = None,
+    name: str | None = None,
+    interface: str | None = None,
+) -> Accepted:
+    """Receives what another machine offers under this code, and returns when all of it is there and verified.
+
+    It goes into the folder `into` under its own name (default: the working directory), or becomes `out`. What is there already stays, and
+    raises `PathError`; `update` has only what differs sent, and `force` replaces it. `timeout` is how many seconds it looks for the offer
+    (default: without a limit). `from_` is the machine that offers, where the network carries no multicast; `name` is this one's name in
+    the report there.
+    """
+    from pathlib import Path
+
+    # Other users of this machine can read arguments, and not standard input.
+    arguments = ["accept", "-", *place(into, out, update, force)]
+    arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
+    arguments += [f"--from={_text('from_', from_)}"] if from_ is not None else []
+    arguments += [f"--name={_text('name', name)}"] if name is not None else []
+    arguments += [f"--interface={_text('interface', interface)}"] if interface is not None else []
+    document = run_json(arguments, _code(code))
+    fields = {name: document[name] for name in ("bytes", "name", "root", "unchanged", "seconds")}
+    return Accepted(path=Path(document["path"]), document=document, **fields)
+
+
+def _code(code: object) -> str:
+    """A code as a line. An exception does not say it, as a wrong one may be nearly right."""
+    if not isinstance(code, str):
+        raise UnsupportedType(f"a code is a text, and this one has the type {type(code).__name__}")
+    return code.strip()[:_CODE_MAX]
+
+
+def fetch(
+    wanted: str,
+    into: StrPath | None = None,
+    *,
+    out: StrPath | None = None,
+    agent: Agent | None = None,
+    from_: str | None = None,
+    timeout: float | None = None,
+    update: bool = False,
+    force: bool = False,
+) -> Path:
+    """Gets an object by its address (`https:`, `http:` or `file:`) or its key (`sha256:HEX`, `git:HEX`, `name:TEXT`) through the agent of
+    this host, and gives where it is. Hosts that ask at nearly the same time get it together, and one of them alone asks its origin.
+
+    `from_` is the address where a key is got from. `agent` is one that is not at its usual socket. `timeout` is how many seconds it
+    waits, also until an agent has it. The place is said as for `accept`.
+    """
+    from pathlib import Path
+
+    # What begins with a dash is no option of the program's.
+    arguments = ["fetch", *place(into, out, update, force)]
+    if agent is not None:
+        # One that was closed has a socket that may be another's by now.
+        agent._connection
+        arguments.append(f"--socket={agent.socket}")
+    arguments += [f"--from={_text('from_', from_)}"] if from_ is not None else []
+    arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
+    return Path(run_json([*arguments, "--", _text("wanted", wanted)])["path"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from polycast import _agent, _native
-from polycast._agent import SLOW, Object, Part, Published, SetFile, Status, Version
+from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, unnamed, until
 from polycast._events import Event, Finished, Report
-from polycast._program import StrPath, complete
+from polycast._program import StrPath, complete, place
 from polycast.errors import Closed, TimedOut, TransferFailed
 
 P = ParamSpec("P")
@@ -178,6 +180,36 @@ class Agent:
         """As `polycast.Agent.add`."""
         add = partial(self._agent.add, data_id, path, name=name, exclude=exclude, files=files, follow=follow)
         return await self._run(add)
+
+    async def put(
+        self,
+        path: StrPath | Sequence[StrPath],
+        name: str | None = None,
+        *,
+        files: bool = False,
+        exclude: Sequence[str] = (),
+    ) -> Object:
+        """As `polycast.Agent.put`."""
+        return await self._run(partial(self._agent.put, path, name, files=files, exclude=exclude))
+
+    async def get(
+        self,
+        name: str,
+        into: StrPath | None = None,
+        *,
+        out: StrPath | None = None,
+        timeout: float | None = None,
+        update: bool = False,
+        force: bool = False,
+    ) -> Path:
+        """As `polycast.Agent.get`. One that is cancelled while the copy is written is not waited for; it is written all the same."""
+        ends, where = until(timeout), place(into, out, update, force)
+        while (data_id := await self._run(partial(self._agent._called, name))) is None:
+            if ends is None or time.monotonic() >= ends:
+                raise unnamed(name, timeout)
+            await asyncio.sleep(LOOK_S)
+        await self.read(data_id, None if ends is None else max(0.0, ends - time.monotonic()), known_only=True)
+        return await self._run.wait("get", partial(self._agent._copied, data_id, into, where))
 
     async def send(
         self,

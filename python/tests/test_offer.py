@@ -1,0 +1,390 @@
+"""Between machines without a daemon, and objects by their names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polycast
+import pytest
+from conftest import HANG_S, deleted, until
+from polycast import aio, errors
+
+Cluster = list[polycast.Agent]
+
+# A code that has no offer.
+OTHER_CODE = "lusab-babad-gutih-tugad"
+
+
+def accept(code: str, into: Path | None = None, **more: Any) -> polycast.Accepted:
+    return polycast.accept(code, into, interface="lo", **{"timeout": HANG_S, **more})
+
+
+def offer(path: Path | list[Path], receivers: int = 1, **more: Any) -> polycast.Offer:
+    return polycast.offer(path, receivers, interface="lo", **{"timeout": HANG_S, **more})
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended. One without a parent may not be taken away at once."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "model.bin"
+    file.write_bytes(os.urandom(3_000_000))
+    return file
+
+
+def test_an_offer_reaches_all_that_accept(file: Path, tmp_path: Path) -> None:
+    with offer(file, 2, name="model-7") as offered, ThreadPoolExecutor() as threads:
+        assert str(offered) == offered.code and offered.name == "model-7"
+        assert offered.code not in repr(offered)
+        first = threads.submit(accept, offered.code, tmp_path / "first", name="first")
+        second = threads.submit(accept, offered.code, out=tmp_path / "second", name="second")
+        report = offered.wait()
+        assert report.complete and report.sealed and report.bytes == 3_000_000
+        assert sorted(receiver.name for receiver in report.receivers) == ["first", "second"]
+        assert offered.wait() == report
+        accepted = [one.result(HANG_S) for one in (first, second)]
+    assert [one.path for one in accepted] == [tmp_path / "first/model-7", tmp_path / "second"]
+    for one in accepted:
+        assert one.path.read_bytes() == file.read_bytes()
+        assert (one.name, one.bytes, one.unchanged) == ("model-7", 3_000_000, False)
+        assert one.root == report.document["root"] == one.document["root"] and one.seconds > 0
+
+
+def test_folders_and_several_paths(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "-").write_text("a dash is a name here")
+    (folder / "left.tmp").touch()
+    with offer([file, folder], name="both", exclude=["*.tmp"]) as offered:
+        found = accept(offered.code, tmp_path / "made").path
+        assert offered.wait().complete
+    assert found == tmp_path / "made/both" and (found / "model.bin").read_bytes() == file.read_bytes()
+    assert [one.name for one in (found / "folder").iterdir()] == ["-"]
+
+
+def test_what_is_there_already(file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.write_bytes(file.read_bytes())
+    with pytest.raises(errors.PathError, match="copy is there already"):
+        accept(OTHER_CODE, out=copy)
+    with offer(file) as offered:
+        assert accept(offered.code, out=copy, update=True).unchanged
+        assert offered.wait().receivers[0].spared_bytes == 3_000_000
+    copy.write_text("another one")
+    with offer(file) as offered:
+        assert not accept(offered.code, out=copy, force=True).unchanged
+    assert copy.read_bytes() == file.read_bytes()
+
+
+def test_one_that_does_not_come_is_named(file: Path, tmp_path: Path) -> None:
+    with offer(file, 2, timeout=1.5) as offered:
+        accept(offered.code, tmp_path / "here", name="here")
+        with pytest.raises(errors.TransferFailed) as caught:
+            offered.wait()
+        report = caught.value.report
+        assert isinstance(report, polycast.Report)
+        assert [(one.name, one.verified) for one in report.receivers if one.verified] == [("here", True)]
+
+
+def test_an_offer_that_serves_ends_when_it_is_told(file: Path, tmp_path: Path) -> None:
+    with offer(file, serve=True) as offered:
+        for name in ("first", "later"):
+            accept(offered.code, tmp_path / name, name=name)
+        with pytest.raises(errors.TimedOut):
+            offered.wait(0.1)
+        offered.cancel()
+        assert [one.name for one in offered.wait().receivers if one.verified] == ["first", "later"]
+
+
+def test_an_offer_is_cancelled(file: Path) -> None:
+    offered = offer(file)
+    process = offered._child._child
+    with pytest.raises(errors.TimedOut, match="has not ended within 0.05 s"):
+        offered.wait(0.05)
+    threading.Timer(0.1, offered.cancel).start()
+    with pytest.raises(errors.Cancelled):
+        offered.wait()
+    offered.cancel()
+    assert process.poll() is not None
+
+    with offer(file) as offered:
+        process = offered._child._child
+    assert process.poll() is not None, "the end of the block cancels it"
+
+    offered = offer(file)
+    process = offered._child._child
+    del offered
+    until("letting go of an offer cancels it", lambda: process.poll() is not None)
+
+
+def test_descriptors_are_given_back(file: Path) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with offer(file):
+        pass
+    before = count()
+    for _ in range(3):
+        with offer(file) as offered:
+            pass
+        with pytest.raises(errors.Invalid):
+            polycast.accept("short")
+    del offered
+    until("as many descriptors as before", lambda: count() <= before)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (lambda to: polycast.offer(to / "missing"), errors.PathError, "missing: no such file"),
+        (lambda to: polycast.offer(3), errors.UnsupportedType, "has the type int"),  # type: ignore[arg-type]
+        (lambda to: polycast.offer([to, 3]), errors.UnsupportedType, "has the type int"),  # type: ignore[list-item]
+        (lambda to: polycast.offer([]), errors.Invalid, "FILE|DIR"),
+        (lambda to: polycast.offer("-"), errors.PathError, "./-: no such file"),
+        (lambda to: polycast.offer("--serve"), errors.PathError, "./--serve: no such file"),
+        (lambda to: polycast.offer("a\0b"), errors.Invalid, "null byte"),
+        (lambda to: polycast.offer("\ud800"), errors.Invalid, "surrogates"),
+        (lambda to: polycast.offer(to, receivers="2"), errors.UnsupportedType, "receivers='2'"),  # type: ignore[arg-type]
+        (lambda to: polycast.offer(to, 0), errors.Invalid, "there must be 1 to"),
+        (lambda to: polycast.offer(to, -1), errors.Invalid, "invalid value '-1'"),
+        (lambda to: polycast.offer(to, name="a/b"), errors.Invalid, "it is a path"),
+        (lambda to: polycast.offer(to, name=b"x"), errors.UnsupportedType, "give a text"),  # type: ignore[arg-type]
+        (lambda to: polycast.offer(to, exclude="*.tmp"), errors.Invalid, "is one pattern"),
+        (lambda to: polycast.offer(to, exclude=["["]), errors.Invalid, "is no pattern"),
+        (lambda to: polycast.offer(to, timeout=-1), errors.Invalid, "invalid value '-1"),
+        (lambda to: polycast.offer(to, timeout=float("nan")), errors.Invalid, "write a time"),
+        (lambda to: polycast.offer(to, timeout="5"), errors.UnsupportedType, "give seconds"),  # type: ignore[arg-type]
+        (lambda to: polycast.offer(to, interface="nowhere"), errors.Invalid, "no interface nowhere"),
+        (lambda to: accept("short"), errors.Invalid, "a code has 6 to 64 letters"),
+        (lambda to: accept(""), errors.Invalid, "no code"),
+        (lambda to: accept("-"), errors.Invalid, "a code has 6 to 64 letters"),
+        (lambda to: accept("letters " * 100_000), errors.Invalid, "a code has 6 to 64 letters"),
+        (lambda to: accept(7), errors.UnsupportedType, "a code is a text"),  # type: ignore[arg-type]
+        (lambda to: accept(OTHER_CODE, to, timeout=0.2), errors.TimedOut, "was offered within"),
+        (lambda to: accept(OTHER_CODE, to, out=to / "x"), errors.Invalid, "cannot be used with"),
+        (lambda to: accept(OTHER_CODE, to, update=True, force=True), errors.Invalid, "cannot be used with"),
+        (lambda to: accept(OTHER_CODE, to / "file"), errors.PathError, "is no directory"),
+        (lambda to: accept(OTHER_CODE, out=to / "none/file"), errors.PathError, "cannot write to"),
+        (lambda to: polycast.fetch("name:x", agent=None, into=3), errors.UnsupportedType, "has the type int"),  # type: ignore[arg-type]
+        (lambda to: polycast.fetch("--help"), errors.Invalid, "write a key"),
+    ],
+)
+def test_wrong_input(tmp_path: Path, call: Callable[[Path], object], kind: type[Exception], says: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(kind) as caught:
+        call(tmp_path)
+    assert says in str(caught.value)
+    assert OTHER_CODE not in str(caught.value) or "such as" in str(caught.value)
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import polycast
+
+offered = polycast.offer(sys.argv[1], serve=True, interface="lo", timeout=600)
+taking = threading.Thread(target=polycast.accept, args=(sys.argv[2],), kwargs={"interface": "lo"}, daemon=True)
+taking.start()
+if sys.argv[3] == "forked" and os.fork() == 0:
+    print("ready", os.getpid(), flush=True)
+    time.sleep(600)
+else:
+    print("ready", os.getpid(), flush=True) if sys.argv[3] != "forked" else None
+    if sys.argv[3] == "ends":
+        time.sleep(0.5)
+    elif sys.argv[3] == "raises":
+        raise SystemExit("it ends")
+    else:
+        offered.wait()
+"""
+
+
+def children(pid: int) -> list[int]:
+    """The programs that a process has started."""
+    lists = (Path(one).read_text().split() for one in Path(f"/proc/{pid}/task").glob("*/children"))
+    found = [int(one) for one in sum(lists, [])]
+    return [one for one in found if b"polycast\0" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("how", ["killed", "terminated", "interrupted", "forked", "ends", "raises"])
+def test_a_script_that_ends_leaves_no_process(file: Path, how: str) -> None:
+    line = [sys.executable, "-c", SCRIPT, str(file), OTHER_CODE, how]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None and script.stderr is not None
+        other = int(script.stdout.readline().split()[1])
+        if how == "raises":
+            found = []
+        else:
+            until("both programs run", lambda: len(children(script.pid)) == 2)
+            found = children(script.pid)
+        if how in ("killed", "forked"):
+            script.kill()
+        elif how == "terminated":
+            script.terminate()
+        elif how == "interrupted":
+            script.send_signal(signal.SIGINT)
+        script.wait(HANG_S)
+        try:
+            for pid in found:
+                until(f"process {pid} has ended", lambda pid=pid: has_ended(pid))  # type: ignore[misc]
+            assert how != "forked" or not has_ended(other), "it is not what they have ended with"
+        finally:
+            if how == "forked":
+                os.kill(other, signal.SIGKILL)
+        if how == "interrupted":
+            assert "KeyboardInterrupt" in script.stderr.read()
+
+
+def test_a_process_that_was_forked_leaves_an_offer_alone(file: Path) -> None:
+    with offer(file) as offered:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                offered.cancel()
+                offered.wait()
+            except errors.Closed:
+                os._exit(17)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+        assert offered._child._child.poll() is None
+        assert accept(offered.code, out=file.with_name("copy")).bytes == 3_000_000
+        assert offered.wait().complete
+
+
+def test_objects_by_their_names(cluster: Cluster, file: Path, tmp_path: Path) -> None:
+    source, other = cluster[:2]
+    name = f"model-{os.getpid()}"
+    with pytest.raises(errors.ObjectUnknown, match=f"no object called {name} here"):
+        other.get(name, tmp_path)
+    with pytest.raises(errors.TimedOut, match=f"no object called {name} came"):
+        other.get(name, tmp_path, timeout=0.2)
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(other.get, name, tmp_path / "into", timeout=HANG_S)
+        first = source.put(file, name)
+        source.send(first.data_id, [other.name]).result(HANG_S)
+        found = waits.result(HANG_S)
+    assert found == tmp_path / "into" / name and found.read_bytes() == file.read_bytes()
+    with pytest.raises(errors.PathError, match="is there already"):
+        other.get(name, tmp_path / "into")
+    assert other.get(name, tmp_path / "into", update=True) == found
+
+    file.with_name("newer").write_text("newer")
+    second = source.put(file.with_name("newer"), name)
+    source.send(second.data_id, [other.name]).result(HANG_S)
+    assert first.data_id != second.data_id
+    assert other.get(name, out=tmp_path / "newest").read_text() == "newer"
+    for agent in (source, other):
+        for one in (first, second):
+            until("both go", lambda agent=agent, one=one: deleted(agent, one.data_id))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_folder_by_its_name(cluster: Cluster, tmp_path: Path, files: bool) -> None:
+    folder = tmp_path / f"folder-{os.getpid()}"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below/file").write_text("bytes")
+    (folder / "left.tmp").touch()
+    put = cluster[0].put(folder, files=files, exclude=["*.tmp"])
+    cluster[0].send(put.data_id, [cluster[1].name]).result(HANG_S)
+    found = cluster[1].get(folder.name, tmp_path / "into")
+    assert sorted(one.name for one in found.rglob("*")) == ["below", "file"]
+    with pytest.raises(errors.Invalid, match="agent.get"):
+        cluster[1].read(put.data_id).save(tmp_path / "copy")
+    for agent in cluster[:2]:
+        until("it goes", lambda agent=agent: deleted(agent, put.data_id))  # type: ignore[misc]
+
+
+def test_an_object_is_opened_and_saved(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    agent, name = cluster[0], f"buffer-{number}"
+    added = agent.add_buffer(number, b"some bytes", name=name)
+    assert agent.get(name, tmp_path).read_bytes() == b"some bytes"
+    copy = tmp_path / "copy"
+    added.save(copy)
+    with pytest.raises(errors.PathError, match="copy is there already"):
+        added.save(copy)
+    copy.write_text("another")
+    added.save(copy, force=True)
+    assert copy.read_bytes() == b"some bytes"
+    with pytest.raises(errors.PathError, match="cannot write"):
+        added.save(tmp_path / "none/copy")
+    with added.open() as file:
+        agent.delete(number)
+        assert file.read() == b"some bytes" and not file.writable()
+    with pytest.raises(errors.ObjectUnknown):
+        added.open()
+    with pytest.raises(errors.ObjectUnknown):
+        added.save(tmp_path / "later")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [name, "copy"], "nothing half-written is left"
+
+
+def test_wrong_calls_of_put_and_get(cluster: Cluster, file: Path, tmp_path: Path) -> None:
+    agent = cluster[0]
+    with pytest.raises(errors.PathError, match="missing"):
+        agent.put(tmp_path / "missing")
+    with pytest.raises(errors.Invalid, match="is a path"):
+        agent.put(file, "a/b")
+    with pytest.raises(TypeError):
+        agent.put(3)  # type: ignore[arg-type]
+    with pytest.raises(errors.UnsupportedType, match="read"):
+        agent.get(3)  # type: ignore[arg-type]
+    with pytest.raises(errors.UnsupportedType, match="is no path"):
+        agent.get("x", 3)  # type: ignore[arg-type]
+    with pytest.raises(errors.Invalid, match="is no time"):
+        agent.get("x", timeout=-1)
+    with polycast.Agent(agent.socket) as closed:
+        pass
+    for call in (closed.put, closed.get, lambda what: polycast.fetch(what, agent=closed)):
+        with pytest.raises(errors.Closed):
+            call(str(file))
+
+
+def test_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POLYCAST_SOCKET", str(tmp_path / "none.sock"))
+    with pytest.raises(errors.AgentNotRunning, match="no agent listens on"):
+        polycast.fetch("file:///etc/hostname", tmp_path)
+
+
+def test_an_address_is_fetched(cluster: Cluster, file: Path, tmp_path: Path) -> None:
+    found = polycast.fetch(f"file://{file}", tmp_path / "into", agent=cluster[1], timeout=HANG_S)
+    assert found == tmp_path / "into/model.bin" and found.read_bytes() == file.read_bytes()
+    with pytest.raises(errors.OriginFailed, match="cannot get"):
+        polycast.fetch(f"file://{tmp_path}/missing", tmp_path, agent=cluster[1])
+    with pytest.raises(errors.ObjectUnknown, match="no agent has it"):
+        polycast.fetch("name:missing", tmp_path, agent=cluster[1])
+    with pytest.raises(errors.Invalid, match="is no sha256 key"):
+        polycast.fetch("sha256:0", tmp_path, agent=cluster[1])
+
+
+def test_coroutines(cluster: Cluster, file: Path, tmp_path: Path) -> None:
+    async def run() -> None:
+        source, other = (aio.Agent(agent, aio._Runner()) for agent in cluster[:2])
+        name = f"aio-{os.getpid()}"
+        waits = asyncio.ensure_future(other.get(name, tmp_path / "into", timeout=HANG_S))
+        put = await source.put(file, name)
+        await (await source.send(put.data_id, [cluster[1].name])).result()
+        assert (await waits).read_bytes() == file.read_bytes()
+        with pytest.raises(errors.ObjectUnknown):
+            await other.get("missing", tmp_path)
+        with pytest.raises(errors.TimedOut):
+            await other.get("missing", tmp_path, timeout=0.1)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(other.get("missing", tmp_path, timeout=HANG_S), 0.2)
+        for agent in (source, other):
+            await agent.delete(put.data_id)
+
+    asyncio.run(run())
