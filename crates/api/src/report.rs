@@ -182,6 +182,7 @@ impl Report {
             receiver.rate_bps = goodput_bps(receiver.bytes, receiver.seconds);
             // What the first path has brought was sent.
             let before = self.receivers.iter().find(|other| other.name == receiver.name);
+            let before = before.filter(|before| before.bytes > 0);
             receiver.spared_bytes = before.map_or(receiver.spared_bytes, |before| before.spared_bytes);
         }
         let again: Vec<ReceiverReport> = rest.receivers;
@@ -273,6 +274,7 @@ pub(crate) mod tests {
             sent_bytes: 1_100,
             patched_bytes: 100,
             spared_bytes: 18,
+            coded_bytes: 4,
             heard: 12,
             fabric: "ocs+tcp-chain".into(),
             path_lost: Some("the light went out".into()),
@@ -309,7 +311,7 @@ pub(crate) mod tests {
                 { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
                   "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
             ],
-            "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "heard": 12, "root": "ab",
+            "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "coded_bytes": 4, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
             "passed_over": [{ "fabric": "ocs", "why": "it is dark" }], "estimate_s": 1.5, "took_s": 2.25,
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
@@ -335,6 +337,7 @@ pub(crate) mod tests {
         let names: Vec<&str> = document.as_object().unwrap().keys().map(String::as_str).collect();
         let always = [
             "bytes",
+            "coded_bytes",
             "fabric",
             "forged_packets",
             "goodput_bps",

@@ -1,7 +1,7 @@
 //! Deltas: a new version of an object as what it differs in from a base that receivers have.
 //!
 //! A training step changes some elements of every hash group of the weights, so that no group of the version before is one of the new
-//! one. Their XOR is nearly all zeros: it is coded unit by unit ([`unit`]) and sent in the new version's place, as an object like any other.
+//! one. Their XOR is nearly all zeros: it is coded unit by unit ([`mod@unit`]) and sent in the new version's place, as an object like any other.
 //! A receiver that has the base makes the new version of both. It holds each unit against its hash, and the hashes against the root hash, as it
 //! does with groups that come: a delta that is wrong, or is against another base, costs time and no byte.
 //!
@@ -105,7 +105,8 @@ pub fn write(
     let most = new.len() / 8 * WORTH_EIGHTHS;
     let (mut lens, mut hashes) = (Vec::new(), Vec::new());
     let (mut next, mut at) = (0, 0);
-    let mut workers: Vec<Worker> = (0..threads.max(1)).map(|_| Worker::new()).collect::<io::Result<_>>()?;
+    let threads = threads.min(units.div_ceil(UNITS_A_TURN) as usize).max(1);
+    let mut workers: Vec<Worker> = (0..threads).map(|_| Worker::new()).collect::<io::Result<_>>()?;
     while next < units {
         if cancel.load(Ordering::Relaxed) {
             return Err(DeltaError::Cancelled);
@@ -117,10 +118,12 @@ pub fn write(
                     let first = next;
                     next = (next + UNITS_A_TURN).min(units);
                     let range = first..next;
-                    scope.spawn(move || worker.code(new, base, range, units))
+                    let turn = move || worker.code(new, base, range, units);
+                    std::thread::Builder::new().spawn_scoped(scope, turn)
                 })
                 .collect();
-            turns.into_iter().map(|turn| turn.join().expect("a coder does not panic")).collect()
+            // Where the system has no more threads the object goes as it is.
+            turns.into_iter().map(|turn| turn?.join().expect("a coder does not panic")).collect()
         });
         done.into_iter().collect::<io::Result<()>>()?;
         for worker in &workers {
@@ -291,16 +294,21 @@ pub fn apply(
             on_made(maker.make(delta, (coded, base), &index, unit, part)?);
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                if let Err(error) = work() {
-                    // The others end, too.
-                    next.store(index.at.len() as u64, Ordering::Relaxed);
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                }
-            });
+    let turn = || {
+        if let Err(error) = work() {
+            // The others end, too.
+            next.store(index.at.len() as u64, Ordering::Relaxed);
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(index.at.len() - 1) {
+            // Where the system has no more threads there are fewer.
+            if std::thread::Builder::new().spawn_scoped(scope, turn).is_err() {
+                break;
+            }
+        }
+        turn();
     });
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import operator
 import os
@@ -70,10 +71,13 @@ def program() -> Path:
     raise ProgramMissing(f"there is no program polycast in {schemes[0]} nor on PATH: install the package again")
 
 
-# This process's ends of the pipes that the programs have as standard input.
+# Waits for a line, and does nothing where this process ends before it has said it.
+_SHELL = "/bin/sh"
+_GATE = (_SHELL, "-c", 'read -r go && exec "$@"', "polycast")
+# This process's ends of the pipes whose end ends the programs.
 _OUTPUTS: set[int] = set()
-# No process is forked while a program starts or a pipe is closed: it would have ends of pipes that it does not know of, and keep the program
-# alive, or the reader of what the program says waiting.
+# No process is forked while a program starts or a pipe is closed: it would have ends of pipes that it does not know of, and keep the
+# program alive, or the reader of what the program says waiting.
 _STARTS = threading.RLock()
 
 
@@ -98,6 +102,7 @@ class _Said:
 
     def __init__(self) -> None:
         import collections
+
         self.event: dict[str, Any] | None = None
         self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_MAX)
         # There is an event, or there will be none.
@@ -111,6 +116,7 @@ class Child:
     def __init__(self, arguments: Sequence[str], line: str | None = None) -> None:
         """`line` is what it finds in standard input."""
         import tempfile
+
         self._command, self._owner = arguments[0], os.getpid()
         # A document may be longer than a pipe holds.
         self._out: IO[bytes] = tempfile.TemporaryFile()
@@ -122,26 +128,29 @@ class Child:
         threading.Thread(target=_listen, args=(self._child, self._said), daemon=True, name="polycast-child").start()
 
     def _start(self, arguments: Sequence[str], line: str | None) -> int:
-        """Starts the program, and gives the end of its standard input."""
+        """Starts the program, and gives the end of the pipe by which it ends."""
+        import contextlib
         import subprocess
 
-        given, output = os.pipe()
+        gate = _GATE if os.access(_SHELL, os.X_OK) else ()
+        said = ("go\n" if gate else "") + ("" if line is None else f"{line}\n")
+        held, output = os.pipe()
         _OUTPUTS.add(output)
         try:
-            if line is not None:
-                os.write(output, line.encode("utf-8", "replace") + b"\n")
-            self._child: subprocess.Popen[str] = subprocess.Popen(
-                [str(program()), arguments[0], "--json", "--quiet", *arguments[1:]],
-                stdin=given,
+            self._child: subprocess.Popen[bytes] = subprocess.Popen(
+                [*gate, str(program()), arguments[0], "--json", "--quiet", *arguments[1:]],
+                stdin=subprocess.PIPE,
                 stdout=self._out,
                 stderr=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
+                pass_fds=[held],
                 # A Ctrl-C is for the script, which ends the program.
                 start_new_session=True,
             )
-            _end_with(given, self._child.pid)
+            assert self._child.stdin is not None
+            # It may have ended already.
+            with contextlib.suppress(BrokenPipeError), self._child.stdin as given:
+                _end_with(held, self._child.pid)
+                given.write(said.encode("utf-8", "replace"))
         except BaseException as error:
             _close(output)
             self._out.close()
@@ -150,7 +159,7 @@ class Child:
                 raise Invalid(f"polycast {self._command} cannot be started like that: {error}") from None
             raise
         finally:
-            os.close(given)
+            os.close(held)
         return output
 
     def event(self) -> dict[str, Any] | None:
@@ -185,22 +194,22 @@ class Child:
         self._finalizer()
 
 
-def _end_with(given: int, pid: int) -> None:
-    """Has the kernel end a program when the last writer of its standard input is gone, which it may never read."""
+def _end_with(held: int, pid: int) -> None:
+    """Has the kernel end a program when the last writer of a pipe is gone that it holds and never reads."""
     # A kernel that does not know this has the program end by itself, when its time is over.
     try:
-        fcntl.fcntl(given, fcntl.F_SETOWN, pid)
-        fcntl.fcntl(given, fcntl.F_SETSIG, signal.SIGTERM)
-        fcntl.fcntl(given, fcntl.F_SETFL, fcntl.fcntl(given, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(held, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGTERM)
+        fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:
         pass
 
 
-def _listen(child: subprocess.Popen[str], said: _Said) -> None:
+def _listen(child: subprocess.Popen[bytes], said: _Said) -> None:
     """Takes what a program says until it ends."""
     assert child.stderr is not None
     with child.stderr:
-        for line in child.stderr:
+        for line in io.TextIOWrapper(child.stderr, "utf-8", "replace"):
             if not line.startswith('{"event":'):
                 said.lines.append(line.strip())
             elif said.event is None:
@@ -211,7 +220,7 @@ def _listen(child: subprocess.Popen[str], said: _Said) -> None:
     said.ended.set()
 
 
-def _end(owner: int, child: subprocess.Popen[str], output: int) -> None:
+def _end(owner: int, child: subprocess.Popen[bytes], output: int) -> None:
     # A process that was forked has copies of these, and no child.
     if os.getpid() != owner:
         return
@@ -330,8 +339,8 @@ class Offer:
         """Where it is offered: `from_` of `accept`, in a network without multicast."""
 
     def wait(self, timeout: float | None = None) -> Report:
-        """Waits until every receiver has all of it. Raises `TransferFailed` where one has not, and `TimedOut` where none came. It also raises
-        `TimedOut` after `timeout` seconds; then the offer still stands."""
+        """Waits until every receiver has all of it. Raises `TransferFailed` where one has not, and `TimedOut` where none came. It also
+        raises `TimedOut` after `timeout` seconds; then the offer still stands."""
         try:
             document = self._child.document(timeout)
         except (KeyboardInterrupt, SystemExit):

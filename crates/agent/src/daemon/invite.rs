@@ -2,7 +2,7 @@
 
 mod delta;
 
-pub(super) use delta::threads;
+pub(super) use delta::Threads;
 
 use self::delta::Base;
 use super::Shared;
@@ -413,9 +413,9 @@ fn begin(shared: &Shared, id: ObjectId) -> Result<Receive, Refusal> {
 /// Makes room in the store for what comes.
 fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<(Receive, bool), Refusal> {
     let bytes = invitation.delta.map_or(invitation.object_len, |delta| delta.len);
-    let id = receive.id();
-    // Before room is made for others that come at the same time.
-    receive.progress().total.store(bytes, Ordering::Relaxed);
+    let (id, beside) = (receive.id(), invitation.delta.map_or(0, |_| invitation.object_len));
+    // Before room is made for others that come at the same time. A delta is there beside what is made of it.
+    receive.progress().total.store(bytes.saturating_add(beside), Ordering::Relaxed);
     // It was made just now.
     let _ = receive.progress().called_by.set((invitation.source, invitation.handle));
     match shared.limits.make_room_or_recycle(&shared.catalog, &shared.store, id, bytes) {
@@ -635,6 +635,10 @@ fn run(
         }
     };
     let outcome = shared.engine.receive(spec, &mut on_event);
+    if is_delta {
+        // Another try is against whatever is here then.
+        shared.store.forget_delta(id);
+    }
     let receive = receive.into_inner();
     if receive.is_published() {
         return;

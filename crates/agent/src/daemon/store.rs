@@ -170,6 +170,13 @@ impl Store {
         self.file(object, DELTA)
     }
 
+    /// Removes what has come of a delta.
+    pub(crate) fn forget_delta(&self, object: ObjectId) {
+        if let Err(error) = remove_file(&part_path(&self.delta_path(object))) {
+            tracing::debug!(%object, %error, "what has come of its delta stays");
+        }
+    }
+
     /// A file without a name, in the store's file system: it goes when no process has it open any more.
     pub(crate) fn passing_file(&self) -> io::Result<File> {
         passing_file(&self.folder)

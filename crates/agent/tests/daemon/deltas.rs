@@ -7,11 +7,13 @@ use polycast_api::agent::PublishResponse;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions, Session, Wait};
 use polycast_types::DataId;
-use std::fs::{File, FileTimes};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, FileTimes, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 const LEN: usize = 9_000_001;
+/// No usual permissions.
+const MODE: u32 = 0o750;
 
 /// The next version of some weights: one element of two bytes in so many has changed.
 fn step(weights: &mut [u8], number: u64, one_in: u64) {
@@ -26,6 +28,7 @@ fn step(weights: &mut [u8], number: u64, one_in: u64) {
 
 async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> PublishResponse {
     let path = world.file(&format!("weights-{number}"), bytes);
+    std::fs::set_permissions(&path, Permissions::from_mode(MODE)).unwrap();
     source.add_as(DataId(number), &path, "weights").await.unwrap();
     let published = source.publish("policy", None, DataId(number), Some(LONG)).await.unwrap();
     assert!(published.missing.is_empty() && published.version == number, "{published:?}");
@@ -78,6 +81,7 @@ async fn a_step_of_training_is_sent_as_what_it_has_changed() {
         for (at, versions) in subscribed.iter_mut().enumerate() {
             let (version, object) = committed(versions).await;
             assert!(version == number && std::fs::read(&object.path).unwrap() == weights, "{number}");
+            assert_eq!(object.mode, MODE, "{number}");
             at_b = if at == 0 { Some(object.path) } else { at_b };
         }
     }

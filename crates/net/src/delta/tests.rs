@@ -41,7 +41,7 @@ impl Random {
     fn changed(&mut self, old: &[u8], element: usize, one_in: u64) -> Vec<u8> {
         let mut new = old.to_vec();
         for element in new.chunks_mut(element) {
-            if self.next() % one_in == 0 {
+            if self.next().is_multiple_of(one_in) {
                 element.iter_mut().for_each(|byte| *byte = self.next() as u8);
             }
         }

@@ -42,7 +42,11 @@ impl Catalog {
             State::Available { object, .. } => object.root == root && !object.is_private(),
             State::Receiving(_) => false,
         };
-        let found = inner.objects.range(of_app(Some(app))).find(|(_, state)| is_it(state)).map(|(id, _)| *id);
+        // What was added may have changed since; what is in the store has not.
+        let is_added =
+            |state: &State| matches!(state, State::Available { object, .. } if object.added_from.is_some());
+        let all = inner.objects.range(of_app(Some(app))).filter(|(_, state)| is_it(state));
+        let found = all.min_by_key(|(_, state)| is_added(state)).map(|(id, _)| *id);
         drop(inner);
         found.and_then(|id| self.begin_send(id).ok())
     }

@@ -12,7 +12,7 @@ use polycast_types::{ObjectId, Printable};
 use polycast_wire::control::Delta;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The version that a delta is against.
 pub(super) struct Base {
@@ -71,25 +71,50 @@ fn make(
     let (also_here, len) = (Arc::clone(shared), delta.len);
     let more = MoreRoom::by(move || more_room(&also_here, id, len));
     let placing = Placing { replace: true, unpacked: false };
-    let part = PartFile::open_with(&shared.store.path(id), len.into(), placing, Some(more))?;
+    let mut part = PartFile::open_with(&shared.store.path(id), len.into(), placing, Some(more))?;
     let coded = FileSource::own(came.file().try_clone()?)?;
+    progress.total.store(len, Ordering::Relaxed);
     let on_made = |range: Range<u64>| {
         progress.bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
         progress.arrivals.came(range);
     };
-    let bytes: &dyn ObjectSource = bytes;
-    apply(delta, (&coded, bytes), &part, threads(), &progress.cancel, &on_made).map_err(
-        |error| match error {
-            DeltaError::Io(error) => TransferError::System(error),
-            DeltaError::Store(error) => error.into(),
-            DeltaError::Cancelled => TransferError::Cancelled,
-            wrong => TransferError::Contradiction(Printable(&wrong.to_string()).to_string()),
-        },
-    )?;
+    let (bytes, threads): (&dyn ObjectSource, _) = (bytes, Threads::free());
+    let made = apply(delta, (&coded, bytes), &part, threads.count(), &progress.cancel, &on_made);
+    if made.is_err() && progress.bytes.load(Ordering::Relaxed) > 0 {
+        // What is right of it need not be sent.
+        part.keep_for_later();
+    }
+    made.map_err(|error| match error {
+        DeltaError::Io(error) => TransferError::System(error),
+        DeltaError::Store(error) => error.into(),
+        DeltaError::Cancelled => TransferError::Cancelled,
+        wrong => TransferError::Contradiction(Printable(&wrong.to_string()).to_string()),
+    })?;
     Ok(part)
 }
 
-/// Threads that code a delta, or make an object of one: as many as there are processors, since its receivers wait for it.
-pub(crate) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+/// Threads of this process that code deltas, or make objects of them.
+static AT_WORK: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads for one delta: those of the processors that no other delta has, since receivers wait for it; at least one.
+pub(crate) struct Threads(usize);
+
+impl Threads {
+    pub(crate) fn free() -> Self {
+        let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let take = |at_work: usize| all.saturating_sub(at_work).max(1);
+        let add = |at_work: usize| Some(at_work + take(at_work));
+        let before = AT_WORK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        Threads(take(before.expect("there is always a next one")))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        AT_WORK.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }

@@ -60,6 +60,8 @@ pub(super) struct Delivering<'a> {
     source: Option<Arc<dyn ObjectSource>>,
     /// What is sent first in its place.
     coded: Option<Arc<Coded>>,
+    /// The object's root hash, as its delta had it.
+    known_root: Option<Hash>,
     /// What the carrier before has brought.
     brought: Form,
     /// Receivers that were taken out.
@@ -116,6 +118,7 @@ impl<'a> Delivering<'a> {
             machine,
             source: None,
             coded: None,
+            known_root: None,
             brought: Form::Object,
             removed: BTreeSet::new(),
             asking: None,
@@ -158,18 +161,26 @@ impl<'a> Delivering<'a> {
 
     /// Waits for its turn and opens what is sent; `None` where it is over before that.
     async fn begin(&mut self) -> Result<Option<SemaphorePermit<'a>>, Refusal> {
-        let (sends, path, object) = (self.sends, self.sends.path_of(self.send), self.send.object.clone());
+        let (sends, path) = (self.sends, self.sends.path_of(self.send));
+        let object = Arc::new(self.send.object.clone());
         let (shared, id, cancel) = (Arc::clone(&sends.shared), self.send.id(), self.cancel.clone());
         let prepared = async {
             let internal = |error: String| Refusal::new(Kind::Internal, error);
             let place = sends.places.acquire().await.map_err(|error| internal(error.to_string()))?;
             let codes = delta::is_worth_a_try(&object) && delta::reaches(&shared, &self.wish.receivers).await;
-            let opened = tokio::task::spawn_blocking(move || {
-                let source = open(&object, &path)?;
-                let coded = codes.then(|| Coded::of(&shared, (id, &object), &*source, &cancel));
-                Ok((source, coded.flatten().map(Arc::new)))
+            let opened = Arc::clone(&object);
+            let opened = tokio::task::spawn_blocking(move || open(&opened, &path)).await;
+            let source = opened.map_err(|error| internal(error.to_string()))??;
+            if !codes {
+                return Ok((place, source, None));
+            }
+            let new = Arc::clone(&source);
+            let coding = move || Coded::of(&shared, (id, &object), &*new, &cancel).map(Arc::new);
+            // Whatever goes wrong with that, the object can be sent.
+            let coded = tokio::task::spawn_blocking(coding).await.unwrap_or_else(|error| {
+                tracing::warn!(object = %id, %error, "coding it as a delta broke down");
+                None
             });
-            let (source, coded) = opened.await.map_err(|error| internal(error.to_string()))??;
             Prepared::Ok((place, source, coded))
         };
         let mut cancelled = self.cancel.early.subscribe();
@@ -182,7 +193,11 @@ impl<'a> Delivering<'a> {
                 return Ok(Some(place));
             }
             () = told(&mut cancelled) => Input::Cancel,
-            () = sleep_until(due) => Input::Tick,
+            () = sleep_until(due) => {
+                // What still codes ends, too.
+                self.cancel.engine.store(true, Ordering::Relaxed);
+                Input::Tick
+            }
         };
         self.hear(input);
         self.obey();
@@ -289,27 +304,47 @@ impl<'a> Delivering<'a> {
     fn ask(&mut self, wanted: delivery::Wanted) {
         let (sends, send, wish, standing) = (self.sends, self.send, self.wish, self.standing);
         let steering = self.carrier.as_ref().map(|carrier| Arc::clone(&carrier.steering));
+        let is_rest = self.brought == Form::Delta && wanted.form == Form::Object;
         let (root, length) = match (wanted.form, &self.coded) {
             (Form::Delta, Some(coded)) => (Some(coded.root), coded.len()),
             _ => (self.root(), send.object.length),
         };
         self.asking = Some(Box::pin(async move {
+            let (remaining, lease) = (wanted.remaining, wanted.lease);
+            let steering = steering.as_ref().filter(|_| wanted.goes_on);
             let receivers = match wanted.to {
                 To::All => Receivers::All,
                 To::Named(names) => Receivers::Named(names),
             };
-            let wanted = Wanted {
-                object: send.id(),
-                name: &send.object.name,
-                root,
-                length,
-                remaining: wanted.remaining,
-                receivers: &receivers,
-                lease: wanted.lease,
-                steering: steering.as_ref().filter(|_| wanted.goes_on),
-                fabric: &wish.fabric,
+            let asked = |receivers: Receivers| async move {
+                let wanted = Wanted {
+                    object: send.id(),
+                    name: &send.object.name,
+                    root,
+                    length,
+                    remaining,
+                    receivers: &receivers,
+                    lease,
+                    steering,
+                    fabric: &wish.fabric,
+                };
+                sends.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting)).await
             };
-            sends.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting)).await
+            match (asked(receivers.clone()).await, receivers) {
+                // One of them has left since the delta was sent: that is no reason for the others.
+                (Err(refusal), Receivers::Named(names))
+                    if is_rest && refusal.kind == Kind::ReceiverUnknown =>
+                {
+                    let (peers, _) = sends.shared.link.peers().await;
+                    let here = |name: &String| peers.iter().any(|peer| peer.name == *name);
+                    let known: Vec<String> = names.iter().filter(|name| here(name)).cloned().collect();
+                    if known.is_empty() || known.len() == names.len() {
+                        return Err(refusal);
+                    }
+                    asked(Receivers::Named(known)).await
+                }
+                (answer, _) => answer,
+            }
         }));
     }
 
@@ -322,6 +357,7 @@ impl<'a> Delivering<'a> {
             None => Arc::clone(self.source.as_ref().expect("it was opened before a path was asked for")),
         };
         lease.steering.begin(&lease.fabric, bytes);
+        self.refusal = None;
         grant(self.standing, lease);
         self.started.get_or_insert_with(Instant::now);
         if let Some(report) = &mut self.report {
@@ -394,6 +430,10 @@ impl<'a> Delivering<'a> {
     fn ended(&mut self, delivered: Result<Delivered, JoinError>) {
         let carrier = self.carrier.take().expect("it ran");
         self.brought = carrier.form;
+        if carrier.form == Form::Delta {
+            // Its file goes; what it has told stays.
+            self.known_root = self.coded.take().map(|coded| coded.delta.root);
+        }
         self.tell_end();
         let ended = match delivered {
             Ok((Ok(report), took)) => {
@@ -432,12 +472,15 @@ impl<'a> Delivering<'a> {
     /// The receivers of a delta that lack the object.
     fn without(&self, report: &Report) -> Vec<String> {
         let lack = report.receivers.iter().filter(|receiver| !receiver.verified);
-        lack.map(|receiver| receiver.name.clone()).filter(|name| !self.removed.contains(name)).collect()
+        let names: BTreeSet<String> = lack.map(|receiver| receiver.name.clone()).collect();
+        let has = |name: &String| report.receivers.iter().any(|one| one.verified && one.name == *name);
+        names.into_iter().filter(|name| !self.removed.contains(name) && !has(name)).collect()
     }
 
     /// The object's root hash, where it is known.
     fn root(&self) -> Option<Hash> {
-        parse_hex(&self.send.object.root).or(self.coded.as_ref().map(|coded| coded.delta.root))
+        let coded = self.coded.as_ref().map(|coded| coded.delta.root);
+        parse_hex(&self.send.object.root).or(coded).or(self.known_root)
     }
 
     /// Adds the report of an engine to those of the ones before.

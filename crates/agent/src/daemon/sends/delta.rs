@@ -7,7 +7,7 @@
 use super::Cancel;
 use crate::daemon::Shared;
 use crate::daemon::catalog::Available;
-use crate::daemon::invite::{Guarded, threads};
+use crate::daemon::invite::{Guarded, Threads};
 use crate::transfer::Report;
 use polycast_api::client::Receivers;
 use polycast_net::delta::{self, DeltaError};
@@ -98,10 +98,13 @@ impl Coded {
             return Ok(None);
         }
         let file = shared.store.passing_file()?;
-        let Some(delta) = delta::write(new, (base, base_root), &file, threads(), &cancel.engine)? else {
+        let threads = Threads::free();
+        let made = delta::write(new, (base, base_root), &file, threads.count(), &cancel.engine)?;
+        let Some(delta) = made else {
             return Ok(None);
         };
-        let source = FileSource::own(file)?;
+        // What is made of it has these at its receivers.
+        let source = FileSource::own(file)?.with_mode(new.mode()).with_time(new.modified());
         Ok(Some(Coded { delta, root: hash_of(&source)?, source: Arc::new(source) }))
     }
 
