@@ -104,6 +104,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def load(self, body: dict[str, Any]) -> tuple[bool, str]:
         self.bodies.append(body)
+        pytest.importorskip("torch")
         msgspec = pytest.importorskip("msgspec")
         hints = typing.get_type_hints(self.kind, vars(sys.modules[self.kind.__module__]))
         for name, value in body.items():
@@ -164,6 +165,7 @@ def of_sglang(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def request_class(of_sglang: Path) -> Any:
     """SGLang's class for the request."""
+    pytest.importorskip("torch")
     msgspec = pytest.importorskip("msgspec")
     name = "UpdateWeightFromDiskReqInput"
     return taken(of_sglang / "io_struct.py", ["BaseReq", name], {"msgspec": msgspec})[name]
@@ -496,6 +498,7 @@ class Manager:
 @pytest.fixture(params=VERSIONS)
 def vllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """vLLM's modules for adapters under their names."""
+    pytest.importorskip("torch")
     pytest.importorskip("msgspec")
     folder = from_wheel(request.config, "vllm", request.param, OF_VLLM)
 
