@@ -1,7 +1,7 @@
 //! Deltas: a new version of an object as what it differs in from a base that receivers have.
 //!
 //! A training step changes some elements of every hash group of the weights, so that no group of the version before is one of the new
-//! one. Their XOR is nearly all zeros: it is coded unit by unit ([`mod@unit`]) and sent in the new version's place, as an object like any other.
+//! one. Their XOR is nearly all zeros: it is coded unit by unit (module `unit`) and sent in the new version's place, as an object like any other.
 //! A receiver that has the base makes the new version of both. It holds each unit against its hash, and the hashes against the root hash, as it
 //! does with groups that come: a delta that is wrong, or is against another base, costs time and no byte.
 //!
