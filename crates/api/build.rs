@@ -6,8 +6,11 @@ fn main() {}
 #[cfg(feature = "cluster")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = ["polycast/agent/v1/agent.proto", "polycast/manager/v1/manager.proto"];
-    let descriptors = protox::compile(files, ["proto"])?;
+    let agent = "polycast/agent/v1/agent.proto";
+    let descriptors = protox::compile([agent, "polycast/manager/v1/manager.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
-    Ok(())
+    let told = std::path::Path::new(&std::env::var("OUT_DIR")?).join("agent.bin");
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).include_source_info(true).open_file(agent)?;
+    Ok(std::fs::write(told, compiler.encode_file_descriptor_set())?)
 }

@@ -43,9 +43,9 @@ with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
 
 
 def test_pythons_own_grpc_sends_an_object(cluster: list[polycast.Agent], number: int, tmp_path: Path) -> None:
-    protos = [f"polycast/agent/v1/{name}.proto" for name in ("agent", "objects", "types")]
+    protos = [f"polycast/agent/v1/{name}.proto" for name in ("agent", "objects", "types")] + ["polycast/manager/v1/status.proto"]
     stubs = tmp_path / "stubs"
-    for folder in ("polycast", "polycast/agent", "polycast/agent/v1"):
+    for folder in ("polycast", "polycast/agent", "polycast/agent/v1", "polycast/manager", "polycast/manager/v1"):
         (stubs / folder).mkdir(parents=True)
         (stubs / folder / "__init__.py").touch()
     line = ["-m", "grpc_tools.protoc", f"-I{PROTOS}", f"--python_out={stubs}", f"--grpc_python_out={stubs}"]

@@ -11,12 +11,15 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 Usage: cargo xtask dist [--static] [DIR]
 
-Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, a .deb where dpkg-deb is and an .rpm
-where rpmbuild is, into DIR [default: dist].
+Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, polycast-VERSION-protos.tar.gz, a .deb where
+dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 
   --static  write polycast-VERSION-ARCH-static.tar.gz only: a program that needs no library of the system and so runs on
             every Linux of this processor, without plan, simulate, reproduce and lab. It takes musl's compiler
             (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).";
+
+/// The services' protos, and where programs of other languages find them.
+const PROTOS: (&str, &str) = ("crates/api/proto", "usr/share/polycast/proto");
 
 /// Where completions belong, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -82,21 +85,22 @@ fn make(out: &Path, fixed: bool) -> Result<Vec<PathBuf>, String> {
     fill(&root, &program).map_err(|error| format!("cannot put it together: {error}"))?;
     pages(&root, &program)?;
     fs::create_dir_all(out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
-    let archive = out.join(format!("{name}.tar.gz"));
-    must(
-        Command::new("tar")
-            .args(["--owner=0", "--group=0", "--numeric-owner", "-czf"])
-            .arg(&archive)
-            .arg("-C")
-            .arg(stage.path())
-            .arg(&name),
-    )?;
-    let mut made = vec![archive];
+    let mut made = vec![pack(out, &name, stage.path(), &name)?];
     if !fixed {
+        made.push(pack(out, &format!("polycast-{version}-protos"), Path::new(PROTOS.0), "polycast")?);
         made.extend(packages::rpm(&root, out, &version)?);
         made.extend(packages::deb(&root, out, &version, &program)?);
     }
     Ok(made)
+}
+
+/// Makes an archive of what is called `what` in a folder.
+fn pack(out: &Path, name: &str, folder: &Path, what: &str) -> Result<PathBuf, String> {
+    let archive = out.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(&archive);
+    must(tar.arg("-C").arg(folder).arg(what))?;
+    Ok(archive)
 }
 
 /// Builds the program that is given away: for this system's own C library, or `fixed`, with musl inside it.
@@ -123,7 +127,29 @@ fn fill(root: &Path, program: &Path) -> io::Result<()> {
         fs::copy(from, to).map(drop)
     };
     put(program, "usr/bin/polycast")?;
-    FILES.iter().try_for_each(|(from, to)| put(Path::new(from), to))
+    FILES.iter().try_for_each(|(from, to)| put(Path::new(from), to))?;
+    protos(Path::new(PROTOS.0))?.iter().try_for_each(|file| {
+        let from = Path::new(PROTOS.0).join(file);
+        put(&from, &format!("{}/{}", PROTOS.1, file.display()))
+    })
+}
+
+/// The protos of a folder and those below it, by their paths there.
+fn protos(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(below) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&below))? {
+            let entry = entry?;
+            let path = below.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "proto") {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Lets the program write its pages and completions.
@@ -169,6 +195,25 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for (from, _) in FILES {
             assert!(root.join(from).is_file(), "{from}");
+        }
+    }
+
+    #[test]
+    fn protos_say_where_their_code_belongs() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PROTOS.0);
+        let found = protos(&folder).unwrap();
+        for file in ["polycast/agent/v1/agent.proto", "polycast/manager/v1/status.proto"] {
+            assert!(found.contains(&PathBuf::from(file)), "{found:?}");
+        }
+        for file in found {
+            let text = fs::read_to_string(folder.join(&file)).unwrap();
+            for option in ["go_package", "java_package"] {
+                assert!(
+                    text.contains(&format!("\noption {option} = ")),
+                    "{} has no {option}",
+                    file.display()
+                );
+            }
         }
     }
 }

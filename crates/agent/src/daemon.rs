@@ -54,6 +54,7 @@ use limits::Limits;
 use manager_link::{Identity, ManagerLink};
 use objects::Objects;
 use place::{Place, Wish};
+use polycast_api::AGENT_DESCRIPTORS;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::priority::Dscp;
@@ -74,6 +75,8 @@ use store::Store;
 use streams::Streams;
 use tokio::sync::watch;
 use tonic::transport::Server;
+use tonic_reflection::server::Builder;
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 /// How long transfers and calls in progress may take to end when the agent does.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -327,13 +330,11 @@ impl Agent {
         let asking = tokio::spawn(objects.run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
-        let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
-            incoming,
-            async move {
-                // The sender lives until the end of this function; without it this is the end too.
-                let _ = server_ending.wait_for(|ends| *ends).await;
-            },
-        );
+        let services = Server::builder().add_service(AgentServer::new(service)).add_service(reflection()?);
+        let server = services.serve_with_incoming_shutdown(incoming, async move {
+            // The sender lives until the end of this function; without it this is the end too.
+            let _ = server_ending.wait_for(|ends| *ends).await;
+        });
         let invitations = tokio::spawn(invitations.run(ending.subscribe()));
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
@@ -372,6 +373,12 @@ impl Agent {
         tracing::info!("the agent has ended");
         outcome
     }
+}
+
+/// What tells clients such as grpcurl of the agent's service, so that they need no protos.
+fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, AgentError> {
+    let descriptors = Builder::configure().register_encoded_file_descriptor_set(AGENT_DESCRIPTORS);
+    descriptors.build_v1().map_err(|error| AgentError::Serve(error.to_string()))
 }
 
 /// Serves the page for those who watch the agent, until it ends.

@@ -327,11 +327,8 @@ impl AgentClient {
     pub async fn manager_status(&self) -> Result<(String, crate::manager::StatusResponse), ClientError> {
         let request = StatusRequest { protocol_version: PROTOCOL_VERSION };
         let response = self.stub.clone().manager_status(request).await?.into_inner();
-        let status = <crate::manager::StatusResponse as prost::Message>::decode(response.status.as_slice());
-        let wrong = |error: prost::DecodeError| {
-            Refusal::new(Kind::Internal, format!("the manager's status makes no sense: {error}"))
-        };
-        Ok((response.manager_address, status.map_err(wrong)?))
+        let none = || Refusal::new(Kind::Internal, "the agent says nothing of how the manager stands");
+        Ok((response.manager_address, response.status.ok_or_else(none)?))
     }
 
     /// Takes a part of the network out of use, or back.
@@ -454,31 +451,13 @@ impl Session {
         (data, files): (DataId, bool),
         paths: &[PathBuf],
         name: &str,
-        Selected { exclude, follow, private }: &Selected,
+        selected: &Selected,
     ) -> Result<Object, ClientError> {
-        let absolute = |path: &PathBuf| {
-            let wrong =
-                |error: std::io::Error| ClientError::Path { path: path.clone(), reason: error.to_string() };
-            std::path::absolute(path).map_err(wrong)
-        };
-        let paths: Vec<PathBuf> = paths.iter().map(absolute).collect::<Result<_, _>>()?;
-        let texts: Option<Vec<String>> = paths.iter().map(|path| path.to_str().map(str::to_string)).collect();
-        let raw = |path: PathBuf| path.into_os_string().into_encoded_bytes();
-        let (mut more_paths, raw_paths) = match texts {
-            Some(texts) => (texts.into_iter(), Vec::new()),
-            None => (Vec::new().into_iter(), paths.into_iter().map(raw).collect()),
-        };
         let request = AddRequest {
             caller: Some(self.caller.clone()),
             data_id: data.0,
-            path: more_paths.next().unwrap_or_default(),
-            more_paths: more_paths.collect(),
-            name: name.to_string(),
-            exclude: exclude.clone(),
-            private: *private,
             files,
-            follow: *follow,
-            raw_paths,
+            ..add_request(paths, name, selected)?
         };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }
@@ -494,6 +473,32 @@ impl Session {
         receivers: &Receivers,
         options: &SendOptions,
     ) -> Result<Sending, ClientError> {
+        let request = self.send_request(data, receivers, options);
+        Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
+    }
+
+    /// Makes the file or directory at `path` an object with a number that the agent draws, and sends it; an empty name is the path's. Gives the
+    /// object, which stays, and the transfer.
+    ///
+    /// # Errors
+    /// As [`Session::add_as`] and [`Session::send`].
+    pub async fn add_and_send(
+        &self,
+        path: &Path,
+        name: &str,
+        receivers: &Receivers,
+        options: &SendOptions,
+    ) -> Result<(Object, Sending), ClientError> {
+        let add = Some(add_request(&[path.to_path_buf()], name, &Selected::default())?);
+        let request = SendRequest { add, ..self.send_request(DataId(0), receivers, options) };
+        let mut events = self.stub.clone().send(request).await?.into_inner();
+        match events.message().await? {
+            Some(SendEvent { added: Some(object), .. }) => Ok((object, Sending { events })),
+            _ => Err(ClientError::Lost("it does not say which object it has made".into())),
+        }
+    }
+
+    fn send_request(&self, data: DataId, receivers: &Receivers, options: &SendOptions) -> SendRequest {
         let (names, all) = match receivers {
             Receivers::All => (Vec::new(), true),
             Receivers::Named(names) => (names.clone(), false),
@@ -504,7 +509,7 @@ impl Session {
             Some(Slow::CatchUp { after }) => (SlowReceivers::CatchUp, after.map(Duration::as_millis)),
             Some(Slow::Drop { after }) => (SlowReceivers::Drop, after.map(Duration::as_millis)),
         };
-        let request = SendRequest {
+        SendRequest {
             caller: Some(self.caller.clone()),
             data_id: data.0,
             receivers: names,
@@ -518,8 +523,8 @@ impl Session {
             or_fail: options.or_fail,
             first_byte: options.first_byte,
             pull: options.pull.clone(),
-        };
-        Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
+            add: None,
+        }
     }
 
     /// Changes a transfer of an object that waits or runs; gives its path, `None` while it waits for one.
@@ -771,6 +776,36 @@ impl MessageReceiver {
     }
 }
 
+/// The words of what is added, without its number and its caller.
+fn add_request(
+    paths: &[PathBuf],
+    name: &str,
+    Selected { exclude, follow, private }: &Selected,
+) -> Result<AddRequest, ClientError> {
+    let absolute = |path: &PathBuf| {
+        let wrong =
+            |error: std::io::Error| ClientError::Path { path: path.clone(), reason: error.to_string() };
+        std::path::absolute(path).map_err(wrong)
+    };
+    let paths: Vec<PathBuf> = paths.iter().map(absolute).collect::<Result<_, _>>()?;
+    let texts: Option<Vec<String>> = paths.iter().map(|path| path.to_str().map(str::to_string)).collect();
+    let raw = |path: PathBuf| path.into_os_string().into_encoded_bytes();
+    let (mut more_paths, raw_paths) = match texts {
+        Some(texts) => (texts.into_iter(), Vec::new()),
+        None => (Vec::new().into_iter(), paths.into_iter().map(raw).collect()),
+    };
+    Ok(AddRequest {
+        path: more_paths.next().unwrap_or_default(),
+        more_paths: more_paths.collect(),
+        name: name.to_string(),
+        exclude: exclude.clone(),
+        private: *private,
+        follow: *follow,
+        raw_paths,
+        ..AddRequest::default()
+    })
+}
+
 /// A transfer that this client watches.
 #[derive(Debug)]
 pub struct Sending {
@@ -786,8 +821,8 @@ impl Sending {
         loop {
             match self.events.message().await? {
                 // An event that a later version has added says nothing to us.
-                Some(SendEvent { event: None }) => {}
-                Some(SendEvent { event }) => return Ok(event),
+                Some(SendEvent { event: None, .. }) => {}
+                Some(SendEvent { event, .. }) => return Ok(event),
                 None => return Ok(None),
             }
         }

@@ -19,12 +19,6 @@ pub fn app_id(bytes: &[u8]) -> Result<AppId, Refusal> {
     }
 }
 
-/// A manager's status as the agent hands it on.
-#[must_use]
-pub fn encode_status(status: &crate::manager::StatusResponse) -> Vec<u8> {
-    prost::Message::encode_to_vec(status)
-}
-
 /// An object's full name from the wire.
 ///
 /// # Errors

@@ -39,16 +39,25 @@ pub const REQUEST_TO_PATH_AT_SOURCE: &str = "request to path, at the source";
 /// Version of both services; both ends of a conversation must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Generated code of `polycast.agent.v1`.
+/// The agent's service as the protos have it, comments included: an encoded `FileDescriptorSet`, for reflection.
+#[cfg(feature = "cluster")]
+pub const AGENT_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
+
+/// Generated code, in modules as the packages of the protos name each other.
 #[cfg(feature = "cluster")]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
-pub mod agent {
-    tonic::include_proto!("polycast.agent.v1");
+mod generated {
+    pub mod agent {
+        pub mod v1 {
+            tonic::include_proto!("polycast.agent.v1");
+        }
+    }
+    pub mod manager {
+        pub mod v1 {
+            tonic::include_proto!("polycast.manager.v1");
+        }
+    }
 }
 
-/// Generated code of `polycast.manager.v1`.
 #[cfg(feature = "cluster")]
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; the protos hold the documentation")]
-pub mod manager {
-    tonic::include_proto!("polycast.manager.v1");
-}
+pub use generated::{agent::v1 as agent, manager::v1 as manager};

@@ -20,7 +20,13 @@ pub(super) fn rpm(root: &Path, out: &Path, version: &str) -> Result<Option<PathB
         return Ok(None);
     }
     let top = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
-    let files = ["/usr/bin", "/usr/lib/systemd/system", "/usr/share/man/man1", "/usr/share/doc/polycast"];
+    let files = [
+        "/usr/bin",
+        "/usr/lib/systemd/system",
+        "/usr/share/man/man1",
+        "/usr/share/doc/polycast",
+        "/usr/share/polycast",
+    ];
     let completions = super::COMPLETIONS.map(|(_, file)| format!("/{file}"));
     let files: Vec<String> = files.iter().map(|folder| format!("{folder}/*")).chain(completions).collect();
     let specification = format!(
@@ -116,7 +122,11 @@ mod tests {
         let (root, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let completions = super::super::COMPLETIONS.map(|(_, file)| file);
         let files = ["usr/bin/polycast", "usr/lib/systemd/system/polycast-agent.service"];
-        let pages = ["usr/share/man/man1/polycast.1.gz", "usr/share/doc/polycast/README.md"];
+        let pages = [
+            "usr/share/man/man1/polycast.1.gz",
+            "usr/share/doc/polycast/README.md",
+            "usr/share/polycast/proto/polycast/agent/v1/agent.proto",
+        ];
         let all: Vec<&str> = files.into_iter().chain(pages).chain(completions).collect();
         for file in &all {
             let file = root.path().join(file);

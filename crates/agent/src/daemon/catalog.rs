@@ -386,9 +386,21 @@ impl Catalog {
                         format_bytes(total)
                     ),
                 ),
-                _ => self.absent(id),
+                // It was only looked for.
+                _ if known_only || timeout.is_zero() => self.absent(id),
+                _ => self.late(id),
             }),
         }
+    }
+
+    /// That an object has not come in time.
+    fn late(&self, id: ObjectId) -> Refusal {
+        let inner = self.lock();
+        let why = match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
+            Some((_, why)) => format!("it could not be received: {why}"),
+            None => "no source has begun to send it".to_string(),
+        };
+        Refusal::new(Kind::TimedOut, format!("object {id} did not come in time: {why}"))
     }
 
     /// Why an object is not here.
@@ -961,11 +973,18 @@ mod tests {
             catalog.wait(id(1), User::agent(), now, false).await.unwrap_err().kind,
             Kind::ObjectUnknown
         );
+        let soon = Some(Duration::from_millis(20));
+        let late = catalog.wait(id(1), User::agent(), soon, false).await.unwrap_err();
+        assert_eq!(late.message, "object 1 did not come in time: no source has begun to send it");
+        assert_eq!(late.kind, Kind::TimedOut);
+        catalog.begin_receive(id(1)).unwrap().fail(failure());
+        let late = catalog.wait(id(1), User::agent(), soon, false).await.unwrap_err();
+        let why = "object 1 did not come in time: it could not be received: the store is full";
+        assert_eq!((late.kind, late.message.as_str()), (Kind::TimedOut, why));
         let receive = catalog.begin_receive(id(1)).unwrap();
         receive.progress().bytes.store(1 << 20, Ordering::Relaxed);
         receive.progress().total.store(3 << 20, Ordering::Relaxed);
-        let late =
-            catalog.wait(id(1), User::agent(), Some(Duration::from_millis(20)), false).await.unwrap_err();
+        let late = catalog.wait(id(1), User::agent(), soon, false).await.unwrap_err();
         assert_eq!(late.message, "object 1 is not complete yet: 1.00 MiB of 3.00 MiB");
         assert_eq!(late.kind, Kind::TimedOut);
     }

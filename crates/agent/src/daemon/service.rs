@@ -30,12 +30,14 @@ use polycast_api::agent::{
     TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WatchEvent,
     WatchRequest, WithdrawRequest, WithdrawResponse,
 };
-use polycast_api::convert::{app_id, encode_status};
+use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
 use polycast_types::{AppId, DataId, ObjectId, Printable, PullTuning};
+use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
+use std::hash::BuildHasher;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -50,6 +52,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Events that a slow watcher may have waiting; after that it sees the latest state only.
 const EVENTS_MAX: usize = 4;
+/// Bits of a number that is drawn: programs that read JSON numbers as floating-point ones keep it.
+const DRAWN_BITS: u32 = 53;
 
 /// The service.
 pub(super) struct Service {
@@ -139,7 +143,7 @@ impl Service {
         path: PathBuf,
         choice: Choice,
         (called, private): (String, bool),
-    ) -> Result<Response<Object>, Status> {
+    ) -> Result<Object, Status> {
         let wrong = |why: String| Refusal::new(Kind::Path, format!("cannot read {}: {why}", path.display()));
         if !path.is_absolute() {
             return Err(wrong("the path is not absolute".into()).into());
@@ -147,7 +151,83 @@ impl Service {
         let name = object_name(&path, &called)?;
         let to_add = sets::ToAdd { id, path, choice, name, user, private };
         let object = sets::add(&self.shared, to_add).await?;
-        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
+        Ok(convert::available(id, object, &self.shared.store.path(id), user))
+    }
+
+    /// Makes what a request names known as an object.
+    async fn make(&self, (id, user): (ObjectId, User), request: AddRequest) -> Result<Object, Status> {
+        user.check_path()?;
+        sets::forget_what_has_gone(&self.shared, id, user);
+        // Looking at a large directory takes a while: not for an id that is taken anyway.
+        let mut paths: Vec<PathBuf> = match request.raw_paths.is_empty() {
+            true => std::iter::once(request.path).chain(request.more_paths).map(PathBuf::from).collect(),
+            false => request.raw_paths.into_iter().map(|path| OsString::from_vec(path).into()).collect(),
+        };
+        let path = paths.remove(0);
+        if !request.files {
+            self.shared.catalog.check_free(id, &path)?;
+        }
+        let choice = Choice::of(paths, &request.exclude, request.follow)?;
+        if choice.is_several() && request.name.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
+        }
+        let (called, private) = (request.name, request.private);
+        if request.files {
+            return self.add_set((id, user), path, choice, (called, private)).await;
+        }
+        let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
+        let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
+        let object =
+            self.shared.catalog.add(id, Available { holder: Some(user.holder(private)), ..object })?;
+        tracing::info!(object = %id, bytes = object.length, "added");
+        Ok(convert::available(id, object, &self.shared.store.path(id), user))
+    }
+
+    /// What a caller wishes, as far as that can be told without the object.
+    fn wish(&self, (object, user): (ObjectId, User), request: SendRequest) -> Result<Wish, Refusal> {
+        let receivers = convert::receivers(&request)?;
+        let pull = PullTuning::parse(&request.pull)
+            .map_err(|why| Refusal::new(Kind::Invalid, format!("a setting of pull: {why}")))?;
+        let options = Options { pull, ..convert::options(&request, self.shared.default_options()) };
+        let lease = convert::lease(&request);
+        if request.or_fail && request.fabric.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric"));
+        }
+        let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
+        Ok(Wish { object, receivers, options, lease, fabric, detached: request.detached, user })
+    }
+
+    /// Begins to send an object that is here.
+    fn begin(&self, wish: &Wish) -> Result<Watcher, Refusal> {
+        let (id, first_byte) = (wish.object, wish.options.first_byte);
+        self.check_visible(id, wish.user)?;
+        if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id)
+            && first_byte > object.length.saturating_sub(1)
+        {
+            let why = format!("byte {first_byte} lies outside object {id}, which has {}", object.length);
+            return Err(Refusal::new(Kind::Invalid, why));
+        }
+        self.sends.start(wish.clone())
+    }
+
+    /// Makes an object and begins to send it; one that cannot be sent is not left behind.
+    async fn make_and_begin(&self, add: AddRequest, wish: &Wish) -> Result<(Object, Watcher), Status> {
+        if add.data_id != 0 || add.caller.is_some() {
+            let why = "caller and data_id are said once, of the call: leave them out of add";
+            return Err(Refusal::new(Kind::Invalid, why).into());
+        }
+        let (id, user) = (wish.object, wish.user);
+        let is_new = self.shared.catalog.get(id).is_none();
+        let made = self.make((id, user), add).await?;
+        match self.begin(wish) {
+            Ok(watcher) => Ok((made, watcher)),
+            Err(refusal) => {
+                if is_new {
+                    self.aside(move |shared| sets::delete(shared, id, user, || Ok(false))).await??;
+                }
+                Err(refusal.into())
+            }
+        }
     }
 
     /// The transfers that this user may see.
@@ -217,34 +297,10 @@ impl Agent for Service {
 
     async fn add(&self, request: Request<AddRequest>) -> Result<Response<Object>, Status> {
         let user = User::of(&request)?;
-        user.check_path()?;
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let _call = self.call(request.caller.as_ref(), user)?;
-        sets::forget_what_has_gone(&self.shared, id, user);
-        // Looking at a large directory takes a while: not for an id that is taken anyway.
-        let mut paths: Vec<PathBuf> = match request.raw_paths.is_empty() {
-            true => std::iter::once(request.path).chain(request.more_paths).map(PathBuf::from).collect(),
-            false => request.raw_paths.into_iter().map(|path| OsString::from_vec(path).into()).collect(),
-        };
-        let path = paths.remove(0);
-        if !request.files {
-            self.shared.catalog.check_free(id, &path)?;
-        }
-        let choice = Choice::of(paths, &request.exclude, request.follow)?;
-        if choice.is_several() && request.name.is_empty() {
-            return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
-        }
-        let (called, private) = (request.name, request.private);
-        if request.files {
-            return self.add_set((id, user), path, choice, (called, private)).await;
-        }
-        let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
-        let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
-        let object =
-            self.shared.catalog.add(id, Available { holder: Some(user.holder(private)), ..object })?;
-        tracing::info!(object = %id, bytes = object.length, "added");
-        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
+        Ok(Response::new(self.make((id, user), request).await?))
     }
 
     async fn put(&self, request: Request<Streaming<PutRequest>>) -> Result<Response<Object>, Status> {
@@ -275,30 +331,24 @@ impl Agent for Service {
 
     async fn send(&self, request: Request<SendRequest>) -> Result<Response<Self::SendStream>, Status> {
         let user = User::of(&request)?;
-        let request = request.into_inner();
+        let mut request = request.into_inner();
+        let add = request.add.take();
+        if add.is_some() && request.data_id == 0 {
+            request.data_id = drawn();
+        }
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
-        self.check_visible(id, user)?;
-        let receivers = convert::receivers(&request)?;
-        let pull = PullTuning::parse(&request.pull)
-            .map_err(|why| Refusal::new(Kind::Invalid, format!("a setting of pull: {why}")))?;
-        let options = Options { pull, ..convert::options(&request, self.shared.default_options()) };
-        let lease = convert::lease(&request);
-        if request.or_fail && request.fabric.is_empty() {
-            return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());
-        }
-        if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id)
-            && options.first_byte > object.length.saturating_sub(1)
-        {
-            let why =
-                format!("byte {} lies outside object {id}, which has {}", options.first_byte, object.length);
-            return Err(Refusal::new(Kind::Invalid, why).into());
-        }
-        let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
-        let detached = request.detached;
-        let wish = Wish { object: id, receivers, options, lease, fabric, detached, user };
         let call = self.call(request.caller.as_ref(), user)?;
-        let watcher = self.sends.start(wish.clone())?;
+        let wish = self.wish((id, user), request)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
+        let watcher = match add {
+            Some(add) => {
+                let (made, watcher) = self.make_and_begin(add, &wish).await?;
+                // There is room: it is the first event.
+                let _ = events.send(Ok(SendEvent { event: None, added: Some(made) })).await;
+                watcher
+            }
+            None => self.begin(&wish)?,
+        };
         if let Some(set) = self.shared.catalog.set(id) {
             tokio::spawn(sets::send(Arc::clone(&self.sends), set, wish, watcher, events));
         } else {
@@ -445,7 +495,7 @@ impl Agent for Service {
     ) -> Result<Response<ManagerStatusResponse>, Status> {
         check_version(request.into_inner().protocol_version)?;
         let link = &self.shared.link;
-        let status = encode_status(&link.manager_status().await?);
+        let status = Some(link.manager_status().await?);
         Ok(Response::new(ManagerStatusResponse { manager_address: link.manager(), status }))
     }
 
@@ -622,9 +672,15 @@ impl Agent for Service {
     }
 }
 
+/// A number for an object whose caller gives it none.
+fn drawn() -> u64 {
+    // The hasher's keys are random.
+    (RandomState::new().hash_one(SystemTime::now()) >> (u64::BITS - DRAWN_BITS)).max(1)
+}
+
 /// Tells a watcher how its transfer goes, until it has ended or the watcher has gone.
 async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Status>>) {
-    let event = |event| Ok(SendEvent { event: Some(event) });
+    let event = |event| Ok(SendEvent { event: Some(event), added: None });
     let mut told = Standing::default();
     if events.send(event(Event::Waiting(convert::waiting(None)))).await.is_err() {
         return;

@@ -577,7 +577,7 @@ async fn send_all(
     events: Events<SendEvent>,
 ) {
     let began = Instant::now();
-    let tell = |event| events.send(Ok(SendEvent { event: Some(event) }));
+    let tell = |event| events.send(Ok(SendEvent { event: Some(event), added: None }));
     let report = match follow_list(&mut list, &events).await {
         Ok(report) => report,
         Err(refusal) => {
@@ -607,7 +607,8 @@ async fn send_all(
                 // A caller that does not read is told the next time, and delays nothing.
                 if let Ok(place) = events.try_reserve() {
                     let so_far = sums.report(began.elapsed(), None);
-                    place.send(Ok(SendEvent { event: Some(Event::Progress((&so_far).into())) }));
+                    let event = Some(Event::Progress((&so_far).into()));
+                    place.send(Ok(SendEvent { event, added: None }));
                 }
             }
             outcomes
@@ -637,7 +638,7 @@ async fn follow_list(list: &mut Watcher, events: &Events<SendEvent>) -> Result<A
         };
         waits = Some(standing.waiting);
         if let Some(event) = event {
-            let _ = events.send(Ok(SendEvent { event: Some(event) })).await;
+            let _ = events.send(Ok(SendEvent { event: Some(event), added: None })).await;
         }
         if list.standing.changed().await.is_err() {
             return Err(Refusal::new(Kind::Internal, "the transfer broke down"));

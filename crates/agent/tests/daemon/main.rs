@@ -5,6 +5,7 @@ mod deltas;
 mod eviction;
 mod fills;
 mod impostors;
+mod languages;
 mod leader;
 mod memory;
 mod real;
