@@ -3,6 +3,7 @@
 mod absent;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+mod groups;
 pub(crate) mod help;
 #[cfg(feature = "pages")]
 pub(crate) mod pages;
@@ -13,6 +14,7 @@ pub(crate) mod research;
 use crate::commands::code::{self, CodeArg};
 use crate::commands::network::{OFFER_PORT, Pool};
 use crate::exit::Exit;
+use crate::logging;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
@@ -32,6 +34,7 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
     version = help::version(),
     about = help::ABOUT,
     long_about = help::LONG_ABOUT,
+    help_template = groups::template(),
     after_help = help::note(),
     after_long_help = help::after_help(),
     max_term_width = 100,
@@ -54,10 +57,10 @@ pub(crate) struct Args {
 pub(crate) struct LogOptions {
     /// What to log to standard error: error, warn, info, debug, trace, or by part
     /// (info,polycast_net=debug)
-    #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = "warn")]
+    #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = logging::USUAL)]
     #[arg(display_order = 101)]
     pub log: String,
-    /// Log more: -v for info, -vv for debug, -vvv for trace
+    /// Log more of Polycast's own parts: -v for info, -vv for debug, -vvv for trace
     #[arg(long, short, global = true, action = ArgAction::Count, display_order = 103)]
     pub verbose: u8,
     /// Say nothing but results, errors and what others have to type: no progress, no notes
@@ -113,6 +116,22 @@ pub(crate) enum Command {
     Research(research::Command),
 }
 
+impl Command {
+    /// Whether it runs until it is ended, and logs for an operator.
+    pub(crate) fn is_daemon(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        {
+            use cluster::Command::{Agent, Forwarder, LabelSwitch, Manager, RackAgent};
+            matches!(
+                self,
+                Command::Cluster(Manager(_) | Agent(_) | Forwarder(_) | LabelSwitch(_) | RackAgent(_))
+            )
+        }
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+}
+
 /// `polycast cast`
 #[derive(Arguments, Debug)]
 pub(crate) struct CastArgs {
@@ -149,17 +168,17 @@ pub(crate) struct CastArgs {
 pub(crate) struct OfferArgs {
     #[command(flatten)]
     pub choice: ChoiceArgs,
-    /// How many receivers to wait for [default with --serve: 1]
-    #[arg(long, value_name = "N", value_parser = offer_receivers, required_unless_present = "serve")]
+    /// How many receivers to wait for; ends when they have it [default: serve all that come, until Ctrl-C]
+    #[arg(long, value_name = "N", value_parser = offer_receivers)]
     pub receivers: Option<usize>,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported
-    #[arg(long, value_name = "T", value_parser = duration, default_value = "30s")]
-    pub timeout: Duration,
+    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported [default with --receivers: 30s]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
     pub slow: SlowChoice,
@@ -179,7 +198,7 @@ pub(crate) struct OfferDoor {
     /// In place of a code the key of a cluster, as `polycast key new FILE` writes it; receivers need it too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["open", "insecure", "code"])]
     pub key_file: Option<PathBuf>,
-    /// Stay until Ctrl-C and serve machines that come later; the beginning waits for --receivers
+    /// Stay until Ctrl-C and serve machines that come later, also with --receivers: the beginning waits for these
     #[arg(long)]
     pub serve: bool,
     /// A code of your own, four words or more, or one that you have drawn before; - reads it from standard input. Other users of this machine
@@ -221,9 +240,9 @@ pub(crate) struct AcceptArgs {
     pub handle: Option<Handle>,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// The name in the source's report [default: the machine's name]
-    #[arg(long, value_name = "NAME")]
-    pub name: Option<String>,
+    /// This machine's name in the source's report [default: the machine's own]
+    #[arg(long, value_name = "NAME", alias = "name")]
+    pub host: Option<String>,
     #[command(flatten)]
     pub search: SearchArgs,
 }
@@ -231,10 +250,10 @@ pub(crate) struct AcceptArgs {
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
 pub(crate) struct SearchArgs {
-    /// The code that `offer` prints; - reads it from standard input. Other users of this machine can read arguments, and neither that nor
-    /// POLYCAST_CODE. Without a code, an offer is taken that any machine may take (`offer --open`)
-    #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true)]
-    pub code: Option<CodeArg>,
+    /// The code that `offer` prints, with hyphens or spaces; - reads it from standard input. Other users of this machine can read arguments,
+    /// and neither that nor POLYCAST_CODE. Without a code, an offer is taken that any machine may take (`offer --open`)
+    #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true, num_args = 1..=code::WORDS_MAX)]
+    pub code: Vec<String>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub from: Option<String>,
@@ -318,7 +337,11 @@ pub(crate) fn parse() -> Result<Args, Exit> {
             let sentence: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
             let sentence = sentence.join(" ");
             let sentence = sentence.trim_start_matches("error: ");
-            let _ = output::result(Format::Json, &serde_json::json!({ "error": sentence }), "");
+            let _ = output::result(
+                Format::Json,
+                &serde_json::json!({ "error": sentence, "kind": "invalid" }),
+                "",
+            );
         }
         Exit::Failed
     })

@@ -78,7 +78,7 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Failure> {
                 };
                 if ask() {
                     if is_asked {
-                        std::process::exit(Exit::Failed as i32);
+                        std::process::exit(Exit::Interrupted as i32);
                     }
                     continue;
                 }

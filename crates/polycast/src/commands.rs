@@ -60,8 +60,9 @@ fn check_files() -> Result<(), Failure> {
 pub(crate) fn run(args: Args) -> Exit {
     let format = if args.json { Format::Json } else { Format::Text };
     output::begin(format, args.logging.quiet);
-    let outcome =
-        check_files().and_then(|()| logging::start(&args.logging)).and_then(|()| match &args.command {
+    let outcome = check_files()
+        .and_then(|()| logging::start(&args.logging, args.command.is_daemon()))
+        .and_then(|()| match &args.command {
             Command::Cast(args) => cast::run(args, format),
             Command::Offer(args) => offer::run(args, format),
             Command::Accept(args) => accept::run(args, format),
@@ -84,10 +85,7 @@ const RETRY_HINT: &str = "--retry-changed 3 begins again by itself, three times 
 
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
-        match error {
-            TransferError::System(_) => Failure::unexpected(error.to_string()),
-            TransferError::Changed(_) => Failure::input(error.to_string()).hint(RETRY_HINT),
-            _ => Failure::input(error.to_string()),
-        }
+        let failure = Failure::of(error.kind(), error.to_string());
+        if matches!(error, TransferError::Changed(_)) { failure.hint(RETRY_HINT) } else { failure }
     }
 }

@@ -1,5 +1,7 @@
 //! How the program ends.
 
+use crate::cancel;
+use polycast_api::error::Kind;
 use polycast_net::archive::ArchiveError;
 use std::io;
 use std::path::Path;
@@ -14,6 +16,10 @@ pub enum Exit {
     Failed = 1,
     /// Something unexpected.
     Unexpected = 2,
+    /// A time limit that the user has set, or takes for granted, has passed.
+    Late = 3,
+    /// The user or the system has ended it.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -25,8 +31,8 @@ impl From<Exit> for ExitCode {
 /// Why a command could not do its work: one sentence, and what to do about it where that is known.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Whose fault it is.
-    pub exit: Exit,
+    /// What kind of failure it is, for programs: those of the API, and three of the way to the agent.
+    pub kind: &'static str,
     /// The sentence.
     pub message: String,
     /// What the user can do.
@@ -36,12 +42,33 @@ pub(crate) struct Failure {
 impl Failure {
     /// The user can do something about it.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Failure { exit: Exit::Failed, message: without_numbers(message.into()), hint: None }
+        Failure::of(Kind::Invalid, message)
     }
 
     /// A failure that was not expected.
     pub(crate) fn unexpected(message: impl Into<String>) -> Self {
-        Failure { exit: Exit::Unexpected, message: without_numbers(message.into()), hint: None }
+        Failure::of(Kind::Internal, message)
+    }
+
+    /// A failure of this kind.
+    pub(crate) fn of(kind: Kind, message: impl Into<String>) -> Self {
+        Failure { kind: kind.name(), message: without_numbers(message.into()), hint: None }
+    }
+
+    /// The user or the system has ended the command.
+    pub(crate) fn cancelled() -> Self {
+        Failure::of(Kind::Cancelled, "cancelled")
+    }
+
+    /// The exit status that it ends the program with.
+    pub(crate) fn exit(&self) -> Exit {
+        match Kind::from_name(self.kind) {
+            Some(Kind::Internal) => Exit::Unexpected,
+            Some(Kind::TimedOut) => Exit::Late,
+            Some(Kind::Cancelled) if cancel::is_asked() => Exit::Interrupted,
+            None if self.kind == "agent-lost" => Exit::Unexpected,
+            _ => Exit::Failed,
+        }
     }
 
     /// Adds what the user can do.
@@ -53,13 +80,13 @@ impl Failure {
 
     /// The system refused something that the user asked to do with a path.
     pub(crate) fn path(action: &str, path: &Path, error: &io::Error) -> Self {
-        Failure::input(format!("cannot {action} {}: {}", path.display(), plain(error)))
+        Failure::of(Kind::Path, format!("cannot {action} {}: {}", path.display(), plain(error)))
     }
 }
 
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
-        Failure::input(error.to_string())
+        Failure::of(Kind::Path, error.to_string())
     }
 }
 
@@ -95,7 +122,7 @@ mod tests {
         let missing = io::Error::from_raw_os_error(2);
         let failure = Failure::path("read", Path::new("a/b"), &missing);
         assert_eq!(failure.message, "cannot read a/b: no such file or directory");
-        assert_eq!(failure.exit, Exit::Failed);
+        assert_eq!((failure.exit(), failure.kind), (Exit::Failed, "path"));
         assert_eq!(plain(&io::Error::other("TCP is gone")), "TCP is gone");
         let nested = Failure::input("a: No such file or directory (os error 2); b (os error 13)");
         assert_eq!(nested.message, "a: No such file or directory; b");

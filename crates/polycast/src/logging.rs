@@ -2,35 +2,79 @@
 
 use crate::args::{LogFormat, LogOptions};
 use crate::exit::Failure;
+use crate::screen;
 use polycast_types::{Printable, without_secrets};
-use std::io::{self, IsTerminal};
+use std::io;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::{self, FormatFields, format};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Starts logging as the user asked.
-pub(crate) fn start(options: &LogOptions) -> Result<(), Failure> {
+/// What logs that the user has not asked for are at.
+pub(crate) const USUAL: &str = "warn";
+
+/// Starts logging as the user asked; to a person who has asked for nothing, and runs no daemon, it is told as other lines are.
+pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure> {
     let level = match (options.quiet, options.verbose) {
         (true, _) => "error",
         (false, 0) => &options.log,
-        (false, 1) => "info",
-        (false, 2) => "debug",
-        (false, _) => "trace",
+        // Of others' code only what is wrong: it says much, and nothing of the transfer.
+        (false, 1) => "warn,polycast=info",
+        (false, 2) => "warn,polycast=debug",
+        (false, _) => "warn,polycast=trace",
     };
+    let is_usual = level == USUAL || options.quiet;
     let wanted = parts(level).ok_or_else(|| {
         Failure::input(format!("'{level}' is not a log level"))
             .hint("write error, warn, info, debug or trace, or name parts: info,polycast_net=debug")
     })?;
-    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = fmt::layer().with_writer(|| Above);
     let lines = match options.log_format {
-        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Text if is_usual && !is_daemon => lines.fmt_fields(fields()).event_format(Told).boxed(),
+        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(console::colors_enabled_stderr()).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
     let wanted = without_requests(wanted);
     let started = tracing_subscriber::registry().with(lines.with_filter(wanted)).try_init();
     started.map_err(|error| Failure::unexpected(format!("cannot start logging: {error}")))
+}
+
+/// An event as a line of the program's own: `warning: the disk is slow receiver=gpu1`.
+struct Told;
+
+impl<S, N> fmt::FormatEvent<S, N> for Told
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &fmt::FmtContext<'_, S, N>,
+        mut writer: format::Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let word = if *event.metadata().level() == Level::ERROR { "error:" } else { "warning:" };
+        write!(writer, "{} ", screen::toned(word))?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// Standard error, above what is shown there: a line is written at once.
+struct Above;
+
+impl io::Write for Above {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        screen::above(|| io::stderr().write_all(bytes))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What is logged of each part of the program; nothing where these are no levels.

@@ -19,6 +19,7 @@ mod output;
 mod progress;
 mod reference;
 mod report;
+mod screen;
 #[cfg(feature = "research")]
 mod table;
 

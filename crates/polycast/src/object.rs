@@ -210,7 +210,7 @@ fn name_of(path: &Path) -> Result<String, Failure> {
             Printable(&name)
         );
         Failure::input(message)
-            .hint("rename it, say --name where there is one, or send the directory that it lies in")
+            .hint("rename it, say --as where there is one, or send the directory that it lies in")
     };
     name.to_str().map(str::to_string).ok_or_else(odd)
 }

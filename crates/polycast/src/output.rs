@@ -1,7 +1,7 @@
 //! What is printed: text for people, or one JSON document.
 
 use crate::exit::{Exit, Failure};
-use crate::reference;
+use crate::{reference, screen};
 use polycast_types::{Printable, format_bytes, format_rate};
 use serde::Serialize;
 use serde_json::Value;
@@ -115,9 +115,9 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 /// Says what has to be known in any case.
 pub(crate) fn tell(message: &str) {
     // If this fails, the user cannot be told.
-    let mut lines = message.lines().map(|line| Printable(line).to_string());
-    let text = lines.next().unwrap_or_default();
-    let _ = writeln!(io::stderr(), "{}", lines.fold(text, |text, line| text + "\n" + &line));
+    let lines: Vec<String> =
+        message.lines().map(|line| screen::toned(&Printable(line).to_string())).collect();
+    let _ = screen::above(|| writeln!(io::stderr(), "{}", lines.join("\n")));
 }
 
 /// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with `{"event":`; for
@@ -127,7 +127,7 @@ pub(crate) fn event(format: Format, value: &serde_json::Value, text: impl FnOnce
         // If this fails, the user cannot be told.
         Format::Json => {
             reference::check_event(value);
-            drop(writeln!(io::stderr(), "{}", event_line(value)));
+            drop(screen::above(|| writeln!(io::stderr(), "{}", event_line(value))));
         }
         Format::Text => text(),
     }
@@ -149,14 +149,14 @@ pub(crate) fn failure(format: Format, failure: &Failure) -> Exit {
         say(&format!("hint: {hint}"));
     }
     if format == Format::Json {
-        let mut document = serde_json::json!({ "error": failure.message });
+        let mut document = serde_json::json!({ "error": failure.message, "kind": failure.kind });
         if let Some(hint) = &failure.hint {
             document["hint"] = hint.as_str().into();
         }
         reference::check_document(&document);
         let _ = write(&versioned(&document));
     }
-    failure.exit
+    failure.exit()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::progress::RATE_FROM;
+use crate::screen::Tone;
 use polycast_agent::transfer::Received;
 use polycast_api::report::{Delivery, ReceiverReport, Report, goodput_bps};
 use polycast_net::object::ObjectKind;
@@ -122,7 +124,7 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let how = match verified {
         0 => format!(" over {}", report.fabric),
         _ if report.receivers.iter().all(had_it) => ": nothing had to be sent".to_string(),
-        _ => format!(", {} over {}", format_rate(delivery.goodput_bps), report.fabric),
+        _ => format!("{} over {}", rate(delivery.goodput_bps, report.seconds), report.fabric),
     };
     let mut text = format!(
         "{} ({}) to {verified} of {} receivers in {}{how}\n",
@@ -135,7 +137,10 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let names: Vec<String> = names.collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (receiver, name) in report.receivers.iter().zip(&names) {
-        let state = if receiver.verified { "verified" } else { "FAILED  " };
+        let state = match receiver.verified {
+            true => Tone::Good.of_result("verified"),
+            false => Tone::Bad.of_result("FAILED  "),
+        };
         let _ = write!(text, "  {name:width$}  {state}  {:>8}", seconds(receiver.seconds));
         if receiver.patched_bytes > 0 {
             let _ = write!(text, "  {} patched", format_bytes(receiver.patched_bytes));
@@ -155,6 +160,9 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     }
     let (sent, patches) = (format_bytes(report.sent_bytes), format_bytes(report.patched_bytes));
     let _ = writeln!(text, "sent {sent}, of these {patches} as patches");
+    if let Some(saved) = saved(report) {
+        let _ = writeln!(text, "{saved}");
+    }
     if let Some(root) = &report.root {
         let _ = writeln!(text, "BLAKE3 {root}");
     }
@@ -191,11 +199,11 @@ impl Acceptance {
             return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
         }
         let mut text = format!(
-            "{} ({}) verified in {}, {}: {}\n",
+            "{} ({}) verified in {}{}: {}\n",
             Printable(&self.name),
             format_bytes(self.bytes),
             seconds(self.seconds),
-            format_rate(self.goodput_bps),
+            rate(self.goodput_bps, self.seconds),
             self.path.display(),
         );
         if self.patched_bytes > 0 {
@@ -210,6 +218,23 @@ impl Acceptance {
         let _ = writeln!(text, "BLAKE3 {}", self.root);
         text
     }
+}
+
+/// `, 9.41 Gbit/s`; nothing where the time was too short for a rate to mean anything.
+fn rate(bps: f64, seconds: f64) -> String {
+    if seconds < RATE_FROM.as_secs_f64() { String::new() } else { format!(", {}", format_rate(bps)) }
+}
+
+/// Copies of the object that left its host, and those that did not have to: `1 copy left this host, 7 were saved`. Nothing where none was
+/// saved.
+fn saved(report: &Report) -> Option<String> {
+    let verified = report.receivers.iter().filter(|receiver| receiver.verified);
+    let come: u64 = verified.map(|receiver| report.bytes.saturating_sub(receiver.spared_bytes)).sum();
+    let copies = |bytes: u64| (bytes as f64 / report.bytes.max(1) as f64 * 100.0).round() / 100.0;
+    let (left, saved) = (copies(report.sent_bytes), copies(come.saturating_sub(report.sent_bytes)));
+    let verb = |number: f64| if (number - 1.0).abs() < f64::EPSILON { "was" } else { "were" };
+    let noun = if (left - 1.0).abs() < f64::EPSILON { "copy" } else { "copies" };
+    (saved >= 0.1).then(|| format!("{left} {noun} left this host, {saved} {} saved", verb(saved)))
 }
 
 /// A span for people: three digits say enough.

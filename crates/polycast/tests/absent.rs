@@ -163,7 +163,7 @@ fn a_manager_that_is_away_is_named() {
         waits.await_words(&format!("the manager at {address} cannot be reached"));
     }
     let late = cluster.at("a", &["fetch", "8", "--timeout", "1s", "--out", &out]);
-    assert!(late.status == 1 && late.stderr.contains("cannot be reached"), "{}", late.stderr);
+    assert!(late.status == 3 && late.stderr.contains("cannot be reached"), "{}", late.stderr);
     cluster.managers[0] = Daemon::manager(&address, &[]);
     subscribed.await_words("is back");
     let ended = fetching.end();

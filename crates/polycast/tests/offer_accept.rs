@@ -226,11 +226,11 @@ fn an_offer_with_a_code_is_for_those_who_know_it() {
             let looking = accept(more);
             looking.await_words(why);
             let ran = looking.stop(Signal::INT);
-            assert_eq!(ran.status, 1, "{}", ran.stderr);
+            assert_eq!(ran.status, 130, "{}", ran.stderr);
             assert!(!ran.stderr.contains(&code), "{}", ran.stderr);
         }
         let ran = end(begin(&["accept", "--out", &out, "--interface", "lo", "--timeout", "1s"]));
-        assert!(ran.status == 1 && ran.stderr.contains("nothing that could be taken"), "{}", ran.stderr);
+        assert!(ran.status == 3 && ran.stderr.contains("nothing that could be taken"), "{}", ran.stderr);
         let taken = accept(&[&code.to_uppercase().replace('-', " "), from[0], from[1]]).end();
         assert_eq!(taken.status, 0, "{}", taken.stderr);
         let offered = offer.end();
@@ -313,7 +313,7 @@ fn an_open_offer_is_taken_where_there_is_no_multicast() {
         // Nothing is there any more.
         let looking = Talking::begin(&["accept", "--from", "127.0.0.1", "--out", &place.path("x")]);
         looking.await_words("127.0.0.1:18067 offers nothing yet");
-        assert_eq!(looking.stop(Signal::INT).status, 1);
+        assert_eq!(looking.stop(Signal::INT).status, 130);
     });
 }
 
@@ -322,11 +322,14 @@ fn one_that_serves_stays_for_those_who_come_later() {
     alone(|| {
         let place = Place::new();
         let file = place.file("object.bin", &noise(1_000_000));
-        let offer = Talking::begin(&["offer", &file, "--serve", "--interface", "lo", "--json"]);
+        let offer = Talking::begin(&["offer", &file, "--interface", "lo", "--json"]);
         let code = offer.first_event()["code"].as_str().unwrap().to_string();
+        // As it is read out.
+        let words: Vec<&str> = code.split('-').collect();
         let accept = |name: &str| {
             let out = place.path(name);
-            begin(&["accept", &code, "--out", &out, "--interface", "lo", "--name", name])
+            let to = ["--out", &out, "--interface", "lo", "--host", name];
+            begin(&[&["accept"], &words[..], &to].concat())
         };
         let taken = |child: Child, name: &str| {
             let ran = end(child);
@@ -340,7 +343,10 @@ fn one_that_serves_stays_for_those_who_come_later() {
         together.into_iter().zip(["second", "third"]).for_each(|(child, name)| taken(child, name));
         let offered = offer.stop(Signal::INT);
         assert_eq!(offered.status, 0, "{}", offered.stderr);
-        assert_eq!(offered.json()["receivers"].as_array().unwrap().len(), 3);
+        let report = offered.json();
+        let names: Vec<&str> =
+            report["receivers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert!(names.len() == 3 && names.contains(&"third"), "{names:?}");
         assert!(offered.stderr.contains(r#""event":"served""#), "{}", offered.stderr);
     });
 }
@@ -427,8 +433,9 @@ fn an_offer_that_nobody_accepts_says_so() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     let file = place.file("object.bin", b"x");
-    let ran = end(begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "1s"]));
-    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    let offer = ["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "1s", "--json"];
+    let ran = end(begin(&offer));
+    assert_eq!((ran.status, &ran.json()["kind"]), (3, &"timed-out".into()), "{}", ran.stdout);
     assert!(ran.stderr.contains("no receiver joined"), "{}", ran.stderr);
 }
 
@@ -441,7 +448,7 @@ fn signals_leave_nothing_behind() {
         let acceptor = Talking::begin(&["accept", "--out", &out, "--interface", "lo"]);
         until("it hears signals", || catches(acceptor.child().id(), asked));
         let ran = acceptor.stop(asked);
-        assert_eq!(ran.status, 1, "{}", ran.stderr);
+        assert_eq!(ran.status, 130, "{}", ran.stderr);
         assert!(ran.stderr.contains("cancelled"), "{}", ran.stderr);
         assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0);
     }

@@ -73,7 +73,7 @@ fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
     await_turn(&cluster, "c", 0, &mut [&mut first, &mut third]);
     // Ctrl-C withdraws too.
     signal(&third, Signal::INT);
-    assert_eq!(end(third).status, 1);
+    assert_eq!(end(third).status, 130);
     cluster.await_status("c", |s| s["transfers"].as_array().unwrap().iter().all(|t| t["waiting"].is_null()));
     // All the while the first one had its path; what runs can be withdrawn, too.
     let status = cluster.await_status("a", |s| s["transfers"].is_array());

@@ -22,7 +22,7 @@ use polycast_net::frames::FrameStream;
 use polycast_net::hash::{hash_of, parse_hex};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::permit::{self, KeptPermit};
-use polycast_net::store::{MoreRoom, PartFile, StoreError};
+use polycast_net::store::{MoreRoom, PartFile};
 use polycast_net::tls::PeerNames;
 use polycast_protocol::session::Why;
 use polycast_types::{ObjectId, Printable, Time};
@@ -653,9 +653,9 @@ fn run(
         Err(error) => {
             tracing::warn!(object = %id, %error, "not received");
             shared.counters.not_received();
-            let kind = match error {
-                TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
-                TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,
+            let kind = match error.kind() {
+                kind @ (Kind::StoreFull | Kind::Cancelled) => kind,
+                // What is wrong with a place here is not the caller's to mend.
                 _ => Kind::TransferFailed,
             };
             receive.fail(Refusal::new(kind, error.to_string()));

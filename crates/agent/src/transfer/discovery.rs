@@ -442,8 +442,10 @@ impl<'a> Seeker<'a> {
             return Err(TransferError::Refused(Why::Full.to_string()));
         }
         if now >= self.next_news {
-            self.next_news = now + NEWS_INTERVAL * 10;
-            on_news(&News::Searching { span: now.since(Time::ZERO), heard: self.heard });
+            let span = now.since(Time::ZERO);
+            // The same again is news only after a time that counts beside the one before.
+            self.next_news = now + span.max(NEWS_INTERVAL * 10);
+            on_news(&News::Searching { span, heard: self.heard });
         }
         Ok(now)
     }
@@ -553,7 +555,11 @@ impl<'a> Seeker<'a> {
                     Err(error) => {
                         let why = error.to_string();
                         self.heard |= matches!(error, TransferError::Refused(_) | TransferError::NoOffer(_));
-                        self.tried(*address).silences += u32::from(error.is_silence());
+                        let now = self.clock.now();
+                        let tried = self.tried(*address);
+                        // The longer there is nothing, the less often it is asked.
+                        tried.again_at = now + AGAIN_AFTER * (1 << tried.silences.min(DOUBLINGS_MAX));
+                        tried.silences += u32::from(error.is_silence());
                         if said.len() < OFFERS_MAX && said.insert(why.clone()) {
                             on_news(&News::Away(*address, why));
                         }

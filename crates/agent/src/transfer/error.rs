@@ -1,6 +1,7 @@
 //! Why a transfer as a whole fails, in a sentence each.
 
 use super::discovery::Offers;
+use polycast_api::error::Kind;
 use polycast_net::interface::InterfaceError;
 use polycast_net::object::{Changed, changed_in};
 use polycast_net::port_in_use::PortInUse;
@@ -175,6 +176,37 @@ impl TransferError {
             }
             TransferError::SourceLost { total, .. } => *total == 0,
             _ => false,
+        }
+    }
+
+    /// The same for programs.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
+            TransferError::Store(StoreError::Busy(_)) => Kind::ObjectBusy,
+            TransferError::Store(_) | TransferError::Unpack(_) | TransferError::Read(_) => Kind::Path,
+            TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,
+            TransferError::NobodyJoined(_)
+            | TransferError::NothingOffered(_)
+            | TransferError::NoAnswer(_) => Kind::TimedOut,
+            TransferError::Name(..)
+            | TransferError::SeveralOffers(_)
+            | TransferError::Interface(_)
+            | TransferError::PortInUse(_)
+            | TransferError::Listen { .. }
+            | TransferError::Unusable(_) => Kind::Invalid,
+            TransferError::System(_) => Kind::Internal,
+            TransferError::Changed(_)
+            | TransferError::Multicast { .. }
+            | TransferError::AddressGone(_)
+            | TransferError::Unreachable { .. }
+            | TransferError::Refused(_)
+            | TransferError::Contradiction(_)
+            | TransferError::NoOffer(_)
+            | TransferError::SourceLost { .. }
+            | TransferError::Ended { .. }
+            | TransferError::Protocol(_) => Kind::TransferFailed,
         }
     }
 

@@ -298,8 +298,8 @@ pub(crate) struct SendArgs {
     #[arg(long)]
     pub private: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
-    #[arg(long, value_name = "T", value_parser = duration)]
-    pub deadline: Option<Duration>,
+    #[arg(long, value_name = "T", alias = "deadline", value_parser = duration)]
+    pub timeout: Option<Duration>,
     /// How long the path is wanted (30s, 10m); after that the transfer goes on over TCP [default: until it has ended]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub lease: Option<Duration>,

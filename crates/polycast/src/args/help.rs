@@ -17,19 +17,18 @@ Every byte is sent once and reaches all receivers, over whatever the network has
 it gets through, from receiver to receiver over TCP where it does not. Each receiver verifies every byte; \
 nothing half-written is ever seen. A dead or slow receiver does not delay the others, and the report names it.
 
-There are three ways to use it:
-
-  On one machine, to try it:      polycast cast FILE
-  Between machines, no daemons:   polycast offer FILE --receivers 2     (on the one that has it; prints CODE)
-                                  polycast accept CODE --out FILE       (on each of the others)
-  On a cluster, as a service:     polycast manager, polycast agent --manager ADDR,
-                                  then polycast send, get, ls, rm and status on any machine";
+Once, by hand:                     polycast offer FILE, and polycast accept CODE on each of the others
+A model that every node downloads: polycast fetch URL, on all of them
+Weights that change:               polycast publish TOPIC FILE, and polycast subscribe TOPIC
+To try it on one machine:          polycast cast FILE";
 
 pub(crate) const AFTER_HELP: &str = "\
 Exit status:
-  0  done
-  1  the input was wrong, or a receiver failed (the report names it)
-  2  an unexpected error
+    0  done
+    1  the input was wrong, or a receiver failed (the report names it)
+    2  an unexpected error
+    3  a time limit has passed
+  130  interrupted
 
 Results go to standard output, everything else to standard error.";
 
@@ -52,17 +51,18 @@ With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is the
 pub(crate) const OFFER: &str = "\
 Deliver a file or directory to other machines, without daemons.
 
-Prints a code, waits until as many machines as asked for have run `polycast accept CODE`, delivers to all of \
-them at once, and prints a report. They find each other by multicast; where the network carries none, `polycast \
+Prints a code and serves every machine that runs `polycast accept CODE`, until Ctrl-C. With --receivers N it waits for N machines, \
+delivers to all of them at once, ends, and prints a report. They find each other by multicast; where the network carries none, `polycast \
 accept CODE --from HOST` goes to this machine, and the object comes over TCP. A machine without the code can \
 neither read nor change what is sent. With --open there is no code, and nothing is sealed: the next \
 machines that run `polycast accept` get it, also those that run it already.";
 
 pub(crate) const OFFER_MORE: &str = "\
 Examples:
+  polycast offer model.bin                                 (serves all that come, until Ctrl-C)
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
-  polycast offer model.bin --serve --code 'four words of ours'
+  polycast offer model.bin --code 'four words of ours'
   polycast offer run7/*.json run7/weights --exclude '*.tmp' --receivers 3
   tar c dataset | polycast offer - --receivers 3
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
@@ -84,6 +84,7 @@ every byte and exits. Nothing is at PATH before all of it is there and verified,
 pub(crate) const ACCEPT_MORE: &str = "\
 Examples:
   polycast accept lusab-babad-gutih-tugad                  (into this directory, under its own name)
+  polycast accept lusab babad gutih tugad                  (the same)
   polycast accept lusab-babad-gutih-tugad --out model.bin
   polycast accept lusab-babad-gutih-tugad --from 10.0.0.1  (no multicast needed)
   polycast accept lusab-babad-gutih-tugad --out model.bin --update     (what is equal is not sent)
@@ -290,7 +291,7 @@ Examples:
   polycast send model.bin --to all
   polycast get model.bin                 (on a receiver, into the directory that one is in)
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
-  polycast send run7/model.bin --to all --name model-7
+  polycast send run7/model.bin --to all --as model-7
   polycast send model.bin --to all --fabric ocs --or-fail
   polycast send model.bin --to all --first 64MiB-80MiB     (for receivers that watch it come)
   polycast get 42 --out model.bin        (on host2)
@@ -423,6 +424,8 @@ Examples:
 pub(crate) const LAB_COMPARE_MORE: &str = "\
 Ways beside the lab's own fabric (polycast):
   tcp           the source sends to every receiver over a TCP connection of its own
+  scp, rsync    the command for every receiver at the source, all at the same time; needs sshd, and scp or rsync
+  nfs           every receiver copies from a server at the source; needs ganesha.nfsd (NFS-Ganesha) and nfs-cp (libnfs)
   bittorrent    a BitTorrent client at every host, all of them neighbours; needs aria2c
   single-tree   datacast labs: one tree of shortest ways with caches, as in content centric networking
 
@@ -432,7 +435,7 @@ ends are ready; 'in all' is from the request to the end, with set-up.
 
 Examples:
   polycast lab compare datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --with single-tree,tcp,bittorrent
-  polycast lab compare bridge:8,rate=1gbit model.bin --with tcp --rounds 3 --json
+  polycast lab compare bridge:9,rate=1gbit model.bin --with scp,rsync,nfs,bittorrent --rounds 3 --json
   polycast lab compare orca:4,rate=400mbit model.bin --with tcp --counts 4,8,12        (Orca, figure 4)";
 
 pub(crate) const LAB_EXEC_MORE: &str = "\

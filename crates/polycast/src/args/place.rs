@@ -43,7 +43,7 @@ pub(crate) struct ChoiceArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Glob>,
     /// What to call it: receivers find it under this name [default: as it is called here]
-    #[arg(long, short, value_name = "NAME", value_parser = object_name)]
+    #[arg(long = "as", alias = "name", short, value_name = "NAME", value_parser = object_name)]
     pub name: Option<String>,
     #[command(flatten)]
     pub read: ReadArgs,

@@ -2,7 +2,7 @@
 
 use super::code::CodeArg;
 use super::destination::{Destination, Present};
-use super::meeting::say_news;
+use super::meeting;
 use super::network::{self, ACCEPT_PORT};
 use super::spool::Spool;
 use crate::args::AcceptArgs;
@@ -16,7 +16,7 @@ use polycast_agent::transfer::{
 };
 use polycast_net::archive::is_free;
 use polycast_net::store::{StoreError, check_name, check_target};
-use polycast_types::Handle;
+use polycast_types::{Handle, Printable};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
-    let code = args.search.code.as_ref().map(CodeArg::code).transpose()?;
+    let code = CodeArg::of_words(&args.search.code)?.map(|code| code.code()).transpose()?;
     let spool = if place == Destination::Stdout { Some(Spool::new()?) } else { None };
     let sink = sink_of(&place, present, spool.as_ref());
     let door = &args.search;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         None => Sealing::Plain,
     };
     let spec = ReceiverSpec {
-        name: args.name.clone().unwrap_or_else(network::machine_name),
+        name: args.host.clone().unwrap_or_else(network::machine_name),
         // None yet: the offer that is found names it.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
         called: None,
@@ -57,13 +57,16 @@ pub(super) fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let mut meet = |offer: &Announced| {
         // A source that does not answer at once is tried again.
         if noted.replace(offer.handle) != Some(offer.handle) {
-            progress.note(&format!("offered: {offer}"));
+            output::say(&format!("offered: {offer}"));
         }
         may_take(&sink, offer)
     };
-    let mut news = |news: &_| say_news(news, &interface, door.from.as_deref(), &progress);
-    let outcome =
-        transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| progress.reception(state));
+    let mut searching = meeting::Search::new(&interface, door.from.as_deref());
+    let mut news = |news: &_| searching.say(news);
+    let outcome = transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| {
+        let waiting = format!("waiting for the source to begin with {}", Printable(&state.name));
+        progress.reception(state.bytes, state.total, &waiting);
+    });
     progress.finish();
     let mut acceptance = Acceptance::from(outcome?);
     match &spool {

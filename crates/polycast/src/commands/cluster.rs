@@ -3,6 +3,7 @@
 mod audit;
 mod away;
 mod bytes;
+mod coming;
 mod fetch;
 mod forwarder;
 mod labels;
@@ -343,7 +344,7 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         if args.replace && is_untrusted(session) {
             let message =
                 "--replace removes objects at other machines, which only root and the agent's user may";
-            return Err(Failure::input(message).hint("take another --name or --id"));
+            return Err(Failure::input(message).hint("take another name (--as) or --id"));
         }
         if args.files {
             bytes::check_paths(session)?;
@@ -372,7 +373,7 @@ fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Res
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
             outcome = follow(session, data, &receivers, &options, &progress) => outcome,
-            () = ending.asked() => Err(Failure::input("cancelled").hint(
+            () = ending.asked() => Err(Failure::cancelled().hint(
                 "receivers keep what they have verified: the same command goes on from there")),
         };
         progress.finish();
@@ -411,7 +412,7 @@ fn send_options(args: &SendArgs) -> SendOptions {
         SlowChoice::CatchUp => Slow::CatchUp { after: None },
     };
     SendOptions {
-        deadline: args.deadline,
+        deadline: args.timeout,
         slow: Some(slow),
         lease: args.lease,
         fabric: args.fabric.clone(),
@@ -437,13 +438,19 @@ fn receivers(to: &Destinations) -> Receivers {
     }
 }
 
-/// What to type where an object has been sent to.
-fn how_to_get(id: ObjectId, name: &str) -> String {
+/// Whether an object can be named by its name where a command asks for one.
+fn is_typed(id: ObjectId, name: &str) -> bool {
     let by_name = id.app == AppId::default() && is_name(name) && name.parse::<ObjectId>().is_err();
     // Others may call it oddly: what is typed is no place for quotes of a shell.
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c));
-    let or_name = if by_name && plain { format!("polycast get {name}  or  ") } else { String::new() };
-    format!("object {id}; on the receivers: {or_name}polycast get {id}")
+    by_name && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c))
+}
+
+/// What to type where an object has been sent to: its id only where its name is no name for that.
+fn how_to_get(id: ObjectId, name: &str) -> String {
+    match is_typed(id, name) {
+        true => format!("on the receivers: polycast get {name}"),
+        false => format!("on the receivers: polycast get {id}"),
+    }
 }
 
 /// What can be done about an id that belongs to something else.
@@ -490,7 +497,7 @@ async fn follow(
                     progress.waiting(&text);
                 }
             }
-            Event::Granted(granted) => progress.granted(&granted_text(&granted)),
+            Event::Granted(granted) => progress.state(&granted_text(&granted)),
         }
     }
     Err(Failure::unexpected("the agent ended the transfer without a report"))
@@ -587,7 +594,9 @@ fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
             name => name.newest_among(&connect(&args.local).await?.list(Some(name.app())).await?)?,
         };
         let read = in_session(&args.local, id.app, async |session| {
-            let object = session.read(id.data, Wait::WhileComing(None)).await?;
+            let progress = Progress::start(&format!("asking for {}", args.which));
+            let read = session.read(id.data, Wait::WhileComing(None));
+            let object = coming::shown(&args.local, (id, &args.which.to_string()), &progress, read).await?;
             let taken = bytes::take(session, &object).await?;
             Ok((object, taken))
         });
@@ -624,12 +633,14 @@ fn place_at(
         return Ok(None);
     };
     place.check_present(&target, present)?;
+    let progress = Progress::start(&format!("writing {}", target.display()));
     let unchanged = present == Present::Updated && is_equal(object, &target);
     if !unchanged {
         match taken {
             Some(taken) => put_taken(object, taken, &target, present.goes())?,
             None => put(object, &from, &target, present.goes())?,
         }
+        progress.finish();
         if matches!(object.kind(), ObjectKind::Directory | ObjectKind::Set) {
             object::say_links(&target);
         }
@@ -742,10 +753,15 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let mut text = String::new();
     for (object, document) in objects.iter().zip(&documents) {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
-        let (id, state) = (field("object"), field("state"));
         let (len, name) = (format_bytes(object.length), Printable(&object.name));
-        let state = names::percent(object).map_or(state, |percent| format!("{percent:>3} %"));
-        let _ = writeln!(text, "{id:>20}  {state:9}  {len:>10}  {name}");
+        let state = names::percent(object).map_or(field("state"), |percent| format!("{percent:>3} %"));
+        let _ = write!(text, "{state:9}  {len:>10}  {name}");
+        let others = objects.iter().filter(|other| other.name == object.name).count() > 1;
+        let typed = object.id().is_ok_and(|id| is_typed(id, &object.name));
+        let _ = match typed && !others {
+            true => writeln!(text),
+            false => writeln!(text, "  (id {})", field("object")),
+        };
     }
     if text.is_empty() {
         text.push_str("no objects\n");
@@ -872,9 +888,19 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
+        let kind = error.kind().unwrap_or(match error {
+            ClientError::Lost(_) => Kind::Internal,
+            ClientError::Path { .. } => Kind::Path,
+            _ => Kind::Invalid,
+        });
+        let failure = Failure::of(kind, error.to_string());
         match error {
-            ClientError::Lost(_) => Failure::unexpected(error.to_string()),
-            _ => Failure::input(error.to_string()),
+            ClientError::Unreachable { .. } => Failure { kind: "agent-unreachable", ..failure },
+            ClientError::Forbidden { .. } | ClientError::Stranger { .. } => {
+                Failure { kind: "socket-permission", ..failure }
+            }
+            ClientError::Lost(_) => Failure { kind: "agent-lost", ..failure },
+            _ => failure,
         }
     }
 }

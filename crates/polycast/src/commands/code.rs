@@ -12,6 +12,8 @@ pub(crate) const VARIABLE: &str = "POLYCAST_CODE";
 /// Bits that a code of the user's own has at least. A host that has heard an offer can try codes on it for as long as it stands, each by a
 /// connection of its own: the source looks at no more than 64 wrong ones a second.
 const BITS_MIN: u32 = 40;
+/// Words of a code, where each is an argument, at most.
+pub(crate) const WORDS_MAX: usize = 16;
 /// A longer line has no code.
 const LINE_LEN_MAX: u64 = 1 << 10;
 
@@ -33,6 +35,17 @@ impl FromStr for CodeArg {
 }
 
 impl CodeArg {
+    /// The code that these words are, which were typed one by one or together; `None` where there are none.
+    pub(super) fn of_words(words: &[String]) -> Result<Option<Self>, Failure> {
+        match words {
+            [] => Ok(None),
+            // What was typed is not repeated: a word may be wrong, and the others are secret.
+            words => words.join("-").parse().map(Some).map_err(|why: String| {
+                Failure::input(why).hint("polycast offer prints the code, and the whole command to type")
+            }),
+        }
+    }
+
     /// The code; a terminal is asked for it.
     pub(super) fn code(&self) -> Result<Code, Failure> {
         match self {

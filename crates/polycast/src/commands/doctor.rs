@@ -11,6 +11,7 @@ use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::reference;
+use crate::screen::Tone;
 use polycast_net::interface::{self, Link};
 use polycast_net::reach::Answerer;
 use polycast_types::Printable;
@@ -78,12 +79,12 @@ impl Check {
 
     fn write(&self, text: &mut String) {
         let mark = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warn",
-            Verdict::Failed => "FAIL",
-            Verdict::Skipped => "-",
+            Verdict::Ok => Tone::Good.of_result("ok   "),
+            Verdict::Warning => Tone::Poor.of_result("warn "),
+            Verdict::Failed => Tone::Bad.of_result("FAIL "),
+            Verdict::Skipped => "-    ".to_string(),
         };
-        let _ = writeln!(text, "{mark:<5}{:<11}{}", self.name, Printable(&self.found));
+        let _ = writeln!(text, "{mark}{:<11}{}", self.name, Printable(&self.found));
         for (word, line) in [("costs", self.cost), ("mend", &self.mend)] {
             if !line.is_empty() {
                 let _ = writeln!(text, "{:16}{word}: {line}", "");
@@ -111,7 +112,12 @@ impl Findings {
         let (failed, warnings) = (count(Verdict::Failed), count(Verdict::Warning));
         let _ = match (failed, warnings) {
             (0, 0) => write!(text, "nothing is wrong here"),
-            _ => write!(text, "{failed} failed, {warnings} to be better"),
+            _ => write!(
+                text,
+                "{}, {}",
+                output::counted(failed, "failure"),
+                output::counted(warnings, "warning")
+            ),
         };
         text
     }

@@ -9,7 +9,7 @@ use polycast_types::{Duration, Printable};
 use polycast_wire::discovery;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,10 +59,12 @@ fn group() -> String {
 
 /// The source's side: the receivers that have come, and those that it waits for.
 pub(super) struct Gathering {
-    expected: usize,
+    /// So many are waited for; `None` where it is for all that come.
+    expected: Option<usize>,
     format: Format,
     interface: Interface,
-    address: SocketAddr,
+    /// What to type where multicast does not pass.
+    command: String,
     seekers: Arc<Seekers>,
     begun: Instant,
     /// Those who were here when it was last said.
@@ -75,14 +77,14 @@ pub(super) struct Gathering {
 impl Gathering {
     /// It begins.
     pub(super) fn new(
-        expected: usize,
+        expected: Option<usize>,
         format: Format,
         interface: Interface,
-        address: SocketAddr,
+        command: String,
         seekers: Arc<Seekers>,
     ) -> Self {
         let (begun, here, has_hinted) = (Instant::now(), Vec::new(), false);
-        Gathering { expected, format, interface, address, seekers, begun, here, has_hinted, served: None }
+        Gathering { expected, format, interface, command, seekers, begun, here, has_hinted, served: None }
     }
 
     /// It goes on, and says of each that it has the object.
@@ -92,13 +94,13 @@ impl Gathering {
         self
     }
 
-    fn name_served(&mut self, report: &Report, progress: &Progress) {
+    fn name_served(&mut self, report: &Report) {
         let Some(served) = &mut self.served else { return };
         for receiver in report.receivers.iter().filter(|receiver| receiver.verified) {
             if served.insert(receiver.name.clone()) {
                 let event = json!({ "event": "served", "name": receiver.name, "count": served.len() });
-                let words = format!("{} has it, the {}. so far", Printable(&receiver.name), served.len());
-                output::event(self.format, &event, || progress.note(&words));
+                let words = format!("{} has it ({} so far)", Printable(&receiver.name), served.len());
+                output::event(self.format, &event, || output::say(&words));
             }
         }
     }
@@ -108,31 +110,35 @@ impl Gathering {
         // No receiver's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
             progress.delivery(report);
-            self.name_served(report, progress);
+            self.name_served(report);
             return;
         }
         let here: Vec<String> =
             report.receivers.iter().filter(|r| r.error.is_none()).map(|r| r.name.clone()).collect();
-        let words = who_is_here(&here, self.expected);
+        let words = self.who_is_here(&here);
         if here != self.here {
             self.here.clone_from(&here);
             let event = json!({ "event": "receivers", "here": here, "expected": self.expected });
             output::event(self.format, &event, || progress.quietly(&words));
         }
-        progress.gathering(&words);
+        progress.state(&words);
         if self.begun.elapsed() >= HINT_AFTER
-            && here.len() < self.expected
+            && here.len() < self.expected.unwrap_or(1)
             && !std::mem::replace(&mut self.has_hinted, true)
         {
-            self.hint(progress);
+            self.hint();
         }
     }
 
-    fn hint(&self, progress: &Progress) {
+    fn who_is_here(&self, here: &[String]) -> String {
+        who_is_here(here, self.expected)
+    }
+
+    fn hint(&self) {
         let mut seekers: Vec<String> = self.seekers.addresses().iter().map(ToString::to_string).collect();
         seekers.truncate(NAMED_MAX);
         if !self.here.is_empty() {
-            progress.note(&format!("after 3 s {}", who_is_here(&self.here, self.expected)));
+            output::say(&format!("after 3 s {}", self.who_is_here(&self.here)));
             return;
         }
         let interface = &self.interface;
@@ -141,54 +147,71 @@ impl Gathering {
                 format!("no machine has asked for an offer on {} ({}) yet", interface.name, interface.address)
             }
             false => format!(
-                "{} asks for offers and has not come: it asks for another one (a code, --open), or it cannot \
-                connect to TCP port {} here",
+                "{} asks for offers and has not come: it asks for another one, or a firewall keeps it from this machine; \
+                try there: {}",
                 seekers.join(", "),
-                self.address.port()
+                self.command
             ),
         }];
         lines.extend(troubles_here(interface));
         if seekers.is_empty() {
             lines.push(format!(
-                "if polycast accept runs there: a firewall may drop {}, or the network carries no multicast; then say \
-                 polycast accept --from {} there",
+                "if polycast accept runs there: a firewall may drop {}, or the network carries no multicast; then type \
+                 there: {}",
                 group(),
-                self.address
+                self.command
             ));
         }
-        progress.note(&lines.join("\n  "));
+        output::say(&lines.join("\n  "));
     }
 }
 
-fn who_is_here(here: &[String], expected: usize) -> String {
+fn who_is_here(here: &[String], expected: Option<usize>) -> String {
     let mut named: Vec<String> =
         here.iter().take(NAMED_MAX).map(|name| Printable(name).to_string()).collect();
     if here.len() > NAMED_MAX {
         named.push("..".into());
     }
-    match here.len() {
-        0 => format!("none of {expected} is here"),
-        count => format!(
-            "{count} of {expected} {} here: {}",
-            if count == 1 { "is" } else { "are" },
-            named.join(", ")
-        ),
+    let of = expected.map_or_else(String::new, |expected| format!(" of {expected}"));
+    match (here.len(), expected) {
+        (0, None) => "waiting for receivers, until Ctrl-C".to_string(),
+        (0, Some(expected)) => format!("none of {expected} is here"),
+        (1, _) => format!("1{of} is here: {}", named.join(", ")),
+        (count, _) => format!("{count}{of} are here: {}", named.join(", ")),
     }
 }
 
-/// Says what a receiver notices while it looks for an offer.
-pub(super) fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
-    match news {
-        News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
-        News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
-        News::Mute(why) => progress.note(&format!(
-            "offers cannot be asked for by multicast from {} ({why}): those that announce themselves are heard; if none is, say \
-             --from HOST",
-            own.name
-        )),
-        News::Searching { span, heard } => {
-            let lines = silence(*span, *heard, own, from);
-            progress.note(&lines.join("\n  "));
+/// The receiver's side: what it notices while it looks for an offer.
+pub(super) struct Search<'a> {
+    own: &'a Interface,
+    from: Option<&'a str>,
+    /// What is probably wrong was said: it is said once.
+    has_hinted: bool,
+}
+
+impl<'a> Search<'a> {
+    /// It begins, from this interface, by multicast or at this host.
+    pub(super) fn new(own: &'a Interface, from: Option<&'a str>) -> Self {
+        Search { own, from, has_hinted: false }
+    }
+
+    /// Says what is new.
+    pub(super) fn say(&mut self, news: &News) {
+        match news {
+            News::Passed(offer, unfit) => output::say(&format!("not taken: {offer}: {unfit}")),
+            News::Away(address, why) => output::say(&format!("{address} offers nothing yet: {why}")),
+            News::Mute(why) => output::say(&format!(
+                "offers cannot be asked for by multicast from {} ({why}): those that announce themselves are heard; if none is, add \
+                 --from HOST to this command",
+                self.own.name
+            )),
+            News::Searching { span, heard } => {
+                let mut lines = silence(*span, *heard, self.own, self.from);
+                if std::mem::replace(&mut self.has_hinted, true) {
+                    lines.truncate(1);
+                }
+                output::say(&lines.join("\n  "));
+            }
         }
     }
 }
@@ -213,7 +236,8 @@ fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> 
             lines.push(format!("after {seconds} s no offer was heard on {name} ({address}); still looking"));
             lines.extend(troubles_here(own));
             lines.push(format!(
-                "if polycast offer runs: a firewall may drop {}, or the network carries no multicast; then say --from HOST",
+                "if polycast offer runs: a firewall may drop {}, or the network carries no multicast; then add \
+                 --from HOST to this command",
                 group()
             ));
         }
@@ -280,9 +304,11 @@ mod tests {
 
     #[test]
     fn those_who_are_here_are_counted_and_named() {
-        assert_eq!(who_is_here(&[], 3), "none of 3 is here");
-        assert_eq!(who_is_here(&["uxr1".into(), "uxr3".into()], 3), "2 of 3 are here: uxr1, uxr3");
+        assert_eq!(who_is_here(&[], Some(3)), "none of 3 is here");
+        assert_eq!(who_is_here(&["uxr1".into(), "uxr3".into()], Some(3)), "2 of 3 are here: uxr1, uxr3");
         let many: Vec<String> = (0..20).map(|at| format!("r{at}")).collect();
-        assert!(who_is_here(&many, 40).ends_with("r15, .."));
+        assert!(who_is_here(&many, Some(40)).ends_with("r15, .."));
+        assert_eq!(who_is_here(&["a".into()], None), "1 is here: a");
+        assert_eq!(who_is_here(&[], None), "waiting for receivers, until Ctrl-C");
     }
 }

@@ -14,8 +14,13 @@ use polycast_agent::transfer::{
     self, Listen, OfferCode, Options, Path, Prepared, Receivers, Sealing, SlowPolicy, SourceSpec,
 };
 use polycast_api::report::Delivery;
-use polycast_types::Printable;
+use polycast_types::{Duration, Printable};
 use std::sync::Arc;
+
+/// How long receivers are waited for that were asked for by number.
+const USUAL: Duration = Duration::from_secs(30);
+/// The same where the user ends it: longer than any offer stands.
+const UNTIL_ENDED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
@@ -66,6 +71,8 @@ fn offer(
     let interface = network::interface(&args.network)?;
     let (name, _spool) = (object.name.clone(), object.spool);
     let door = &args.door;
+    // Without a number it is for all that come.
+    let serves = door.serve || args.receivers.is_none();
     let receivers = args.receivers.unwrap_or(1);
     let by_key = door.key_file.as_deref().map(network::security).transpose()?;
     let code = (!door.open && by_key.is_none()).then(|| code.clone());
@@ -76,25 +83,21 @@ fn offer(
     };
     let flags = Flags { insecure: door.insecure, key: door.key_file.is_some() };
     let mut options = Options {
-        join_timeout: args.timeout,
+        join_timeout: args.timeout.unwrap_or(if args.receivers.is_none() { UNTIL_ENDED } else { USUAL }),
         listen: door.port.map_or(Listen::Rather(port.unwrap_or(OFFER_PORT)), Listen::At),
         again,
         code: code.clone(),
         sealing,
         ..Options::default()
     };
-    options.slow = match args.slow {
-        SlowChoice::Wait => SlowPolicy::Wait,
-        SlowChoice::Drop => SlowPolicy::SHIPPED.dropping(),
-        SlowChoice::CatchUp => SlowPolicy::SHIPPED,
-    };
+    options.slow = slow_policy(args.slow);
     let spec = SourceSpec {
         object: network::fresh_object(),
         name: object.name,
         kind: object.kind,
         source: object.source,
         root: None,
-        receivers: match door.serve {
+        receivers: match serves {
             true => Receivers::AtLeast(receivers),
             false => Receivers::Count(receivers),
         },
@@ -111,11 +114,10 @@ fn offer(
     };
     let source = transfer::prepare(spec)?;
     *port = Some(source.control_address().port());
-    announce(&source, &name, code.as_ref(), flags, format);
-    let progress = Progress::start(&format!("waiting for {receivers} receivers of {name}"));
-    let address = source.control_address();
-    let mut gathering =
-        Gathering::new(receivers, format, interface.clone(), address, source.seekers()).serving(door.serve);
+    let command = announce(&source, &name, code.as_ref(), flags, format);
+    let progress = Progress::start("waiting for receivers");
+    let (expected, seekers) = (args.receivers, source.seekers());
+    let mut gathering = Gathering::new(expected, format, interface.clone(), command, seekers).serving(serves);
     let outcome = source.run(&mut |report| gathering.turn(report, &progress));
     progress.finish();
     let report = outcome?;
@@ -125,6 +127,14 @@ fn offer(
     report::conclude(&Delivery::new(&name, report), format)
 }
 
+fn slow_policy(choice: SlowChoice) -> SlowPolicy {
+    match choice {
+        SlowChoice::Wait => SlowPolicy::Wait,
+        SlowChoice::Drop => SlowPolicy::SHIPPED.dropping(),
+        SlowChoice::CatchUp => SlowPolicy::SHIPPED,
+    }
+}
+
 /// What receivers have to type besides the code.
 #[derive(Clone, Copy)]
 struct Flags {
@@ -132,8 +142,8 @@ struct Flags {
     key: bool,
 }
 
-/// Says what is offered, where, and what to type on the other machines.
-fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flags, format: Format) {
+/// Says what is offered, where, and what to type on the other machines; gives the command that needs no multicast.
+fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flags, format: Format) -> String {
     let (handle, address) = (format!("{:016x}", source.handle().0), source.control_address());
     let interface = &source.interface().name;
     let code = code.map(|code| code.code().to_string());
@@ -155,18 +165,15 @@ fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flag
         None if flags.key => "polycast accept --key-file FILE".to_string(),
         None => "polycast accept".to_string(),
     };
+    let anywhere = match address.port() {
+        OFFER_PORT => format!("{command} --from {}", address.ip()),
+        _ => format!("{command} --from {address}"),
+    };
     let is_open = code.is_none() && !flags.key;
     output::event(format, &event, || {
         output::say(&format!("offering {} on {interface} at {address}, handle {handle}", Printable(name)));
-        output::tell(&format!("on the other machines: {command} --out PATH"));
-        if address.port() == OFFER_PORT {
-            output::say(&format!(
-                "where multicast does not pass: {command} --from {} --out PATH",
-                address.ip()
-            ));
-        } else {
-            output::say(&format!("where multicast does not pass: {command} --from {address} --out PATH"));
-        }
+        output::tell(&format!("on the other machines: {command}"));
+        output::say(&format!("where multicast does not pass: {anywhere}"));
         if let Some(why) = source.unannounced() {
             output::say(why);
         }
@@ -176,4 +183,5 @@ fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flag
             );
         }
     });
+    anywhere
 }

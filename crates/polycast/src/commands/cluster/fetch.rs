@@ -55,7 +55,7 @@ pub(super) fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         let progress = Progress::start(&format!("asking for {}", args.what));
         let outcome = tokio::select! {
             outcome = follow(session, args, wanted, key.as_deref(), origin.as_deref(), &progress) => outcome,
-            () = ending.asked() => Err(Failure::input("cancelled")),
+            () = ending.asked() => Err(Failure::cancelled()),
         };
         progress.finish();
         let (object, filled) = outcome?;
@@ -101,7 +101,7 @@ async fn follow(
         let event = tokio::select! {
             event = fetching.next() => event.map_err(named)?,
             news = away.news() => {
-                progress.note(&news);
+                output::say(&news);
                 continue;
             }
         };
@@ -109,15 +109,14 @@ async fn follow(
         match event {
             Event::Waiting(_) => {}
             Event::Progress(at) => {
-                if !shown && !filled {
-                    progress.note("it is on its way");
+                if at.total > 0 && !filled && !std::mem::replace(&mut shown, true) {
+                    progress.quietly("it is on its way");
                 }
-                shown = true;
-                output_progress(progress, at.bytes, at.total);
+                progress.reception(at.bytes, at.total, &format!("{} is on its way", args.what));
             }
             Event::Fill(_) => {
                 let (Some(origin), Some(key)) = (origin, key) else { continue };
-                progress.note(&format!("no agent has it: getting it from {}", without_secrets(origin)));
+                output::say(&format!("no agent has it: getting it from {}", without_secrets(origin)));
                 filled = true;
                 let (length, pieces) = read(origin).await;
                 let (session, key) = (session.clone(), key.to_string());
@@ -137,12 +136,6 @@ fn in_the_users_words(mut failure: Failure, what: &FetchWhat) -> Failure {
         failure.message = format!("{what}{rest}");
     }
     failure
-}
-
-fn output_progress(progress: &Progress, bytes: u64, total: u64) {
-    if total > 0 {
-        progress.quietly(&format!("{} of {}", format_bytes(bytes), format_bytes(total)));
-    }
 }
 
 /// Refuses an origin that no agent could get.

@@ -2,8 +2,10 @@
 
 use super::away::Away;
 use super::bytes::{self, Bytes};
+use super::coming;
 use super::names;
 use super::{Ending, in_session, place_at, runtime};
+use crate::args::cluster::LocalArgs;
 use crate::args::cluster::objects::{PublishArgs, SubscribeArgs};
 use crate::commands::destination::{Destination, Present};
 use crate::exit::{Exit, Failure};
@@ -56,11 +58,13 @@ fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) 
         };
         let progress = Progress::start(&format!("publishing {name}"));
         let begun = Instant::now();
+        let publishing = session.publish(&args.topic, args.version, data, args.timeout);
+        let id = ObjectId { app, data };
         let outcome = tokio::select! {
-            published = session.publish(&args.topic, args.version, data, args.timeout) => {
+            published = coming::shown(&args.local, (id, &name), &progress, publishing) => {
                 published.map_err(Failure::from)
             }
-            () = ending.asked() => Err(Failure::input("cancelled")),
+            () = ending.asked() => Err(Failure::cancelled()),
         };
         progress.finish();
         let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
@@ -167,16 +171,28 @@ async fn follow(
     // Where this run has put versions. What else is there is the user's: the publisher chooses the name.
     let mut ours = BTreeSet::new();
     let mut away = Away::watch(&args.local).await?;
+    // The version that is on its way.
+    let mut coming = None;
     loop {
+        let progress = Progress::start(&format!("waiting for a version of {}", args.topic));
         let event = tokio::select! {
             event = events.next() => event?,
             news = away.news() => {
                 output::say(&news);
                 continue;
             }
+            () = show(&args.local, coming.as_ref(), &progress) => continue,
         };
-        let Some(event) = event else { break };
-        let TopicEvent { version, committed: true, object: Some(object) } = event else { continue };
+        let Some(TopicEvent { version, committed, object }) = event else { break };
+        let Some(object) = object else { continue };
+        if !committed {
+            coming =
+                Some((object.id().map_err(ClientError::from)?, format!("{} version {version}", args.topic)));
+            continue;
+        }
+        coming = None;
+        // What is run for a version may write to the terminal, too.
+        progress.finish();
         let present = match destination.path_of(&object.name)? {
             // A new version takes the place of the one before.
             Some(target) if ours.contains(&target) => Present::Updated,
@@ -213,6 +229,14 @@ async fn follow(
         }
     }
     Err(Failure::unexpected("the agent ended the subscription"))
+}
+
+/// Shows how far a version is that is on its way; does not end.
+async fn show(local: &LocalArgs, coming: Option<&(ObjectId, String)>, progress: &Progress) {
+    match coming {
+        Some((id, name)) => coming::ask(local, *id, name, progress).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Runs the command that a version is for; standard output stays ours.

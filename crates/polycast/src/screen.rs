@@ -1,0 +1,75 @@
+//! The terminal that standard error and standard output may be: what is shown there while a command runs, what is written above it, and
+//! colours.
+
+use console::{Style, Term};
+use indicatif::ProgressBar;
+use std::sync::{Mutex, PoisonError};
+
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
+
+/// What is shown at the moment.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Shows this from now on, or nothing.
+pub(crate) fn show(bar: Option<ProgressBar>) {
+    *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Writes something to standard error above what is shown there.
+pub(crate) fn above<T>(write: impl FnOnce() -> T) -> T {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match shown {
+        Some(bar) if !bar.is_hidden() => bar.suspend(write),
+        _ => write(),
+    }
+}
+
+/// Columns of the terminal.
+pub(crate) fn width() -> usize {
+    Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns))
+}
+
+/// What a word tells, by its colour where the terminal has colours (and NO_COLOR is not set).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tone {
+    /// It is as it should be.
+    Good,
+    /// It could be better.
+    Poor,
+    /// It is wrong.
+    Bad,
+    /// What can be done.
+    Advice,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        match self {
+            Tone::Good => Style::new().green(),
+            Tone::Poor => Style::new().yellow(),
+            Tone::Bad => Style::new().red().bold(),
+            Tone::Advice => Style::new().cyan(),
+        }
+    }
+
+    /// The text, for standard output.
+    pub(crate) fn of_result(self, text: &str) -> String {
+        self.style().for_stdout().apply_to(text).to_string()
+    }
+
+    /// The text, for standard error.
+    pub(crate) fn of_note(self, text: &str) -> String {
+        self.style().for_stderr().apply_to(text).to_string()
+    }
+}
+
+/// A line of standard error whose first word has its colour: `error:`, `warning:`, `hint:`.
+pub(crate) fn toned(line: &str) -> String {
+    for (word, tone) in [("error:", Tone::Bad), ("warning:", Tone::Poor), ("hint:", Tone::Advice)] {
+        if let Some(rest) = line.strip_prefix(word) {
+            return tone.of_note(word) + rest;
+        }
+    }
+    line.to_string()
+}
