@@ -5,6 +5,7 @@
 //! draws the figures.
 #![warn(missing_docs)]
 
+pub mod advice;
 pub mod blast;
 pub mod catalogue;
 pub mod datacast;

@@ -161,4 +161,29 @@ fn a_sweep_runs_each_value_with_each() {
         assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{sweep}");
         assert!(ran.stderr.contains(said), "{sweep}: {}", ran.stderr);
     }
+    // Rows are there as soon as their runs are: the second one is refused.
+    let partial = place.path("partial.csv");
+    let sweep = "transfer.bytes=1M,lots";
+    let ran = polycast(&["simulate", &scenario, "--sweep", sweep, "--out", &partial]);
+    let rows: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!((ran.status, rows.len()), (1, 2), "{}", ran.stdout);
+    assert!(rows[0].starts_with("transfer.bytes  ") && rows[1].starts_with("1M  "), "{}", ran.stdout);
+    assert!(ran.stderr.contains("run 1 of 2: transfer.bytes=1M\nrun 2 of 2"), "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(&partial).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn the_ideal_stands_beside_the_time() {
+    // 16 MiB at 10 Gbit/s.
+    let scenario = sample("splitters.toml");
+    let run = document(&["simulate", &scenario, "--json"]);
+    let ideal_s = run["transfers"][0]["ideal_s"].as_f64().unwrap();
+    assert!((ideal_s - 0.013_421_773).abs() < 1e-9, "{ideal_s}");
+    assert!(run["finish_s"].as_f64().unwrap() > ideal_s);
+    let people = polycast(&["simulate", &scenario]);
+    assert!(people.stdout.contains("the ideal is 13.4 ms"), "{}", people.stdout);
+    // The source has a link of its own to the circuit switch, which is faster than the one to the packet switch.
+    let run = document(&["simulate", &sample("circuits.toml"), "--json"]);
+    let ideal_s = run["transfers"][0]["ideal_s"].as_f64().unwrap();
+    assert!((ideal_s - 0.026_843_546).abs() < 1e-8, "{ideal_s}");
 }

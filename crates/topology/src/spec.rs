@@ -1,4 +1,5 @@
-//! Networks written as text: `bcube:4,2`, `torus:16,3`, `fat-tree:48,3`, `leaf-spine:8,4,16`.
+//! Networks written as text: `bcube:4,2`, `torus:16,3`, `fat-tree:48,3`, `leaf-spine:8,4,16`; and as labs write them:
+//! `orca:4`, `datacast:bcube:4,2`, `bridge:8`.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -125,7 +126,9 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, TopologyError> {
         let unknown = || TopologyError::Unknown { text: text.to_string() };
-        let (kind, sizes) = text.split_once(':').ok_or_else(unknown)?;
+        // Labs name a network of caching nodes by what runs on it.
+        let network = text.strip_prefix("datacast:").unwrap_or(text);
+        let (kind, sizes) = network.split_once(':').ok_or_else(unknown)?;
         let sizes: Vec<u32> = sizes
             .split(',')
             .map(|size| size.trim().parse().map_err(|_| unknown()))
@@ -134,7 +137,8 @@ impl FromStr for Network {
             ("bcube", &[n, k]) => BCube::new(n, k).map(Network::BCube),
             ("torus", &[n, k]) => Torus::new(n, k).map(Network::Torus),
             ("fat-tree", &[n, k]) => FatTree::new(n, k).map(Network::FatTree),
-            ("fat-tree", &[n]) => FatTree::new(n, 3).map(Network::FatTree),
+            ("fat-tree" | "orca", &[n]) => FatTree::new(n, 3).map(Network::FatTree),
+            ("bridge", &[hosts]) => Clos::leaf_spine(1, 1, hosts).map(Network::Clos),
             ("leaf-spine", &[leafs, spines, hosts]) => {
                 Clos::leaf_spine(leafs, spines, hosts).map(Network::Clos)
             }
@@ -154,6 +158,20 @@ mod tests {
     fn texts_round_trip() {
         for text in ["bcube:4,2", "torus:16,3", "fat-tree:48,3", "leaf-spine:8,4,16", "clos:12,48,4,48,1"] {
             assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn labs_words_are_read_too() {
+        for (lab, own) in [
+            ("orca:4", "fat-tree:4,3"),
+            ("datacast:torus:4,2", "torus:4,2"),
+            ("bridge:8", "leaf-spine:1,1,8"),
+        ] {
+            assert_eq!(lab.parse::<Network>().unwrap().to_string(), own);
+        }
+        for text in ["orca:4,3", "datacast:", "datacast:datacast:bcube:4,2", "bridge:2,2"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
         }
     }
 

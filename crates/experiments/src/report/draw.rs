@@ -6,6 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::page::number;
 use super::strokes::{self, Pixel};
 use super::ticks::Ticks;
 use super::{BarSeries, Figure, Mark, Plot, Scale, Series, Whose};
@@ -56,11 +57,40 @@ pub fn svg(figure: &Figure) -> Result<String, DrawError> {
     Ok(text)
 }
 
+/// Figures below each other as one SVG document.
+///
+/// # Errors
+/// If the drawing library refuses something.
+pub fn stacked(figures: &[Figure]) -> Result<String, DrawError> {
+    let mut text = String::new();
+    let total = figures.iter().map(height_px).sum::<u32>().max(1);
+    let mut rest = SVGBackend::with_string(&mut text, (WIDTH_PX, total)).into_drawing_area();
+    let mut drawn = rest.fill(&WHITE).map_err(say);
+    for figure in figures {
+        let (area, below) = rest.split_vertically(height_px(figure));
+        drawn = drawn.and_then(|()| draw_on(figure, &area));
+        rest = below;
+    }
+    drawn = drawn.and_then(|()| rest.present().map_err(say));
+    drop(rest);
+    let name = || figures.first().map_or(String::new(), |figure| figure.name.clone());
+    drawn.map_err(|error| DrawError { figure: name(), error })?;
+    Ok(text)
+}
+
+fn height_px(figure: &Figure) -> u32 {
+    HEIGHT_PX + (Legend::new(figure).lines * LEGEND_LINE_PX) as u32
+}
+
 fn draw(figure: &Figure, text: &mut String) -> Result<(), String> {
-    let legend = Legend::new(figure);
-    let height = HEIGHT_PX + (legend.lines * LEGEND_LINE_PX) as u32;
-    let root = SVGBackend::with_string(text, (WIDTH_PX, height)).into_drawing_area();
+    let root = SVGBackend::with_string(text, (WIDTH_PX, height_px(figure))).into_drawing_area();
     root.fill(&WHITE).map_err(say)?;
+    draw_on(figure, &root)?;
+    root.present().map_err(say)
+}
+
+fn draw_on(figure: &Figure, root: &Area<'_>) -> Result<(), String> {
+    let legend = Legend::new(figure);
     let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&INK);
     root.draw(&Text::new(figure.title.clone(), (16, 12), title)).map_err(say)?;
     let (plot, below) = root.split_vertically(HEIGHT_PX);
@@ -69,8 +99,7 @@ fn draw(figure: &Figure, text: &mut String) -> Result<(), String> {
         Plot::Lines(series) => lines(figure, series, &plot)?,
         Plot::Bars { groups, series } => bars(figure, groups, series, &plot)?,
     }
-    legend.draw(&below)?;
-    root.present().map_err(say)
+    legend.draw(&below)
 }
 
 fn say(error: impl Debug) -> String {
@@ -216,6 +245,12 @@ fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_
             if series.whose == Whose::Ours {
                 let corners = [(left, y.from.max(y.from.min(0.0))), (left + width * 0.92, top)];
                 chart.draw_series([Rectangle::new(corners, colour.filled())]).map_err(say)?;
+                // There is room for numbers where each group has one bar.
+                if let (Some(value), true) = (value, names.len() == 1) {
+                    let style = text_style(TEXT_PX - 2).pos(Pos::new(HPos::Center, VPos::Bottom));
+                    let middle = (left + width * 0.46, top);
+                    chart.draw_series([Text::new(number(*value), middle, style)]).map_err(say)?;
+                }
             } else {
                 let middle = (left + width * 0.46, top);
                 chart.draw_series([Circle::new(middle, 6, WHITE.filled())]).map_err(say)?;
@@ -434,6 +469,28 @@ mod tests {
         // The background, two bars and a swatch; two discs with rings in them and a ring as swatch.
         assert_eq!(text.matches("<rect").count(), 1 + 2 + 1);
         assert_eq!(text.matches("<circle").count(), 2 + 1);
+    }
+
+    #[test]
+    fn single_bars_have_their_numbers_and_figures_stand_below_each_other() {
+        let bars = |name: &str, values| {
+            let axis = Axis::linear(name, "s");
+            Figure::bars(
+                name,
+                name,
+                "",
+                axis,
+                vec!["a".into(), "b".into()],
+                vec![BarSeries::ours("x", values)],
+            )
+        };
+        let both = [bars("upper", vec![Some(12.3), None]), bars("lower", vec![Some(0.0), Some(45.6)])];
+        let text = stacked(&both).unwrap();
+        assert_eq!(text.matches("<svg").count(), 1);
+        for words in ["upper", "lower", "12.3", "45.6"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(stacked(&[]).is_ok());
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn set_ups(options: &Options) -> Result<Outcome, ItemError> {
     let micros = intervals(options.quick);
     let mut rows = Vec::new();
     let mut curves: [Vec<Series>; 4] = Default::default();
-    let mut adaptives: [Vec<(f64, f64)>; 4] = Default::default();
+    let mut adaptives: [Vec<Series>; 4] = Default::default();
     for (name, setup, settling) in setups(options.quick) {
         let mut fixed = Vec::new();
         for &interval in micros {
@@ -236,11 +236,12 @@ fn set_ups(options: &Options) -> Result<Outcome, ItemError> {
             let points = fixed.iter().map(|(interval, m)| (percent(interval), value(m))).collect();
             curves.push(Series::ours(&name, points));
             // When the path comes up, the adaptive interval is 2 % of what that took.
-            adaptives.push((2.0, value(&adaptive)));
+            let point = vec![(2.0, value(&adaptive))];
+            adaptives.push(Series::ours(&format!("{name}, adaptive"), point).mark(Mark::Points));
         }
     }
     for (curves, adaptives) in curves.iter_mut().zip(adaptives) {
-        curves.push(Series::ours("adaptive, each of these", adaptives).mark(Mark::Points));
+        curves.extend(adaptives);
     }
     for curves in &mut curves {
         curves.push(papers_optimum(curves));

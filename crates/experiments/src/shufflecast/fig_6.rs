@@ -215,7 +215,10 @@ pub(super) fn fig_6d(options: &Options) -> Result<Outcome, ItemError> {
         "Concurrent groups of 16 servers on a 2,2-Shufflecast",
         Axis::linear("groups", "").range(0.0, 17.0).whole(),
         Axis::linear("mean throughput of a group", "Gbit/s").range(0.0, 11.0),
-        vec![Series::ours("simulated", points), Series::ours("what links allow", fair).mark(Mark::Line)],
+        vec![
+            Series::ours("simulated", points).mark(Mark::Points),
+            Series::ours("what links allow", fair).mark(Mark::Line),
+        ],
     );
     Ok(Outcome::from(rows).figure(figure).note(
         "Every server is in every group, so that the servers' links decide and the fabric never does. Groups run our \

@@ -310,7 +310,7 @@ fn power() -> Outcome {
         Axis::linear("power", "x").range(1.0, 2.0),
         [("chain of peers", chain, (1.5, 1.77)), ("IP multicast", ip, (1.55, 1.85))]
             .into_iter()
-            .flat_map(|(name, ours, paper)| [Series::ours(name, ours), limits(name, paper)])
+            .flat_map(|(name, ours, paper)| [sizes(name, ours), limits(name, paper)])
             .collect(),
     );
     let mean = Figure::lines(
@@ -318,12 +318,17 @@ fn power() -> Outcome {
         "Mean latency of IP multicast, in proportion to Shufflecast",
         Axis::log("ToRs", ""),
         Axis::linear("latency", "x").range(0.5, 2.0),
-        vec![Series::ours("IP multicast", latency)],
+        vec![sizes("IP multicast", latency)],
     );
     Outcome::from(rows).figure(below).figure(mean).note(
         "The paper's text gives the least and the most of each ratio, not at how many ToRs: broken lines in the figure. Latency is \
         hops times 1.505 us, the mean over all pairs of ToRs.",
     )
+}
+
+/// A point for each size of a Shufflecast: there is none between two of them.
+fn sizes(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series::ours(name, points).mark(Mark::Points)
 }
 
 /// What the paper prints as the least and the most, as two lines over all sizes.
@@ -354,7 +359,7 @@ fn cost() -> Outcome {
         rows.push(row.note("the paper's figures come out with the price of a 1:2 and of a 1:8 splitter"));
     }
     let mut series: Vec<Series> = rates
-        .map(|gbps| Series::ours(&format!("{gbps} Gbit/s"), ratios(&papers, |bill| bill.cost_usd, 1, gbps)))
+        .map(|gbps| sizes(&format!("{gbps} Gbit/s"), ratios(&papers, |bill| bill.cost_usd, 1, gbps)))
         .to_vec();
     series.push(limits("least and most", (1.57, 1.89)));
     let figure = Figure::lines(

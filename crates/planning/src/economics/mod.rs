@@ -399,9 +399,9 @@ fn shufflecast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, Econ
     ))
 }
 
-/// Ports, price and power of Blast's circuit switch, the price of an amplifier, and what it draws (Blast, section II-B: tens of
-/// watts).
-const CIRCUIT_PORTS: u32 = 320;
+/// The ports of Blast's circuit switch (Blast, section II-B).
+pub const CIRCUIT_PORTS: u32 = 320;
+/// Its price and power, the price of an amplifier, and what it draws (Blast, section II-B: tens of watts).
 const CIRCUIT_SWITCH_USD: f64 = 85_000.0;
 const CIRCUIT_SWITCH_W: f64 = 50.0;
 const AMPLIFIER_USD: f64 = 1_000.0;
@@ -418,6 +418,15 @@ const BLAST_SPLITTERS: [(u32, f64); 3] = [(4, 40.0), (16, 80.0), (64, 250.0)];
 /// # Errors
 /// If the number of ToRs is not possible, the switch has too few ports, or no light reaches all.
 pub fn blast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, EconomicsError> {
+    blast_of(catalogue, tors, gbps, 1)
+}
+
+/// The bill of Blast for so many such trees at the same time: each has a fibre of every ToR and a cascade of its own, and the
+/// circuit switch is one.
+///
+/// # Errors
+/// As [`blast`].
+pub fn blast_of(catalogue: &Catalogue, tors: u32, gbps: u32, trees: u32) -> Result<Bill, EconomicsError> {
     if !(2..=TORS_MAX).contains(&tors) {
         return Err(EconomicsError::Tors { tors, limit: TORS_MAX });
     }
@@ -444,7 +453,8 @@ pub fn blast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, Econom
         taken.push(next);
     }
     let fanouts: Vec<u32> = taken.iter().map(|(fanout, _)| *fanout).collect();
-    let needed = tors + fanouts.iter().map(|fanout| fanout + 1).sum::<u32>();
+    let of_a_tree = tors.saturating_add(fanouts.iter().map(|fanout| fanout + 1).sum());
+    let needed = of_a_tree.saturating_mul(trees);
     if needed > CIRCUIT_PORTS {
         return Err(EconomicsError::CircuitPorts { tors, ports: needed, limit: CIRCUIT_PORTS });
     }
@@ -458,25 +468,25 @@ pub fn blast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, Econom
     let each: Vec<(f64, f64)> =
         fanouts.iter().map(|fanout| (splitter_loss_db(*fanout), AMPLIFIER_GAIN_DB)).collect();
     let power = budget.plan_each(&cascade, &each).map_err(|_| too_dark(largest.0))?;
-    let amplifiers = f64::from(power.amplified.len() as u32);
+    let amplifiers = power.amplified.len() as u32 * trees;
     let instance = alloc::format!(
-        "a circuit switch of {CIRCUIT_PORTS} ports, {needed} of them in use, with {} amplifiers",
-        power.amplified.len()
+        "a circuit switch of {CIRCUIT_PORTS} ports, {needed} of them in use, with {amplifiers} amplifiers"
     );
+    let amplifiers = f64::from(amplifiers);
     let bill = catalogue.bill(
         rate,
         Counts {
             name: "blast",
             instance,
-            ports: tors,
-            splitters: taken.len() as u32,
+            ports: tors * trees,
+            splitters: taken.len() as u32 * trees,
             splitter_cost_usd: 0.0,
-            duplex_fibres: f64::from(tors),
+            duplex_fibres: f64::from(tors * trees),
             // Light passes no packet switch between the two ToRs.
             mean_hops: 1.0,
         },
     );
-    let splitters: f64 = taken.iter().map(|(_, cost)| cost).sum();
+    let splitters = taken.iter().map(|(_, cost)| cost).sum::<f64>() * f64::from(trees);
     Ok(Bill {
         cost_usd: bill.cost_usd + splitters + CIRCUIT_SWITCH_USD + amplifiers * AMPLIFIER_USD,
         power_w: bill.power_w + CIRCUIT_SWITCH_W + amplifiers * AMPLIFIER_W,
@@ -580,6 +590,11 @@ mod tests {
         assert!((bill.cost_usd - (ports + 8.0 * 80.0 + 85_000.0 + 8_000.0)).abs() < 1e-6, "{bill:?}");
         assert!((bill.power_w - (120.0 * 3.64 + 50.0 + 160.0)).abs() < 1e-6, "{bill:?}");
         assert_eq!(blast(&catalogue, 5, 10).unwrap().splitters, 1);
+        // Two trees of five racks: the switch is one, all else is there twice.
+        let (one, two) = (blast(&catalogue, 5, 10).unwrap(), blast_of(&catalogue, 5, 10, 2).unwrap());
+        assert!((two.cost_usd - (2.0 * one.cost_usd - CIRCUIT_SWITCH_USD)).abs() < 1e-6, "{two:?}");
+        assert!((two.power_w - (2.0 * one.power_w - CIRCUIT_SWITCH_W)).abs() < 1e-6, "{two:?}");
+        assert!(blast_of(&catalogue, 120, 10, 2).is_err());
         assert_eq!(blast(&catalogue, 2, 10).unwrap().splitters, 0);
         // The first of 16 outputs reaches as many, and each further one 15 more.
         for tors in 3..=140u32 {

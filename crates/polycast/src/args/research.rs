@@ -11,7 +11,7 @@ use clap::Subcommand;
 /// Planners, simulator and lab.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
+    /// Ask a planner: which way to deliver, relays, trees, labels, circuits, costs (no network needed)
     Plan(PlanArgs),
     /// Compute the papers' figures and tables, ours beside theirs (no network needed)
     #[command(long_about = help::REPRODUCE, after_long_help = help::REPRODUCE_MORE)]

@@ -1,27 +1,31 @@
 //! `polycast simulate`: transfers at packet level, in virtual time, or the same ones with other values of some keys.
 
+mod rows;
 mod series;
 mod sweep;
 
 use std::fmt::Write as _;
-use std::io::{BufWriter, Write as _};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use polycast_api::settings;
 use polycast_experiments::scenario::{self, ScenarioError};
-use polycast_simulator::packet::scenario::{Layout, LinkReport, Probe, Report, Scenario, TransferReport};
+use polycast_simulator::packet::scenario::{
+    Change, Layout, LinkReport, Probe, Report, Scenario, TransferPlan, TransferReport,
+};
 use polycast_types::{Duration, Time, format_bytes, format_rate};
 use serde_json::{Value, json};
 
+use self::rows::Rows;
 use self::series::Series;
 use self::sweep::{Choice, Sweep};
 use super::plan::names;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::report::seconds;
-use crate::table::{Table, paragraph};
+use crate::table::Table;
 
 /// The most links in each of the tables for people.
 const LINKS_SHOWN: usize = 8;
@@ -60,6 +64,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 struct Run {
     report: Report,
     layout: Layout,
+    /// What each transfer's bytes alone take on the source's link.
+    ideals_s: Vec<f64>,
     seed: u64,
     wall_s: f64,
 }
@@ -102,7 +108,18 @@ fn finish(scenario: &Scenario, report: Report, seed: u64, begun: Instant) -> Res
     if let Some(breach) = report.breaches.first() {
         return Err(Failure::unexpected(format!("seed {seed}: {breach}")));
     }
-    Ok(Run { report, layout: scenario.layout, seed, wall_s: begun.elapsed().as_secs_f64() })
+    let ideals_s = scenario.transfers.iter().map(|plan| ideal_s(scenario, plan)).collect();
+    Ok(Run { report, layout: scenario.layout, ideals_s, seed, wall_s: begun.elapsed().as_secs_f64() })
+}
+
+/// What the bytes of a transfer alone take on the source's link, the fastest where it has several.
+fn ideal_s(scenario: &Scenario, plan: &TransferPlan) -> f64 {
+    let of_source =
+        |change: &&Change| change.from == plan.source || (change.to == plan.source && !change.one_way);
+    let own = scenario.changes.iter().filter(of_source).map(|change| change.config.rate);
+    let usual = (!matches!(scenario.layout, Layout::Nodes(_))).then_some(scenario.links.rate);
+    let rate = own.chain(usual).max().unwrap_or(scenario.links.rate);
+    rate.time_for(plan.bytes).as_secs_f64()
 }
 
 /// Runs the scenario with each choice of values.
@@ -119,8 +136,7 @@ fn run_sweep(args: &SimulateArgs, text: &str, format: Format) -> Result<Exit, Fa
         }
     };
     let choices = sweep::choices(&args.sweep)?;
-    let mut out = args.out.as_deref().map(create).transpose()?;
-    let mut runs = Vec::with_capacity(choices.len());
+    let mut rows = Rows::new(args, &choices, format)?;
     for (number, choice) in (1..).zip(&choices) {
         let named = |why: String| Failure::input(format!("{path} with {}: {why}", sweep::describe(choice)));
         // Lines are counted in the text that was put together, and are no lines of a file.
@@ -128,86 +144,15 @@ fn run_sweep(args: &SimulateArgs, text: &str, format: Format) -> Result<Exit, Fa
             ScenarioError::Line { message, .. } => named(message),
             other => named(other.to_string()),
         };
+        output::say(&format!("run {number} of {}: {}", choices.len(), sweep::describe(choice)));
         let text = sweep::apply(&table, choice).map_err(named)?;
         let scenario = scenario::parse(&text).map_err(plain)?;
         let seed = args.seed.unwrap_or(scenario.seed);
         let begun = Instant::now();
         let report = scenario.run(seed).map_err(|problem| named(problem.to_string()))?;
-        let run = finish(&scenario, report, seed, begun)?;
-        output::say(&format!(
-            "{number} of {}: {} in {}",
-            choices.len(),
-            sweep::describe(choice),
-            seconds(run.wall_s)
-        ));
-        runs.push(run);
+        rows.add(choice, &finish(&scenario, report, seed, begun)?)?;
     }
-    let documents: Vec<Value> = choices.iter().zip(&runs).map(|(choice, run)| run.of(choice)).collect();
-    if let (Some(file), Some(path)) = (&mut out, &args.out) {
-        let written = file.write_all(csv(&args.sweep, &choices, &runs).as_bytes());
-        written.map_err(|error| Failure::path("write", path, &error))?;
-    }
-    output::result(format, &documents, &compared(&args.sweep, &choices, &runs))?;
-    let failed = runs.iter().any(|run| run.exit() == Exit::Failed);
-    Ok(if failed { Exit::Failed } else { Exit::Done })
-}
-
-/// The runs of a sweep side by side, for people.
-fn compared(sweeps: &[Sweep], choices: &[Choice], runs: &[Run]) -> String {
-    let mut heads: Vec<&str> = sweeps.iter().map(|sweep| sweep.key.as_str()).collect();
-    heads.extend([">have it", ">first", ">last", ">on links", ">dropped", ">duplicates"]);
-    let mut table = Table::new(&heads);
-    for (choice, run) in choices.iter().zip(runs) {
-        let mut cells: Vec<String> = choice.iter().map(|(_, value)| value.clone()).collect();
-        let span = |at: Option<Time>| at.map_or("-".into(), |at| seconds(since_start(at)));
-        let (first, last) = run.first_and_last();
-        cells.extend([
-            format!("{} of {}", run.done(), run.report.receivers.len()),
-            span(first),
-            span(last),
-            format_bytes(run.report.bytes_on_links),
-            run.report.drops.to_string(),
-            run.report.duplicates.to_string(),
-        ]);
-        table.row(cells);
-    }
-    table.text()
-}
-
-/// The runs of a sweep as CSV.
-fn csv(sweeps: &[Sweep], choices: &[Choice], runs: &[Run]) -> String {
-    let field = |text: &str| {
-        let plain = !text.contains(['"', ',', '\n']);
-        if plain { text.to_string() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
-    };
-    let mut text: String = sweeps.iter().map(|sweep| field(&sweep.key) + ",").collect();
-    let seeded = sweeps.iter().any(|sweep| sweep.key == "seed");
-    text += if seeded { "" } else { "seed," };
-    text += "receivers,have_it,first_s,last_s,bytes_on_links,drops,duplicates,events,trace_hash,wall_s\n";
-    for (choice, run) in choices.iter().zip(runs) {
-        let (report, (first, last)) = (&run.report, run.first_and_last());
-        let span = |at: Option<Time>| at.map_or(String::new(), |at| since_start(at).to_string());
-        choice.iter().for_each(|(_, value)| text += &(field(value) + ","));
-        let counts = (report.bytes_on_links, report.drops, report.duplicates, report.events);
-        if !seeded {
-            let _ = write!(text, "{},", run.seed);
-        }
-        let _ = writeln!(
-            text,
-            "{},{},{},{},{},{},{},{},{:016x},{}",
-            report.receivers.len(),
-            run.done(),
-            span(first),
-            span(last),
-            counts.0,
-            counts.1,
-            counts.2,
-            counts.3,
-            report.trace_hash,
-            run.wall_s,
-        );
-    }
-    text
+    rows.end()
 }
 
 fn since_start(at: Time) -> f64 {
@@ -237,6 +182,15 @@ impl Run {
                     None => format!("h{node}"),
                     Some(tor) if tor < tors => format!("tor{tor}"),
                     Some(at) if at < 2 * tors => format!("splitter{}", at - tors),
+                    Some(_) => "switch".into(),
+                }
+            }
+            Layout::Blast { racks, hosts_per_rack } => {
+                let hosts = racks * hosts_per_rack;
+                match node.checked_sub(hosts) {
+                    None => format!("h{node}"),
+                    Some(tor) if tor < *racks => format!("tor{tor}"),
+                    Some(at) if at == *racks => "circuits".into(),
                     Some(_) => "switch".into(),
                 }
             }
@@ -279,8 +233,9 @@ impl Run {
                 "queue_peak_bytes": link.queue_peak_bytes,
             })
         };
-        let transfer = |transfer: &TransferReport| {
+        let transfer = |(transfer, ideal_s): (&TransferReport, &f64)| {
             json!({
+                "ideal_s": ideal_s,
                 "source": transfer.source,
                 "start_s": since_start(transfer.started_at),
                 "finish_s": transfer.finished_at.map(since_start),
@@ -288,7 +243,7 @@ impl Run {
         };
         json!({
             "finish_s": report.finished_at.map(since_start),
-            "transfers": report.transfers.iter().map(transfer).collect::<Vec<_>>(),
+            "transfers": report.transfers.iter().zip(&self.ideals_s).map(transfer).collect::<Vec<_>>(),
             "receivers": receivers,
             "bytes_on_links": report.bytes_on_links,
             "links": report.links.iter().map(link).collect::<Vec<_>>(),
@@ -304,14 +259,20 @@ impl Run {
 
     fn people(&self) -> String {
         let report = &self.report;
-        let mut text = format!("{} of {} receivers have the object", self.done(), report.receivers.len());
+        let mut text = format!("{} of {} receivers have the object\n", self.done(), report.receivers.len());
         if let (Some(first), Some(last)) = self.first_and_last() {
             let span = |at: Time| seconds(since_start(at));
-            let _ = write!(text, ", the first after {}, the last after {}", span(first), span(last));
+            let _ = writeln!(text, "the first after {}, the last after {}", span(first), span(last));
         }
-        text = paragraph(&text, 0);
-        if report.transfers.len() > 1 {
-            text += &self.transfers();
+        match self.ideals_s.as_slice() {
+            [ideal_s] => {
+                let _ = writeln!(
+                    text,
+                    "the ideal is {}: the bytes alone, on the source's link",
+                    seconds(*ideal_s)
+                );
+            }
+            _ => text += &self.transfers(),
         }
         for receiver in report.receivers.iter().filter(|receiver| receiver.failure.is_some()) {
             let failure = receiver.failure.as_deref().unwrap_or_default();
@@ -336,8 +297,9 @@ impl Run {
     /// The transfers side by side.
     fn transfers(&self) -> String {
         let report = &self.report;
-        let mut table = Table::new(&[">transfer", "source", ">have it", ">began", ">last", ">took"]);
-        for (transfer, number) in report.transfers.iter().zip(0u32..) {
+        let mut table =
+            Table::new(&[">transfer", "source", ">have it", ">began", ">last", ">took", ">ideal"]);
+        for ((transfer, ideal_s), number) in report.transfers.iter().zip(&self.ideals_s).zip(0u32..) {
             let of = || report.receivers.iter().filter(|receiver| receiver.transfer == number);
             let done = of().filter(|receiver| receiver.finished_at.is_some()).count();
             let last = transfer.finished_at;
@@ -349,6 +311,7 @@ impl Run {
                 seconds(since_start(transfer.started_at)),
                 span(last.map(since_start)),
                 span(last.map(|at| at.since(transfer.started_at).as_secs_f64())),
+                seconds(*ideal_s),
             ]);
         }
         format!("\n{}\n", table.text())

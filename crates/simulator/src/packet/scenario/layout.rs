@@ -2,9 +2,10 @@
 
 use super::Problem;
 use crate::packet::{Builder, LinkConfig, Network, NodeId, Packet};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
 use polycast_topology::{Clos, Graph, Network as Topology, Shufflecast};
 use polycast_types::{Duration, Rate};
@@ -24,6 +25,14 @@ pub enum Layout {
         fabric: Shufflecast,
         /// Hosts of a rack.
         hosts_per_tor: u32,
+    },
+    /// Racks on a circuit switch with splitters. Nodes: hosts rack by rack, ToRs, the circuit switch, and one packet switch that
+    /// joins the ToRs for the control connections.
+    Blast {
+        /// The racks.
+        racks: u32,
+        /// Hosts of a rack.
+        hosts_per_rack: u32,
     },
     /// So many nodes; all links are given.
     Nodes(u32),
@@ -49,6 +58,7 @@ impl Layout {
         match self {
             Layout::Topology(topology) => topology.node_count(),
             Layout::Shufflecast { fabric, hosts_per_tor } => fabric.tors() * (hosts_per_tor + 2) + 1,
+            Layout::Blast { racks, hosts_per_rack } => racks * (hosts_per_rack + 1) + 2,
             Layout::Nodes(nodes) => *nodes,
         }
     }
@@ -59,8 +69,26 @@ impl Layout {
         match self {
             Layout::Topology(topology) => topology.server_count(),
             Layout::Shufflecast { fabric, hosts_per_tor } => fabric.tors() * hosts_per_tor,
+            Layout::Blast { racks, hosts_per_rack } => racks * hosts_per_rack,
             Layout::Nodes(nodes) => *nodes,
         }
+    }
+
+    /// The tree that a circuit switch holds for a group: its links from the source on.
+    pub(super) fn circuits(&self, source: u32, receivers: &[NodeId]) -> Option<Vec<(u32, u32)>> {
+        let Layout::Blast { racks, hosts_per_rack } = *self else { return None };
+        let (first_tor, switch) = (racks * hosts_per_rack, racks * (hosts_per_rack + 1));
+        let tor = |host: u32| first_tor + host / hosts_per_rack;
+        let own = tor(source);
+        let others: BTreeSet<u32> =
+            receivers.iter().map(|node| tor(node.0)).filter(|tor| *tor != own).collect();
+        let mut tree = alloc::vec![(source, own)];
+        if !others.is_empty() {
+            tree.push((own, switch));
+        }
+        tree.extend(others.into_iter().map(|other| (switch, other)));
+        tree.extend(receivers.iter().map(|node| (tor(node.0), node.0)));
+        Some(tree)
     }
 
     pub(in crate::packet) fn clos(&self) -> Option<Clos> {
@@ -133,6 +161,9 @@ impl Layout {
             Layout::Shufflecast { fabric, hosts_per_tor } => {
                 shufflecast(fabric, *hosts_per_tor, |from, to| known.remove(&(from, to)).unwrap_or(links))
             }
+            Layout::Blast { racks, hosts_per_rack } => {
+                blast(*racks, *hosts_per_rack, |from, to| known.remove(&(from, to)).unwrap_or(links))
+            }
         };
         if let Some(&(from, to)) = known.keys().next() {
             let index =
@@ -150,6 +181,9 @@ impl fmt::Display for Layout {
             Layout::Topology(topology) => write!(f, "{topology}"),
             Layout::Shufflecast { fabric, hosts_per_tor } => {
                 write!(f, "shufflecast:{},{},{hosts_per_tor}", fabric.fanout(), fabric.columns())
+            }
+            Layout::Blast { racks, hosts_per_rack } => {
+                write!(f, "blast:racks={racks},hosts={hosts_per_rack}")
             }
             Layout::Nodes(nodes) => write!(f, "the network of {nodes} nodes"),
         }
@@ -208,11 +242,57 @@ fn shufflecast(
     builder
 }
 
+fn blast(racks: u32, hosts_per_rack: u32, mut config: impl FnMut(u32, u32) -> LinkConfig) -> Builder {
+    let first_tor = racks * hosts_per_rack;
+    let (circuits, packet_switch) = (first_tor + racks, first_tor + racks + 1);
+    let mut builder = Builder::new(packet_switch + 1);
+    // Light is not stored on its way through mirrors and splitters: it takes no time to send.
+    let light = LinkConfig::new(Rate(u64::MAX), Duration::ZERO);
+    for rack in 0..racks {
+        let tor = first_tor + rack;
+        let below = rack * hosts_per_rack..(rack + 1) * hosts_per_rack;
+        for end in below.chain([packet_switch]) {
+            let there = builder.add_link(NodeId(tor), NodeId(end), config(tor, end));
+            let back = builder.add_link(NodeId(end), NodeId(tor), config(end, tor));
+            builder.pair(there, back);
+        }
+    }
+    for tor in first_tor..circuits {
+        builder.add_link(NodeId(tor), NodeId(circuits), config(tor, circuits));
+        builder.add_link(NodeId(circuits), NodeId(tor), light);
+    }
+    builder
+}
+
+/// Reads `racks=R,hosts=H`.
+fn read_blast(text: &str, sizes: &str) -> Result<Layout, String> {
+    let wrong =
+        || format!("'{text}' is no network: write blast:racks=R,hosts=H, such as blast:racks=8,hosts=2");
+    let (mut racks, mut hosts_per_rack) = (None, Some(2));
+    for size in sizes.split(',') {
+        let (key, value) = size.split_once('=').ok_or_else(wrong)?;
+        let number = value.trim().parse::<u32>().ok().filter(|number| *number > 0);
+        match key.trim() {
+            "racks" => racks = number,
+            "hosts" => hosts_per_rack = number,
+            _ => return Err(wrong()),
+        }
+    }
+    let (Some(racks), Some(hosts_per_rack)) = (racks, hosts_per_rack) else { return Err(wrong()) };
+    if u64::from(racks) * (u64::from(hosts_per_rack) + 1) + 2 > u64::from(NODES_MAX) {
+        return Err(format!("{text} is too large: {NODES_MAX} nodes are the most"));
+    }
+    Ok(Layout::Blast { racks, hosts_per_rack })
+}
+
 impl core::str::FromStr for Layout {
     type Err = String;
 
-    /// Reads a topology's name, or `shufflecast:p,k,hosts`.
+    /// Reads a topology's name, `shufflecast:p,k,hosts`, or `blast:racks=R,hosts=H`.
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(sizes) = text.strip_prefix("blast:") {
+            return read_blast(text, sizes);
+        }
         let Some(sizes) = text.strip_prefix("shufflecast:") else {
             return text
                 .parse()
@@ -221,7 +301,9 @@ impl core::str::FromStr for Layout {
         };
         let wrong =
             || format!("'{text}' is no network: write shufflecast:p,k,hosts, such as shufflecast:2,2,4");
-        let mut numbers = sizes.split(',').map(|size| size.trim().parse::<u32>());
+        // Labs write shufflecast:2,2,hosts=4.
+        let bare = |size: &str| size.trim().trim_start_matches("hosts=").parse::<u32>();
+        let mut numbers = sizes.split(',').map(bare);
         let mut next = || numbers.next().and_then(Result::ok).filter(|&n| n > 0).ok_or_else(wrong);
         let (p, k, hosts_per_tor) = (next()?, next()?, next()?);
         if numbers.next().is_some() {

@@ -33,9 +33,15 @@ fn push() -> Transport {
 
 #[test]
 fn every_network_delivers() {
-    for network in
-        ["leaf-spine:3,2,3", "fat-tree:4,3", "bcube:4,2", "torus:3,2", "clos:2,2,2,2,1", "shufflecast:2,2,2"]
-    {
+    for network in [
+        "leaf-spine:3,2,3",
+        "fat-tree:4,3",
+        "bcube:4,2",
+        "torus:3,2",
+        "clos:2,2,2,2,1",
+        "shufflecast:2,2,2",
+        "blast:racks=3,hosts=2",
+    ] {
         for transport in [push(), Transport::Tcp] {
             let report = scenario(network, transport).run(3).unwrap();
             assert!(report.finished_at.is_some(), "{network}: {:?}", report.receivers);
@@ -43,6 +49,43 @@ fn every_network_delivers() {
             assert_eq!(report.links.iter().map(|link| link.bytes).sum::<u64>(), report.bytes_on_links);
         }
     }
+}
+
+/// The words of labs, for the same networks.
+#[test]
+fn labs_and_scenarios_say_the_same_words() {
+    for (lab, own) in [
+        ("shufflecast:2,2,hosts=4", "shufflecast:2,2,4"),
+        ("orca:4", "fat-tree:4,3"),
+        ("datacast:bcube:4,2", "bcube:4,2"),
+        ("bridge:8", "leaf-spine:1,1,8"),
+        ("blast:hosts=2,racks=3", "blast:racks=3,hosts=2"),
+    ] {
+        assert_eq!(lab.parse::<Layout>().unwrap().to_string(), own);
+    }
+    for text in ["blast:8", "blast:hosts=2", "blast:racks=0", "blast:racks=2,lamps=3"] {
+        assert!(text.parse::<Layout>().unwrap_err().contains("blast:racks=R,hosts=H"), "{text}");
+    }
+    assert!("blast:racks=4000000,hosts=4000".parse::<Layout>().unwrap_err().contains("too large"));
+}
+
+/// One copy goes up to the circuit switch, and none of the data through the packet switch.
+#[test]
+fn circuits_carry_what_racks_of_a_group_get() {
+    let report = scenario("blast:racks=3,hosts=2", push()).run(1).unwrap();
+    assert!(report.finished_at.is_some(), "{:?}", report.receivers);
+    let bytes = |from: u32, to: u32| {
+        let link = report.links.iter().find(|link| (link.from, link.to) == (from, to));
+        link.map_or(0, |link| link.bytes)
+    };
+    // Hosts 0 to 5, of which 1 is the source, ToRs 6 to 8, the circuit switch 9 and the packet switch 10.
+    let object = bytes(1, 6);
+    assert!(object > 1_000_000, "{object}");
+    for (from, to) in [(6, 9), (9, 7), (9, 8)] {
+        assert!(bytes(from, to) * 100 > object * 95, "{from} to {to}: {} of {object}", bytes(from, to));
+    }
+    assert_eq!(bytes(9, 6), 0, "the source's rack has it already");
+    assert!(bytes(6, 10) * 5 < object, "only control goes by the packet switch");
 }
 
 #[test]

@@ -182,6 +182,10 @@ impl Scenario {
     ) -> Result<Option<Forwarding>, Problem> {
         let plan = &self.transfers[index];
         match &plan.routing {
+            Routing::Natural if matches!(self.layout, Layout::Blast { .. }) => {
+                let links = self.layout.circuits(plan.source, receivers).unwrap_or_default();
+                self.tree(net, index, &links, receivers).map(Some)
+            }
             Routing::Natural => Ok(self.layout.shufflecast().map(|(fabric, hosts_per_tor)| {
                 let source_tor = plan.source / hosts_per_tor;
                 Forwarding::Relays(Relays {

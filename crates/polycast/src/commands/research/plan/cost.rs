@@ -1,10 +1,10 @@
 //! `polycast plan cost`: ports, power and price of fabrics that reach every rack (Shufflecast, section 5).
 
-use super::parts::PartsFile;
-use super::{Answer, PlanError, read};
+use super::advise::grouped;
+use super::{Answer, PlanError, parts};
 use crate::table::Table;
 use clap::Args;
-use polycast_planning::economics::{self, Bill, Catalogue, LineRate};
+use polycast_planning::economics::{self, Bill, LineRate};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -33,13 +33,9 @@ pub(crate) struct CostArgs {
 }
 
 pub(super) fn plan(args: &CostArgs) -> Result<Answer, PlanError> {
-    let mut catalogue = Catalogue::default();
-    let gbps = match &args.parts {
-        Some(path) => {
-            let wrong = |error: String| PlanError::Contents { path: path.clone(), error };
-            let parts: PartsFile =
-                toml::from_str(&read(path)?).map_err(|error| wrong(error.message().to_string()))?;
-            parts.apply(&mut catalogue);
+    let mut catalogue = parts::catalogue(args.parts.as_deref())?;
+    let gbps = match args.parts {
+        Some(_) => {
             // With parts of one's own, any line rate that they list will do.
             let number = args.rate.trim_end_matches(|c: char| c.is_ascii_alphabetic());
             number.parse().map_or_else(|_| args.rate.parse().map(LineRate::gbps), Ok)?
@@ -100,17 +96,4 @@ fn people(bills: &[Bill]) -> String {
     row("latency, us", &|bill| format!("{:.2}", bill.latency_ns / 1e3));
     let instances = bills.iter().map(|bill| format!("{}: {}\n", bill.name, bill.instance));
     table.text() + &instances.collect::<String>()
-}
-
-/// A number without its fraction, in groups of three digits.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -1,10 +1,12 @@
 //! `polycast plan label`: the label of a session and the state of switches (Orca, sections 3 and 4).
 
+use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, Damage, PlanError, names, receivers, span, timed};
 use crate::table::{Table, paragraph};
 use clap::Args;
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
-use polycast_planning::labels::{LabelPlan, LabelPlanner, switches};
+use polycast_planning::labels::switches::{self, Delivery};
+use polycast_planning::labels::{LabelPlan, LabelPlanner};
 use polycast_topology::{Clos, Network, Node};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -40,6 +42,8 @@ pub(crate) struct LabelArgs {
     pub session: u64,
     #[command(flatten)]
     damage: Damage,
+    #[command(flatten)]
+    picture: DotArgs,
 }
 
 pub(super) fn plan(args: &LabelArgs) -> Result<Answer, PlanError> {
@@ -55,6 +59,9 @@ pub(super) fn plan(args: &LabelArgs) -> Result<Answer, PlanError> {
     let wanted: BTreeSet<Node> =
         receivers.iter().copied().filter(|host| !plan.left_out.contains(host)).collect();
     let delivery = switches::deliver(&clos, format, planner.filter(), source, &plan);
+    if let Some(path) = &args.picture.dot {
+        picture(&network, &clos, source, &plan, &delivery).write(path)?;
+    }
     let leaf_labels: Map<String, Value> = plan
         .leaf_hosts
         .iter()
@@ -79,6 +86,39 @@ pub(super) fn plan(args: &LabelArgs) -> Result<Answer, PlanError> {
     });
     let text = people(&network, source, &plan, &document, micros);
     Ok(Answer { document, text })
+}
+
+/// The way of a packet, and the links that spines must not use.
+fn picture(network: &Network, clos: &Clos, source: Node, plan: &LabelPlan, delivery: &Delivery) -> Picture {
+    let name = |node: Node| names::node(network, node);
+    let mut picture = Picture::new(&format!("{network}, label {}", plan.label.to_hex()));
+    let (tree, source_leaf) = (&plan.tree, clos.leaf(clos.leaf_index_of(source)));
+    let spine = |pod: u32| clos.spine(pod, tree.path.plane);
+    picture.node(&name(source), Role::Source);
+    picture.arc(&name(source), &name(source_leaf), 0, "");
+    picture.arc(&name(source_leaf), &name(spine(tree.source_pod)), 0, "");
+    for pod in tree.pods.iter().map(|pod| pod.pod).filter(|pod| *pod != tree.source_pod) {
+        let core = name(clos.core(tree.path.plane, tree.path.core));
+        picture.arc(&core, &name(spine(pod)), 0, "");
+    }
+    if tree.pods.iter().any(|pod| pod.pod != tree.source_pod) {
+        let core = name(clos.core(tree.path.plane, tree.path.core));
+        picture.arc(&name(spine(tree.source_pod)), &core, 0, "");
+    }
+    let leafs = delivery.hosts.keys().map(|host| clos.leaf_index_of(*host));
+    let leafs: BTreeSet<u32> = leafs.chain(delivery.redundant_leafs.iter().copied()).collect();
+    for leaf in leafs {
+        picture.arc(&name(spine(leaf / clos.leafs_per_pod())), &name(clos.leaf(leaf)), 0, "");
+        if delivery.redundant_leafs.contains(&leaf) {
+            picture.node(&name(clos.leaf(leaf)), Role::Broken);
+        }
+    }
+    for &host in delivery.hosts.keys() {
+        picture.node(&name(host), Role::Receiver);
+        picture.arc(&name(clos.leaf(clos.leaf_index_of(host))), &name(host), 0, "");
+    }
+    plan.spine_state.iter().for_each(|entry| picture.barred(&name(entry.spine), &name(entry.leaf)));
+    picture
 }
 
 fn people(network: &Network, source: Node, plan: &LabelPlan, document: &Value, micros: f64) -> String {

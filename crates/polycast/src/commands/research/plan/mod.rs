@@ -2,8 +2,10 @@
 //!
 //! One module a planner: its arguments, and what answers them: a JSON document for programs, tables for people.
 
+mod advise;
 mod circuits;
 mod cost;
+mod dot;
 mod label;
 pub(crate) mod names;
 pub(crate) mod parts;
@@ -14,6 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use clap::{Args, Subcommand};
 use polycast_api::settings;
+use polycast_experiments::advice::{SiteError, WAYS};
 use polycast_experiments::exact::ExactError;
 use polycast_planning::circuits::CircuitError;
 use polycast_planning::economics::{EconomicsError, ParseRateError};
@@ -37,6 +40,9 @@ pub(crate) struct PlanArgs {
 /// The planners.
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum PlanWhat {
+    /// Which way to deliver: time, cost, power and load of each in your data center, and the one to take
+    #[command(after_help = advise::EXAMPLES)]
+    Advise(advise::AdviseArgs),
     /// Relays of a p, k-Shufflecast, and its rules after relays have failed
     #[command(after_help = shufflecast::EXAMPLES)]
     Shufflecast(shufflecast::ShufflecastArgs),
@@ -92,6 +98,33 @@ pub(crate) enum PlanError {
     /// About a rate.
     #[error(transparent)]
     Rate(#[from] ParseRateError),
+    /// About a data center.
+    #[error(transparent)]
+    Site(#[from] SiteError),
+    /// A way that there is not.
+    #[error("'{0}' is no way to deliver: choose from {ways}", ways = WAYS.join(", "))]
+    UnknownWay(String),
+    /// A picture that cannot be drawn.
+    #[error("{0}")]
+    Picture(String),
+    /// A picture that nothing can draw in time.
+    #[error(
+        "a picture of {arcs} arcs is too large for Graphviz: draw one of {limit} at most, with fewer receivers"
+    )]
+    PictureSize {
+        /// What it would have.
+        arcs: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A file that cannot be written.
+    #[error("cannot write {path}: {error}")]
+    Written {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// A list that would be too long.
     #[error("relays of all {0} ToRs would be too long a list: choose one with --source")]
     TooManySources(u32),
@@ -145,6 +178,7 @@ struct Answer {
 
 fn answer(what: &PlanWhat) -> Result<Answer, PlanError> {
     match what {
+        PlanWhat::Advise(args) => advise::plan(args),
         PlanWhat::Shufflecast(args) => shufflecast::plan(args),
         PlanWhat::Trees(args) => trees::plan(args),
         PlanWhat::Label(args) => label::plan(args),
@@ -285,6 +319,56 @@ mod tests {
         assert!(answer["rejected"][0]["reason"].as_str().unwrap().contains("3.0 dB"), "{answer}");
         std::fs::write(&file, "{").unwrap();
         assert!(plan(&format!("circuits {}", file.display())).is_err());
+    }
+
+    #[test]
+    fn advice_compares_seven_ways() {
+        let line = "advise --hosts 512 --rack 32 --rate 100g --object 140GB --groups 4 --times-a-day 50";
+        let answer = plan(line).unwrap();
+        let ways = answer["ways"].as_array().unwrap();
+        assert_eq!(ways.len(), 7);
+        for way in ways {
+            assert!(way["seconds"].as_f64().is_some_and(|seconds| seconds > 11.2), "{way}");
+            assert!(way["extra_cost_usd"].is_number() && way["power_w"].is_number(), "{way}");
+            assert!(way["core_copies"].is_number() && way["needs"].is_string(), "{way}");
+        }
+        assert_eq!((&answer["recommended"], &answer["receivers"]), (&json!("ip-multicast"), &json!(127)));
+        assert!(answer["saved_hours_a_day"].as_f64().unwrap() > 70.0, "{answer}");
+        let parts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/parts.toml");
+        let priced =
+            plan(&format!("{line} --rate 400g --parts {parts}").replace("--rate 100g ", "")).unwrap();
+        assert!(priced["ways"][5]["extra_cost_usd"].as_f64().unwrap() > 0.0, "{priced}");
+        let refused = priced["ways"][4]["refused"].as_str().unwrap();
+        assert!(refused.contains("no splitter with 3 outputs"), "{refused}");
+        for (more, words) in [
+            ("--without ring", "choose from file-server, ip-multicast"),
+            ("--oversubscription 0", "oversubscription of 0"),
+            ("--mtu 100", "1500 or 9000"),
+        ] {
+            assert!(plan(&format!("{line} {more}")).unwrap_err().to_string().contains(words), "{more}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("advice.svg");
+        plan(&format!("{line} --svg {}", path.display())).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("shufflecast") && svg.contains("USD"), "{svg}");
+    }
+
+    #[test]
+    fn answers_are_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("picture.dot");
+        for (line, arcs, words) in [
+            ("trees --topology bcube:4,2 --source 0 --receivers 2,4,9,11,13,15", 26, "\"h0\" -> \"s16\""),
+            ("label --topology leaf-spine:4,2,4 --source 0 --receivers 5,9", 6, "\"leaf1\" -> \"h5\""),
+            ("shufflecast --p 2 --k 2 --source 0", 8, "\"tor0\" -> \"tor4\""),
+            ("shufflecast --p 2 --k 2", 16, "\"tor7\" -> \"tor3\""),
+        ] {
+            plan(&format!("{line} --dot {}", path.display())).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.matches(" -> ").count(), arcs, "{line}: {text}");
+            assert!(text.starts_with("digraph {") && text.contains(words), "{line}: {text}");
+        }
     }
 
     #[test]

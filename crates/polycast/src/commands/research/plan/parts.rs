@@ -1,7 +1,22 @@
-//! Prices and powers of parts, as a file lists them for `polycast plan cost`.
+//! Prices and powers of parts, as a file lists them for `polycast plan cost` and `polycast plan advise`.
 
+use super::{PlanError, read};
 use polycast_planning::economics::{Catalogue, RateParts, SplitterPart};
 use serde::Deserialize;
+use std::path::Path;
+
+/// The built-in parts, or those of a file in their place.
+pub(super) fn catalogue(path: Option<&Path>) -> Result<Catalogue, PlanError> {
+    let mut catalogue = Catalogue::default();
+    if let Some(path) = path {
+        let wrong = |error: toml::de::Error| PlanError::Contents {
+            path: path.into(),
+            error: error.message().to_string(),
+        };
+        toml::from_str::<PartsFile>(&read(path)?).map_err(wrong)?.apply(&mut catalogue);
+    }
+    Ok(catalogue)
+}
 
 /// The contents of a parts file: every table that it has takes the place of the built-in one.
 #[derive(Deserialize)]
@@ -36,7 +51,7 @@ struct SplitterEntry {
 }
 
 impl PartsFile {
-    pub(super) fn apply(self, catalogue: &mut Catalogue) {
+    fn apply(self, catalogue: &mut Catalogue) {
         if let Some(rates) = self.rate {
             let part = |entry: RateEntry| RateParts {
                 gbps: entry.gbps,

@@ -1,5 +1,6 @@
 //! `polycast plan shufflecast`: relays of a p, k-Shufflecast, and its rules after relays have failed (Shufflecast, section 3).
 
+use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, PlanError, names};
 use crate::table::{Table, paragraph};
 use clap::Args;
@@ -27,7 +28,7 @@ pub(crate) struct ShufflecastArgs {
     #[arg(long, required_unless_present = "tors")]
     pub k: Option<u32>,
     /// In place of relays: how this many ToRs are cabled. Where the network has more, some ToRs stand for several
-    #[arg(long, value_name = "N", conflicts_with_all = ["source", "failed"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["source", "failed", "dot"])]
     pub tors: Option<u32>,
     /// The ToR that sends; without it all are listed
     #[arg(long, value_name = "TOR")]
@@ -35,6 +36,8 @@ pub(crate) struct ShufflecastArgs {
     /// ToRs that cannot relay
     #[arg(long, value_name = "TOR,TOR", value_delimiter = ',')]
     pub failed: Vec<u64>,
+    #[command(flatten)]
+    picture: DotArgs,
 }
 
 pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
@@ -50,6 +53,9 @@ pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
     let failed: BTreeSet<u32> = args.failed.iter().map(tor).collect::<Result<_, _>>()?;
     let source = args.source.as_ref().map(tor).transpose()?;
     let recovery = relays::recover(&network, &failed);
+    if let Some(path) = &args.picture.dot {
+        picture(&network, &recovery, source).write(path)?;
+    }
     let of = |source: u32| {
         let reach = recovery.reach(&network, source);
         let before = relays::reach_before_recovery(&network, source, &failed);
@@ -77,6 +83,32 @@ pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
     document["activated"] = json!(rules(&recovery.activated));
     document["deactivated"] = json!(rules(&recovery.deactivated));
     Ok(Answer { document, text: one(&network, &recovery, source) })
+}
+
+/// Which ToRs the splitters of a source's relays feed; without a source, those of all ToRs.
+fn picture(network: &Shufflecast, recovery: &Recovery, source: Option<u32>) -> Picture {
+    let name = |tor: u32| format!("tor{tor}");
+    let (p, k) = (network.fanout(), network.columns());
+    let title = source.map_or(String::new(), |source| format!(", relays of tor{source}"));
+    let mut picture = Picture::new(&format!("{p},{k}-Shufflecast{title}"));
+    let relays: BTreeSet<u32> = match source {
+        Some(source) => recovery.relay_set(network, source).into_iter().collect(),
+        None => (0..network.tors()).filter(|tor| !recovery.failed.contains(tor)).collect(),
+    };
+    for tor in 0..network.tors() {
+        let role = match tor {
+            tor if Some(tor) == source => Role::Source,
+            tor if recovery.failed.contains(&tor) => Role::Broken,
+            tor if relays.contains(&tor) => Role::Relay,
+            _ => Role::Receiver,
+        };
+        picture.node(&name(tor), role);
+    }
+    for &relay in &relays {
+        let word = format!("splitter{relay}");
+        network.children(relay).for_each(|tor| picture.arc(&name(relay), &name(tor), 0, &word));
+    }
+    picture
 }
 
 /// How physical ToRs are cabled (Shufflecast, sections III-A1 and IV-B). The racks of a column stand in a row; the splitter of

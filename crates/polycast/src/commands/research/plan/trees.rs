@@ -1,5 +1,6 @@
 //! `polycast plan trees`: arc-disjoint Steiner trees (Datacast, section 4).
 
+use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, Damage, PlanError, names, receivers, span, timed};
 use crate::table::{Table, paragraph};
 use clap::Args;
@@ -33,6 +34,8 @@ pub(crate) struct TreesArgs {
     pub receivers: String,
     #[command(flatten)]
     damage: Damage,
+    #[command(flatten)]
+    picture: DotArgs,
 }
 
 pub(super) fn plan(args: &TreesArgs) -> Result<Answer, PlanError> {
@@ -43,6 +46,9 @@ pub(super) fn plan(args: &TreesArgs) -> Result<Answer, PlanError> {
     let mut planner = TreePlanner::new(network);
     let (plan, micros) = timed(|| planner.plan(source, &receivers, &failures));
     let plan = plan?;
+    if let Some(path) = &args.picture.dot {
+        picture(&network, &plan).write(path)?;
+    }
     let trees: Vec<Value> = plan
         .trees
         .iter()
@@ -69,6 +75,22 @@ pub(super) fn plan(args: &TreesArgs) -> Result<Answer, PlanError> {
         "micros": micros,
     });
     Ok(Answer { document, text: people(&network, &plan, micros) })
+}
+
+/// The trees, each in a colour of its own.
+fn picture(network: &Network, plan: &TreePlan) -> Picture {
+    let name = |node: Node| names::node(network, node);
+    let mut picture =
+        Picture::new(&format!("{network}, {} trees from {}", plan.trees.len(), name(plan.source)));
+    picture.node(&name(plan.source), Role::Source);
+    plan.receivers.iter().for_each(|&node| picture.node(&name(node), Role::Receiver));
+    plan.left_out.iter().for_each(|&node| picture.node(&name(node), Role::Broken));
+    for (number, tree) in plan.trees.iter().enumerate() {
+        for entry in &tree.nodes {
+            picture.arc(&name(entry.parent), &name(entry.node), number, &(number + 1).to_string());
+        }
+    }
+    picture
 }
 
 fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
