@@ -5,9 +5,9 @@ use crate::workspace::{Source, root};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The page that names all others below its folder.
-const INDEX: &str = "docs/README.md";
+pub(crate) const INDEX: &str = "docs/README.md";
 /// The folder whose pages the index names.
-const INDEXED: &str = "docs/";
+pub(crate) const INDEXED: &str = "docs/";
 
 /// A link of a document to a file or to a heading.
 struct Link {
@@ -80,7 +80,7 @@ fn links(text: &str) -> Vec<Link> {
 }
 
 /// What a link in the document at `from` names, as a path below the root; `None` where it leads out of it.
-fn resolve(from: &str, file: &str) -> Option<String> {
+pub(crate) fn resolve(from: &str, file: &str) -> Option<String> {
     if file.is_empty() {
         return Some(from.to_string());
     }

@@ -10,27 +10,32 @@ use std::time::Duration;
 /// What builds need of everything.
 const BUILD_TOOLS: [&str; 1] = ["cc"];
 /// What tests need beside that, where all of them have to run.
-const TEST_TOOLS: [&str; 13] = [
+const TEST_TOOLS: [&str; 17] = [
     "aria2c",
     "clang",
     "etcd",
     "ethtool",
+    "ganesha.nfsd",
     "ip",
     "iverilog",
+    "nfs-cp",
     "nft",
     "ovs-vswitchd",
     "rpmbuild",
+    "rsync",
     "setpriv",
+    "sshd",
     "strace",
     "unshare",
     "vvp",
 ];
 /// Programs that a step needs, by its name.
-const STEP_TOOLS: [(&str, &[&str]); 4] = [
+const STEP_TOOLS: [(&str, &[&str]); 5] = [
     ("python", &["python3"]),
     ("spark", &["javac", "mvn", "python3"]),
     ("fuzz", &["c++"]),
     ("deny", &["cargo-deny"]),
+    ("site", &[crate::site::MDBOOK]),
 ];
 /// Room on the disk that a build of everything takes from nothing, and what it takes again where it was built before, in bytes.
 const ROOM_BYTES: u64 = 10 << 30;
@@ -79,10 +84,10 @@ fn look_for_tools(has: &dyn Fn(&str) -> bool, is_here: &dyn Fn(&str) -> bool, fo
     for (step, tools) in STEP_TOOLS.iter().filter(|(step, _)| has(step)) {
         let absent = absent(tools);
         if !absent.is_empty() {
-            let hint = if *step == "deny" {
-                "cargo install --locked cargo-deny"
-            } else {
-                ".ci/run installs what it can"
+            let hint = match *step {
+                "deny" => "cargo install --locked cargo-deny",
+                "site" => "cargo install --locked mdbook",
+                _ => ".ci/run installs what it can",
             };
             found
                 .errors

@@ -14,6 +14,7 @@ mod purity;
 mod python;
 #[cfg(test)]
 mod rights;
+mod site;
 mod spark;
 mod stress;
 mod suite;
@@ -30,7 +31,7 @@ Usage: cargo xtask TASK
 
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, test, clippy, doc, small, cluster, examples, python, spark; and,
-                where named only, fuzz, oldest, no-std, deny
+                where named only, fuzz, oldest, no-std, deny, site
   test [CRATE]..
                 Build and run the tests of what was changed since main, and of the crates above it, or of the crates named
   stress [ARG]. Run all tests ten times, five of them beside busy cores and a busy disk, and name those that failed once:
@@ -50,6 +51,7 @@ Tasks:
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
+  site          Make a site of the documents with mdBook, below target/site, and check its links
   python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named; --short leaves
                 out those that take long
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         "mutants" => tools::mutants(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
+        "site" => site::run(rest),
         "python" => python::run(rest),
         "spark" => spark::run(rest),
         "swarm" => tools::swarm(rest),

@@ -9,6 +9,7 @@ use crate::datacast;
 use crate::error::LabError;
 use crate::layout::Layout;
 use crate::spec::{Network, Spec};
+use crate::system::require;
 use polycast_planning::trees::TreePlanner;
 use polycast_topology::Failures;
 use serde::{Deserialize, Serialize};
@@ -27,14 +28,23 @@ pub enum Way {
     Bittorrent,
     /// The source sends to every receiver over a TCP connection of its own, to all at the same time.
     Tcp,
+    /// `scp` from the source to every receiver, all at the same time.
+    Scp,
+    /// `rsync` over ssh from the source to every receiver, all at the same time.
+    Rsync,
+    /// Every receiver copies from an NFS server at the source, all at the same time (NFS-Ganesha, libnfs).
+    Nfs,
     /// In a Datacast fabric: one tree of shortest ways with caches at every node, as in content centric networking.
     SingleTree,
 }
 
-const WAYS: [(&str, Way); 4] = [
+const WAYS: [(&str, Way); 7] = [
     ("polycast", Way::Polycast),
     ("bittorrent", Way::Bittorrent),
     ("tcp", Way::Tcp),
+    ("scp", Way::Scp),
+    ("rsync", Way::Rsync),
+    ("nfs", Way::Nfs),
     ("single-tree", Way::SingleTree),
 ];
 
@@ -45,7 +55,7 @@ impl FromStr for Way {
         let known = WAYS.iter().find(|(name, _)| *name == text).map(|(_, way)| *way);
         known.ok_or_else(|| LabError::Way {
             text: text.into(),
-            reason: "write polycast, bittorrent, tcp or single-tree".into(),
+            reason: "write polycast, tcp, scp, rsync, nfs, bittorrent or single-tree".into(),
         })
     }
 }
@@ -64,9 +74,13 @@ impl Way {
     /// The lab has no such way, or a program is missing.
     pub fn check(self, spec: &Spec) -> Result<(), LabError> {
         let wrong = |reason: &str| LabError::Way { text: self.to_string(), reason: reason.into() };
+        let server = ("sshd", "openssh-server");
         match self {
             Way::Polycast | Way::Tcp => Ok(()),
-            Way::Bittorrent => crate::system::require(&[("aria2c", "aria2")]),
+            Way::Bittorrent => require(&[("aria2c", "aria2")]),
+            Way::Scp => require(&[("scp", "openssh-client"), server]),
+            Way::Rsync => require(&[("rsync", "rsync"), ("ssh", "openssh-client"), server]),
+            Way::Nfs => require(&[("ganesha.nfsd", "nfs-ganesha-vfs"), ("nfs-cp", "libnfs-utils")]),
             Way::SingleTree if matches!(spec.network, Network::Datacast { .. }) => Ok(()),
             Way::SingleTree => {
                 Err(wrong("only a lab such as datacast:bcube:4,2 has nodes that keep packets"))

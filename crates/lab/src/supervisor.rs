@@ -311,7 +311,7 @@ impl Lab {
         self.arm(later, &source);
         let deliver = || match options.way {
             Way::Polycast | Way::SingleTree => self.send(options, &source, &receivers),
-            Way::Bittorrent | Way::Tcp => self.deliver_otherwise(options, &source, &receivers),
+            _ => self.deliver_otherwise(options, &source, &receivers),
         };
         let carries =
             |interface: &str| datacast::network_of(&self.spec).is_none() || datacast::is_fabric(interface);

@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The lab's own network namespace, or one of those that have names.
@@ -76,12 +77,15 @@ pub(crate) fn run(command: &mut Command, input: Option<&str>) -> Result<String, 
 
 /// Says if a program is missing, before anything is begun.
 pub(crate) fn require(programs: &[(&'static str, &'static str)]) -> Result<(), LabError> {
+    match programs.iter().find(|(name, _)| program(name).is_none()) {
+        Some(&(program, package)) => Err(LabError::Missing { program, package }),
+        None => Ok(()),
+    }
+}
+
+/// Where a program is, if it is installed.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     // Root's programs may be outside the caller's path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    for &(program, package) in programs {
-        if !path.split(':').any(|folder| std::path::Path::new(folder).join(program).is_file()) {
-            return Err(LabError::Missing { program, package });
-        }
-    }
-    Ok(())
+    path.split(':').map(|folder| Path::new(folder).join(name)).find(|path| path.is_file())
 }

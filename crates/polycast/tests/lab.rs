@@ -792,13 +792,38 @@ fn ways_are_compared_in_one_lab() {
     assert!((ratio - stress("tcp", "network") / stress("polycast", "network")).abs() < 1e-6, "{report}");
 }
 
+/// Copies of one file, as most people make them: each crosses the source's link, and each receiver has the object.
+#[test]
+fn scp_rsync_and_nfs_send_a_copy_to_every_receiver() {
+    if !can(&["ip", "tc", "sshd", "scp", "rsync", "ganesha.nfsd", "nfs-cp"]) {
+        return;
+    }
+    let place = Place::new();
+    // A name that a remote shell would take apart.
+    let file = place.file("the object; $HOME", &noise(3_000_000));
+    let ran = polycast(&["lab", "compare", "bridge:4", &file, "--with", "scp,rsync,nfs", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    let runs = report["runs"].as_array().unwrap();
+    let ways: Vec<&str> = runs.iter().map(|run| run["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["polycast", "scp", "rsync", "nfs"]);
+    for run in runs {
+        assert_eq!(run["verified"], true, "{run}");
+        let copies = run["stress"]["source"].as_f64().unwrap();
+        assert!(copies >= if run["way"] == "polycast" { 1.0 } else { 3.0 }, "{run}");
+    }
+}
+
 #[test]
 fn ways_that_a_lab_does_not_have_are_named_before_it_is_made() {
     let place = Place::new();
     let file = place.file("object", b"x");
     for (arguments, part) in [
         (["bridge:3", &file, "--with", "single-tree"], "datacast:bcube:4,2"),
-        (["bridge:3", &file, "--with", "pigeon"], "write polycast, bittorrent, tcp or single-tree"),
+        (
+            ["bridge:3", &file, "--with", "pigeon"],
+            "write polycast, tcp, scp, rsync, nfs, bittorrent or single-tree",
+        ),
     ] {
         let ran = polycast(&[&["lab", "compare"], &arguments[..]].concat());
         assert_ne!(ran.status, 0);

@@ -98,6 +98,7 @@ pub(crate) const STEPS: &[Step] = &[
         ..builds("no-std", &["run", "--locked", "--package", "xtask", "--", "no-std"], 20)
     },
     Step { is_usual: false, ..builds("deny", &["deny", "--locked", "--workspace", "check"], 20) },
+    Step { kind: Kind::Waits { fetch: None, build: None }, is_usual: false, ..builds("site", &["site"], 5) },
 ];
 
 impl Step {

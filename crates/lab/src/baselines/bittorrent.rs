@@ -1,7 +1,8 @@
 //! BitTorrent with a real client, aria2: one at every host of the group, all of them neighbours, as in Datacast's comparison
 //! (section 7). A tracker of ours tells every client of every other; the time begins when all have asked it.
 
-use super::{Done, Job, Outcome, STALLED_AFTER};
+use super::programs::{Programs, folder_of, start};
+use super::{Done, Job, LOOK_AGAIN, Outcome, STALLED_AFTER};
 use crate::error::LabError;
 use crate::layout::{CONTROL_ADDRESS, Host};
 use crate::system::Space;
@@ -10,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,6 @@ const PEER_PORT: u16 = 6_881;
 /// Pieces of a small object, in bytes; larger ones have larger pieces, so that there are at most `PIECES_MAX`.
 const PIECE_LEN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 2_048;
-/// How often it is looked which clients have everything.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long clients may take until all have asked the tracker.
 const GATHERED_WITHIN: Duration = Duration::from_secs(20);
 /// The most that a request to the tracker may have, in bytes.
@@ -41,7 +40,7 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
     let tracker = Tracker { peers, gathering: Mutex::new(0), changed: Condvar::new() };
     let hook = job.folder.join("done.sh");
     write_hook(&hook).map_err(|error| LabError::path("write", &hook, &error))?;
-    let mut clients = Clients(Vec::new());
+    let mut clients = Programs(Vec::new());
     for host in &hosts {
         clients.0.push(client(job, host, &torrent, &hook)?);
     }
@@ -53,19 +52,6 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
     })
 }
 
-/// Clients that end with this.
-struct Clients(Vec<Child>);
-
-impl Drop for Clients {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// What a client runs when it has everything: a file beside its folder says so.
 fn write_hook(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -74,16 +60,13 @@ fn write_hook(path: &Path) -> io::Result<()> {
 }
 
 fn client(job: &Job<'_>, host: &Host, torrent: &Path, hook: &Path) -> Result<Child, LabError> {
-    let folder = job.folder.join(&host.name);
-    fs::create_dir_all(&folder).map_err(|error| LabError::path("make", &folder, &error))?;
+    let folder = folder_of(job, host)?;
     let is_source = *host == job.source;
     if is_source {
         // A client writes beside what it gives away: that is not to be the user's folder.
         let copy = folder.join(name_of(job.path));
         fs::copy(job.path, &copy).map_err(|error| LabError::path("copy", job.path, &error))?;
     }
-    let log = job.folder.join(format!("{}.log", host.name));
-    let log = File::create(&log).map_err(|error| LabError::path("write", &log, &error))?;
     let mut command = Space::named(&host.name).command("aria2c");
     command.args(["--no-conf", "--enable-dht=false", "--enable-dht6=false", "--bt-enable-lpd=false"]);
     command.args(["--enable-peer-exchange=false", "--file-allocation=none", "--seed-ratio=0.0"]);
@@ -91,15 +74,11 @@ fn client(job: &Job<'_>, host: &Host, torrent: &Path, hook: &Path) -> Result<Chi
     command.arg(format!("--listen-port={PEER_PORT}")).arg(format!("--dir={}", folder.display()));
     command.arg(if is_source { "--bt-seed-unverified=true" } else { "--bt-seed-unverified=false" });
     command.arg(format!("--on-bt-download-complete={}", hook.display())).arg(torrent);
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().map_or_else(|_| Stdio::null(), Stdio::from))
-        .stderr(log);
-    command.spawn().map_err(|error| LabError::system("run aria2c", error))
+    start(job, host, &mut command)
 }
 
 /// Waits until all clients have everything, or no client gets anything more.
-fn watch(job: &Job<'_>, tracker: &Tracker, clients: &mut Clients) -> Result<Outcome, LabError> {
+fn watch(job: &Job<'_>, tracker: &Tracker, clients: &mut Programs) -> Result<Outcome, LabError> {
     if !tracker.gather(clients.0.len()) {
         let reason = "not every client has asked its tracker";
         return Err(LabError::system("gather BitTorrent's clients", reason));

@@ -1,7 +1,10 @@
-//! Deliveries without Polycast, to compare with: plain TCP from the source to every receiver, and BitTorrent. They run in the same
-//! namespaces and over the same links as the lab's agents (Datacast, section 7, the comparison study).
+//! Deliveries without Polycast, to compare with: plain TCP from the source to every receiver, `scp`, `rsync`, NFS and BitTorrent. They
+//! run in the same namespaces and over the same links as the lab's agents (Datacast, section 7, the comparison study).
 
 mod bittorrent;
+mod nfs;
+mod programs;
+mod ssh;
 mod tcp;
 
 use crate::cast::ProcessorTime;
@@ -22,6 +25,8 @@ use std::time::Duration;
 const COMPARE_LEN: usize = 1 << 20;
 /// A receiver that has not got a byte more for so long has failed.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
+/// How often it is looked which receivers have everything.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// What is to be delivered, to whom and where.
 pub(crate) struct Job<'a> {
@@ -79,6 +84,8 @@ pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Delivery, ProcessorTim
     std::fs::create_dir_all(&job.folder).map_err(|error| LabError::path("make", &job.folder, &error))?;
     let outcome = match way {
         Way::Bittorrent => bittorrent::deliver(job, metadata.len()),
+        Way::Scp | Way::Rsync => ssh::deliver(way, job),
+        Way::Nfs => nfs::deliver(job),
         _ => tcp::deliver(job, metadata.len()),
     };
     let report = outcome.and_then(|outcome| report(way, job, metadata.len(), outcome));

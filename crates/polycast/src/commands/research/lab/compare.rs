@@ -24,7 +24,7 @@ pub(super) struct CompareArgs {
     /// The file to deliver
     #[arg(value_name = "FILE")]
     path: PathBuf,
-    /// The ways to compare with: tcp, bittorrent, single-tree
+    /// The ways to compare with: tcp, scp, rsync, nfs, bittorrent, single-tree
     #[arg(long, value_name = "WAY,WAY", value_delimiter = ',', required = true)]
     with: Vec<Way>,
     /// The host that sends, by name or number
@@ -97,7 +97,7 @@ fn paper(spec: &Spec, way: Way) -> Option<Paper> {
     match way {
         Way::Bittorrent => Some(Paper { slower: 2.3, network_ratio: Some(1.35) }),
         Way::SingleTree => Some(Paper { slower: 1.7, network_ratio: None }),
-        Way::Polycast | Way::Tcp => None,
+        Way::Polycast | Way::Tcp | Way::Scp | Way::Rsync | Way::Nfs => None,
     }
 }
 
