@@ -23,6 +23,7 @@ MODULES = {
     "polycast.aio": ["aio.py"],
     "polycast.tensors": ["tensors.py"],
     "polycast.torch": ["torch.py"],
+    "polycast.distributed": ["distributed.py"],
     "polycast.dask": ["dask.py"],
     "polycast.ray": ["ray.py"],
     "polycast.vllm": ["vllm/__init__.py", "vllm/engine.py", "vllm/trainer.py"],

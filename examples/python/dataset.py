@@ -15,18 +15,13 @@ def main(folder: Path) -> None:
     with polycast.Agent.embedded() as source:
         nodes = [polycast.Agent.embedded(source.manager, name=f"node{number}") for number in range(1, 4)]
         try:
-            found = source.add(1, folder, exclude=["*.tmp"])
-            transfer = source.send(1, to="all", deadline=600)
-            for event in transfer:
-                if isinstance(event, polycast.Progress) and event.received:
-                    slowest = min(event.received.values())
-                    print(f"\r{slowest / max(1, found.length):4.0%}", end="", file=sys.stderr)
-            report = transfer.result()
+            found = source.put(folder, exclude="*.tmp")
+            report = source.send(found.data_id, to="all", deadline=600).result(progress=True)
             for node in report.receivers:
-                print(f"{node.name}: {'verified' if node.verified else node.error} after {node.seconds:.2f} s")
+                print(f"{node.name}: verified after {node.seconds:.2f} s, {node.rate_bps / 1e6:.0f} Mbit/s")
             for node in nodes:
-                # A folder is here as one tar file, mapped by all who read it.
-                assert node.read(1, 10).length == found.length
+                # A folder is here as one tar file, mapped by all who read it; node.get(found.name, into=...) unpacks it.
+                assert node.read(found.data_id, 10).length == found.length
         finally:
             for node in nodes:
                 node.close()

@@ -113,6 +113,22 @@ def test_a_receiver_that_is_not_there_is_named(cluster: Cluster, number: int) ->
         cluster[0].send(number, ["not-here"]).result(HANG_S)
 
 
+def test_one_text_stands_for_itself(cluster: Cluster, number: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, other = cluster[:2]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "kept").write_bytes(os.urandom(300_000))
+    (folder / "left.tmp").touch()
+    source.add(number, folder, exclude="*.tmp")
+    report = source.send(number, to=other.name).result(HANG_S, progress=True)
+    assert [one.name for one in report.receivers] == [other.name]
+    assert "polycast" in capfd.readouterr().err
+    assert [one.name for one in other.get("folder", tmp_path / "into", timeout=HANG_S).iterdir()] == ["kept"]
+    assert source.remove(number, other.name) == {}
+    assert number not in [one.data_id for one in other.list()]
+    source.delete(number)
+
+
 def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path) -> None:
     agent = cluster[0]
     with pytest.raises(errors.ObjectUnknown, match="no object"):
@@ -123,12 +139,31 @@ def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path
         agent.add_buffer(number, 17)  # type: ignore[arg-type]
     with pytest.raises(errors.NotContiguous, match="ascontiguousarray"):
         agent.add_buffer(number, memoryview(b"abcdef")[::2])
-    with pytest.raises(errors.Invalid, match=r"to=\['one'\]"):
-        agent.send(number, "one")  # type: ignore[arg-type]
-    with pytest.raises(errors.Invalid, match=r"exclude=\['\*.tmp'\]"):
-        agent.add(number, tmp_path, exclude="*.tmp")
-    with pytest.raises(errors.Invalid, match=r"at=\['one'\]"):
-        agent.remove(number, "one")  # type: ignore[arg-type]
+    with pytest.raises(errors.UnsupportedType, match="to=3 has the type int"):
+        agent.send(number, 3)  # type: ignore[arg-type]
+    with pytest.raises(errors.UnsupportedType, match="exclude=b'x' has the type bytes"):
+        agent.add(number, tmp_path, exclude=[b"x"])  # type: ignore[list-item]
+    wrong_types = (
+        lambda: agent.put(3),  # type: ignore[arg-type]
+        lambda: agent.add(number, [tmp_path, None]),  # type: ignore[list-item]
+        lambda: agent.get("x", timeout="3"),  # type: ignore[arg-type]
+        lambda: polycast.Agent(3),  # type: ignore[arg-type]
+        lambda: polycast.Agent(agent.socket, app=3),  # type: ignore[arg-type]
+        lambda: polycast.Agent.embedded(3),  # type: ignore[arg-type]
+        lambda: polycast.Agent.embedded(listen=3),  # type: ignore[arg-type]
+        lambda: polycast.Agent.embedded(key_file=3),  # type: ignore[arg-type]
+        lambda: polycast.cast(3),  # type: ignore[arg-type]
+        lambda: polycast.cast(tmp_path, receivers="3"),  # type: ignore[arg-type]
+    )
+    for call in wrong_types:
+        with pytest.raises(errors.UnsupportedType, match="has the type (int|str|NoneType)"):
+            call()
+    with pytest.raises(errors.Invalid, match="is no UUID"):
+        polycast.Agent(agent.socket, app="x")
+    with pytest.raises(errors.Invalid, match="say one of them"):
+        polycast.Agent.embedded(agent.manager, listen="127.0.0.1:0")
+    with pytest.raises(errors.AgentNotRunning, match="cluster's key"):
+        polycast.Agent.embedded(listen="0.0.0.0:0")
     for outside in (-1, 1 << 64):
         with pytest.raises(errors.Invalid, match=f"{outside} is no number of an object"):
             agent.read(outside)
@@ -322,6 +357,40 @@ def test_children_end_with_a_script_that_is_killed(how: signal.Signals) -> None:
         os.utime(one._embedded._folder / "store" / ".lock", (0, 0))
         polycast.Agent.embedded(one.manager).close()
         assert one._embedded._folder.exists() and one.add_buffer(1, b"x").length == 1
+
+
+def test_a_process_that_is_forked_between_keeps_no_child() -> None:
+    # The pipe is there, and nothing knows of it yet.
+    script = f"""
+import os, threading, time
+def fork():
+    if (pid := os.fork()) == 0:
+        time.sleep(600)
+        os._exit(1)
+    print(pid, flush=True)
+def pipe():
+    os.pipe = real
+    made = real()
+    other = threading.Thread(target=fork)
+    other.start()
+    other.join(0.5)
+    return made
+real, os.pipe = os.pipe, pipe
+{PRINTS}
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        # Either of both may come first.
+        said = [child.stdout.readline().split() for _ in range(2)]
+        child.kill()
+        (forked,), (*pids, _) = sorted(said, key=len)
+        child.wait(HANG_S)
+        try:
+            await_end([int(pid) for pid in pids])
+            assert Path(f"/proc/{forked}").exists()
+        finally:
+            os.kill(int(forked), signal.SIGKILL)
 
 
 def test_children_end_with_a_worker_of_multiprocessing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples/python"
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
+    # What several processes say comes line by line.
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -27,6 +30,18 @@ def test_dataset(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * 10_000)
     assert run(str(EXAMPLES / "dataset.py"), str(tmp_path)).count("verified") == 3
+
+
+def test_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_bytes(bytes(100_000))
+    said = run(str(EXAMPLES / "job.py"), "model")
+    for rank in range(4):
+        assert f"rank {rank} of 4 on 1 hosts has 1 files in {tmp_path}/model\n" in said
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
 def test_policy() -> None:

@@ -70,7 +70,7 @@ def test_folders_and_several_paths(file: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "-").write_text("a dash is a name here")
     (folder / "left.tmp").touch()
-    with offer([file, folder], name="both", exclude=["*.tmp"]) as offered:
+    with offer([file, folder], name="both", exclude="*.tmp") as offered:
         found = accept(offered.code, tmp_path / "made").path
         assert offered.wait().complete
     assert found == tmp_path / "made/both" and (found / "model.bin").read_bytes() == file.read_bytes()
@@ -164,7 +164,7 @@ def test_descriptors_are_given_back(file: Path) -> None:
         (lambda to: polycast.offer(to, -1), errors.Invalid, "invalid value '-1'"),
         (lambda to: polycast.offer(to, name="a/b"), errors.Invalid, "it is a path"),
         (lambda to: polycast.offer(to, name=b"x"), errors.UnsupportedType, "give a text"),  # type: ignore[arg-type]
-        (lambda to: polycast.offer(to, exclude="*.tmp"), errors.Invalid, "is one pattern"),
+        (lambda to: polycast.offer(to, exclude=[3]), errors.UnsupportedType, "exclude=3"),  # type: ignore[list-item]
         (lambda to: polycast.offer(to, exclude=["["]), errors.Invalid, "is no pattern"),
         (lambda to: polycast.offer(to, timeout=-1), errors.Invalid, "invalid value '-1"),
         (lambda to: polycast.offer(to, timeout=float("nan")), errors.Invalid, "write a time"),
@@ -196,6 +196,8 @@ SCRIPT = """
 import os, signal, sys, threading, time
 import polycast
 
+if sys.argv[3] == "blocks SIGTERM":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 offered = polycast.offer(sys.argv[1], serve=True, interface="lo", timeout=600)
 taking = threading.Thread(target=polycast.accept, args=(sys.argv[2],), kwargs={"interface": "lo"}, daemon=True)
 taking.start()
@@ -220,7 +222,7 @@ def children(pid: int) -> list[int]:
     return [one for one in found if b"polycast\0" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
-@pytest.mark.parametrize("how", ["killed", "terminated", "interrupted", "forked", "ends", "raises"])
+@pytest.mark.parametrize("how", ["killed", "blocks SIGTERM", "terminated", "interrupted", "forked", "ends", "raises"])
 def test_a_script_that_ends_leaves_no_process(file: Path, how: str) -> None:
     line = [sys.executable, "-c", SCRIPT, str(file), OTHER_CODE, how]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
@@ -231,7 +233,7 @@ def test_a_script_that_ends_leaves_no_process(file: Path, how: str) -> None:
         else:
             until("both programs run", lambda: len(children(script.pid)) == 2)
             found = children(script.pid)
-        if how in ("killed", "forked"):
+        if how in ("killed", "blocks SIGTERM", "forked"):
             script.kill()
         elif how == "terminated":
             script.terminate()

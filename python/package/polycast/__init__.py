@@ -7,6 +7,8 @@
     offer = polycast.offer("model.bin", receivers=2) # between machines: give offer.code to the others
     polycast.accept(code, into="models")             # there
 
+    distributed.broadcast_folder("model", src=0)     # in every process of a job of torchrun: from polycast import distributed
+
     with polycast.Agent() as agent:                  # on each host runs `polycast agent`
         agent.add(17, "model.bin")
         print(agent.send(17, to="all").result())

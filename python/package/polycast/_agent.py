@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
-from polycast._program import StrPath, complete, place, run_any, run_json
+from polycast._program import StrPath, complete, one_or_more, path_text, place, run_any, run_json
+from polycast._progress import shown
 from polycast.errors import (
     AgentLost,
     AgentNotRunning,
@@ -115,7 +117,7 @@ class Object:
 
         if self.kind != "file":
             raise Invalid(f"{self.name} is a {self.kind} of files: agent.get({self.name!r}, into=FOLDER) puts them there")
-        target = os.path.abspath(os.fsdecode(path))
+        target = os.path.abspath(path_text(path))
         if os.path.lexists(target) and not force:
             raise of_kind("path", f"{target} is there already: say force=True to replace it")
         try:
@@ -133,7 +135,8 @@ class Object:
         except OSError as error:
             if isinstance(error, PolycastError):
                 raise
-            raise of_kind("path", f"cannot write {target}: {error.strerror}") from None
+            kind = "store-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "path"
+            raise of_kind(kind, f"cannot write {target}: {error.strerror}") from None
 
 
 def unnamed(name: str, timeout: float | None) -> PolycastError:
@@ -147,6 +150,8 @@ def until(timeout: float | None) -> float | None:
     """When a wait ends that begins now."""
     if timeout is None:
         return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise UnsupportedType(f"timeout={timeout!r} has the type {type(timeout).__name__}: give seconds, or None")
     if not 0 <= timeout < math.inf:
         raise Invalid(f"{timeout} is no time in seconds: give None to wait without a limit")
     return time.monotonic() + timeout
@@ -299,14 +304,18 @@ class Transfer(Iterator[Event]):
             self._report = event.report
         return event
 
-    def result(self, timeout: float | None = None) -> Report:
+    def result(self, timeout: float | None = None, *, progress: bool = False) -> Report:
         """Waits for the end. Raises `TransferFailed` where a receiver has not got everything; the exception's `report` has
-        the others."""
+        the others. `progress` shows on standard error how far the slowest receiver is: a bar of tqdm, or a line now and then where
+        that is not installed."""
         ends = until(timeout)
-        while self._report is None:
-            left = None if ends is None else max(0.0, ends - time.monotonic())
-            if self.next(left) is None:
-                break
+        with shown(progress) as show:
+            while self._report is None:
+                left = None if ends is None else max(0.0, ends - time.monotonic())
+                event = self.next(left)
+                if event is None:
+                    break
+                show(event)
         if self._report is None:
             raise TransferFailed("the transfer was cancelled")
         return complete(self._report)
@@ -388,12 +397,8 @@ class Agent:
     """
 
     def __init__(self, socket: StrPath | None = None, app: uuid.UUID | str | None = None) -> None:
-        where = os.fspath(socket) if socket is not None else os.environ.get("POLYCAST_SOCKET")
-        if isinstance(app, str):
-            import uuid
-
-            app = uuid.UUID(app)
-        self._app = bytes(16) if app is None else app.bytes
+        where = path_text(socket) if socket is not None else os.environ.get("POLYCAST_SOCKET")
+        self._app = _application(app)
         self.socket = where or os.fspath(_native.default_socket())
         """Where the agent listens. Other processes of this host find it there: `POLYCAST_SOCKET`."""
         self._native: _native.Connection | None = _native.Connection(self.socket, self._app)
@@ -412,6 +417,7 @@ class Agent:
         manager: str | None = None,
         *,
         name: str | None = None,
+        listen: str | None = None,
         interface: str | None = None,
         key_file: StrPath | None = None,
         store: StrPath | None = None,
@@ -421,13 +427,13 @@ class Agent:
         """Starts an agent for this process, which ends with it; no daemon need run on this host.
 
         Without `manager` a manager is started too, on this machine's loopback: others on this machine join by
-        `Agent.embedded(manager=first.manager)`. For other machines name their manager and this machine's interface, and
-        the cluster's key. `config` is a file with settings for the agent, which what is said here overrides. It returns when the
+        `Agent.embedded(manager=first.manager)`. With `listen`, an address and port of this machine such as `10.0.0.1:7400` (port 0: any), other
+        machines join it too. They name this manager and their interface, and all name the cluster's key. `config` is a file with settings for the agent, which what is said here overrides. It returns when the
         agent has joined; where the manager does not answer, after ten seconds.
         """
         from polycast._embedded import Embedded
 
-        embedded = Embedded(manager, name=name, interface=interface, key_file=key_file, store=store, config=config)
+        embedded = Embedded(manager, name=name, listen=listen, interface=interface, key_file=key_file, store=store, config=config)
         try:
             agent = cls(embedded.socket, app)
         except BaseException:
@@ -462,7 +468,7 @@ class Agent:
         path: StrPath | Sequence[StrPath],
         *,
         name: str = "",
-        exclude: Sequence[str] = (),
+        exclude: str | Sequence[str] = (),
         files: bool = False,
         follow: bool = False,
     ) -> Object:
@@ -470,11 +476,10 @@ class Agent:
         lies there must not change until `delete`. With `files` a folder becomes a set: each file of it is an object of its own, usable before
         the others are there, and not sent where it is already; all are read once for that. With `follow` what links in a folder
         lead to is taken in their place."""
-        paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path)
-        texts = [os.fsdecode(one) for one in paths]
-        if isinstance(exclude, str):
-            raise Invalid(f"exclude={exclude!r} is one pattern: say exclude=[{exclude!r}]")
-        added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files, follow))
+        paths = path if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike) else [path]
+        texts = [path_text(one) for one in paths]
+        left_out = one_or_more("exclude", exclude)
+        added = Object.of(self._connection.add(data_id, texts, name, left_out, files, follow))
         self._names[data_id] = added.name
         return added
 
@@ -484,13 +489,14 @@ class Agent:
         name: str | None = None,
         *,
         files: bool = False,
-        exclude: Sequence[str] = (),
+        exclude: str | Sequence[str] = (),
     ) -> Object:
         """As `add`, with a number that is drawn: it is `data_id` of the result. Others ask for `name` (default: as it is called here) with
         `get`, once it has been sent to their agents."""
         import uuid
 
-        return self.add(uuid.uuid4().int >> 65, path, name=name or "", exclude=exclude, files=files)
+        # No longer than numbers of JSON and JavaScript hold.
+        return self.add((uuid.uuid4().int >> 75) or 1, path, name=name or "", exclude=exclude, files=files)
 
     def get(
         self,
@@ -580,16 +586,15 @@ class Agent:
     def send(
         self,
         data_id: int,
-        to: Sequence[str] | Literal["all"],
+        to: str | Sequence[str],
         *,
         deadline: float | None = None,
         slow: SLOW = "catch-up",
         detached: bool = False,
     ) -> Transfer:
-        """Begins to send an object to the agents of these names, or to all that the manager knows. `deadline` in seconds."""
-        if isinstance(to, str) and to != "all":
-            raise Invalid(f"to={to!r} is one name: say to=[{to!r}], or to='all'")
-        names = None if to == "all" else list(to)
+        """Begins to send an object to the agents of these names, to the one of this name, or to `"all"` that the manager knows. `deadline` in
+        seconds."""
+        names = None if to == "all" else one_or_more("to", to)
         called = self._names.get(data_id, f"object-{data_id}")
         return Transfer(self._connection.send(data_id, called, names, deadline, slow, detached))
 
@@ -684,7 +689,7 @@ class Agent:
                     break
         except BaseException as error:
             try:
-                filling.finish(_said_by(error))
+                filling.finish(said_by(error))
             except PolycastError:
                 # The agent says that it was not filled, which is so.
                 pass
@@ -733,11 +738,9 @@ class Agent:
         self._connection.delete(data_id)
         self._let_go(data_id)
 
-    def remove(self, data_id: int, at: Sequence[str] | Literal["all"] = "all") -> dict[str, str]:
-        """Removes an object at other agents, or at all with this one. Gives who still has it, and why."""
-        if isinstance(at, str) and at != "all":
-            raise Invalid(f"at={at!r} is one name: say at=[{at!r}], or at='all'")
-        names = None if at == "all" else list(at)
+    def remove(self, data_id: int, at: str | Sequence[str] = "all") -> dict[str, str]:
+        """Removes an object at other agents, at the one of this name, or at `"all"` with this one. Gives those that still have it, and why."""
+        names = None if at == "all" else one_or_more("at", at)
         return dict(self._connection.remove(data_id, names))
 
     def withdraw(self, data_id: int) -> None:
@@ -820,10 +823,24 @@ class Agent:
         self.close()
 
 
-def _said_by(error: BaseException) -> str:
+def _application(app: uuid.UUID | str | None) -> bytes:
+    """An application's name, as the agent takes it."""
+    import uuid
+
+    if app is None:
+        return bytes(16)
+    if not isinstance(app, uuid.UUID | str):
+        raise UnsupportedType(f"app={app!r} has the type {type(app).__name__}: give a uuid.UUID, or its text")
+    try:
+        return app.bytes if isinstance(app, uuid.UUID) else uuid.UUID(app).bytes
+    except ValueError:
+        raise Invalid(f"app={app!r} is no UUID: uuid.uuid5(uuid.NAMESPACE_DNS, 'a name of yours') makes one") from None
+
+
+def said_by(error: BaseException) -> str:
     """What an exception says, as text that can be sent."""
     try:
-        said = f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:
         said = type(error).__name__
     # Names of files may have what is no text.

@@ -14,8 +14,9 @@ import time
 import weakref
 from pathlib import Path
 
-from polycast._program import StrPath, program
-from polycast.errors import AgentNotRunning
+from polycast import _pipes
+from polycast._program import StrPath, path_text, program, text_of
+from polycast.errors import AgentNotRunning, Invalid
 
 STARTS_WITHIN_S = 20.0
 # How long children may take that have been told to end.
@@ -34,22 +35,26 @@ class Embedded:
         manager: str | None,
         *,
         name: str | None,
+        listen: str | None,
         interface: str | None,
         key_file: StrPath | None,
         store: StrPath | None,
         config: StrPath | None,
     ) -> None:
-        parent = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-        _sweep(Path(parent))
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        for word, value in {"manager": manager, "name": name, "listen": listen, "interface": interface}.items():
+            if value is not None:
+                text_of(word, value)
+        if manager is not None and listen is not None:
+            raise Invalid("manager= names a manager that runs already, and listen= is for one that is started: say one of them")
+        _sweep(parent())
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent()))
         self._children: list[subprocess.Popen[str]] = []
         # They end when this pipe does, as it does where this process is killed. A process that was forked lets go of it.
-        self._input, self._output = os.pipe()
-        _OUTPUTS.add(self._output)
+        self._input, self._output = _pipes.make()
         # Also when it is not closed: at the end of the interpreter at the latest.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, (self._input, self._output), self._folder)
         try:
-            self._start(manager, name, interface, key_file, store, config)
+            self._start(manager, name, listen, interface, key_file, store, config)
         except BaseException:
             self.close()
             raise
@@ -58,36 +63,39 @@ class Embedded:
         self,
         manager: str | None,
         name: str | None,
+        listen: str | None,
         interface: str | None,
         key_file: StrPath | None,
         store: StrPath | None,
         config: StrPath | None,
     ) -> None:
-        key = ["--key-file", os.fspath(key_file)] if key_file is not None else []
+        key = ["--key-file", path_text(key_file)] if key_file is not None else []
         if manager is None:
-            manager = self._run(["manager", "--listen", "127.0.0.1:0", *key])
-            interface = interface or "lo"
+            listen = listen or "127.0.0.1:0"
+            manager = self._run(["manager", "--listen", listen, *key])
+            interface = interface or ("lo" if listen.startswith("127.") else listen.rpartition(":")[0])
         elif interface is None and manager.startswith(("127.", "localhost")):
             interface = "lo"
         self.socket = self._folder / "agent.sock"
         line = ["agent", "--manager", manager, "--socket", str(self.socket)]
         line += ["--name", name or f"python-{os.getpid()}-{self._folder.name[-6:]}"]
-        line += ["--store", os.fspath(store) if store is not None else str(self._folder / "store")]
+        line += ["--store", path_text(store) if store is not None else str(self._folder / "store")]
         line += ["--interface", interface] if interface else []
-        line += ["--config", os.fspath(config)] if config is not None else []
+        line += ["--config", path_text(config)] if config is not None else []
         self._run([*line, *key])
 
     def _run(self, arguments: list[str]) -> str:
         """Starts a child and gives the address that it listens on."""
-        child = subprocess.Popen(
-            [str(program()), *arguments, "--until-input-ends"],
-            stdin=self._input,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A Ctrl-C is for the script, which ends the children in its own time.
-            start_new_session=True,
-        )
+        with _pipes.STARTS:
+            child = subprocess.Popen(
+                [str(program()), *arguments, "--until-input-ends"],
+                stdin=self._input,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                # A Ctrl-C is for the script, which ends the children in its own time.
+                start_new_session=True,
+            )
         self._children.append(child)
         assert child.stderr is not None
         said: list[str] = []
@@ -110,6 +118,11 @@ class Embedded:
         self._finalizer()
 
 
+def parent() -> Path:
+    """Where the folders of scripts are, and the sockets of their agents."""
+    return Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
+
+
 def _sweep(parent: Path) -> None:
     """Removes what scripts have left that were killed: folders in whose store no agent is any more."""
     for folder in parent.glob(f"{_PREFIX}*"):
@@ -129,7 +142,6 @@ def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int
     # A process that was forked has copies of these, and no children.
     if os.getpid() != owner:
         return
-    _OUTPUTS.discard(pipe[1])
     # The agent goes before its manager.
     for child in reversed(children):
         if child.poll() is None:
@@ -139,19 +151,6 @@ def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-    for end in pipe:
-        os.close(end)
+    os.close(pipe[0])
+    _pipes.close(pipe[1])
     shutil.rmtree(folder, ignore_errors=True)
-
-
-# This process's ends of the pipes.
-_OUTPUTS: set[int] = set()
-
-
-def _after_fork() -> None:
-    for output in _OUTPUTS:
-        os.close(output)
-    _OUTPUTS.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

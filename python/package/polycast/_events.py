@@ -21,6 +21,7 @@ class Receiver:
     rate_bps: float = 0.0
     reason: str | None = None
     error: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import io
 import json
 import operator
 import os
-import re
 import signal
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from polycast import _pipes
 from polycast._events import Report
 from polycast.errors import Closed, Invalid, PolycastError, ProgramMissing, TimedOut, TransferFailed, UnsupportedType, of_kind
 
@@ -32,26 +32,6 @@ ENDS_WITHIN_S = 10.0
 _LINES_MAX = 20
 # The program reads no more of a line that has a code.
 _CODE_MAX = 1000
-# The program's documents have sentences and no kinds, so a sentence is known by its words. What is in none of these is a `PolycastError`.
-_KINDS = tuple(
-    (re.compile(words), kind)
-    for words, kind in (
-        (r"^cancelled$", "cancelled"),
-        (r"^no agent listens on ", "agent-unreachable"),
-        (r"^this user may not use the agent's socket ", "socket-permission"),
-        (r"^the agent went away", "agent-lost"),
-        (r"^(no receiver joined|nothing that could be taken was offered|the source did not answer) within ", "timed-out"),
-        (r"^there was no receiver$", "no-receivers"),
-        (r"^there is no object called |: no agent has it, and no process ", "object-unknown"),
-        (r"^cannot get ", "origin-failed"),
-        (r"^another receiver is writing to ", "object-busy"),
-        (r" is full: the object needs ", "store-full"),
-        (r"^(the source |what is there is no offer)", "transfer-failed"),
-        (r"^(invalid value|the argument|the following required|unexpected argument) ", "invalid"),
-        (r"^(a code has|standard input has no code|no interface |two of the paths )|' is no \w+ key: ", "invalid"),
-        (r"^cannot (read|write|follow) | is (there already|no directory|not a directory|a special file)| does not exist$", "path"),
-    )
-)
 
 
 def program() -> Path:
@@ -74,27 +54,6 @@ def program() -> Path:
 # Waits for a line, and does nothing where this process ends before it has said it.
 _SHELL = "/bin/sh"
 _GATE = (_SHELL, "-c", 'read -r go && exec "$@"', "polycast")
-# This process's ends of the pipes whose end ends the programs.
-_OUTPUTS: set[int] = set()
-# No process is forked while a program starts or a pipe is closed: it would have ends of pipes that it does not know of, and keep the
-# program alive, or the reader of what the program says waiting.
-_STARTS = threading.RLock()
-
-
-def _close(output: int) -> None:
-    with _STARTS:
-        _OUTPUTS.discard(output)
-        os.close(output)
-
-
-def _after_fork() -> None:
-    for output in _OUTPUTS:
-        os.close(output)
-    _OUTPUTS.clear()
-    _STARTS.release()
-
-
-os.register_at_fork(before=_STARTS.acquire, after_in_parent=_STARTS.release, after_in_child=_after_fork)
 
 
 class _Said:
@@ -121,7 +80,7 @@ class Child:
         # A document may be longer than a pipe holds.
         self._out: IO[bytes] = tempfile.TemporaryFile()
         self._said = _Said()
-        with _STARTS:
+        with _pipes.STARTS:
             output = self._start(arguments, line)
         self._finalizer = weakref.finalize(self, _end, self._owner, self._child, output)
         # It does not know this object, which could not be let go of otherwise.
@@ -134,8 +93,7 @@ class Child:
 
         gate = _GATE if os.access(_SHELL, os.X_OK) else ()
         said = ("go\n" if gate else "") + ("" if line is None else f"{line}\n")
-        held, output = os.pipe()
-        _OUTPUTS.add(output)
+        held, output = _pipes.make()
         try:
             self._child: subprocess.Popen[bytes] = subprocess.Popen(
                 [*gate, str(program()), arguments[0], "--json", "--quiet", *arguments[1:]],
@@ -152,7 +110,7 @@ class Child:
                 _end_with(held, self._child.pid)
                 given.write(said.encode("utf-8", "replace"))
         except BaseException as error:
-            _close(output)
+            _pipes.close(output)
             self._out.close()
             # What cannot be an argument: a null byte, half a character, or too much.
             if isinstance(error, ValueError | OSError) and not isinstance(error, PolycastError):
@@ -183,10 +141,10 @@ class Child:
         except ValueError:
             raise PolycastError(said or f"polycast {self._command} ended with {self._child.returncode}") from None
         if isinstance(document, dict) and "receivers" not in document and "error" in document:
-            raise _refusal(str(document["error"]), document.get("hint"))
+            raise _refusal(document)
         # A report without receivers has no one who could have failed.
         if isinstance(document, dict) and document.get("receivers") == [] and self._child.returncode != 0:
-            raise _refusal(said, None)
+            raise of_kind("no-receivers", said)
         return document
 
     def end(self) -> None:
@@ -196,10 +154,11 @@ class Child:
 
 def _end_with(held: int, pid: int) -> None:
     """Has the kernel end a program when the last writer of a pipe is gone that it holds and never reads."""
-    # A kernel that does not know this has the program end by itself, when its time is over.
+    # A program that was started by a thread which blocks SIGTERM blocks it too, and what is at the other end hears of its death as soon as of
+    # its leaving. A kernel that does not know this has the program end by itself, when its time is over.
     try:
         fcntl.fcntl(held, fcntl.F_SETOWN, pid)
-        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGTERM)
+        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:
         pass
@@ -233,13 +192,13 @@ def _end(owner: int, child: subprocess.Popen[bytes], output: int) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    _close(output)
+    _pipes.close(output)
 
 
-def _refusal(sentence: str, hint: object) -> PolycastError:
+def _refusal(document: dict[str, Any]) -> PolycastError:
     """The exception for what the program says."""
-    kind = next((kind for words, kind in _KINDS if words.search(sentence)), "internal")
-    return of_kind(kind, f"{sentence} ({hint})" if hint else sentence)
+    sentence, hint = str(document["error"]), document.get("hint")
+    return of_kind(str(document.get("kind", "internal")), f"{sentence} ({hint})" if hint else sentence)
 
 
 def run_json(arguments: Sequence[str], line: str | None = None) -> dict[str, Any]:
@@ -259,7 +218,7 @@ def run_any(arguments: Sequence[str], line: str | None = None) -> Any:
         child.end()
 
 
-def _text(name: str, value: object) -> str:
+def text_of(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise UnsupportedType(f"{name}={value!r} has the type {type(value).__name__}: give a text")
     return value
@@ -278,12 +237,23 @@ def _seconds(name: str, value: object) -> str:
     return f"{value:.9f}s"
 
 
-def _path(value: object) -> str:
+def path_text(value: object) -> str:
+    """A path as text."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise UnsupportedType(f"{value!r} has the type {type(value).__name__} and is no path: give a text or a pathlib.Path")
-    text = os.fsdecode(value)
+    return os.fsdecode(value)
+
+
+def _path(value: object) -> str:
+    text = path_text(value)
     # To the program a dash is standard input, and what begins with one an option.
     return f"./{text}" if text.startswith("-") else text
+
+
+def one_or_more(name: str, value: str | Sequence[str]) -> list[str]:
+    """A list of texts, where a single one may stand for itself."""
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+    return [text_of(name, one) for one in texts]
 
 
 def place(into: StrPath | None, out: StrPath | None, update: bool, force: bool) -> list[str]:
@@ -308,9 +278,9 @@ def cast(
     `out` keeps the copies in one folder a receiver; `loss` throws away a fraction of the packets. Raises `TransferFailed`
     where a receiver has not verified everything.
     """
-    arguments = ["cast", os.fspath(path), "--receivers", str(receivers), "--loss", str(loss), "--seed", str(seed)]
+    arguments = ["cast", _path(path), f"--receivers={_number('receivers', receivers)}", f"--loss={loss}", f"--seed={_number('seed', seed)}"]
     if out is not None:
-        arguments += ["--out", os.fspath(out)]
+        arguments.append(f"--out={_path(out)}")
     arguments += ["--force"] * force + ["--update"] * update
     return complete(Report.of(run_json(arguments)))
 
@@ -369,7 +339,7 @@ def offer(
     name: str | None = None,
     timeout: float | None = None,
     serve: bool = False,
-    exclude: Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     interface: str | None = None,
 ) -> Offer:
     """Offers a file, a folder, or several as one folder, to machines that `accept` its code; no daemon runs. It returns as soon as there is
@@ -380,13 +350,11 @@ def offer(
     interface, by name or address.
     """
     paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Sequence) else path
-    if isinstance(exclude, str):
-        raise Invalid(f"exclude={exclude!r} is one pattern: say exclude=[{exclude!r}]")
     arguments = ["offer", *[_path(one) for one in paths], f"--receivers={_number('receivers', receivers)}"]
-    arguments += [f"--name={_text('name', name)}"] if name is not None else []
+    arguments += [f"--name={text_of('name', name)}"] if name is not None else []
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
-    arguments += [f"--exclude={_text('exclude', one)}" for one in exclude]
-    arguments += [f"--interface={_text('interface', interface)}"] if interface is not None else []
+    arguments += [f"--exclude={one}" for one in one_or_more("exclude", exclude)]
+    arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
     arguments += ["--serve"] * bool(serve)
     child = Child(arguments)
     try:
@@ -436,9 +404,9 @@ def accept(
     # Other users of this machine can read arguments, and not standard input.
     arguments = ["accept", "-", *place(into, out, update, force)]
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
-    arguments += [f"--from={_text('from_', from_)}"] if from_ is not None else []
-    arguments += [f"--name={_text('name', name)}"] if name is not None else []
-    arguments += [f"--interface={_text('interface', interface)}"] if interface is not None else []
+    arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
+    arguments += [f"--name={text_of('name', name)}"] if name is not None else []
+    arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
     document = run_json(arguments, _code(code))
     fields = {name: document[name] for name in ("bytes", "name", "root", "unchanged", "seconds")}
     return Accepted(path=Path(document["path"]), document=document, **fields)
@@ -476,6 +444,6 @@ def fetch(
         # One that was closed has a socket that may be another's by now.
         agent._connection
         arguments.append(f"--socket={agent.socket}")
-    arguments += [f"--from={_text('from_', from_)}"] if from_ is not None else []
+    arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
-    return Path(run_json([*arguments, "--", _text("wanted", wanted)])["path"])
+    return Path(run_json([*arguments, "--", text_of("wanted", wanted)])["path"])

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from polycast import _agent, _native
 from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, unnamed, until
@@ -173,7 +173,7 @@ class Agent:
         path: StrPath | Sequence[StrPath],
         *,
         name: str = "",
-        exclude: Sequence[str] = (),
+        exclude: str | Sequence[str] = (),
         files: bool = False,
         follow: bool = False,
     ) -> Object:
@@ -187,7 +187,7 @@ class Agent:
         name: str | None = None,
         *,
         files: bool = False,
-        exclude: Sequence[str] = (),
+        exclude: str | Sequence[str] = (),
     ) -> Object:
         """As `polycast.Agent.put`."""
         return await self._run(partial(self._agent.put, path, name, files=files, exclude=exclude))
@@ -214,7 +214,7 @@ class Agent:
     async def send(
         self,
         data_id: int,
-        to: Sequence[str] | Literal["all"],
+        to: str | Sequence[str],
         *,
         deadline: float | None = None,
         slow: SLOW = "catch-up",

@@ -54,7 +54,7 @@ class PathError(PolycastError):
 
 
 class StoreFull(PolycastError):
-    """The agent's store has no room."""
+    """There is no room: in the agent's store, or on the disk where the object was to go."""
 
 
 class TimedOut(PolycastError, TimeoutError):
@@ -127,6 +127,10 @@ class ProgramMissing(PolycastError, FileNotFoundError):
     """The program `polycast` is not there."""
 
 
+class RendezvousLost(PolycastError, ConnectionError):
+    """The place where the processes of a job meet does not answer any more."""
+
+
 def _word(name: str) -> str:
     return "".join("-" * (at > 0) + c.lower() if c.isupper() else c for at, c in enumerate(name))
 
@@ -137,7 +141,7 @@ _KINDS: dict[str, type[PolycastError]] = {
         NotRegistered, ObjectUnknown, ObjectTaken, ObjectBusy, ReceiverUnknown, ReceiverTwice, NoReceivers,
         RequestUnknown, ManagerUnreachable, Denied, StoreFull, TimedOut, TransferFailed, Cancelled, Full, Invalid,
         AgentLost, Closed, NotContiguous, UnsupportedType, ProgramMissing, WeightsMismatch, TopicTaken, OriginFailed,
-        NotAllowed, SocketPermission,
+        NotAllowed, SocketPermission, RendezvousLost,
     )
 } | {"path": PathError, "version": VersionMismatch, "agent-unreachable": AgentNotRunning}
 
@@ -152,3 +156,10 @@ def of_kind(kind: str, message: str) -> PolycastError:
     error = made(message)
     error.kind = kind
     return error
+
+
+def kind_of(error: BaseException) -> str:
+    """The kind of an exception, by which `of_kind` makes one like it."""
+    if isinstance(error, PolycastError) and error.kind != PolycastError.kind:
+        return error.kind
+    return next((kind for kind, made in _KINDS.items() if type(error) is made), PolycastError.kind)

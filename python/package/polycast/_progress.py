@@ -1,0 +1,72 @@
+"""How far a transfer is, on standard error: a bar of tqdm, or a line for every tenth where that is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from polycast._events import Event, Finished, Progress
+
+_TENTHS = 10
+
+
+@contextlib.contextmanager
+def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
+    """Gives what each event of a transfer is told to."""
+    if not is_wanted:
+        yield lambda event: None
+        return
+    bar = _bar()
+    length = 0
+
+    def show(event: Event) -> None:
+        nonlocal length
+        if isinstance(event, Progress) and event.received:
+            length = event.bytes
+            bar(min(event.received.values()), length)
+        elif isinstance(event, Finished) and event.report.complete:
+            bar(event.report.bytes, event.report.bytes)
+
+    try:
+        yield show
+    finally:
+        bar(None, length)
+
+
+def _bar() -> Callable[[int | None, int], None]:
+    """Takes how many bytes there are of how many; none at the end."""
+    try:
+        tqdm = importlib.import_module("tqdm.auto").tqdm
+    except ImportError:
+        return _Lines()
+    made: Any = None
+
+    def show(done: int | None, length: int) -> None:
+        nonlocal made
+        if done is None:
+            if made is not None:
+                made.close()
+            return
+        if made is None:
+            made = tqdm(total=length, unit="B", unit_scale=True, unit_divisor=1024, desc="polycast")
+        made.update(done - made.n)
+
+    return show
+
+
+class _Lines:
+    """Lines in place of a bar."""
+
+    def __init__(self) -> None:
+        self._tenths = -1
+
+    def __call__(self, done: int | None, length: int) -> None:
+        if done is None:
+            return
+        tenths = _TENTHS * done // length if length else _TENTHS
+        if tenths > self._tenths:
+            self._tenths = tenths
+            print(f"polycast: {done:,} of {length:,} bytes, {tenths * 100 // _TENTHS} %", file=sys.stderr, flush=True)

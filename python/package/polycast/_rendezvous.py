@@ -1,0 +1,298 @@
+"""Where the processes of a job meet: which of them this is, and a place where each leaves a few words for the others.
+
+The place is the store of torch.distributed, or a folder that all hosts share. Every word in it is JSON under a key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from polycast.errors import Invalid, TimedOut, UnsupportedType, of_kind
+
+# How long it takes until it is looked again whether a word is there: at first, and at most.
+_PAUSE_S, _PAUSE_MAX_S = 0.001, 0.1
+# The longest that a list of ranks gets in a sentence.
+_NAMED_MAX = 8
+# What says which process of the job this is, and how many there are: torchrun and Ray Train, and Slurm.
+_NUMBERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+# Ports for a job of Slurm that names none: Linux gives those from 32,768 on to whatever asks for any.
+_SLURM_PORTS = range(20_000, 30_000)
+
+
+class Place(Protocol):
+    """Where words are left."""
+
+    is_new: bool
+    """Whether all words are of this job: none is an earlier one's."""
+
+    def put(self, key: str, word: Any) -> None:
+        """Leaves a word, in place of one that has the key already."""
+
+    def found(self, keys: Collection[str]) -> dict[str, Any]:
+        """The words that are there, of these keys."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Takes words away, those that are there."""
+
+    def begin(self) -> None:
+        """Takes away what an earlier job has left. The first process alone does so."""
+
+    def end(self) -> None:
+        """Takes the place away. The first process alone does so, as the last one of all."""
+
+
+class TorchPlace:
+    """A store of torch.distributed."""
+
+    is_new = True
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+
+    def put(self, key: str, word: Any) -> None:
+        self._asked(lambda: self._store.set(self._prefix + key, json.dumps(word)))
+
+    def found(self, keys: Collection[str]) -> dict[str, Any]:
+        words: dict[str, Any] = self._asked(lambda: self._found(keys))
+        return words
+
+    def _found(self, keys: Collection[str]) -> dict[str, Any]:
+        # One question is enough where all are there.
+        if not self._store.check([self._prefix + key for key in keys]):
+            keys = [key for key in keys if self._store.check([self._prefix + key])] if len(keys) > 1 else []
+        return {key: json.loads(self._store.get(self._prefix + key)) for key in keys}
+
+    def forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._asked(lambda key=key: self._store.delete_key(self._prefix + key))  # type: ignore[misc]
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    @staticmethod
+    def _asked(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            # What torch says has a stack trace of C++ behind its first line.
+            why = str(error).partition("\n")[0]
+            raise of_kind("rendezvous-lost", f"the store of torch.distributed does not answer any more: {why}") from None
+
+
+class FolderPlace:
+    """A folder that all processes see, which is theirs alone as long as the job runs. Its files are for this user only."""
+
+    is_new = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._own = folder, dict[str, str]()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.lstat()
+        except OSError as error:
+            raise of_kind("path", f"cannot make the folder {folder} where the processes meet: {error.strerror}") from None
+        if not stat.S_ISDIR(found.st_mode):
+            raise of_kind("path", f"{folder} is no folder: name one, and it is made where there is none")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise Invalid(f"others may write to {folder}, and the job's key lies in it: name a folder that is this user's alone")
+
+    def put(self, key: str, word: Any) -> None:
+        self._own[key] = json.dumps(word)
+        self._write(key)
+
+    def _write(self, key: str) -> None:
+        try:
+            with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix=".", delete=False) as part:
+                part.write(self._own[key])
+            os.replace(part.name, self._folder / key)
+        except OSError as error:
+            raise of_kind("path", f"cannot write to the folder {self._folder} where the processes meet: {error.strerror}") from None
+
+    def found(self, keys: Collection[str]) -> dict[str, Any]:
+        # A list of the folder is newer than what a network's file system remembers of one file.
+        try:
+            here = set(os.listdir(self._folder))
+        except OSError:
+            here = set()
+        # The first process may have taken it away with what an earlier job has left.
+        for key in self._own.keys() - here:
+            self._write(key)
+        words = {}
+        for key in here.intersection(keys):
+            try:
+                words[key] = json.loads((self._folder / key).read_text())
+            except OSError:
+                continue
+        return words
+
+    def forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._own.pop(key, None)
+            (self._folder / key).unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        self.forget(one for one in os.listdir(self._folder) if not one.startswith("."))
+
+    def end(self) -> None:
+        import shutil
+
+        self._own.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def wait(
+    place: Place,
+    keys: Collection[str],
+    ends: float,
+    late: Callable[[list[str]], str],
+    *,
+    enough: Callable[[Any], bool] = lambda word: False,
+    valid: Callable[[Any], bool] = lambda word: True,
+) -> dict[str, Any]:
+    """The words of all these keys, as soon as they are there, or fewer once one is `enough`. Those that are not `valid` do not count. `late` gives
+    the sentence where some are not there in time."""
+    words: dict[str, Any] = {}
+    pause = _PAUSE_S
+    while True:
+        missing = [key for key in keys if key not in words]
+        new = {key: word for key, word in place.found(missing).items() if valid(word)}
+        words |= new
+        if len(words) == len(keys) or any(map(enough, new.values())):
+            return words
+        if time.monotonic() >= ends:
+            raise TimedOut(late([key for key in missing if key not in new]))
+        pause = _PAUSE_S if new else min(2 * pause, _PAUSE_MAX_S)
+        time.sleep(pause)
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    shown = names[:_NAMED_MAX]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} others" if more else "")
+
+
+def ranks(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Which process of the job this is, and how many there are."""
+    if rank is None and world_size is None:
+        return _checked(*(_group_of_torch() or _from_environment(environment)))
+    if rank is None or world_size is None:
+        raise Invalid("rank= and world_size= go together: say both, or neither where torchrun or Slurm has started this process")
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UnsupportedType(f"{name}={value!r} has the type {type(value).__name__}: give a whole number")
+    return _checked(rank, world_size)
+
+
+def _checked(rank: int, world_size: int) -> tuple[int, int]:
+    if not 0 <= rank < world_size:
+        raise Invalid(f"there is no rank {rank} of {world_size}: ranks count from 0 to one below world_size")
+    return rank, world_size
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
+    for names in _NUMBERS:
+        found = [environment.get(name) for name in names]
+        if all(found):
+            return _number(names[0], str(found[0])), _number(names[1], str(found[1]))
+    raise Invalid("this process is of no job: start it with torchrun or srun, set RANK and WORLD_SIZE, or say rank= and world_size=")
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise Invalid(f"{name}={text!r} is no whole number")
+    return int(text)
+
+
+def _group_of_torch() -> tuple[int, int] | None:
+    """The same from torch.distributed, where this process has its group."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as Slurm writes it: `gpu[07-09,12]` begins with gpu07."""
+    found = re.match(r"([^\[\],]+)(?:\[(\w+)[^\]]*\]([^\[\],]*))?(?:,|$)", nodes)
+    if found is None:
+        raise Invalid(f"SLURM_JOB_NODELIST={nodes!r} is no list of hosts: set MASTER_ADDR to the host of rank 0")
+    return found.group(1) + (found.group(2) or "") + (found.group(3) or "")
+
+
+def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """Where the first process is: MASTER_ADDR and MASTER_PORT, or what follows from a job of Slurm."""
+    address = environment.get("MASTER_ADDR") or ""
+    port = environment.get("MASTER_PORT") or ""
+    if not address and (nodes := environment.get("SLURM_JOB_NODELIST")):
+        address = first_host(nodes)
+    if not port and (job := environment.get("SLURM_JOB_ID")):
+        port = str(_SLURM_PORTS[_number("SLURM_JOB_ID", job) % len(_SLURM_PORTS)])
+    if not address or not port:
+        return None
+    if not 0 < _number("MASTER_PORT", port) < 1 << 16:
+        raise Invalid(f"MASTER_PORT={port} is no port: they end at 65535")
+    return address, int(port)
+
+
+def place(rendezvous: object, rank: int, world_size: int, count: int, timeout_s: float) -> Place:
+    """The place where the processes meet. `count` says how many groups this process had before."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"polycast/{restarts}/{count}/"
+    if isinstance(rendezvous, str):
+        return FolderPlace(_folder(rendezvous))
+    if rendezvous is not None:
+        if not all(hasattr(rendezvous, name) for name in ("set", "get", "check", "delete_key")):
+            what = f"rendezvous={rendezvous!r} has the type {type(rendezvous).__name__}"
+            raise UnsupportedType(f"{what}: give 'file:///FOLDER', or a store of torch.distributed")
+        return TorchPlace(rendezvous, prefix)
+    if _group_of_torch() is not None:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return TorchPlace(_get_default_store(), prefix)
+    return TorchPlace(_store(rank, world_size, timeout_s), prefix)
+
+
+def _folder(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise Invalid(f"rendezvous={url!r} is no folder: write file:///FOLDER, with one that all hosts share")
+    return Path(unquote(parts.path))
+
+
+def _store(rank: int, world_size: int, timeout_s: float) -> Any:
+    """A store of this job's own at MASTER_ADDR. torchrun has one there already; else the first process runs it."""
+    where = master()
+    otherwise = "or say rendezvous='file:///FOLDER' with a folder that all hosts share"
+    if where is None:
+        raise Invalid(f"MASTER_ADDR and MASTER_PORT do not say where the processes meet: set them to the host of rank 0 and a free port, {otherwise}")
+    try:
+        from torch.distributed import TCPStore
+    except ImportError:
+        raise Invalid(f"torch is not installed, whose store the processes would meet in: install it, {otherwise}") from None
+    from datetime import timedelta
+
+    address, port = where
+    is_first = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        # A rank that does not come is named later. torch itself may ask for a store at the same port after this.
+        return TCPStore(
+            address, port, world_size, is_first, timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True
+        )
+    except (RuntimeError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        kind = "invalid" if is_first else "timed-out"
+        raise of_kind(kind, f"no store of torch.distributed at MASTER_ADDR={address} MASTER_PORT={port}: {why}") from None
