@@ -6,6 +6,7 @@
 #[cfg(feature = "cluster")]
 mod message;
 
+use crate::error::Kind;
 use polycast_types::ObjectId;
 use serde::{Deserialize, Serialize};
 
@@ -107,12 +108,28 @@ pub struct ReceiverReport {
     /// Bits of the object a second that it has got, from the transfer's start to its end or until now.
     #[serde(default)]
     pub rate_bps: f64,
-    /// Why it is slow, in a sentence.
+    /// Why it is slow or has failed, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Why it failed, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What kind of failure that is, by its name on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+impl ReceiverReport {
+    /// The same of a receiver that has failed, for this reason; of one that has not where there is none.
+    #[must_use]
+    pub fn failing(mut self, failure: Option<(Kind, String)>) -> Self {
+        if let Some((kind, why)) = failure {
+            self.kind = Some(kind.name().to_string());
+            self.reason.get_or_insert_with(|| why.clone());
+            self.error = Some(why);
+        }
+        self
+    }
 }
 
 /// Something that was done for a path or for a lab.
@@ -262,6 +279,7 @@ pub(crate) mod tests {
             rate_bps: 5_760.0,
             reason: error.map(str::to_string),
             error: error.map(str::to_string),
+            kind: error.map(|_| "timed-out".to_string()),
         }
     }
 
@@ -309,7 +327,8 @@ pub(crate) mod tests {
                 { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
                   "slow": false, "rate_bps": 5_760.0 },
                 { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
-                  "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
+                  "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away",
+                  "kind": "timed-out" },
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "coded_bytes": 4, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,

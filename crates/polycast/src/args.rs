@@ -176,8 +176,8 @@ pub(crate) struct OfferArgs {
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported [default with --receivers: 30s]
-    #[arg(long, value_name = "T", value_parser = duration)]
+    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported [default: 30s]
+    #[arg(long, value_name = "T", value_parser = duration, requires = "receivers")]
     pub timeout: Option<Duration>,
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
@@ -252,7 +252,7 @@ pub(crate) struct AcceptArgs {
 pub(crate) struct SearchArgs {
     /// The code that `offer` prints, with hyphens or spaces; - reads it from standard input. Other users of this machine can read arguments,
     /// and neither that nor POLYCAST_CODE. Without a code, an offer is taken that any machine may take (`offer --open`)
-    #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true, num_args = 1..=code::WORDS_MAX)]
+    #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true, num_args = 1..)]
     pub code: Vec<String>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
     #[arg(long, value_name = "HOST[:PORT]")]

@@ -55,6 +55,16 @@ impl Failure {
         Failure { kind: kind.name(), message: without_numbers(message.into()), hint: None }
     }
 
+    /// Something that is wrong with a path.
+    pub(crate) fn place(message: impl Into<String>) -> Self {
+        Failure::of(Kind::Path, message)
+    }
+
+    /// What could not be written: where that is since a disk is full, it is known by it.
+    pub(crate) fn writing(error: &(dyn std::error::Error + 'static)) -> Self {
+        Failure::of(if is_full(error) { Kind::StoreFull } else { Kind::Path }, error.to_string())
+    }
+
     /// The user or the system has ended the command.
     pub(crate) fn cancelled() -> Self {
         Failure::of(Kind::Cancelled, "cancelled")
@@ -80,14 +90,28 @@ impl Failure {
 
     /// The system refused something that the user asked to do with a path.
     pub(crate) fn path(action: &str, path: &Path, error: &io::Error) -> Self {
-        Failure::of(Kind::Path, format!("cannot {action} {}: {}", path.display(), plain(error)))
+        let message = format!("cannot {action} {}: {}", path.display(), plain(error));
+        Failure::of(if is_full(error) { Kind::StoreFull } else { Kind::Path }, message)
     }
 }
 
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
-        Failure::of(Kind::Path, error.to_string())
+        Failure::writing(&error)
     }
+}
+
+/// Whether a disk or a quota that is full is the cause.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// An error of the system as part of a sentence: `permission denied`.

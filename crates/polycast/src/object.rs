@@ -5,6 +5,7 @@ use crate::cancel;
 use crate::commands::spool::Spool;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use polycast_api::error::Kind;
 use polycast_net::archive::{Selection, Skipped, TreeSource, links_out_of};
 use polycast_net::object::{FileSource, MODE_USUAL, ObjectKind, ObjectSource, changed_in};
 use polycast_net::store::check_name;
@@ -126,7 +127,7 @@ pub(crate) fn deliver_unchanged(
 /// That an object was changed since it was opened, if it was.
 pub(crate) fn changed(source: &dyn ObjectSource) -> Option<Failure> {
     let error = source.check().err()?;
-    changed_in(&error).map(|changed| Failure::input(changed.to_string()))
+    changed_in(&error).map(|changed| Failure::of(Kind::TransferFailed, changed.to_string()))
 }
 
 fn directory(name: String, tree: TreeSource, selection: &Selection) -> Named {
@@ -189,7 +190,7 @@ pub(crate) fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
     } else {
         "a device"
     };
-    Err(Failure::input(format!("{} is {what}: only files and directories can be delivered", path.display())))
+    Err(Failure::place(format!("{} is {what}: only files and directories can be delivered", path.display())))
 }
 
 /// The name that receivers see; `.` and `..` have one too.

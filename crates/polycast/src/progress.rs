@@ -9,6 +9,7 @@ use crate::{output, screen};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use line::{Pace, Position};
 use polycast_api::report::Report;
+use polycast_types::format_bytes;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
@@ -75,10 +76,11 @@ impl Progress {
         }
     }
 
-    /// Shows how much has come of what comes here; `waiting` until something has.
+    /// Shows how much has come of what comes here, whose length is 0 where it is not known; `waiting` until something has.
     pub(crate) fn reception(&self, bytes: u64, total: u64, waiting: &str) {
-        match bytes {
-            0 if total > 0 => self.state(waiting),
+        match (bytes, total) {
+            (0, _) => self.state(waiting),
+            (_, 0) => self.state(&format!("{} so far", format_bytes(bytes))),
             _ => self.show(bytes, total, |_| String::new()),
         }
     }

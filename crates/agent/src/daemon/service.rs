@@ -217,13 +217,15 @@ impl Service {
             return Err(Refusal::new(Kind::Invalid, why).into());
         }
         let (id, user) = (wish.object, wish.user);
+        sets::forget_what_has_gone(&self.shared, id, user);
         let is_new = self.shared.catalog.get(id).is_none();
         let made = self.make((id, user), add).await?;
         match self.begin(wish) {
             Ok(watcher) => Ok((made, watcher)),
             Err(refusal) => {
                 if is_new {
-                    self.aside(move |shared| sets::delete(shared, id, user, || Ok(false))).await??;
+                    self.aside(move |shared| sets::delete(shared, id, user, || shared.store.remove(id)))
+                        .await??;
                 }
                 Err(refusal.into())
             }

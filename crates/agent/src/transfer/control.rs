@@ -4,9 +4,11 @@
 use super::bell::Bell;
 use super::clock::Clock;
 use super::entrance::{Calls, Entrance, host_name};
+use super::error::kind_of;
 use super::pairing::{Host, challenge, same};
 use super::strangers::Strangers;
 use super::{Change, Receivers, SourceSpec, Steering};
+use polycast_api::error::Kind;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, keyed_hash};
 use polycast_net::object::ObjectSource;
@@ -463,12 +465,14 @@ impl Session {
     }
 
     /// Why a receiver has failed: of one that never joined also that an agent with another name came under its name.
-    pub(super) fn failure_of(&self, entry: &Entry) -> Option<String> {
+    pub(super) fn failure_of(&self, entry: &Entry) -> Option<(Kind, String)> {
         let why = entry.failure()?;
         let misnamed = self.misnamed.get(&entry.name).filter(|_| *why == Why::NeverJoined);
         Some(match misnamed {
-            Some(words) => format!("one that came as '{}' was turned away: {words}", entry.name),
-            None => why.to_string(),
+            Some(words) => {
+                (Kind::NotAllowed, format!("one that came as '{}' was turned away: {words}", entry.name))
+            }
+            None => (kind_of(why), why.to_string()),
         })
     }
 

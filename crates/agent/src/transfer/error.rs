@@ -136,6 +136,26 @@ pub enum TransferError {
     System(#[from] io::Error),
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Why a receiver has failed, for programs. What it says in its own words is a failure of its own.
+pub(super) fn kind_of(why: &Why) -> Kind {
+    match why {
+        Why::NeverJoined
+        | Why::NotReady(_)
+        | Why::Stalled(_)
+        | Why::Starved(_)
+        | Why::NoProgress(_)
+        | Why::Deadline => Kind::TimedOut,
+        Why::NeedsCode | Why::WrongCode | Why::TooManyCodes | Why::NotListed => Kind::NotAllowed,
+        Why::TakenOut | Why::SourceCancelled => Kind::Cancelled,
+        Why::Foreign(_) => Kind::Version,
+        _ => Kind::TransferFailed,
+    }
+}
+
 impl From<NotCalledFor> for TransferError {
     fn from(error: NotCalledFor) -> Self {
         TransferError::Contradiction(error.to_string())
@@ -184,6 +204,7 @@ impl TransferError {
     pub fn kind(&self) -> Kind {
         match self {
             TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
+            TransferError::Store(StoreError::Io { source, .. }) if is_full(source) => Kind::StoreFull,
             TransferError::Store(StoreError::Busy(_)) => Kind::ObjectBusy,
             TransferError::Store(_) | TransferError::Unpack(_) | TransferError::Read(_) => Kind::Path,
             TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,

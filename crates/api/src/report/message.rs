@@ -98,6 +98,7 @@ impl From<&ReceiverReport> for wire::ReceiverReport {
             spared_bytes: receiver.spared_bytes,
             fabric: receiver.fabric.clone(),
             error: receiver.error.clone().unwrap_or_default(),
+            kind: receiver.kind.clone().unwrap_or_default(),
             slow: receiver.slow,
             rate_bps: receiver.rate_bps,
             reason: receiver.reason.clone().unwrap_or_default(),
@@ -119,6 +120,7 @@ impl From<wire::ReceiverReport> for ReceiverReport {
             rate_bps: receiver.rate_bps,
             reason: said(receiver.reason),
             error: said(receiver.error),
+            kind: said(receiver.kind),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::datacast;
 use crate::error::LabError;
 use crate::layout::{Host, Layout};
 use crate::spec::Spec;
+use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, ReceiverReport, Report};
 use polycast_types::ObjectId;
 use std::fs::File;
@@ -106,16 +107,15 @@ fn report(
         if error.is_none() && !is_same(job.path, &copy).map_err(|e| LabError::path("read", &copy, &e))? {
             error = Some("what it got is not the object".into());
         }
-        receivers.push(ReceiverReport {
+        let receiver = ReceiverReport {
             name: host.name.clone(),
             verified: error.is_none(),
             seconds: took,
             bytes: if error.is_none() { bytes } else { 0 },
-            patched_bytes: 0,
             fabric: way.to_string(),
-            error,
             ..ReceiverReport::default()
-        });
+        };
+        receivers.push(receiver.failing(error.map(|why| (Kind::TransferFailed, why))));
     }
     let report = Report {
         object: ObjectId::default(),

@@ -12,6 +12,7 @@ use polycast_agent::transfer::{
     self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sealing, Sink,
     SourceSpec,
 };
+use polycast_api::error::Kind;
 use polycast_api::report::Delivery;
 use polycast_net::archive;
 use polycast_net::object::ObjectKind;
@@ -65,6 +66,8 @@ fn cast(args: &CastArgs, object: Named, format: Format) -> Result<Exit, Failure>
                 // The receiver itself knows best why it failed.
                 Err(failure) => {
                     receiver.verified = false;
+                    receiver.kind = Some(failure.kind.to_string());
+                    receiver.reason = Some(failure.message.clone());
                     receiver.error = Some(failure.message);
                 }
             }
@@ -170,7 +173,7 @@ fn check_copies(args: &CastArgs, object: &Named, folders: &[PathBuf]) -> Result<
             // What is wrong with one receiver's place concerns that one.
             ObjectKind::File if copy.is_dir() => {}
             ObjectKind::File => {
-                check_target(&copy, false).map_err(|error| Failure::input(error.to_string()))?;
+                check_target(&copy, false).map_err(|error| Failure::writing(&error))?;
             }
         }
     }
@@ -190,7 +193,7 @@ impl Stage {
         if let Some(out) = &args.out {
             if out.exists() && !out.is_dir() {
                 let message = format!("{} is no folder", out.display());
-                return Err(Failure::input(message)
+                return Err(Failure::place(message)
                     .hint("--out names a folder, which gets a copy of each receiver's"));
             }
             fs::create_dir_all(out).map_err(|error| Failure::path("write to", out, &error))?;
@@ -215,7 +218,8 @@ impl Stage {
             places[0].display(),
             places[1].display(),
         );
-        Err(Failure::input(message).hint("take fewer --receivers, or name a folder with more room as --out"))
+        Err(Failure::of(Kind::StoreFull, message)
+            .hint("take fewer --receivers, or name a folder with more room as --out"))
     }
 
     /// A folder for each receiver's copy.

@@ -53,6 +53,7 @@ use polycast_net::tls::IdentityFiles;
 use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
@@ -519,7 +520,7 @@ fn waiting_text(waiting: &Waiting) -> Option<String> {
 
 fn granted_text(granted: &Granted) -> String {
     let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64();
-    let mut text = format!("path granted over {}", granted.fabric);
+    let mut text = format!("path granted over {}", Printable(&granted.fabric));
     if let Some(millis) = granted.service_ms {
         let _ = write!(text, ", about {:.1} s at its rate", seconds(millis));
     }
@@ -633,7 +634,7 @@ fn place_at(
         return Ok(None);
     };
     place.check_present(&target, present)?;
-    let progress = Progress::start(&format!("writing {}", target.display()));
+    let progress = Progress::start(&format!("writing {}", Printable(&target.to_string_lossy())));
     let unchanged = present == Present::Updated && is_equal(object, &target);
     if !unchanged {
         match taken {
@@ -751,12 +752,16 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     })?;
     let documents: Vec<Value> = objects.iter().map(describe).collect();
     let mut text = String::new();
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for object in &objects {
+        *names.entry(&object.name).or_default() += 1;
+    }
     for (object, document) in objects.iter().zip(&documents) {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
         let (len, name) = (format_bytes(object.length), Printable(&object.name));
         let state = names::percent(object).map_or(field("state"), |percent| format!("{percent:>3} %"));
         let _ = write!(text, "{state:9}  {len:>10}  {name}");
-        let others = objects.iter().filter(|other| other.name == object.name).count() > 1;
+        let others = names[object.name.as_str()] > 1;
         let typed = object.id().is_ok_and(|id| is_typed(id, &object.name));
         let _ = match typed && !others {
             true => writeln!(text),
@@ -913,6 +918,9 @@ impl From<ManagerError> for Failure {
 
 impl From<AgentError> for Failure {
     fn from(error: AgentError) -> Self {
-        Failure::input(error.to_string())
+        match error {
+            AgentError::Serve(_) => Failure::unexpected(error.to_string()),
+            _ => Failure::input(error.to_string()),
+        }
     }
 }

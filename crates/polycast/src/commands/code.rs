@@ -39,6 +39,11 @@ impl CodeArg {
     pub(super) fn of_words(words: &[String]) -> Result<Option<Self>, Failure> {
         match words {
             [] => Ok(None),
+            // A word of a code has neither: it is a path.
+            [_, _, ..] if words.iter().any(|word| word.contains(['-', '.', '_', '/'])) => {
+                Err(Failure::input("more than a code was typed").hint("a path goes behind --out or --into"))
+            }
+            _ if words.len() > WORDS_MAX => Err(Failure::input("a code has no more than 16 words")),
             // What was typed is not repeated: a word may be wrong, and the others are secret.
             words => words.join("-").parse().map(Some).map_err(|why: String| {
                 Failure::input(why).hint("polycast offer prints the code, and the whole command to type")

@@ -68,7 +68,7 @@ impl Destination {
         match (&args.out, &args.into) {
             (Some(out), _) if out.as_os_str() == "-" => {
                 if present.goes() {
-                    return Err(Failure::input(
+                    return Err(Failure::place(
                         "standard output has nothing that --force or --update could replace",
                     ));
                 }
@@ -98,7 +98,7 @@ impl Destination {
                 Ok(()) => Ok(Some(folder.join(name))),
                 Err(why) => {
                     let message = format!("the object's name '{}' {why}", Printable(name));
-                    Err(Failure::input(message).hint("say with --out what to call it"))
+                    Err(Failure::place(message).hint("say with --out what to call it"))
                 }
             },
         }
@@ -114,16 +114,16 @@ fn out_at(out: &Path, present: Present) -> Result<PathBuf, Failure> {
     match fs::metadata(&path) {
         Ok(metadata) if metadata.is_dir() => directory_at(&path, out, present)?,
         Ok(metadata) if metadata.is_file() => {
-            check_target(&path, present.goes()).map_err(|error| Failure::input(error.to_string()))?;
+            check_target(&path, present.goes()).map_err(|error| Failure::writing(&error))?;
         }
         Ok(_) => {
-            return Err(Failure::input(format!("cannot write to {}: it is a special file", out.display())));
+            return Err(Failure::place(format!("cannot write to {}: it is a special file", out.display())));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if out.as_os_str().as_encoded_bytes().ends_with(b"/") {
                 let message = format!("the directory {} does not exist", out.display());
                 return Err(
-                    Failure::input(message).hint("--out names the object itself, --into a directory for it")
+                    Failure::place(message).hint("--out names the object itself, --into a directory for it")
                 );
             }
         }
@@ -144,7 +144,7 @@ fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure
             "{shown} is there already, a directory that is not empty: say --into {shown} to put the object inside, \
             --update to bring it up to date, or --force to replace it"
         );
-        return Err(Failure::input(message));
+        return Err(Failure::place(message));
     }
     let same = |other: Option<PathBuf>| {
         other.and_then(|other| other.canonicalize().ok()).zip(path.canonicalize().ok())
@@ -155,7 +155,7 @@ fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure
     if home || around {
         let what = if home { "your home directory" } else { "the directory that you are in" };
         let message = format!("{shown} is or contains {what}, and would be replaced as a whole");
-        return Err(Failure::input(message).hint(format!("say --into {shown} to put the object inside")));
+        return Err(Failure::place(message).hint(format!("say --into {shown} to put the object inside")));
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ fn into_dir(into: &Path) -> Result<PathBuf, Failure> {
         Ok(_) => {
             let message = format!("{} is no directory", into.display());
             return Err(
-                Failure::input(message).hint("--out names the object itself, --into a directory for it")
+                Failure::place(message).hint("--out names the object itself, --into a directory for it")
             );
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(into).is_err() => {
@@ -196,13 +196,13 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && path != out => {
                 let message =
                     format!("{} is a link to {}, which does not exist", out.display(), path.display());
-                return Err(Failure::input(message));
+                return Err(Failure::place(message));
             }
             // The code that looks at the path itself says what is wrong.
             Err(_) => return Ok(path),
         }
     }
-    Err(Failure::input(format!("{} leads through more than {LINKS_MAX} links", out.display())))
+    Err(Failure::place(format!("{} leads through more than {LINKS_MAX} links", out.display())))
 }
 
 /// Refuses a path that leads through another user's link in a folder that others can write to, at any of its names and at those that
@@ -228,7 +228,7 @@ fn no_foreign_links(path: &Path) -> Result<(), Failure> {
         if is_foreign(&there, &folder) {
             let message =
                 format!("{} is another user's link in a directory that others can write to", at.display());
-            return Err(Failure::input(message).hint("name what it leads to, if that is what you mean"));
+            return Err(Failure::place(message).hint("name what it leads to, if that is what you mean"));
         }
         if target.is_absolute() {
             folder = PathBuf::from("/");
@@ -263,7 +263,7 @@ fn not_the_systems(path: &Path) -> Result<(), Failure> {
             |path: &Path| path.starts_with(system) && !except.is_some_and(|except| path.starts_with(except));
         if below(&literal) || below(&resolved) {
             let message = format!("cannot write to {}: {system} holds no files of users", path.display());
-            return Err(Failure::input(message).hint("standard output is --out -"));
+            return Err(Failure::place(message).hint("standard output is --out -"));
         }
     }
     Ok(())
@@ -285,7 +285,7 @@ fn writable(directory: &Path, out: &Path) -> Result<(), Failure> {
         }
         // What is wrong is wrong with the folder, and not with what is to be in it.
         let (out, directory) = (out.display(), directory.display());
-        Failure::input(format!("cannot make {out} in {directory}: {}", plain(&error)))
+        Failure::place(format!("cannot make {out} in {directory}: {}", plain(&error)))
     })
 }
 

@@ -17,7 +17,7 @@ pub(super) fn run(command: &KeyCommand, format: Format) -> Result<Exit, Failure>
     };
     key.write_new(path).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
-            Failure::input(format!("{} is there already: name a new file", path.display()))
+            Failure::place(format!("{} is there already: name a new file", path.display()))
         }
         _ => Failure::path("write to", path, &error),
     })?;

@@ -1,6 +1,7 @@
 //! What `offer` and `accept` say while they look for each other: which machines are here, what is heard, and what is probably wrong where
 //! nothing is.
 
+use crate::exit::without_numbers;
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use polycast_agent::transfer::{News, Report, Seekers};
@@ -108,8 +109,12 @@ impl Gathering {
     /// Says what has changed, until the transfer runs.
     pub(super) fn turn(&mut self, report: &Report, progress: &Progress) {
         // No receiver's clock runs before the start.
-        if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
-            progress.delivery(report);
+        if report.receivers.iter().any(|receiver| receiver.seconds > 0.0 || receiver.verified) {
+            let runs = report.receivers.iter().any(|receiver| !receiver.verified && receiver.error.is_none());
+            match self.served.is_some() && !runs {
+                true => progress.state(&self.who_is_here(&[])),
+                false => progress.delivery(report),
+            }
             self.name_served(report);
             return;
         }
@@ -199,11 +204,14 @@ impl<'a> Search<'a> {
     pub(super) fn say(&mut self, news: &News) {
         match news {
             News::Passed(offer, unfit) => output::say(&format!("not taken: {offer}: {unfit}")),
-            News::Away(address, why) => output::say(&format!("{address} offers nothing yet: {why}")),
+            News::Away(address, why) => {
+                output::say(&format!("{address} offers nothing yet: {}", without_numbers(why.clone())));
+            }
             News::Mute(why) => output::say(&format!(
-                "offers cannot be asked for by multicast from {} ({why}): those that announce themselves are heard; if none is, add \
+                "offers cannot be asked for by multicast from {} ({}): those that announce themselves are heard; if none is, add \
                  --from HOST to this command",
-                self.own.name
+                self.own.name,
+                without_numbers(why.clone())
             )),
             News::Searching { span, heard } => {
                 let mut lines = silence(*span, *heard, self.own, self.from);

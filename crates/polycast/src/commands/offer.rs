@@ -19,8 +19,6 @@ use std::sync::Arc;
 
 /// How long receivers are waited for that were asked for by number.
 const USUAL: Duration = Duration::from_secs(30);
-/// The same where the user ends it: longer than any offer stands.
-const UNTIL_ENDED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Waits for the receivers and delivers to them.
 pub(super) fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
@@ -83,7 +81,7 @@ fn offer(
     };
     let flags = Flags { insecure: door.insecure, key: door.key_file.is_some() };
     let mut options = Options {
-        join_timeout: args.timeout.unwrap_or(if args.receivers.is_none() { UNTIL_ENDED } else { USUAL }),
+        join_timeout: args.timeout.unwrap_or(USUAL),
         listen: door.port.map_or(Listen::Rather(port.unwrap_or(OFFER_PORT)), Listen::At),
         again,
         code: code.clone(),
@@ -121,6 +119,9 @@ fn offer(
     let outcome = source.run(&mut |report| gathering.turn(report, &progress));
     progress.finish();
     let report = outcome?;
+    if report.receivers.is_empty() && cancel::is_asked() {
+        return Err(Failure::cancelled());
+    }
     if let Some(hint) = fallback_hint(&report, &interface, door.udp_port) {
         output::say(&hint);
     }

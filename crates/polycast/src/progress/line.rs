@@ -137,7 +137,7 @@ pub(crate) fn receivers(all: &[ReceiverReport], total: u64, width: usize) -> Str
     if all.len() <= NAMED_MAX && done == 0 {
         let each: Vec<String> = all.iter().map(|receiver| state(receiver, total)).collect();
         let line = each.join("  ");
-        if line.chars().count() <= width {
+        if console::measure_text_width(&line) <= width {
             return line;
         }
     }
@@ -155,14 +155,27 @@ pub(crate) fn receivers(all: &[ReceiverReport], total: u64, width: usize) -> Str
         [] => {}
         few if few.len() <= AWAITED_MAX => {
             let names: Vec<String> = few.iter().map(|receiver| state(receiver, total)).collect();
-            line += &format!(", waiting for {}", names.join(", "));
+            let all = format!("{line}, waiting for {}", names.join(", "));
+            // Where there is no room for all, the slowest is the one that counts.
+            line = match console::measure_text_width(&all) <= width {
+                true => all,
+                false => with_one(&format!("{line}, slowest "), few[0], total, width),
+            };
         }
         [slowest, ..] => {
             let median = percent(running[running.len() / 2].bytes, total);
-            line += &format!(", median {median}%, slowest {}", state(slowest, total));
+            line = with_one(&format!("{line}, median {median}%, slowest "), slowest, total, width);
         }
     }
     console::truncate_str(&line, width, "..").into_owned()
+}
+
+/// A line that ends with a receiver: its name is cut where there is no room, and its percents stay.
+fn with_one(before: &str, receiver: &ReceiverReport, total: u64, width: usize) -> String {
+    let percent = format!(" {}%", percent(receiver.bytes, total));
+    let name = Printable(&receiver.name).to_string();
+    let room = width.saturating_sub(console::measure_text_width(before) + percent.len());
+    format!("{before}{}{percent}", console::truncate_str(&name, room, ".."))
 }
 
 /// A receiver in a few words.
@@ -279,8 +292,14 @@ mod tests {
         assert_eq!(receivers(&many, 100, 80), "7 of 8 done, waiting for slow 10%");
         many.extend((20..25).map(|bytes| receiver("middle", bytes, false, None)));
         assert_eq!(receivers(&many, 100, 80), "7 of 13 done, median 22%, slowest slow 10%");
-        assert_eq!(receivers(&many, 100, 40), "7 of 13 done, median 22%, slowest slow..");
+        assert_eq!(receivers(&many, 100, 40), "7 of 13 done, median 22%, slowest .. 10%");
         let each: Vec<_> = (0..8).map(|at| receiver(&format!("a-long-name-{at}"), at, false, None)).collect();
         assert_eq!(receivers(&each, 8, 60), "0 of 8 done, median 50%, slowest a-long-name-0 0%");
+        // Names that take two columns a letter.
+        let wide: Vec<_> = (0..8).map(|at| receiver(&"\u{6a5f}".repeat(at + 1), 1, false, None)).collect();
+        for width in 40..90 {
+            assert!(console::measure_text_width(&receivers(&wide, 8, width)) <= width, "{width}");
+        }
+        assert_eq!(receivers(&each[..3], 8, 40), "0 of 3 done, slowest a-long-name-0 0%");
     }
 }

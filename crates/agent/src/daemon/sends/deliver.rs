@@ -576,7 +576,7 @@ fn tells_of(report: &Report, fabric: &str) -> bool {
 /// What is said of a receiver that was named, and that the manager has lost.
 fn lost(name: String) -> ReceiverReport {
     let error = "its agent is lost: it has ended or is cut off, and has not come back".to_string();
-    ReceiverReport { name, error: Some(error), ..ReceiverReport::default() }
+    ReceiverReport { name, ..ReceiverReport::default() }.failing(Some((Kind::ReceiverUnknown, error)))
 }
 
 /// Tells those who watch that the request waits.

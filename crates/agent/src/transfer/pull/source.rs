@@ -545,15 +545,16 @@ impl Run {
 
     fn report(&self, mut trees: Vec<TreeStatus>) -> Report {
         let (roster, now) = (&self.session.roster, self.now());
-        let receiver = |entry: &Entry| ReceiverReport {
-            name: entry.name.clone(),
-            verified: entry.stage == Stage::Done,
-            seconds: roster.time_of(entry, now).as_secs_f64(),
-            bytes: entry.verified_bytes,
-            patched_bytes: 0,
-            fabric: DATACAST.to_string(),
-            error: self.session.failure_of(entry),
-            ..ReceiverReport::default()
+        let receiver = |entry: &Entry| {
+            let report = ReceiverReport {
+                name: entry.name.clone(),
+                verified: entry.stage == Stage::Done,
+                seconds: roster.time_of(entry, now).as_secs_f64(),
+                bytes: entry.verified_bytes,
+                fabric: DATACAST.to_string(),
+                ..ReceiverReport::default()
+            };
+            report.failing(self.session.failure_of(entry))
         };
         let receivers: Vec<_> = roster.entries().map(receiver).collect();
         let left = roster.entries().filter(|entry| entry.failure().is_some_and(Why::may_go_on));

@@ -1,5 +1,6 @@
 //! What a source's report tells: which fabrics carried the object, what happened to the path, how each receiver fared.
 
+use super::super::error::kind_of;
 use super::super::{CHAIN, ControlStep, MULTICAST, ReceiverReport, Report};
 use super::{Channel, Run, data_len};
 use polycast_api::report::goodput_bps;
@@ -77,18 +78,20 @@ impl Run {
         if roster.started_at().is_some() {
             let came = receivers.len() + 1;
             let missing = (0..roster.missing() as usize).map(|at| format!("receiver {}", came + at));
-            receivers.extend(missing.map(|name| ReceiverReport {
-                name,
-                verified: false,
-                seconds: self.elapsed(now),
-                bytes: 0,
-                patched_bytes: 0,
-                spared_bytes: 0,
-                fabric: "none".into(),
-                slow: false,
-                rate_bps: 0.0,
-                reason: None,
-                error: Some(Why::NeverJoined.to_string()),
+            receivers.extend(missing.map(|name| {
+                ReceiverReport {
+                    name,
+                    verified: false,
+                    seconds: self.elapsed(now),
+                    bytes: 0,
+                    patched_bytes: 0,
+                    spared_bytes: 0,
+                    fabric: "none".into(),
+                    slow: false,
+                    rate_bps: 0.0,
+                    ..ReceiverReport::default()
+                }
+                .failing(Some((kind_of(&Why::NeverJoined), Why::NeverJoined.to_string())))
             }));
         }
         let left = roster.entries().filter(|entry| entry.failure().is_some_and(|why| *why == Why::Rekeyed));
@@ -155,8 +158,9 @@ impl Run {
             // What it had already has not come.
             rate_bps: goodput_bps(bytes.saturating_sub(spared_bytes), seconds),
             reason: reason_of(status),
-            error: self.session.failure_of(entry),
+            ..ReceiverReport::default()
         }
+        .failing(self.session.failure_of(entry))
     }
 
     /// What carried the object.

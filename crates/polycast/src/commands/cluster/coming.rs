@@ -35,7 +35,9 @@ pub(super) async fn ask(local: &LocalArgs, id: ObjectId, name: &str, progress: &
     loop {
         turns.tick().await;
         let Ok(status) = client.status().await else { continue };
-        for transfer in status.transfers.into_iter().filter(|transfer| is_of(transfer, id)) {
+        // Of several the one that is least far: what is waited for is all of them.
+        let mut all = status.transfers.into_iter().filter(|transfer| is_of(transfer, id));
+        if let Some(transfer) = all.by_ref().min_by_key(|transfer| transfer.bytes) {
             show(transfer, name, progress);
         }
     }

@@ -95,7 +95,8 @@ async fn follow(
 ) -> Result<(Object, bool), Failure> {
     let named = |error: ClientError| in_the_users_words(error.into(), &args.what);
     let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await.map_err(named)?;
-    let (mut filled, mut shown) = (false, false);
+    // What an origin without a length has is known at its end.
+    let (mut filled, mut shown, mut is_open) = (false, false, false);
     let mut away = Away::watch(&args.local).await?;
     loop {
         let event = tokio::select! {
@@ -112,13 +113,15 @@ async fn follow(
                 if at.total > 0 && !filled && !std::mem::replace(&mut shown, true) {
                     progress.quietly("it is on its way");
                 }
-                progress.reception(at.bytes, at.total, &format!("{} is on its way", args.what));
+                let total = if is_open { 0 } else { at.total };
+                progress.reception(at.bytes, total, &format!("{} is on its way", args.what));
             }
             Event::Fill(_) => {
                 let (Some(origin), Some(key)) = (origin, key) else { continue };
                 output::say(&format!("no agent has it: getting it from {}", without_secrets(origin)));
                 filled = true;
                 let (length, pieces) = read(origin).await;
+                is_open = length.is_none();
                 let (session, key) = (session.clone(), key.to_string());
                 // How it went comes as an event, too.
                 tokio::spawn(async move { session.fill(&key, length, "", pieces).await });

@@ -5,6 +5,7 @@ use crate::exit::Failure;
 use crate::output;
 use polycast_api::agent::{Object, ObjectState};
 use polycast_api::client::Session;
+use polycast_api::error::Kind;
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::fmt;
 use std::path::PathBuf;
@@ -66,7 +67,10 @@ impl Which {
         let age = |object: &&Object| (object.state() == ObjectState::Receiving, object.since_unix_ms);
         found.sort_by_key(|object| std::cmp::Reverse(age(object)));
         if found.is_empty() {
-            let failure = Failure::input(format!("there is no object called {} here", Printable(name)));
+            let failure = Failure::of(
+                Kind::ObjectUnknown,
+                format!("there is no object called {} here", Printable(name)),
+            );
             return Err(failure.hint("polycast ls lists what is here"));
         }
         Ok(found.iter().filter_map(|object| object.id().ok()).collect())

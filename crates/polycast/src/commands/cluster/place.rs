@@ -98,7 +98,7 @@ fn put(
 }
 
 fn store(error: StoreError) -> Failure {
-    Failure::input(error.to_string())
+    Failure::writing(&error)
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn rm_elsewhere(args: &RmArgs, at: &Receivers, format: Format) -> Result<Exit, F
         failed |= !say_missed(answer);
     }
     if objects.is_empty() && !failed {
-        return Err(Failure::input("no agent that was asked has such an object"));
+        return Err(Failure::of(Kind::ObjectUnknown, "no agent that was asked has such an object"));
     }
     output::result(format, &json!({ "removed": !failed, "objects": objects }), &text)?;
     Ok(if failed { Exit::Failed } else { Exit::Done })

@@ -133,7 +133,8 @@ pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Fa
         let ending = Ending::watch()?;
         tokio::select! {
             ended = follow(session, args, &destination, format, &mut versions) => ended,
-            () = ending.asked() => Ok(()),
+            // Who waits for one version has none; who follows them has what there was.
+            () = ending.asked() => if args.once { Err(Failure::cancelled()) } else { Ok(()) },
         }
     }));
     ended?;
