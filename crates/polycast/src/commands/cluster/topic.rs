@@ -133,7 +133,7 @@ pub(super) fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Fa
         let ending = Ending::watch()?;
         tokio::select! {
             ended = follow(session, args, &destination, format, &mut versions) => ended,
-            // Who waits for one version has none; who follows them has what there was.
+            // One that waits for a single version has none; one that follows them has what there was.
             () = ending.asked() => if args.once { Err(Failure::cancelled()) } else { Ok(()) },
         }
     }));
