@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ RATE_BPS = 500_000_000
 SIZE_MIB = 256
 ROUNDS = 3
 WAYS = "scp,rsync,nfs,bittorrent"
-# More than this before the first round, and the machine was not quiet.
-LOAD_MAX = 0.5
+# Share of the processors' time that is idle before the first round: with less the machine was not quiet. The load average says what was
+# minutes ago.
+IDLE_MIN = 0.9
+IDLE_OVER_S = 3
 NAMES = {
     "polycast": "Polycast",
     "scp": "scp to each, at once",
@@ -42,9 +45,22 @@ NAMES = {
 WIDTH, LEFT, RIGHT, TOP, BAR, STEP = 900, 190, 90, 62, 24, 36
 
 
+def idle_share() -> float:
+    """How much of the processors' time nothing has used, over some seconds."""
+
+    def spent() -> tuple[int, int]:
+        times = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return times[3] + times[4], sum(times)
+
+    idle_before, all_before = spent()
+    time.sleep(IDLE_OVER_S)
+    idle, all_ = spent()
+    return (idle - idle_before) / (all_ - all_before)
+
+
 def measure(program: Path) -> dict[str, Any]:
     """Delivers by all ways in turn, and notes what ran where."""
-    load = os.getloadavg()[0]
+    idle = idle_share()
     version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="model-", suffix=".bin") as file:
         with open("/dev/urandom", "rb") as random:
@@ -64,7 +80,7 @@ def measure(program: Path) -> dict[str, Any]:
         "day": datetime.date.today().isoformat(),
         "processor": models[0].split(":")[1].strip() if models else "unknown",
         "cores": os.cpu_count(),
-        "load_before": load,
+        "idle_before": round(idle, 3),
         "compared": json.loads(ran.stdout),
     }
 
@@ -114,8 +130,8 @@ def draw(data: dict[str, Any]) -> str:
         ]
     rounds = len(bars[0][1])
     where = f"{data['version']} at commit {data['commit']}, {data['day']}, {data['cores']} cores ({data['processor']})"
-    load = data["load_before"]
-    loaded = "" if load <= LOAD_MAX else f"NOT A QUIET MACHINE, load {load:.1f}: measure again. "
+    idle = data["idle_before"]
+    loaded = "" if idle >= IDLE_MIN else f"NOT A QUIET MACHINE, {idle:.0%} idle: measure again. "
     parts += [
         f'<text class="small" x="16" y="{bottom + 24}">Medians of {rounds} rounds; thin lines from the fastest to the slowest.'
         f" Links of {RATE_BPS // 1_000_000} Mbit/s between namespaces of one machine.</text>",
