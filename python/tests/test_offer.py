@@ -65,6 +65,18 @@ def test_an_offer_reaches_all_that_accept(file: Path, tmp_path: Path) -> None:
         assert one.root == report.document["root"] == one.document["root"] and one.seconds > 0
 
 
+def test_progress_is_shown_to_its_end(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with offer(file, progress=True) as offered:
+        accept(offered.code, tmp_path / "made", progress=True)
+        assert offered.wait().complete
+    said = capsys.readouterr().err
+    # A bar of tqdm or lines, of both.
+    assert said.count("100%") + said.count("100 %") >= 2, said
+    # What is wrong is told as before, and no note of the program with it.
+    with offer(file) as again, pytest.raises(errors.PathError, match=f"^{tmp_path}/made/model.bin is there already"):
+        accept(again.code, tmp_path / "made", progress=True)
+
+
 def test_folders_and_several_paths(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -89,6 +89,11 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
+/// Whether progress is told as lines of JSON.
+pub(crate) fn tells_events() -> bool {
+    EVENTS.load(Ordering::Relaxed)
+}
+
 /// Tells how far a transfer is, where no bar shows it.
 pub(crate) fn progress(bytes: u64, total: u64, rate_bps: u64) {
     if EVENTS.load(Ordering::Relaxed) {

@@ -15,14 +15,17 @@ use std::time::{Duration, Instant};
 
 /// The spinner moves so often, also while nothing happens.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
-/// A user who sees no bar gets a line so often.
+/// A user who sees no bar gets a line so often, and a program an event.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+const EVENT_EVERY: Duration = Duration::from_secs(1);
 /// What is shown while a command runs; it is invisible where standard error is no terminal, and goes when it is dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
     pace: RefCell<Pace>,
     /// When a line was written instead of a bar, or the transfer began.
     told: Cell<Option<Instant>>,
+    /// The length of what was all there when that was told last.
+    last: Cell<u64>,
 }
 
 impl Progress {
@@ -38,7 +41,7 @@ impl Progress {
         bar.set_message(waiting.to_string());
         bar.enable_steady_tick(SPIN_EVERY);
         screen::show(Some(bar.clone()));
-        Progress { bar, pace: RefCell::default(), told: Cell::new(None) }
+        Progress { bar, pace: RefCell::default(), told: Cell::new(None), last: Cell::new(0) }
     }
 
     /// Shows how a request for a path stands; a user who sees no bar gets a line.
@@ -95,7 +98,10 @@ impl Progress {
         let rate_bps = pace.rate_bps();
         if self.bar.is_hidden() {
             let told = self.told.get().unwrap_or(now);
-            let is_due = now.duration_since(told) >= LINE_EVERY;
+            let every = if output::tells_events() { EVENT_EVERY } else { LINE_EVERY };
+            // A program hears of the end, too.
+            let is_last = output::tells_events() && bytes == total && self.last.replace(bytes) != bytes;
+            let is_due = is_last || now.duration_since(told) >= every;
             if is_due && !output::is_quiet() {
                 output::progress(bytes, total, rate_bps.unwrap_or(0.0) as u64);
             }

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from polycast import _pipes
 from polycast._events import Report
+from polycast._progress import Bar, bar_of_bytes
 from polycast.errors import Closed, Invalid, PolycastError, ProgramMissing, TimedOut, TransferFailed, UnsupportedType, of_kind
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ _GATE = (_SHELL, "-c", 'read -r go && exec "$@"', "polycast")
 
 
 class _Said:
-    """What a program has said on standard error."""
+    """What a program has said on standard error; how far it is goes to `bar`."""
 
-    def __init__(self) -> None:
+    def __init__(self, bar: Bar | None) -> None:
         import collections
 
+        self.bar = bar
         self.event: dict[str, Any] | None = None
         self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_MAX)
         # There is an event, or there will be none.
@@ -72,14 +74,14 @@ class _Said:
 class Child:
     """The program at work. It ends when this object or this process does, also where that is killed."""
 
-    def __init__(self, arguments: Sequence[str], line: str | None = None) -> None:
-        """`line` is what it finds in standard input."""
+    def __init__(self, arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> None:
+        """`line` is what it finds in standard input. With `progress` it is shown how far it is."""
         import tempfile
 
         self._command, self._owner = arguments[0], os.getpid()
         # A document may be longer than a pipe holds.
         self._out: IO[bytes] = tempfile.TemporaryFile()
-        self._said = _Said()
+        self._said = _Said(bar_of_bytes() if progress else None)
         with _pipes.STARTS:
             output = self._start(arguments, line)
         self._finalizer = weakref.finalize(self, _end, self._owner, self._child, output)
@@ -93,10 +95,11 @@ class Child:
 
         gate = _GATE if os.access(_SHELL, os.X_OK) else ()
         said = ("go\n" if gate else "") + ("" if line is None else f"{line}\n")
+        quiet = [] if self._said.bar else ["--quiet"]
         held, output = _pipes.make()
         try:
             self._child: subprocess.Popen[bytes] = subprocess.Popen(
-                [*gate, str(program()), arguments[0], "--json", "--quiet", *arguments[1:]],
+                [*gate, str(program()), arguments[0], "--json", *quiet, *arguments[1:]],
                 stdin=subprocess.PIPE,
                 stdout=self._out,
                 stderr=subprocess.PIPE,
@@ -135,7 +138,9 @@ class Child:
             raise TimedOut(f"polycast {self._command} has not ended within {timeout:g} s")
         self._finalizer()
         printed = os.pread(self._out.fileno(), os.fstat(self._out.fileno()).st_size, 0)
-        said = " ".join(self._said.lines).removeprefix("error: ")
+        # Where it is not quiet, there are notes among them.
+        wrong = [one for one in self._said.lines if one.startswith("error: ")] or self._said.lines
+        said = " ".join(wrong).removeprefix("error: ")
         try:
             document = json.loads(printed)
         except ValueError:
@@ -171,9 +176,16 @@ def _listen(child: subprocess.Popen[bytes], said: _Said) -> None:
         for line in io.TextIOWrapper(child.stderr, "utf-8", "replace"):
             if not line.startswith('{"event":'):
                 said.lines.append(line.strip())
+                continue
+            event = json.loads(line)
+            if event["event"] == "progress":
+                if said.bar:
+                    said.bar(event["bytes"], event["total"])
             elif said.event is None:
-                said.event = json.loads(line)
+                said.event = event
                 said.told.set()
+    if said.bar:
+        said.bar(None, 0)
     child.wait()
     said.told.set()
     said.ended.set()
@@ -201,17 +213,17 @@ def _refusal(document: dict[str, Any]) -> PolycastError:
     return of_kind(str(document.get("kind", "internal")), f"{sentence} ({hint})" if hint else sentence)
 
 
-def run_json(arguments: Sequence[str], line: str | None = None) -> dict[str, Any]:
+def run_json(arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> dict[str, Any]:
     """Runs the program with `--json` and gives its document; the program ends with this process's Ctrl-C."""
-    document = run_any(arguments, line)
+    document = run_any(arguments, line, progress=progress)
     if not isinstance(document, dict):
         raise PolycastError(f"polycast {arguments[0]} said something unexpected: {str(document)[:200]}")
     return document
 
 
-def run_any(arguments: Sequence[str], line: str | None = None) -> Any:
+def run_any(arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> Any:
     """The same where the document may be a list."""
-    child = Child(arguments, line)
+    child = Child(arguments, line, progress=progress)
     try:
         return child.document()
     finally:
@@ -341,13 +353,15 @@ def offer(
     serve: bool = False,
     exclude: str | Sequence[str] = (),
     interface: str | None = None,
+    progress: bool = False,
 ) -> Offer:
     """Offers a file, a folder, or several as one folder, to machines that `accept` its code; no daemon runs. It returns as soon as there is
     a code.
 
     When so many `receivers` have come the transfer begins. Those that do not come within `timeout` seconds (default: 30) have failed. With
     `serve` it goes on until `cancel` and serves those that come later. `name` is what it is called at receivers, `interface` the network
-    interface, by name or address.
+    interface, by name or address. `progress` shows on standard error how far it is: a bar of tqdm, or a line now and then where that is
+    not installed.
     """
     paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Sequence) else path
     arguments = ["offer", *[_path(one) for one in paths], f"--receivers={_number('receivers', receivers)}"]
@@ -356,7 +370,7 @@ def offer(
     arguments += [f"--exclude={one}" for one in one_or_more("exclude", exclude)]
     arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
     arguments += ["--serve"] * bool(serve)
-    child = Child(arguments)
+    child = Child(arguments, progress=progress)
     try:
         event = child.event()
         if event is None:
@@ -391,13 +405,14 @@ def accept(
     from_: str | None = None,
     name: str | None = None,
     interface: str | None = None,
+    progress: bool = False,
 ) -> Accepted:
     """Receives what another machine offers under this code, and returns when all of it is there and verified.
 
     It goes into the folder `into` under its own name (default: the working directory), or becomes `out`. What is there already stays, and
     raises `PathError`; `update` has only what differs sent, and `force` replaces it. `timeout` is how many seconds it looks for the offer
     (default: without a limit). `from_` is the machine that offers, where the network carries no multicast; `name` is this one's name in
-    the report there.
+    the report there. `progress` shows on standard error how far it is.
     """
     from pathlib import Path
 
@@ -407,7 +422,7 @@ def accept(
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
     arguments += [f"--name={text_of('name', name)}"] if name is not None else []
     arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
-    document = run_json(arguments, _code(code))
+    document = run_json(arguments, _code(code), progress=progress)
     fields = {name: document[name] for name in ("bytes", "name", "root", "unchanged", "seconds")}
     return Accepted(path=Path(document["path"]), document=document, **fields)
 
@@ -429,12 +444,13 @@ def fetch(
     timeout: float | None = None,
     update: bool = False,
     force: bool = False,
+    progress: bool = False,
 ) -> Path:
     """Gets an object by its address (`https:`, `http:` or `file:`) or its key (`sha256:HEX`, `git:HEX`, `name:TEXT`) through the agent of
     this host, and gives where it is. Hosts that ask at nearly the same time get it together, and one of them alone asks its origin.
 
     `from_` is the address where a key is got from. `agent` is one that is not at its usual socket. `timeout` is how many seconds it
-    waits, also until an agent has it. The place is said as for `accept`.
+    waits, also until an agent has it. The place is said as for `accept`, and so is `progress`.
     """
     from pathlib import Path
 
@@ -446,4 +462,4 @@ def fetch(
         arguments.append(f"--socket={agent.socket}")
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
-    return Path(run_json([*arguments, "--", text_of("wanted", wanted)])["path"])
+    return Path(run_json([*arguments, "--", text_of("wanted", wanted)], progress=progress)["path"])

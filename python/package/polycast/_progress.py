@@ -19,7 +19,7 @@ def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
     if not is_wanted:
         yield lambda event: None
         return
-    bar = _bar()
+    bar = bar_of_bytes()
     length = 0
 
     def show(event: Event) -> None:
@@ -36,8 +36,12 @@ def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
         bar(None, length)
 
 
-def _bar() -> Callable[[int | None, int], None]:
-    """Takes how many bytes there are of how many; none at the end."""
+# Takes how many bytes there are of how many; none at the end.
+Bar = Callable[[int | None, int], None]
+
+
+def bar_of_bytes() -> Bar:
+    """A bar that is shown from its first bytes on."""
     try:
         tqdm = importlib.import_module("tqdm.auto").tqdm
     except ImportError:
