@@ -272,6 +272,20 @@ pub(crate) fn explained_name(error: io::Error, path: &Path) -> io::Error {
     explained(error, path)
 }
 
+/// Whether a disk or a quota that is full is the cause.
+#[must_use]
+pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// Whether a file system has bytes for a file and no inode. Those that make inodes as they need them count none.
 fn has_no_inodes(path: &Path) -> bool {
     let space = path

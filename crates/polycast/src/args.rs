@@ -176,7 +176,7 @@ pub(crate) struct OfferArgs {
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported [default: 30s]
+    /// How long to wait for the receivers to appear (30s, 2m); those of --receivers that did not are reported [default: 30s]
     #[arg(long, value_name = "T", value_parser = duration, requires = "receivers")]
     pub timeout: Option<Duration>,
     /// What becomes of a receiver that is slower than the others

@@ -3,6 +3,7 @@
 use crate::cancel;
 use polycast_api::error::Kind;
 use polycast_net::archive::ArchiveError;
+use polycast_net::file_system::is_full;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -99,19 +100,6 @@ impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
         Failure::writing(&error)
     }
-}
-
-/// Whether a disk or a quota that is full is the cause.
-fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// An error of the system as part of a sentence: `permission denied`.

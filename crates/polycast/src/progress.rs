@@ -3,11 +3,11 @@
 
 mod line;
 
-pub(crate) use line::RATE_FROM;
+pub(crate) use line::{Pace, RATE_FROM, receivers};
 
 use crate::{output, screen};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use line::{Pace, Position};
+use line::Position;
 use polycast_api::report::Report;
 use polycast_types::format_bytes;
 use std::cell::{Cell, RefCell};

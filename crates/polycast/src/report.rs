@@ -150,7 +150,7 @@ pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
         }
         if receiver.slow {
             let _ = write!(text, "  slow: {}", format_rate(receiver.rate_bps));
-        } else if let Some(reason) = &receiver.reason {
+        } else if let Some(reason) = receiver.reason.as_ref().filter(|_| receiver.error.is_none()) {
             let _ = write!(text, "  {}", Printable(reason));
         }
         if let Some(path) = copies.get(&receiver.name) {

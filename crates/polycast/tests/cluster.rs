@@ -135,6 +135,13 @@ fn a_cancelled_send_leaves_its_id_free() {
             cluster.await_status(agent, |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
         assert_eq!(status["transfers"][0]["direction"], direction, "{status}");
     }
+    let listed = cluster.await_answer("a", &["transfers"], |rows| rows[0]["rate_bps"].as_f64() > Some(0.0));
+    let row = &listed[0];
+    assert_eq!((&row["name"], &row["direction"]), (&"long".into(), &"sending".into()), "{listed}");
+    assert_eq!((&row["receivers"], &row["done"], &row["slowest"]), (&1.into(), &0.into(), &"b".into()));
+    assert_eq!(row["fabric"], "ip-multicast", "{listed}");
+    let said = cluster.at("b", &["transfers"]);
+    assert!(said.status == 0 && said.json()[0]["direction"] == "receiving", "{}", said.stdout);
     signal(&sending, Signal::INT);
     let sent = end(sending);
     assert_eq!(sent.status, 130, "{}", sent.stderr);

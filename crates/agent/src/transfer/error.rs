@@ -2,6 +2,8 @@
 
 use super::discovery::Offers;
 use polycast_api::error::Kind;
+use polycast_net::archive::ArchiveError;
+use polycast_net::file_system::is_full;
 use polycast_net::interface::InterfaceError;
 use polycast_net::object::{Changed, changed_in};
 use polycast_net::port_in_use::PortInUse;
@@ -25,7 +27,7 @@ pub enum TransferError {
     Name(String, &'static str),
     /// A directory object does not unpack.
     #[error("the directory cannot be unpacked: {0}")]
-    Unpack(String),
+    Unpack(ArchiveError),
     /// The source's bytes cannot be read.
     #[error("cannot read the object: {0}")]
     Read(io::Error),
@@ -136,10 +138,6 @@ pub enum TransferError {
     System(#[from] io::Error),
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
 /// Why a receiver has failed, for programs. What it says in its own words is a failure of its own.
 pub(super) fn kind_of(why: &Why) -> Kind {
     match why {
@@ -165,7 +163,7 @@ impl From<NotCalledFor> for TransferError {
 impl From<StoreError> for TransferError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unpack(error) => TransferError::Unpack(error.to_string()),
+            StoreError::Unpack(error) => TransferError::Unpack(error),
             error => TransferError::Store(error),
         }
     }
@@ -204,7 +202,12 @@ impl TransferError {
     pub fn kind(&self) -> Kind {
         match self {
             TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
-            TransferError::Store(StoreError::Io { source, .. }) if is_full(source) => Kind::StoreFull,
+            TransferError::Store(StoreError::Io { source, .. }) | TransferError::System(source)
+                if is_full(source) =>
+            {
+                Kind::StoreFull
+            }
+            TransferError::Unpack(error) if is_full(error) => Kind::StoreFull,
             TransferError::Store(StoreError::Busy(_)) => Kind::ObjectBusy,
             TransferError::Store(_) | TransferError::Unpack(_) | TransferError::Read(_) => Kind::Path,
             TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,

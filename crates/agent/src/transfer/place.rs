@@ -41,7 +41,7 @@ pub(super) fn make_room(
     }
     let unpacked = offer.form == Form::Directory && !raw;
     if unpacked {
-        archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
+        archive::check_target(&target, replace).map_err(TransferError::Unpack)?;
     }
     let placing = Placing { replace, unpacked };
     let more = match sink {
@@ -120,7 +120,7 @@ fn settle(part: PartFile, target: &Path, sink: &Sink, object: &Verified) -> Resu
         (Sink::Raw(_), _) => Ok(part.commit(RAW_MODE, None)?),
         (Sink::Kept { keeper, .. }, _) => keeper.keep(part, object).map(|()| target.to_path_buf()),
         (Sink::At { .. } | Sink::Into { .. }, ObjectKind::Directory) => {
-            part.unpack().map_err(|error| TransferError::Unpack(error.to_string()))?;
+            part.unpack().map_err(TransferError::Unpack)?;
             Ok(target.to_path_buf())
         }
         (Sink::At { .. } | Sink::Into { .. }, ObjectKind::File | ObjectKind::Set) => {

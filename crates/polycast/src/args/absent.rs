@@ -40,6 +40,7 @@ pub(crate) const PARTS: [Part; 3] = [
             "pin",
             "unpin",
             "status",
+            "transfers",
             "drain",
             "undrain",
             "token",

@@ -66,6 +66,9 @@ pub(crate) enum Command {
     /// Show the local agent, its peers and its transfers; or the manager, its paths, devices and circuits
     #[command(after_long_help = help::STATUS_MORE)]
     Status(StatusArgs),
+    /// List what the local agent sends and receives now: how far, how fast, and whom it waits for
+    #[command(after_long_help = help::TRANSFERS_MORE)]
+    Transfers(LocalArgs),
     /// Take a part of the network out of use: a port or splitter of the circuit switch, the switch of a rack
     #[command(long_about = help::DRAIN, after_long_help = help::DRAIN_MORE)]
     Drain(DrainArgs),
@@ -328,6 +331,9 @@ pub(crate) struct StatusArgs {
     /// Show the manager: leases, queue, circuits, splitters, devices, dark fibres, drained parts
     #[arg(long)]
     pub manager: bool,
+    /// Show it again every second, until Ctrl-C
+    #[arg(long, conflicts_with = "manager")]
+    pub watch: bool,
     #[command(flatten)]
     pub local: LocalArgs,
 }

@@ -290,7 +290,7 @@ pub(crate) const SEND_MORE: &str = "\
 Examples:
   polycast send model.bin --to all
   polycast get model.bin                 (on a receiver, into the directory that one is in)
-  polycast send model.bin --to host2,host3 --id 42 --deadline 10m
+  polycast send model.bin --to host2,host3 --id 42 --timeout 10m
   polycast send run7/model.bin --to all --as model-7
   polycast send model.bin --to all --fabric ocs --or-fail
   polycast send model.bin --to all --first 64MiB-80MiB     (for receivers that watch it come)
@@ -303,8 +303,15 @@ of the same name or length that they have.";
 pub(crate) const STATUS_MORE: &str = "\
 Examples:
   polycast status
+  polycast status --watch                     (every second, until Ctrl-C)
   polycast status --manager
   polycast status --manager --json";
+
+pub(crate) const TRANSFERS_MORE: &str = "\
+Examples:
+  polycast transfers
+  polycast transfers --json
+  polycast status --watch                     (with all else that the agent knows)";
 
 pub(crate) const DRAIN: &str = "\
 Take a part of the network out of use until 'polycast undrain' takes it back.

@@ -12,9 +12,11 @@ pub(crate) mod names;
 mod pin;
 mod place;
 mod removal;
+mod status;
 pub(crate) mod stream;
 mod token;
 mod topic;
+mod transfers;
 
 use super::destination::{Destination, Present};
 use super::spool;
@@ -25,7 +27,7 @@ use crate::args::cluster::{
 };
 use crate::args::place::is_name;
 use crate::cancel::Hangup;
-use crate::exit::{Exit, Failure, without_numbers};
+use crate::exit::{Exit, Failure};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
@@ -34,10 +36,7 @@ use bytes::{Bytes, Taken};
 use names::Which;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_api::agent::send_event::Event;
-use polycast_api::agent::transfer::Direction;
-use polycast_api::agent::{
-    Granted, Object, ObjectKind, ObjectState, PathForm, Rest, StatusResponse, TransferReport, Waiting,
-};
+use polycast_api::agent::{Granted, Object, ObjectKind, ObjectState, PathForm, TransferReport, Waiting};
 use polycast_api::client::{
     AgentClient, ClientError, Extension, Receivers, Selected, SendOptions, Session, Slow, Wait,
     default_socket,
@@ -156,7 +155,9 @@ pub(super) fn run(command: &Command, format: Format) -> Result<Exit, Failure> {
         Command::Pin(args) => pin::run(args, true, format),
         Command::Unpin(args) => pin::run(args, false, format),
         Command::Status(args) if args.manager => manager_status::run(&args.local, format),
-        Command::Status(args) => status(&args.local, format),
+        Command::Status(args) if args.watch => status::watch(&args.local, format),
+        Command::Status(args) => status::run(&args.local, format),
+        Command::Transfers(args) => transfers::run(args, format),
         Command::Drain(args) => manager_status::drain(args, false, format),
         Command::Undrain(args) => manager_status::drain(args, true, format),
     }
@@ -776,119 +777,6 @@ fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     }
     output::result(format, &documents, text.trim_end())?;
     Ok(Exit::Done)
-}
-
-/// `polycast status`
-fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
-    let status: StatusResponse = runtime()?.block_on(async {
-        let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
-        asked
-    })?;
-    let manager_error = without_numbers(status.manager_error.clone());
-    let peers: Vec<Value> = status
-        .peers
-        .iter()
-        .map(|p| {
-            let unreachable = (!p.unreachable_by.is_empty())
-                .then(|| json!({ "by": p.unreachable_by, "since_ms": p.unreachable_ms }));
-            json!({
-                "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms,
-                "unreachable": unreachable,
-            })
-        })
-        .collect();
-    let lost: Vec<Value> =
-        status.lost.iter().map(|peer| json!({ "name": peer.name, "silent_ms": peer.silent_ms })).collect();
-    let transfers: Vec<Value> = status
-        .transfers
-        .iter()
-        .map(|t| {
-            let object = polycast_api::convert::object_id(&t.app_id, t.data_id);
-            let direction = match t.direction() {
-                Direction::Sending => "sending",
-                Direction::Receiving => "receiving",
-                Direction::Unspecified => "unknown",
-            };
-            json!({
-                "object": object.map_or_else(|_| t.data_id.to_string(), |id| id.to_string()),
-                "direction": direction, "bytes": t.length, "verified_bytes": t.bytes,
-                "waiting": t.waiting.as_ref().map(|waiting| json!({
-                    "before": waiting.before, "estimate_ms": waiting.estimate_ms,
-                })),
-                "path": t.granted.as_ref().map(describe_path),
-            })
-        })
-        .collect();
-    let rests: Vec<Value> = status.rests.iter().map(describe_rest).collect();
-    let document = json!({
-        "name": status.agent_name, "interface": status.interface_address,
-        "control_address": status.control_address, "manager": status.manager_address,
-        "manager_connected": status.manager_connected, "manager_error": manager_error,
-        "store": status.store, "store_free_bytes": status.store_free_bytes,
-        "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
-        "descriptors_max": status.descriptors_max,
-        "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
-        "transfers": transfers, "rests": rests, "peers": peers, "lost": lost,
-    });
-    output::result(format, &document, &status_text(&status, &manager_error))?;
-    Ok(Exit::Done)
-}
-
-/// What a transfer that was cut off has left, as JSON.
-fn describe_rest(rest: &Rest) -> Value {
-    let object = polycast_api::convert::object_id(&rest.app_id, rest.data_id);
-    let object = object.map_or_else(|_| rest.data_id.to_string(), |id| id.to_string());
-    json!({ "object": object, "bytes": rest.length, "stored_bytes": rest.stored_bytes, "since_unix_ms": rest.since_unix_ms })
-}
-
-fn status_text(status: &StatusResponse, manager_error: &str) -> String {
-    let manager = if status.manager_connected {
-        format!("connected to {}", status.manager_address)
-    } else {
-        format!("not connected to {}: {}", status.manager_address, Printable(manager_error))
-    };
-    let mut text = format!(
-        "agent {} on {}, up {} s\nmanager    {manager}\nstore      {} ({} free)\ntransfers  {}\n",
-        status.agent_name,
-        status.interface_address,
-        status.uptime_seconds,
-        status.store,
-        format_bytes(status.store_free_bytes),
-        status.transfers.len(),
-    );
-    for waiting in status.transfers.iter().filter_map(|transfer| Some((transfer, transfer.waiting.as_ref()?)))
-    {
-        let (transfer, waiting) = waiting;
-        let how = waiting_text(waiting).unwrap_or_else(|| "the manager has not answered yet".into());
-        let _ = writeln!(text, "pending    object {}: {how}", transfer.data_id);
-    }
-    for rest in &status.rests {
-        let (stored, all) = (format_bytes(rest.stored_bytes), format_bytes(rest.length));
-        let _ = writeln!(
-            text,
-            "rest       object {}: {stored} of {all} are kept for its next transfer",
-            rest.data_id
-        );
-    }
-    for peer in &status.peers {
-        let _ = write!(
-            text,
-            "peer       {} at {}, heard {} ms ago",
-            Printable(&peer.name),
-            Printable(&peer.control_address),
-            peer.silent_ms
-        );
-        if !peer.unreachable_by.is_empty() {
-            let (by, seconds) = (Printable(&peer.unreachable_by), peer.unreachable_ms / 1_000);
-            let _ = write!(text, ", but {by} could not reach it there {seconds} s ago");
-        }
-        text.push('\n');
-    }
-    for peer in &status.lost {
-        let _ =
-            writeln!(text, "lost       {}, heard {} s ago", Printable(&peer.name), peer.silent_ms / 1_000);
-    }
-    text
 }
 
 impl From<ClientError> for Failure {

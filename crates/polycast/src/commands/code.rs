@@ -40,7 +40,7 @@ impl CodeArg {
         match words {
             [] => Ok(None),
             // A word of a code has neither: it is a path.
-            [_, _, ..] if words.iter().any(|word| word.contains(['-', '.', '_', '/'])) => {
+            [_, _, ..] if words.iter().any(|word| word.contains(['.', '_', '/'])) => {
                 Err(Failure::input("more than a code was typed").hint("a path goes behind --out or --into"))
             }
             _ if words.len() > WORDS_MAX => Err(Failure::input("a code has no more than 16 words")),

@@ -71,6 +71,8 @@ pub(super) struct Gathering {
     /// Those who were here when it was last said.
     here: Vec<String>,
     has_hinted: bool,
+    /// Something ran when it was last looked.
+    has_run: bool,
     /// Those who have the object, where more may come at any time.
     served: Option<BTreeSet<String>>,
 }
@@ -84,8 +86,19 @@ impl Gathering {
         command: String,
         seekers: Arc<Seekers>,
     ) -> Self {
-        let (begun, here, has_hinted) = (Instant::now(), Vec::new(), false);
-        Gathering { expected, format, interface, command, seekers, begun, here, has_hinted, served: None }
+        let (begun, here, has_hinted, has_run) = (Instant::now(), Vec::new(), false, true);
+        Gathering {
+            expected,
+            format,
+            interface,
+            command,
+            seekers,
+            begun,
+            here,
+            has_hinted,
+            has_run,
+            served: None,
+        }
     }
 
     /// It goes on, and says of each that it has the object.
@@ -111,11 +124,16 @@ impl Gathering {
         // No receiver's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0 || receiver.verified) {
             let runs = report.receivers.iter().any(|receiver| !receiver.verified && receiver.error.is_none());
-            match self.served.is_some() && !runs {
-                true => progress.state(&self.who_is_here(&[])),
-                false => progress.delivery(report),
-            }
             self.name_served(report);
+            // The end of what ran is shown, and then that more may come.
+            if runs || std::mem::replace(&mut self.has_run, false) {
+                progress.delivery(report);
+            }
+            self.has_run |= runs;
+            if let Some(served) = self.served.as_ref().filter(|_| !runs) {
+                let count = output::counted(served.len(), "receiver");
+                progress.state(&format!("{count} served; waiting for more, until Ctrl-C"));
+            }
             return;
         }
         let here: Vec<String> =

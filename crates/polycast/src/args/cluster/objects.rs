@@ -27,6 +27,10 @@ impl FromStr for FetchWhat {
         if ["http://", "https://", "file:"].iter().any(|scheme| text.starts_with(scheme)) {
             return Ok(FetchWhat::Url(text.to_string()));
         }
+        if let Some((scheme, _)) = text.split_once("://") {
+            let said = "polycast reads https, http and file";
+            return Err(format!("{said}, and not {scheme}: write https://HOST/PATH, or file:///PATH"));
+        }
         if text.contains(':') {
             return Ok(FetchWhat::Key(text.to_string()));
         }

@@ -1,0 +1,154 @@
+//! `polycast transfers`: what the local agent sends and receives, a line each.
+
+use super::{connect, describe_path, runtime, waiting_text};
+use crate::args::cluster::LocalArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use crate::progress;
+use polycast_api::agent::transfer::Direction;
+use polycast_api::agent::{StatusResponse, Transfer};
+use polycast_api::client::AgentClient;
+use polycast_api::convert::object_id;
+use polycast_api::report::{ReceiverReport, Report};
+use polycast_types::{ObjectId, Printable, format_bytes, format_rate};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// A rate takes two looks, so far apart.
+const BETWEEN: Duration = Duration::from_millis(250);
+
+/// `polycast transfers`
+pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let (_, rows) = runtime()?.block_on(async {
+        let client = connect(local).await?;
+        Seen::default().twice(&client).await
+    })?;
+    let documents: Vec<Value> = rows.iter().map(Row::document).collect();
+    let lines: Vec<String> = rows.iter().map(ToString::to_string).collect();
+    let text = if lines.is_empty() { "no transfers".to_string() } else { lines.join("\n") };
+    output::result(format, &documents, &text)?;
+    Ok(Exit::Done)
+}
+
+/// What was seen of an agent's transfers, by which their rates are known.
+#[derive(Default)]
+pub(super) struct Seen {
+    paces: BTreeMap<(ObjectId, bool), progress::Pace>,
+}
+
+impl Seen {
+    /// Looks once more, after a while where anything runs: so that there are rates.
+    pub(super) async fn twice(mut self, client: &AgentClient) -> Result<(StatusResponse, Vec<Row>), Failure> {
+        let first = self.look(client).await?;
+        if first.1.is_empty() {
+            return Ok(first);
+        }
+        tokio::time::sleep(BETWEEN).await;
+        self.look(client).await
+    }
+
+    /// Looks at what runs.
+    pub(super) async fn look(&mut self, client: &AgentClient) -> Result<(StatusResponse, Vec<Row>), Failure> {
+        let status = client.status().await?;
+        let objects = match status.transfers.is_empty() {
+            true => Vec::new(),
+            false => client.list(None).await?,
+        };
+        let names: BTreeMap<ObjectId, &str> =
+            objects.iter().filter_map(|object| Some((object.id().ok()?, object.name.as_str()))).collect();
+        let (now, mut paces) = (Instant::now(), BTreeMap::new());
+        let mut rows = Vec::new();
+        for transfer in &status.transfers {
+            let Ok(id) = object_id(&transfer.app_id, transfer.data_id) else { continue };
+            let key = (id, transfer.direction() == Direction::Sending);
+            let mut pace = self.paces.remove(&key).unwrap_or_default();
+            pace.note(now, transfer.bytes);
+            rows.push(Row::of(id, names.get(&id).copied(), transfer, pace.rate_bps()));
+            paces.insert(key, pace);
+        }
+        // What has ended is forgotten.
+        self.paces = paces;
+        Ok((status, rows))
+    }
+}
+
+/// A transfer.
+pub(super) struct Row {
+    id: ObjectId,
+    name: Option<String>,
+    transfer: Transfer,
+    receivers: Vec<ReceiverReport>,
+    rate_bps: Option<f64>,
+}
+
+impl Row {
+    fn of(id: ObjectId, name: Option<&str>, transfer: &Transfer, rate_bps: Option<f64>) -> Self {
+        let report = transfer.report.clone().and_then(|report| Report::try_from(report).ok());
+        let receivers = report.map_or_else(Vec::new, |report| report.receivers);
+        Row { id, name: name.map(str::to_string), transfer: transfer.clone(), receivers, rate_bps }
+    }
+
+    fn direction(&self) -> &'static str {
+        match self.transfer.direction() {
+            Direction::Sending => "sending",
+            Direction::Receiving => "receiving",
+            Direction::Unspecified => "unknown",
+        }
+    }
+
+    fn percent(&self, bytes: u64) -> Option<u64> {
+        let length = self.transfer.length;
+        (length > 0).then(|| (u128::from(bytes.min(length)) * 100 / u128::from(length)) as u64)
+    }
+
+    /// The receiver that is least far of those that are on their way.
+    fn slowest(&self) -> Option<&ReceiverReport> {
+        let running = self.receivers.iter().filter(|receiver| !receiver.verified && receiver.error.is_none());
+        running.min_by_key(|receiver| receiver.bytes)
+    }
+
+    fn document(&self) -> Value {
+        let transfer = &self.transfer;
+        let done = self.receivers.iter().filter(|receiver| receiver.verified).count();
+        let slowest = self.slowest();
+        json!({
+            "object": self.id.to_string(), "name": self.name, "direction": self.direction(),
+            "bytes": transfer.length, "verified_bytes": transfer.bytes, "percent": self.percent(transfer.bytes),
+            "rate_bps": self.rate_bps, "receivers": self.receivers.len(), "done": done,
+            "slowest": slowest.map(|receiver| &receiver.name),
+            "slowest_percent": slowest.and_then(|receiver| self.percent(receiver.bytes)),
+            "fabric": transfer.granted.as_ref().map(|granted| &granted.fabric),
+            "waiting": transfer.waiting.as_ref().map(|waiting| json!({
+                "before": waiting.before, "estimate_ms": waiting.estimate_ms,
+            })),
+            "path": transfer.granted.as_ref().map(describe_path),
+        })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (transfer, length) = (&self.transfer, self.transfer.length);
+        let name = self.name.clone().unwrap_or_else(|| format!("object {}", self.id));
+        write!(f, "{:<9}  {}", self.direction(), Printable(&name))?;
+        if let Some(waiting) = &transfer.waiting {
+            let how = waiting_text(waiting).unwrap_or_else(|| "the manager has not answered yet".into());
+            return write!(f, "  {how}");
+        }
+        if let Some(percent) = self.percent(transfer.bytes) {
+            write!(f, "  {percent}% of {}", format_bytes(length))?;
+        }
+        if let Some(rate_bps) = self.rate_bps {
+            write!(f, "  {}", format_rate(rate_bps))?;
+        }
+        if !self.receivers.is_empty() {
+            write!(f, "  {}", progress::receivers(&self.receivers, length, usize::MAX))?;
+        }
+        match &transfer.granted {
+            Some(granted) => write!(f, "  over {}", Printable(&granted.fabric)),
+            None => Ok(()),
+        }
+    }
+}
