@@ -77,7 +77,7 @@ fn has(document: &Value) -> Vec<&str> {
 fn is_delta(document: &Value) {
     let number = |what: &str| document[what].as_u64().unwrap();
     assert!((1..LEN as u64 / 50).contains(&number("coded_bytes")), "{document}");
-    assert!(number("sent_bytes") < LEN as u64 / 10, "{document}");
+    assert!(number("sent_bytes") < LEN as u64 / 4, "{document}");
 }
 
 /// Publishes three versions to two subscribers of a cluster with this key and these settings of its manager.
