@@ -123,6 +123,13 @@ caught(folder / "model" if rank == 0 else here / "there")
 caught(folder / "model" if rank < 2 else here / "new", src=rank % 2)
 caught(folder / "model", src=4)
 caught(folder / "model", into=3 if rank == 2 else here)
+(here / "taken/model").mkdir(parents=True)
+if rank == 2:
+    group._read = None
+caught(folder / "model", into=here / "taken")
+caught(folder / "model", into=folder / "model/config.json/in a file")
+if rank == 2:
+    del group._read
 found = group.broadcast_folder(folder / "model" if rank == 0 else here / "new")
 print(found.name)
 """
@@ -138,7 +145,9 @@ print(found.name)
         assert other[2].startswith("Invalid rank ") and "all ranks make the same calls in the same order" in other[2]
         assert "src=4 is no rank: there are those from 0 to 3" in other[3]
         assert "3 has the type int and is no path" in other[4]
-        assert other[5:] == ["model" if other in (first, second) else "new"], "the group goes on"
+        assert f"{tmp_path}/2/taken/model is there already: say update=True" in other[5], "before anything has come"
+        assert "cannot make the folder into=" in other[6]
+        assert other[7:] == ["model" if other in (first, second) else "new"], "the group goes on"
     assert third[4].startswith("UnsupportedType 3")
 
 
@@ -152,7 +161,9 @@ except errors.PolycastError as error:
     print(type(error).__name__, error)
 try:
     if rank < 2:
-        group.barrier(timeout=5)
+        group.barrier(timeout=3)
+    else:
+        time.sleep(5)
 except errors.PolycastError as error:
     print(type(error).__name__, error)
 """
@@ -160,7 +171,7 @@ except errors.PolycastError as error:
     assert third == ["Invalid -1 is no time in seconds: give None to wait without a limit"]
     for other in (first, second):
         assert "failed at rank 2" in other[0]
-        assert other[1].startswith("TimedOut ") and f"rank 2 on {os.uname().nodename} did not come to barrier() within 5 s" in other[1]
+        assert other[1].startswith("TimedOut ") and f"rank 2 on {os.uname().nodename} did not come to barrier() within 3 s" in other[1]
 
 
 def test_ctrl_c_at_a_rank_is_told(tmp_path: Path) -> None:
@@ -204,12 +215,105 @@ except errors.PolycastError as error:
         assert "rank-2-on-" in other or "rank 2 on " in other, other
 
 
+def test_a_rank_that_has_left_is_not_waited_for(tmp_path: Path) -> None:
+    script = """
+group.barrier()
+if rank == 1:
+    sys.exit()
+began = time.monotonic()
+try:
+    group.barrier()
+except errors.TransferFailed as error:
+    print(error)
+assert time.monotonic() - began < 30
+if rank:
+    time.sleep(1)
+    try:
+        group.barrier()
+    except errors.PolycastError as error:
+        print(error)
+else:
+    group.close()
+"""
+    first, second, third = run(script, tmp_path, 3)
+    assert second == "" and first == f"rank 1 on {os.uname().nodename} has left the job\n"
+    assert third == f"{first}rank 0 on {os.uname().nodename} has left the job\n"
+
+
 def test_what_an_earlier_job_has_left_is_not_taken(model: Path, tmp_path: Path) -> None:
-    left = tmp_path / "job"
-    left.mkdir(mode=0o700)
+    left = tmp_path / "job/.polycast-rendezvous/0"
+    left.mkdir(mode=0o700, parents=True)
     for name, text in {"job": '{"error": "old", "kind": "invalid", "nonces": []}', "rank.1": '{"nonce": "x"}', "0.go": "{}"}.items():
         (left / name).write_text(text)
     assert run("print(group.broadcast_folder(folder / 'model', into=here).name)", tmp_path, 3) == ["model\n"] * 3
+    assert list((tmp_path / "job").iterdir()) == [], "the folder was there before"
+
+
+def test_a_users_files_in_the_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "job/below").mkdir(parents=True)
+    for name in ("job/job", "job/rank.0", "job/below/weights"):
+        (tmp_path / name).write_text("a user's")
+    with alone(tmp_path):
+        pass
+    there = sorted(str(one.relative_to(tmp_path)) for one in (tmp_path / "job").rglob("*"))
+    assert there == ["job/below", "job/below/weights", "job/job", "job/rank.0"]
+    for name in ("job#1", "job?x", "job#"):
+        with pytest.raises(errors.Invalid, match="write %3F or %23"):
+            distributed.init(rank=0, world_size=1, rendezvous=f"file://{tmp_path}/{name}")
+
+
+def test_a_job_has_one_group_after_the_other_in_a_folder(tmp_path: Path) -> None:
+    script = """
+for count in range(3):
+    group.barrier()
+    group.close()
+    group = distributed.init(rendezvous=f"file://{folder}/job", interface="lo", timeout=60)
+for count in range(5):
+    group.barrier()
+if rank == 0:
+    # What rank 0 forgets stays away.
+    time.sleep(0.5)
+    there = os.listdir(folder / "job/.polycast-rendezvous/3")
+    assert not any(one[0] in "0123" for one in there), there
+group.barrier()
+print("the end")
+"""
+    assert run(script, tmp_path, 3) == ["the end\n"] * 3
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_all_hear_of_a_rank_that_cannot_begin(tmp_path: Path, fails: int) -> None:
+    (tmp_path / "file").touch()
+    begin = BEGIN.partition("group =")[0] + f"""
+if rank != {fails}:
+    time.sleep(rank)
+began = time.monotonic()
+try:
+    distributed.init(rendezvous=f"file://{{folder}}/job", interface="lo", store=folder / "file" if rank == {fails} else None, timeout=60)
+except errors.PathError as error:
+    print(error)
+assert time.monotonic() - began < 20
+"""
+    with job("", tmp_path, 3, begin) as running:
+        for rank, said in enumerate(running.said()):
+            assert "cannot make a folder in store=" in said
+            assert rank == fails or said.startswith(f"rank {fails} on {os.uname().nodename}: ")
+    assert not (tmp_path / "job").exists()
+
+
+def test_ctrl_c_in_close_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = alone(tmp_path, store=tmp_path / "store")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    programs = [one.pid for one in group.agent._embedded._children]
+    monkeypatch.setattr(_rendezvous, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        group.close()
+    assert all(has_ended(pid) for pid in programs)
+    assert not (tmp_path / "job").exists() and list((tmp_path / "store").iterdir()) == []
 
 
 def test_the_folder_where_they_meet_is_theirs_alone(tmp_path: Path) -> None:
@@ -304,7 +408,7 @@ time.sleep(600)
     ],
 )
 def test_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], object], kind: type[Exception], says: str) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_JOB_ID"):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "file").touch()
     with pytest.raises(kind) as caught:
@@ -320,7 +424,7 @@ def test_without_torch_the_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         distributed.init(rank=0, world_size=2)
 
 
-def alone(folder: Path, **more: Any) -> object:
+def alone(folder: Path, **more: Any) -> distributed.Group:
     return distributed.init(rank=0, world_size=1, rendezvous=f"file://{folder}/job", **more)
 
 
@@ -329,6 +433,10 @@ def test_environments() -> None:
     assert _rendezvous.ranks(None, None, slurm) == (3, 8)
     assert _rendezvous.ranks(None, None, slurm | {"RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
     assert _rendezvous.master(slurm) == ("gpu07", 24567)
+    step = slurm | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "gpu[08-09]", "SLURM_STEP_ID": "2"}
+    assert _rendezvous.ranks(None, None, step) == (3, 4) and _rendezvous.master(step) == ("gpu08", 26585)
+    assert _rendezvous.master(step | {"RANK": "1", "WORLD_SIZE": "2"}) == ("gpu07", 24567), "it may be one job of several steps"
+    assert _rendezvous.master(slurm | {"SLURM_STEP_ID": "4294967291"}) == ("gpu07", 24567)
     assert _rendezvous.master(slurm | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "7"}) == ("10.0.0.1", 7)
     assert _rendezvous.master({"MASTER_ADDR": "10.0.0.1"}) is None
     lists = {"a": "a", "gpu1,gpu2": "gpu1", "n[3]": "n3", "r[1-2]-x,y": "r1-x", "a-b[010,2]": "a-b010"}

@@ -66,6 +66,8 @@ if {group!r} != "none":
     torch.distributed.all_gather_object(sums, total())
     assert len(set(sums)) == 1, sums
     torch.distributed.destroy_process_group()
+apart = torch.nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)
+distributed.broadcast_module(apart, src=1)
 wrong = module if rank != 3 else torch.nn.Linear(3, 4)
 try:
     distributed.broadcast_module(wrong, src=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import polycast
 import pytest
 from conftest import HANG_S, deleted, until
-from polycast import aio, errors
+from polycast import _program, aio, errors
 
 Cluster = list[polycast.Agent]
 
@@ -402,3 +403,29 @@ def test_coroutines(cluster: Cluster, file: Path, tmp_path: Path) -> None:
             await agent.delete(put.data_id)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["cut", "bar"])
+def test_a_listener_that_meets_a_fault_wakes_those_that_wait(how: str) -> None:
+    events = [{"event": "progress", "bytes": 1, "total": 2}, {"event": "offered", "code": "x"}]
+    lines = "".join(f"{json.dumps(one, separators=(',', ':'))}\n" for one in events)
+    told: list[object] = []
+
+    def bar(done: int | None, total: int) -> None:
+        told.append(done)
+        if how == "bar":
+            raise BrokenPipeError
+
+    said = _program._Said(bar)
+    text = lines + ('{"event":"prog' if how == "cut" else "")
+    child = subprocess.Popen(["printf", "%s", text], stdout=subprocess.PIPE)
+    child.stderr, child.stdout = child.stdout, None  # type: ignore[assignment]
+    _program._listen(child, said)  # type: ignore[arg-type]
+    assert said.told.is_set() and said.ended.is_set() and said.event == events[1]
+    assert (list(said.lines), told) == ((['{"event":"prog'], [1, None]) if how == "cut" else ([], [1]))
+
+
+def test_advice_is_given_once() -> None:
+    for kind in ("agent-unreachable", "version", "path"):
+        once = str(errors.of_kind(kind, "what was wrong"))
+        assert str(errors.of_kind(kind, f"rank 1: {once}")) == f"rank 1: {once}"

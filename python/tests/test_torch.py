@@ -382,3 +382,22 @@ def test_ctrl_c_ends_a_wait_for_a_version(cluster: Cluster, topic: str) -> None:
     found = versions.next(HANG_S)
     assert found is not None and found.version == 1, "it goes on"
     versions.close()
+
+
+def test_a_module_without_bytes_is_refused_and_not_left_alone(cluster: Cluster, topic: str) -> None:
+    with weights.subscribe(topic, agent=cluster[1]) as versions:
+        module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last))
+        weights.publish(module, topic, agent=cluster[0])
+        found = versions.next(HANG_S)
+        assert found is not None
+        empty = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Conv2d(2, 2, 3, device="meta"))
+        before = empty[0].weight.clone()
+        with pytest.raises(errors.Invalid, match=r"^'1.weight' has no bytes yet: module.to_empty\(device=...\) first$"):
+            found.load_into(empty)
+        assert torch.equal(empty[0].weight, before)
+        empty = torch.nn.Sequential(empty[0], empty[1].to_empty(device="cpu").to(memory_format=torch.channels_last))
+        found.load_into(empty)
+        assert torch.equal(empty[1].weight, module[1].weight) and not empty[1].weight.is_contiguous()
+        module[0].register_buffer("sparse", torch.eye(3).to_sparse())
+        with pytest.raises(errors.UnsupportedType, match="is sparse"):
+            weights.publish(module, topic, agent=cluster[0])

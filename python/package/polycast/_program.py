@@ -170,25 +170,45 @@ def _end_with(held: int, pid: int) -> None:
 
 
 def _listen(child: subprocess.Popen[bytes], said: _Said) -> None:
-    """Takes what a program says until it ends."""
+    """Takes what a program says until it ends. Those that wait for it are woken whatever goes wrong here."""
     assert child.stderr is not None
-    with child.stderr:
-        for line in io.TextIOWrapper(child.stderr, "utf-8", "replace"):
-            if not line.startswith('{"event":'):
-                said.lines.append(line.strip())
-                continue
-            event = json.loads(line)
-            if event["event"] == "progress":
-                if said.bar:
-                    said.bar(event["bytes"], event["total"])
-            elif said.event is None:
-                said.event = event
-                said.told.set()
-    if said.bar:
-        said.bar(None, 0)
-    child.wait()
-    said.told.set()
-    said.ended.set()
+    try:
+        with child.stderr:
+            for line in io.TextIOWrapper(child.stderr, "utf-8", "replace"):
+                _hear(line, said)
+        _show(said, None, 0)
+    finally:
+        try:
+            child.wait()
+        finally:
+            said.told.set()
+            said.ended.set()
+
+
+def _hear(line: str, said: _Said) -> None:
+    """Takes one line: an event, or else a note."""
+    try:
+        event = json.loads(line) if line.startswith('{"event":') else None
+    except ValueError:
+        # It was cut where the program was killed.
+        event = None
+    if event is None:
+        said.lines.append(line.strip())
+    elif event["event"] == "progress":
+        _show(said, event.get("bytes", 0), event.get("total", 0))
+    elif said.event is None:
+        said.event = event
+        said.told.set()
+
+
+def _show(said: _Said, done: int | None, total: int) -> None:
+    """Tells the bar how far the program is. A bar that fails, as on a standard error that is closed, ends, and the transfer goes on."""
+    if said.bar is None:
+        return
+    try:
+        said.bar(done, total)
+    except Exception:
+        said.bar = None
 
 
 def _end(owner: int, child: subprocess.Popen[bytes], output: int) -> None:
@@ -365,7 +385,7 @@ def offer(
     """
     paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Sequence) else path
     arguments = ["offer", *[_path(one) for one in paths], f"--receivers={_number('receivers', receivers)}"]
-    arguments += [f"--name={text_of('name', name)}"] if name is not None else []
+    arguments += [f"--as={text_of('name', name)}"] if name is not None else []
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
     arguments += [f"--exclude={one}" for one in one_or_more("exclude", exclude)]
     arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
@@ -420,7 +440,7 @@ def accept(
     arguments = ["accept", "-", *place(into, out, update, force)]
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
-    arguments += [f"--name={text_of('name', name)}"] if name is not None else []
+    arguments += [f"--host={text_of('name', name)}"] if name is not None else []
     arguments += [f"--interface={text_of('interface', interface)}"] if interface is not None else []
     document = run_json(arguments, _code(code), progress=progress)
     fields = {name: document[name] for name in ("bytes", "name", "root", "unchanged", "seconds")}

@@ -5,6 +5,7 @@ The place is the store of torch.distributed, or a folder that all hosts share. E
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,16 +18,22 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from polycast.errors import Invalid, TimedOut, UnsupportedType, of_kind
+from polycast.errors import Invalid, PolycastError, TimedOut, UnsupportedType, of_kind
 
 # How long it takes until it is looked again whether a word is there: at first, and at most.
 _PAUSE_S, _PAUSE_MAX_S = 0.001, 0.1
+# How often it is looked whether those that are waited for have left.
+_LOOK_S = 0.5
 # The longest that a list of ranks gets in a sentence.
 _NAMED_MAX = 8
+# Where in a folder the processes meet, and the mark there that says that they have made the folder itself.
+_TOP, _MADE = ".polycast-rendezvous", "made"
 # What says which process of the job this is, and how many there are: torchrun and Ray Train, and Slurm.
-_NUMBERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+_NUMBERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID", "SLURM_NTASKS"))
 # Ports for a job of Slurm that names none: Linux gives those from 32,768 on to whatever asks for any.
 _SLURM_PORTS = range(20_000, 30_000)
+# How far apart those of the steps of a job are, which may run at the same time: jobs that are numbered one behind the other do not meet them.
+_SLURM_STEP = 1009
 
 
 class Place(Protocol):
@@ -46,6 +53,9 @@ class Place(Protocol):
 
     def begin(self) -> None:
         """Takes away what an earlier job has left. The first process alone does so."""
+
+    def begun(self) -> None:
+        """Notes that the first process has done so: what is there from now on stays."""
 
     def end(self) -> None:
         """Takes the place away. The first process alone does so, as the last one of all."""
@@ -79,6 +89,9 @@ class TorchPlace:
     def begin(self) -> None:
         pass
 
+    def begun(self) -> None:
+        pass
+
     def end(self) -> None:
         pass
 
@@ -93,64 +106,123 @@ class TorchPlace:
 
 
 class FolderPlace:
-    """A folder that all processes see, which is theirs alone as long as the job runs. Its files are for this user only."""
+    """A folder that all processes see. Their words lie in a folder below it, one a group, and what else is in it is not touched. Its files are for
+    this user only."""
 
     is_new = False
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._own = folder, dict[str, str]()
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder, self._top = folder, folder / _TOP
+        self._words = self._top / str(count)
+        # The words of this process that the first one may take away with those of an earlier job.
+        self._early: dict[str, str] | None = {}
+        self._make()
+
+    def _make(self) -> None:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.lstat()
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            is_made = _made(self._folder)
+            self._check(self._folder)
+            for one in (self._top, self._words):
+                _made(one)
+                self._check(one)
+            if is_made:
+                (self._top / _MADE).touch(mode=0o600)
         except OSError as error:
-            raise of_kind("path", f"cannot make the folder {folder} where the processes meet: {error.strerror}") from None
+            if isinstance(error, PolycastError):
+                raise
+            raise of_kind("path", f"cannot make the folder {self._folder} where the processes meet: {error.strerror}") from None
+
+    @staticmethod
+    def _check(folder: Path) -> None:
+        found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise of_kind("path", f"{folder} is no folder: name one, and it is made where there is none")
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise Invalid(f"others may write to {folder}, and the job's key lies in it: name a folder that is this user's alone")
 
     def put(self, key: str, word: Any) -> None:
-        self._own[key] = json.dumps(word)
-        self._write(key)
+        text = json.dumps(word)
+        if self._early is not None:
+            self._early[key] = text
+            # The first process of an earlier group may have taken the folder away since.
+            self._make()
+        self._write(key, text)
 
-    def _write(self, key: str) -> None:
+    def _write(self, key: str, text: str) -> None:
         try:
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix=".", delete=False) as part:
-                part.write(self._own[key])
-            os.replace(part.name, self._folder / key)
+            with tempfile.NamedTemporaryFile("w", dir=self._words, prefix=".", delete=False) as part:
+                part.write(text)
+            os.replace(part.name, self._words / key)
+        except FileNotFoundError:
+            raise self._gone() from None
         except OSError as error:
             raise of_kind("path", f"cannot write to the folder {self._folder} where the processes meet: {error.strerror}") from None
+
+    def _gone(self) -> PolycastError:
+        why = "rank 0 has ended the job, or another job meets there"
+        return of_kind("rendezvous-lost", f"what the processes have left in {self._folder} is gone: {why}")
 
     def found(self, keys: Collection[str]) -> dict[str, Any]:
         # A list of the folder is newer than what a network's file system remembers of one file.
         try:
-            here = set(os.listdir(self._folder))
+            here = set(os.listdir(self._words))
+        except FileNotFoundError:
+            if self._early is None:
+                raise self._gone() from None
+            here = set()
         except OSError:
             here = set()
-        # The first process may have taken it away with what an earlier job has left.
-        for key in self._own.keys() - here:
-            self._write(key)
+        for key, text in (self._early or {}).items():
+            if key not in here:
+                self._make()
+                self._write(key, text)
         words = {}
         for key in here.intersection(keys):
             try:
-                words[key] = json.loads((self._folder / key).read_text())
+                words[key] = json.loads((self._words / key).read_text())
             except OSError:
                 continue
         return words
 
     def forget(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._own.pop(key, None)
-            (self._folder / key).unlink(missing_ok=True)
+            (self._words / key).unlink(missing_ok=True)
 
     def begin(self) -> None:
-        self.forget(one for one in os.listdir(self._folder) if not one.startswith("."))
+        try:
+            self.forget(one for one in os.listdir(self._words) if not one.startswith("."))
+        except OSError as error:
+            raise of_kind("path", f"cannot clear the folder {self._words} where the processes meet: {error.strerror}") from None
+        self.begun()
+
+    def begun(self) -> None:
+        self._early = None
 
     def end(self) -> None:
         import shutil
 
-        self._own.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._early = None
+        shutil.rmtree(self._words, ignore_errors=True)
+        # What another group has there keeps the folders.
+        with contextlib.suppress(OSError):
+            is_made = os.listdir(self._top) == [_MADE]
+            if is_made:
+                (self._top / _MADE).unlink()
+            self._top.rmdir()
+            if is_made:
+                self._folder.rmdir()
+
+
+def _made(folder: Path) -> bool:
+    """Whether this makes a folder, for this user alone: false where it is there already."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
 
 
 def wait(
@@ -161,11 +233,12 @@ def wait(
     *,
     enough: Callable[[Any], bool] = lambda word: False,
     valid: Callable[[Any], bool] = lambda word: True,
+    left: Callable[[list[str]], None] = lambda missing: None,
 ) -> dict[str, Any]:
     """The words of all these keys, as soon as they are there, or fewer once one is `enough`. Those that are not `valid` do not count. `late` gives
-    the sentence where some are not there in time."""
+    the sentence where some are not there in time. `left` is told now and then what is missing, and raises where it will not come."""
     words: dict[str, Any] = {}
-    pause = _PAUSE_S
+    pause, looks = _PAUSE_S, time.monotonic() + _LOOK_S
     while True:
         missing = [key for key in keys if key not in words]
         new = {key: word for key, word in place.found(missing).items() if valid(word)}
@@ -174,6 +247,9 @@ def wait(
             return words
         if time.monotonic() >= ends:
             raise TimedOut(late([key for key in missing if key not in new]))
+        if time.monotonic() >= looks:
+            left([key for key in missing if key not in new])
+            looks = time.monotonic() + _LOOK_S
         pause = _PAUSE_S if new else min(2 * pause, _PAUSE_MAX_S)
         time.sleep(pause)
 
@@ -229,7 +305,7 @@ def first_host(nodes: str) -> str:
     """The first host of a list as Slurm writes it: `gpu[07-09,12]` begins with gpu07."""
     found = re.match(r"([^\[\],]+)(?:\[(\w+)[^\]]*\]([^\[\],]*))?(?:,|$)", nodes)
     if found is None:
-        raise Invalid(f"SLURM_JOB_NODELIST={nodes!r} is no list of hosts: set MASTER_ADDR to the host of rank 0")
+        raise Invalid(f"Slurm's {nodes!r} is no list of hosts: set MASTER_ADDR to the host of rank 0")
     return found.group(1) + (found.group(2) or "") + (found.group(3) or "")
 
 
@@ -237,10 +313,13 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | Non
     """Where the first process is: MASTER_ADDR and MASTER_PORT, or what follows from a job of Slurm."""
     address = environment.get("MASTER_ADDR") or ""
     port = environment.get("MASTER_PORT") or ""
-    if not address and (nodes := environment.get("SLURM_JOB_NODELIST")):
+    # A step of Slurm's may have a part of the job's hosts. What has RANK may be spread over several steps.
+    nodes = "" if environment.get("RANK") else environment.get("SLURM_STEP_NODELIST")
+    if not address and (nodes := nodes or environment.get("SLURM_JOB_NODELIST")):
         address = first_host(nodes)
     if not port and (job := environment.get("SLURM_JOB_ID")):
-        port = str(_SLURM_PORTS[_number("SLURM_JOB_ID", job) % len(_SLURM_PORTS)])
+        number = _number("SLURM_JOB_ID", job) + _SLURM_STEP * _step(environment)
+        port = str(_SLURM_PORTS[number % len(_SLURM_PORTS)])
     if not address or not port:
         return None
     if not 0 < _number("MASTER_PORT", port) < 1 << 16:
@@ -248,12 +327,19 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | Non
     return address, int(port)
 
 
+def _step(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of Slurm's step that is this job; 0 where it is none."""
+    number = environment.get("SLURM_STEP_ID") or ""
+    # The script of a batch is a step of its own, with a number that has ten digits.
+    return int(number) if re.fullmatch("[0-9]{1,9}", number) and not environment.get("RANK") else 0
+
+
 def place(rendezvous: object, rank: int, world_size: int, count: int, timeout_s: float) -> Place:
     """The place where the processes meet. `count` says how many groups this process had before."""
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"polycast/{restarts}/{count}/"
+    prefix = f"polycast/{restarts}/{_step()}/{count}/"
     if isinstance(rendezvous, str):
-        return FolderPlace(_folder(rendezvous))
+        return FolderPlace(_folder(rendezvous), count)
     if rendezvous is not None:
         if not all(hasattr(rendezvous, name) for name in ("set", "get", "check", "delete_key")):
             what = f"rendezvous={rendezvous!r} has the type {type(rendezvous).__name__}"
@@ -270,6 +356,8 @@ def _folder(url: str) -> Path:
     parts = urlsplit(url)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
         raise Invalid(f"rendezvous={url!r} is no folder: write file:///FOLDER, with one that all hosts share")
+    if "?" in url or "#" in url:
+        raise Invalid(f"rendezvous={url!r} has a '?' or '#', behind which nothing is the folder's name: write %3F or %23 where they belong to it")
     return Path(unquote(parts.path))
 
 

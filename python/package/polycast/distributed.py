@@ -92,11 +92,14 @@ def init(
     reaches the others). `store` is a folder of this host for the objects that are on their way (default: shared memory). `timeout` is how
     many seconds this and every later call waits for the other processes.
     """
-    global _COUNT, _DEFAULT
+    global _DEFAULT
     own, count = _rendezvous.ranks(rank, world_size)
     _ends(timeout)
-    where = _rendezvous.place(rendezvous, own, count, _COUNT, timeout)
-    _COUNT += 1
+    folder = rendezvous if isinstance(rendezvous, str) else None
+    number = _COUNTS.get(folder, 0)
+    # Also where the rest fails here: the others may have come further.
+    _COUNTS[folder] = number + 1
+    where = _rendezvous.place(rendezvous, own, count, number, timeout)
     group = Group(where, own, count, interface, store, timeout)
     if _DEFAULT is None or _DEFAULT._is_over:
         _DEFAULT = group
@@ -115,9 +118,9 @@ class Group:
         self.world_size: int = world_size
         """How many there are."""
         self._owner, self._lock, self._calls, self._is_over = os.getpid(), threading.Lock(), 0, False
-        self._folder: str | None = None if store is None else _folder_below(store)
+        self._folder: str | None = None
         try:
-            self._ranks, self._agent = self._begin(time.monotonic() + timeout)
+            self._ranks, self._agent = self._begin(store, time.monotonic() + timeout)
         except BaseException:
             self._remove_folder()
             raise
@@ -139,27 +142,35 @@ class Group:
 
     # How it begins.
 
-    def _begin(self, ends: float) -> tuple[list[_Rank], Agent]:
-        if self.rank == 0:
-            self._place.begin()
+    def _begin(self, store: StrPath | None, ends: float) -> tuple[list[_Rank], Agent]:
+        """Meets the others. Where this fails, they hear of it."""
+        nonce = uuid.uuid4().hex
+        own: int | None = self.rank
         try:
-            mine = _this_process(self.rank, self._interface)
-        except PolycastError as error:
-            # So that the others do not wait.
-            self._place.put("job" if self.rank == 0 else f"rank.{self.rank}", {"nonces": [], **_failure(error, self.rank)})
+            if self.rank == 0:
+                self._place.begin()
+            try:
+                self._folder = None if store is None else _folder_below(store)
+                mine = _this_process(self.rank, self._interface)
+            except BaseException as error:
+                self._place.put(f"rank.{self.rank}", {"nonce": nonce, **_failure(error, self.rank)})
+                raise
+            nonce, own = mine.nonce, None
+            self._place.put(f"rank.{self.rank}", vars(mine))
+            return self._begin_first(mine, ends) if self.rank == 0 else self._begin_other(mine, ends)
+        except BaseException as error:
+            with contextlib.suppress(PolycastError):
+                if self.rank == 0:
+                    self._tell_failure(error, own, ends)
+                else:
+                    # A Ctrl-C does not wait.
+                    self._leave_early(nonce, ends if isinstance(error, Exception) else 0.0)
             raise
-        self._place.put(f"rank.{self.rank}", vars(mine))
-        if self.rank == 0:
-            return self._begin_first(mine, ends)
-        # A word that does not know of this process is an earlier job's.
-        told = _rendezvous.wait(
-            self._place,
-            ["job"],
-            ends + _WORD_S,
-            lambda _: f"rank 0 has not begun the job within {self._timeout:g} s",
-            valid=lambda job: mine.nonce in job["nonces"] or ("error" in job and self._place.is_new),
-        )
-        job = _said_well(told["job"])
+
+    def _begin_other(self, mine: _Rank, ends: float) -> tuple[list[_Rank], Agent]:
+        """The part of all ranks but 0."""
+        job = self._job(mine.nonce, ends + _WORD_S, f"rank 0 has not begun the job within {self._timeout:g} s")
+        _said_well(job)
         ranks = [_Rank(**one) for one in job["ranks"]]
         first = next(one for one in ranks if one.host == mine.host)
         agent = self._bring_agent(mine, job) if first.rank == self.rank else None
@@ -177,22 +188,58 @@ class Group:
                 agent.close()
             raise
 
+    def _job(self, nonce: str, ends: float, late: str) -> dict[str, Any]:
+        """What rank 0 says of the job. A word that does not know of this process is an earlier job's."""
+        told = _rendezvous.wait(
+            self._place,
+            ["job"],
+            ends,
+            lambda _: late,
+            valid=lambda job: nonce in job["nonces"] or ("error" in job and self._place.is_new),
+        )
+        self._place.begun()
+        job: dict[str, Any] = told["job"]
+        return job
+
+    def _leave_early(self, nonce: str, ends: float) -> None:
+        """Has rank 0 know that this rank has failed. In a folder it may have to be said again, as rank 0 takes away what it finds as it comes."""
+        if not self._place.is_new:
+            with contextlib.suppress(TimedOut):
+                self._job(nonce, min(ends, time.monotonic() + _WORD_S), "")
+        self._place.put(f"left.{self.rank}", True)
+
+    def _tell_failure(self, error: BaseException, own: int | None, ends: float) -> None:
+        """Rank 0's failure to begin, its own or that of the whole: tells it to all that come soon, and takes the place away when they have left.
+        The key goes at once."""
+        others = range(1, self.world_size)
+        soon = time.monotonic() + _WORD_S
+        while True:
+            found = self._place.found([f"{what}.{one}" for what in ("rank", "left") for one in others])
+            here = [one for one in others if f"rank.{one}" in found]
+            nonces = [found[f"rank.{one}"]["nonce"] for one in here]
+            for step in ("job", "agents"):
+                self._place.put(step, {"nonces": nonces, **_failure(error, own)})
+            now = time.monotonic()
+            if all(f"left.{one}" in found for one in (here if now >= ends else others)):
+                return self._place.end()
+            if self._place.is_new or now >= soon or not isinstance(error, Exception):
+                return
+            time.sleep(_rendezvous._PAUSE_MAX_S)
+
     def _begin_first(self, mine: _Rank, ends: float) -> tuple[list[_Rank], Agent]:
         """Rank 0's part: it knows all others, has the manager, and waits for the agents."""
-        nonces: list[str] = []
-        agent = None
-        tells = "job"
+        keys = [f"rank.{one}" for one in range(self.world_size)]
+        found = _rendezvous.wait(self._place, keys, ends, lambda missing: f"{_ranks_in(missing)} {self._late()}", enough=_is_failure)
+        nonces = [word["nonce"] for word in found.values()]
+        for word in found.values():
+            _said_well(word)
+        ranks = [_Rank(**found[key]) for key in keys]
+        _check_versions(ranks)
+        run, key = str(uuid.uuid4()), run_json(["key", "new"])["key"]
+        agent = self._bring_first_agent(mine, ranks, run, key)
         try:
-            keys = [f"rank.{one}" for one in range(self.world_size)]
-            found = _rendezvous.wait(self._place, keys, ends, lambda missing: f"{_ranks_in(missing)} {self._late()}", enough=_is_failure)
-            nonces = [word["nonce"] for word in found.values() if "nonce" in word]
-            ranks = [_Rank(**_said_well(found[key])) for key in sorted(found, key=keys.index)]
-            _check_versions(ranks)
-            run, key = str(uuid.uuid4()), run_json(["key", "new"])["key"]
-            agent = self._bring_first_agent(mine, ranks, run, key)
             job = {"run": run, "manager": agent.manager, "key": key, "ranks": [vars(one) for one in ranks]}
             self._place.put("job", {"nonces": nonces, **job})
-            tells = "agents"
             firsts = {one.host: one for one in reversed(ranks)}
             keys = [f"agent.{one.rank}" for one in firsts.values() if one.rank]
             found = _rendezvous.wait(
@@ -207,11 +254,8 @@ class Group:
             sockets = {key: word["socket"] for key, word in found.items()}
             self._place.put("agents", {**sockets, "agent.0": agent.socket})
             return ranks, agent
-        except BaseException as error:
-            with contextlib.suppress(PolycastError):
-                self._place.put(tells, {"nonces": nonces, **_failure(error)})
-            if agent is not None:
-                agent.close()
+        except BaseException:
+            agent.close()
             raise
 
     def _bring_first_agent(self, mine: _Rank, ranks: list[_Rank], run: str, key: str) -> Agent:
@@ -277,17 +321,23 @@ class Group:
 
         def prepare() -> dict[str, Any]:
             given.extend(place(into, None if into is not None else path, update, force))
-            if self.rank != src:
-                if into is None and not update and not force and self._is_first and not self._is_beside(src) and os.path.lexists(path):
-                    raise of_kind("path", f"{os.fsdecode(path)} is there already: say update=True to bring it up to date, or force=True to replace it")
-                return {}
-            found = self._agent.put(path)
-            return {"data_id": found.data_id, "path": os.path.abspath(os.fsdecode(path))}
+            if self.rank == src:
+                found = self._agent.put(path)
+                return {"data_id": found.data_id, "path": os.path.abspath(os.fsdecode(path)), "name": found.name}
+            if self._is_first and not self._is_beside(src):
+                if into is not None:
+                    _make_folder(into)
+                elif not update and not force:
+                    _check_free(path)
+            return {}
 
         def work(call: _Call) -> dict[str, Any]:
             if self.rank == src:
                 self._send(call, progress)
             elif self._is_first and not self._is_beside(src):
+                if into is not None and not update and not force:
+                    # Now its name is known, and hardly anything has come.
+                    _check_free(os.path.join(path_text(into), call.told["name"]))
                 self._read(call)
                 if into is None:
                     # What is wrong with it is the program's to say.
@@ -308,7 +358,7 @@ class Group:
         first is changed, as in `polycast.torch`. For weights that change again and again, `polycast.torch.publish` with `agent=group.agent` sends
         only what has changed."""
         from polycast import tensors
-        from polycast.torch import Weights
+        from polycast.torch import Weights, state_of
 
         def prepare() -> dict[str, Any]:
             if not hasattr(module, "load_state_dict"):
@@ -316,7 +366,7 @@ class Group:
             if self.rank != src:
                 return {}
             data_id = uuid.uuid4().int >> 65
-            tensors.add(self._agent, data_id, module.state_dict())
+            tensors.add(self._agent, data_id, state_of(module))
             return {"data_id": data_id}
 
         def work(call: _Call) -> dict[str, Any]:
@@ -340,17 +390,23 @@ class Group:
             return
         self._is_over = True
         atexit.unregister(self.close)
-        with contextlib.suppress(PolycastError):
-            self._place.put(f"left.{self.rank}", True)
-            if self._is_first:
-                keys = [f"left.{one.rank}" for one in self._ranks if self.rank == 0 or one.host == self._here]
-                _rendezvous.wait(self._place, keys, time.monotonic() + _LEAVES_WITHIN_S, lambda _: "")
+        # A Ctrl-C ends the wait, and what was started ends all the same.
         try:
-            self._agent.close()
+            with contextlib.suppress(PolycastError):
+                self._leave()
         finally:
-            self._remove_folder()
-            if self.rank == 0:
-                self._place.end()
+            try:
+                self._agent.close()
+            finally:
+                self._remove_folder()
+                if self.rank == 0:
+                    self._place.end()
+
+    def _leave(self) -> None:
+        self._place.put(f"left.{self.rank}", True)
+        if self._is_first:
+            keys = [f"left.{one.rank}" for one in self._ranks if self.rank == 0 or one.host == self._here]
+            _rendezvous.wait(self._place, keys, time.monotonic() + _LEAVES_WITHIN_S, lambda _: "")
 
     def __enter__(self) -> Group:
         return self
@@ -437,6 +493,7 @@ class Group:
                 call.ends,
                 lambda missing: f"{_rendezvous.listed([str(keys[key]) for key in missing])} {late} {call} within {call.limit:g} s",
                 enough=lambda word: "error" in word or enough(word),
+                left=lambda missing: self._check_left(missing, [keys[key] for key in missing]),
             )
         except TimedOut as error:
             raise _Elsewhere(_failure(error)) from None
@@ -449,12 +506,25 @@ class Group:
         """What rank 0 says, where it does not say that the call has failed."""
         keys = dict.fromkeys([f"{call.number}.{step}", f"{call.number}.end"])
         late = f"{self._ranks[0]} {late} within {call.limit:g} s"
-        found = _rendezvous.wait(self._place, keys, call.ends + _WORD_S, lambda _: late, enough=lambda word: True)
+
+        def left(missing: list[str]) -> None:
+            self._check_left(missing, self._ranks[:1])
+
+        found = _rendezvous.wait(self._place, keys, call.ends + _WORD_S, lambda _: late, enough=lambda word: True, left=left)
         for word in found.values():
             if "error" in word:
                 raise _Elsewhere(word)
         said: dict[str, Any] = found[f"{call.number}.{step}"]
         return said
+
+    def _check_left(self, missing: list[str], ranks: list[_Rank]) -> None:
+        """Raises where words are missing of ranks that have left, and say no more."""
+        gone = self._place.found([f"left.{one.rank}" for one in ranks])
+        # It may have said its word just before it left.
+        if not gone or self._place.found(missing):
+            return
+        names = _rendezvous.listed([str(one) for one in ranks if f"left.{one.rank}" in gone])
+        raise _Elsewhere({"kind": "transfer-failed", "error": f"{names} {'have' if len(gone) > 1 else 'has'} left the job"})
 
     def _tell(self, call: _Call, word: dict[str, Any]) -> None:
         self._place.put(f"{call.number}.{call.step}.{self.rank}", word)
@@ -610,6 +680,19 @@ def _folder_below(store: StrPath) -> str:
         raise of_kind("path", f"cannot make a folder in store={below!r}: {error.strerror}") from None
 
 
+def _make_folder(into: StrPath) -> None:
+    """Makes the folder for a copy, before its bytes come."""
+    try:
+        os.makedirs(into, exist_ok=True)
+    except OSError as error:
+        raise of_kind("path", f"cannot make the folder into={path_text(into)!r}: {error.strerror}") from None
+
+
+def _check_free(path: StrPath) -> None:
+    if os.path.lexists(path):
+        raise of_kind("path", f"{path_text(path)} is there already: say update=True to bring it up to date, or force=True to replace it")
+
+
 def _this_process(rank: int, interface: str | None) -> _Rank:
     """What this process says of itself. Those are on one host that reach the same socket and see the same processes."""
     address = None if interface is None else _address_of(interface)
@@ -650,8 +733,8 @@ def _address_of(interface: str) -> str:
 
 
 _DEFAULT: Group | None = None
-# How many groups this process has made: each has a part of the store for itself.
-_COUNT = 0
+# How many groups this process has made, in each folder and in stores: each has a part of the place for itself.
+_COUNTS: dict[str | None, int] = {}
 
 
 def _default() -> Group:

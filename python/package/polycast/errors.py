@@ -146,14 +146,19 @@ _KINDS: dict[str, type[PolycastError]] = {
 } | {"path": PathError, "version": VersionMismatch, "agent-unreachable": AgentNotRunning}
 
 
+# What is said behind the agent's words.
+_ADVICE: dict[type[PolycastError], str] = {
+    AgentNotRunning: ", or use Agent.embedded(), which starts one for this process",
+    VersionMismatch: " (pip install a polycast of the agent's version)",
+}
+
+
 def of_kind(kind: str, message: str) -> PolycastError:
     """The exception of a kind; one that this version does not know is a plain `PolycastError`."""
     made = _KINDS.get(kind, PolycastError)
-    if made is AgentNotRunning:
-        message += ", or use Agent.embedded(), which starts one for this process"
-    if made is VersionMismatch:
-        message += " (pip install a polycast of the agent's version)"
-    error = made(message)
+    advice = _ADVICE.get(made, "")
+    # What another process has said has it already.
+    error = made(message if message.endswith(advice) else message + advice)
     error.kind = kind
     return error
 

@@ -46,12 +46,23 @@ def publish(
     memory; those of a GPU go there in pieces, through two pinned buffers. Versions only rise; without one it is one above the last.
     """
     if hasattr(weights, "state_dict"):
-        weights = weights.state_dict()
+        weights = state_of(weights)
     if hasattr(weights, "data_ptr") or not isinstance(weights, Iterable):
         what = f"a {type(weights).__name__} has no weights"
         raise UnsupportedType(f"{what}: give a torch.nn.Module, its state_dict(), or pairs of names and tensors")
     agent = agent or shared_agent()
     return _tensors.publish(agent, topic, weights, version=version, deadline=deadline, metadata=metadata)
+
+
+def state_of(module: Any) -> dict[str, Any]:
+    """The state dict of a module, with a copy of each tensor whose bytes do not lie one behind the other, as with channels_last."""
+
+    def whole(one: Any) -> Any:
+        # What has no such bytes, as a sparse tensor, is refused where it is written.
+        is_apart = str(getattr(one, "layout", "")) == "torch.strided" and not one.is_contiguous()
+        return one.contiguous() if is_apart else one
+
+    return {name: whole(one) for name, one in module.state_dict().items()}
 
 
 def subscribe(topic: str, *, agent: Agent | None = None) -> Subscription:
@@ -121,6 +132,10 @@ class Weights:
         if assign and away:
             where = own[away[0]].device
             raise Invalid(f"'{away[0]}' is on {where}, where no view of the host's copy can be: leave assign away, and it is copied there")
+        empty = [name for name, tensor in own.items() if tensor.device.type == "meta" and name in state]
+        if empty and not assign:
+            # torch itself copies nothing there, and only warns.
+            raise Invalid(f"'{empty[0]}' has no bytes yet: module.to_empty(device=...) first")
         wrong = [
             f"'{name}' is {list(tensor.shape)} and that of the module {list(own[name].shape)}"
             for name, tensor in state.items()
