@@ -3,7 +3,9 @@
 
 mod line;
 
-pub(crate) use line::{Pace, RATE_FROM, receivers};
+#[cfg(feature = "cluster")]
+pub(crate) use line::receivers;
+pub(crate) use line::{Pace, RATE_FROM};
 
 use crate::{output, screen};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
