@@ -397,7 +397,7 @@ time.sleep(600)
         (lambda to: distributed.init(rank=0, world_size=1, timeout=None), errors.UnsupportedType, "without an end"),  # type: ignore[arg-type]
         (lambda to: distributed.init(rank=0, world_size=1, timeout=-1), errors.Invalid, "is no time in seconds"),
         (lambda to: distributed.init(rank=0, world_size=1, rendezvous=3), errors.UnsupportedType, "rendezvous=3"),
-        (lambda to: distributed.init(rank=0, world_size=1, rendezvous="/tmp/x"), errors.Invalid, "write file:///FOLDER"),
+        (lambda to: distributed.init(rank=0, world_size=1, rendezvous="shared/run1"), errors.Invalid, "write file:///FOLDER"),
         (lambda to: distributed.init(rank=0, world_size=1, rendezvous=f"file://{to}/file"), errors.PathError, "cannot make"),
         (lambda to: distributed.init(rank=0, world_size=1), errors.Invalid, "MASTER_ADDR and MASTER_PORT"),
         (lambda to: alone(to, interface="nowhere0"), errors.Invalid, "interface='nowhere0' is no network interface"),

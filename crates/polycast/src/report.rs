@@ -266,6 +266,28 @@ mod tests {
             assert_eq!(seconds(span), text);
         }
     }
+
+    #[test]
+    fn copies_that_were_saved_are_counted() {
+        let receiver =
+            |verified, spared_bytes| ReceiverReport { verified, spared_bytes, ..ReceiverReport::default() };
+        let of = |sent_bytes, receivers| {
+            let report = serde_json::from_value(serde_json::json!({
+                "object": "7", "bytes": 1_000, "seconds": 1.0, "fabric": "ip-multicast", "sent_bytes": sent_bytes,
+                "patched_bytes": 0, "receivers": [],
+            }));
+            saved(&Report { receivers, ..report.unwrap() })
+        };
+        let all = |count| vec![receiver(true, 0); count];
+        assert_eq!(of(1_000, all(8)).unwrap(), "1 copy left this host, 7 were saved");
+        assert_eq!(of(1_060, all(2)).unwrap(), "1.06 copies left this host, 0.94 were saved");
+        assert_eq!(of(1_000, all(2)).unwrap(), "1 copy left this host, 1 was saved");
+        // What a receiver had already was saved by nothing, and one that failed got no copy.
+        assert_eq!(of(1_000, vec![receiver(true, 0), receiver(true, 1_000), receiver(false, 0)]), None);
+        assert_eq!(of(1_000, all(1)), None);
+        assert_eq!(of(0, Vec::new()), None);
+    }
+
     /// A rate is said only where bytes have come to a receiver.
     #[test]
     fn the_first_line_says_a_rate_where_there_was_one() {
