@@ -59,6 +59,43 @@ def test_tensors_that_are_not_as_the_reference_says_are_refused(
     here.delete(number)
 
 
+# Ray makes its manager slowly here, so that two threads always meet in it.
+TWO_THREADS = """
+import threading, time
+import ray.experimental as experimental
+from ray._private.worker import global_worker
+
+class Slow(experimental.RDTManager):
+    def __init__(self):
+        time.sleep(0.2)
+        super().__init__()
+
+experimental.RDTManager = Slow
+import polycast._ray_transport
+seen = []
+both = threading.Barrier(2)
+
+def look():
+    both.wait()
+    seen.append(global_worker.rdt_manager)
+
+threads = [threading.Thread(target=look) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len({id(one) for one in seen}))
+"""
+
+
+def test_a_process_has_one_manager_of_tensors() -> None:
+    pytest.importorskip("ray")
+
+    line = [sys.executable, "-c", TWO_THREADS]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S)
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
 @pytest.fixture
 def nodes(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Two nodes of Ray; gives the driver's environment."""

@@ -23,6 +23,18 @@ from polycast.errors import Invalid
 FETCH_WITHIN_S = 60.0
 
 
+def _have_ray_make_its_manager() -> Any:
+    """The manager of tensors of this process. Ray makes it when it is first asked for, and holds no lock: two threads that ask
+    at once get one each, and a task waits in its own for what has arrived in the other's (seen with Ray 2.60)."""
+    from ray._private import worker
+
+    return getattr(worker.global_worker, "rdt_manager", None)
+
+
+# Ray registers the transport in an actor, which imports this module there, before it sends it tensors or a task that takes some.
+_have_ray_make_its_manager()
+
+
 @dataclass
 class Metadata(TensorTransportMetadata):
     """What travels with the reference: the number of the object."""
