@@ -16,7 +16,7 @@ def main(folder: Path) -> None:
         nodes = [polycast.Agent.embedded(source.manager, name=f"node{number}") for number in range(1, 4)]
         try:
             found = source.put(folder, exclude="*.tmp")
-            report = source.send(found.data_id, to="all", deadline=600).result(progress=True)
+            report = source.send(found.data_id, to="all", timeout=600).result(progress=True)
             for node in report.receivers:
                 print(f"{node.name}: verified after {node.seconds:.2f} s, {node.rate_bps / 1e6:.0f} Mbit/s")
             for node in nodes:

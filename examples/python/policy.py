@@ -54,7 +54,7 @@ def main(steps: int) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            published = weights.publish(model, TOPIC, version=step, agent=agent, deadline=60)
+            published = weights.publish(model, TOPIC, version=step, agent=agent, timeout=60)
             print(f"step {step}: loss {loss:.3f}, at {len(published.have)} workers, missing {published.missing}")
         for version, total, tries in [said.get(timeout=60) for _ in workers]:
             assert total == float(next(model.parameters()).sum()), "the trainer's weights"

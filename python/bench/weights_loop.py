@@ -235,7 +235,7 @@ def one_agent_publisher(setting: Setting) -> Iterator[tuple[str, Callable[[int, 
 
 
 def published(agent: polycast.Agent, version: int, weights: dict[str, Any], wanted: int) -> None:
-    came_to = tensors.publish(agent, TOPIC, weights, version=version, deadline=120)
+    came_to = tensors.publish(agent, TOPIC, weights, version=version, timeout=120)
     assert not came_to.missing and len(came_to.have) == wanted, came_to
 
 

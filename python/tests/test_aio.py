@@ -109,7 +109,7 @@ def test_versions_and_keys(cluster: Cluster, number: int) -> None:
         seen = asyncio.ensure_future(two())
         for at, content in enumerate((b"one", b"two")):
             cluster[0].add_buffer(number + at, content)
-            published = await source.publish(topic, number + at, deadline=HANG_S)
+            published = await source.publish(topic, number + at, timeout=HANG_S)
             assert published.version == at + 1 and not published.missing
         assert (await asyncio.wait_for(seen, HANG_S))[-1] == b"two"
         # A look for the next one that is cancelled leaves the subscription as it was.

@@ -112,7 +112,7 @@ def test_versions_that_arrive(slow: list[polycast.Agent]) -> None:
     topic = f"arriving-{uuid.uuid4()}"
     versions = other.subscribe(topic, staged=True)
     state = weights(1)
-    published = threading.Thread(target=lambda: tensors.publish(source, topic, state, deadline=HANG_S))
+    published = threading.Thread(target=lambda: tensors.publish(source, topic, state, timeout=HANG_S))
     published.start()
     staged = next(versions)
     assert not staged.committed and staged.object is not None

@@ -309,17 +309,29 @@ def test_objects_by_their_names(cluster: Cluster, file: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_a_folder_by_its_name(cluster: Cluster, tmp_path: Path, files: bool) -> None:
+def test_a_folder_by_its_name(cluster: Cluster, tmp_path: Path, files: bool, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / f"folder-{os.getpid()}"
     (folder / "below").mkdir(parents=True)
     (folder / "below/file").write_text("bytes")
     (folder / "left.tmp").touch()
     put = cluster[0].put(folder, files=files, exclude=["*.tmp"])
     cluster[0].send(put.data_id, [cluster[1].name]).result(HANG_S)
-    found = cluster[1].get(folder.name, tmp_path / "into")
+    found = cluster[1].get(folder.name, tmp_path / "into", progress=True)
+    assert "100" in capfd.readouterr().err, "how far it is was shown"
     assert sorted(one.name for one in found.rglob("*")) == ["below", "file"]
-    with pytest.raises(errors.Invalid, match="agent.get"):
-        cluster[1].read(put.data_id).save(tmp_path / "copy")
+    here = cluster[1].read(put.data_id)
+    with pytest.raises(errors.Invalid, match="extract"):
+        here.save(tmp_path / "copy")
+    here.extract(tmp_path / "copy")
+    assert (tmp_path / "copy/below/file").read_text() == "bytes"
+    with pytest.raises(errors.PathError, match="copy is there already"):
+        here.extract(tmp_path / "copy")
+    (tmp_path / "copy/old").touch()
+    here.extract(tmp_path / "copy", force=True)
+    assert sorted(one.name for one in (tmp_path / "copy").rglob("*")) == ["below", "file"]
+    with pytest.raises(errors.PathError):
+        here.extract(tmp_path / "none/copy")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["copy", folder.name, "into"], "nothing half-written is left"
     for agent in cluster[:2]:
         until("it goes", lambda agent=agent: deleted(agent, put.data_id))  # type: ignore[misc]
 
@@ -330,6 +342,8 @@ def test_an_object_is_opened_and_saved(cluster: Cluster, number: int, tmp_path: 
     assert agent.get(name, tmp_path).read_bytes() == b"some bytes"
     copy = tmp_path / "copy"
     added.save(copy)
+    with pytest.raises(errors.Invalid, match="is a file"):
+        added.extract(tmp_path / "folder")
     with pytest.raises(errors.PathError, match="copy is there already"):
         added.save(copy)
     copy.write_text("another")
@@ -429,3 +443,17 @@ def test_advice_is_given_once() -> None:
     for kind in ("agent-unreachable", "version", "path"):
         once = str(errors.of_kind(kind, "what was wrong"))
         assert str(errors.of_kind(kind, f"rank 1: {once}")) == f"rank 1: {once}"
+
+
+def test_the_old_name_of_a_time_limit_still_works() -> None:
+    from polycast._renamed import deadline_is_timeout
+
+    @deadline_is_timeout
+    def call(*, timeout: float | None = None) -> float | None:
+        return timeout
+
+    assert call(timeout=2) == 2
+    with pytest.warns(DeprecationWarning, match="timeout= now"):
+        assert call(**{"deadline": 3}) == 3
+    with pytest.raises(TypeError, match="give timeout alone"):
+        call(**{"deadline": 3, "timeout": 2})

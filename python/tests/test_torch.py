@@ -146,7 +146,7 @@ def test_a_module_gets_only_whole_versions(cluster: Cluster, topic: str) -> None
         model = Model()
         for step in range(1, last + 1):
             model.fill(step)
-            published = weights.publish(model, topic, version=step, agent=cluster[0], deadline=60)
+            published = weights.publish(model, topic, version=step, agent=cluster[0], timeout=60)
             assert published.version == step and not published.missing
         for one in workers:
             seen = one.result(HANG_S)

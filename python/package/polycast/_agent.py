@@ -10,13 +10,14 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
 from polycast._program import StrPath, complete, one_or_more, path_text, place, run_any, run_json
-from polycast._progress import shown
+from polycast._progress import bar_shown, shown
+from polycast._renamed import deadline_is_timeout
 from polycast.errors import (
     AgentLost,
     AgentNotRunning,
@@ -26,6 +27,7 @@ from polycast.errors import (
     ObjectBusy,
     ObjectUnknown,
     PolycastError,
+    TimedOut,
     TransferFailed,
     UnsupportedType,
     of_kind,
@@ -72,11 +74,13 @@ class Object:
     path: str
     form: str
     mode: int
+    # The agent that has it.
+    socket: str = field(default="", repr=False, compare=False)
 
     @staticmethod
-    def of(text: str) -> Object:
-        """From the JSON that the agent gives."""
-        return Object(**json.loads(text))
+    def of(text: str, socket: str) -> Object:
+        """From the JSON that an agent gives."""
+        return Object(**json.loads(text), socket=socket)
 
     def map(self, writable_copy: bool = False) -> memoryview:
         """The bytes, mapped and not copied. A writable copy takes memory for the pages that are written only, and is not
@@ -111,12 +115,12 @@ class Object:
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
         """Copies the bytes of a file to a path. Nothing is there before all of it is, and what is there already stays, unless `force`
-        replaces it. A folder is put somewhere by `Agent.get`."""
+        replaces it. A folder is put somewhere by `extract`."""
         import shutil
         import tempfile
 
         if self.kind != "file":
-            raise Invalid(f"{self.name} is a {self.kind} of files: agent.get({self.name!r}, into=FOLDER) puts them there")
+            raise Invalid(f"{self.name} is a {self.kind} of files: extract(PATH) puts them there")
         target = os.path.abspath(path_text(path))
         if os.path.lexists(target) and not force:
             raise of_kind("path", f"{target} is there already: say force=True to replace it")
@@ -137,6 +141,20 @@ class Object:
                 raise
             kind = "store-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "path"
             raise of_kind(kind, f"cannot write {target}: {error.strerror}") from None
+
+    def extract(self, path: StrPath, *, force: bool = False) -> None:
+        """Makes a path the folder that this object is, as `polycast get --out` does. Nothing is there before all of it is, and what is there
+        already stays, unless `force` replaces it."""
+        if self.kind == "file":
+            raise Invalid(f"{self.name} is a file: save(PATH) copies it there")
+        run_json(["get", called(self.app, self.data_id), f"--socket={self.socket}", *place(None, path, False, force)])
+
+
+def called(app: str, data_id: int) -> str:
+    """An object as the program calls it: that of the usual application by its number alone."""
+    import uuid
+
+    return f"{uuid.UUID(app)}/{data_id}" if int(app, 16) else str(data_id)
 
 
 def unnamed(name: str, timeout: float | None) -> PolycastError:
@@ -351,8 +369,8 @@ class Versions(Iterator[Version]):
     """The committed versions of a topic from the last one on, each once it is here. Letting go of it ends the
     subscription."""
 
-    def __init__(self, events: _native.Versions, staged: bool, topic: str) -> None:
-        self._events, self._staged, self._topic = events, staged, topic
+    def __init__(self, events: _native.Versions, staged: bool, topic: str, socket: str) -> None:
+        self._events, self._staged, self._topic, self._socket = events, staged, topic, socket
         self._closed = ""
 
     def __next__(self) -> Version:
@@ -378,7 +396,8 @@ class Versions(Iterator[Version]):
             document = json.loads(text)
             if document["committed"] or self._staged:
                 found = document["object"]
-                return Version(document["version"], document["committed"], Object(**found) if found else None)
+                there = Object(**found, socket=self._socket) if found else None
+                return Version(document["version"], document["committed"], there)
 
     def cancel(self) -> None:
         """Ends the subscription."""
@@ -479,7 +498,7 @@ class Agent:
         paths = path if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike) else [path]
         texts = [path_text(one) for one in paths]
         left_out = one_or_more("exclude", exclude)
-        added = Object.of(self._connection.add(data_id, texts, name, left_out, files, follow))
+        added = Object.of(self._connection.add(data_id, texts, name, left_out, files, follow), self.socket)
         self._names[data_id] = added.name
         return added
 
@@ -507,20 +526,37 @@ class Agent:
         timeout: float | None = None,
         update: bool = False,
         force: bool = False,
+        progress: bool = False,
     ) -> Path:
         """Puts the newest object of this name, a file or a folder, into the folder `into` under that name (default: the working directory),
         or makes it `out`, as `polycast get` does. Gives where it is.
 
         One that is being received is waited for. What is not even on its way raises `ObjectUnknown`, unless `timeout` says for how many
         seconds it is waited for. What is there already stays, and raises `PathError`; `update` keeps what is equal, and `force` replaces it.
+        `progress` shows on standard error how much of one that is being received is here.
         """
         ends, where = until(timeout), place(into, out, update, force)
         while (data_id := self._called(name)) is None:
             if ends is None or time.monotonic() >= ends:
                 raise unnamed(name, timeout)
             time.sleep(LOOK_S)
-        self.read(data_id, None if ends is None else max(0.0, ends - time.monotonic()), known_only=True)
+        with bar_shown(progress) as bar:
+            while (found := self._read_within(data_id, ends, LOOK_S if progress else None)) is None:
+                for coming in (one for one in self.list() if one.data_id == data_id):
+                    bar(coming.verified_bytes, coming.length)
+            bar(found.length, found.length)
         return self._copied(data_id, into, where)
+
+    def _read_within(self, data_id: int, ends: float | None, slice_s: float | None) -> Object | None:
+        """The object, once it is here. Waits until a moment, or `None` comes after a slice of the time."""
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        is_last = slice_s is None or (left is not None and left <= slice_s)
+        try:
+            return self.read(data_id, left if is_last else slice_s, known_only=True)
+        except TimedOut:
+            if is_last:
+                raise
+            return None
 
     def _called(self, name: str) -> int | None:
         """The number of the newest object of a name here."""
@@ -538,9 +574,7 @@ class Agent:
 
     def _id_of(self, data_id: int) -> str:
         """An object of this application, as the program calls it."""
-        import uuid
-
-        return f"{uuid.UUID(bytes=self._app)}/{data_id}" if any(self._app) else str(data_id)
+        return called(self._app.hex(), data_id)
 
     def _copied(self, data_id: int, into: StrPath | None, where: Sequence[str]) -> Path:
         import contextlib
@@ -574,7 +608,8 @@ class Agent:
         try:
             write(memory)
             path = f"/proc/{os.getpid()}/fd/{memory}"
-            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", [], False, False))
+            text = self._connection.add(data_id, [path], name or f"object-{data_id}", [], False, False)
+            added = Object.of(text, self.socket)
         except BaseException:
             os.close(memory)
             raise
@@ -583,24 +618,25 @@ class Agent:
         self._names[data_id] = added.name
         return added
 
+    @deadline_is_timeout
     def send(
         self,
         data_id: int,
         to: str | Sequence[str],
         *,
-        deadline: float | None = None,
+        timeout: float | None = None,
         slow: SLOW = "catch-up",
         detached: bool = False,
     ) -> Transfer:
-        """Begins to send an object to the agents of these names, to the one of this name, or to `"all"` that the manager knows. `deadline` in
-        seconds."""
+        """Begins to send an object to the agents of these names, to the one of this name, or to `"all"` that the manager knows. It ends after
+        `timeout` seconds; receivers that have the object by then keep it."""
         names = None if to == "all" else one_or_more("to", to)
         called = self._names.get(data_id, f"object-{data_id}")
-        return Transfer(self._connection.send(data_id, called, names, deadline, slow, detached))
+        return Transfer(self._connection.send(data_id, called, names, timeout, slow, detached))
 
-    def _send_to_the_end(self, data_id: int, to: Sequence[str], deadline: float) -> Report:
+    def _send_to_the_end(self, data_id: int, to: Sequence[str], timeout: float) -> Report:
         """The same; where the call is interrupted, the transfer ends."""
-        transfer = self.send(data_id, to, deadline=deadline)
+        transfer = self.send(data_id, to, timeout=timeout)
         try:
             return transfer.result()
         except BaseException:
@@ -614,7 +650,7 @@ class Agent:
         return self._read(data_id, timeout, known_only, None)
 
     def _read(self, data_id: int, timeout: float | None, known_only: bool, cancel: _native.Cancel | None) -> Object:
-        return Object.of(self._connection.read(data_id, timeout, known_only, cancel))
+        return Object.of(self._connection.read(data_id, timeout, known_only, cancel), self.socket)
 
     def _map_only(self, data_id: int, root: str, timeout: float | None) -> memoryview:
         """The bytes of the object of this number that has this root hash (empty: any), and of no other one. Another may get its place between
@@ -671,7 +707,7 @@ class Agent:
             while (text := events.next(None)) is not None:
                 document = json.loads(text)
                 if document["event"] == "object":
-                    return Object(**document["object"])
+                    return Object(**document["object"], socket=self.socket)
                 if document["event"] == "fill" and fill is not None and isinstance(wanted, str):
                     self._fill(wanted, fill, length, name)
         except BaseException:
@@ -696,17 +732,18 @@ class Agent:
             raise
         filling.finish(None)
 
+    @deadline_is_timeout
     def publish(
-        self, topic: str, data_id: int, *, version: int | None = None, deadline: float | None = None
+        self, topic: str, data_id: int, *, version: int | None = None, timeout: float | None = None
     ) -> Published:
         """Gives all subscribers of a topic a new version, an object that is here. Returns when it is committed: all have it
         that live and can. Versions only rise; without one it is one above the last that this agent knows."""
-        return self._publish(topic, data_id, version, deadline, None)
+        return self._publish(topic, data_id, version, timeout, None)
 
     def _publish(
-        self, topic: str, data_id: int, version: int | None, deadline: float | None, cancel: _native.Cancel | None
+        self, topic: str, data_id: int, version: int | None, timeout: float | None, cancel: _native.Cancel | None
     ) -> Published:
-        document = json.loads(self._connection.publish(topic, version, data_id, deadline, cancel))
+        document = json.loads(self._connection.publish(topic, version, data_id, timeout, cancel))
         return Published(
             document["version"],
             tuple(document["have"]),
@@ -718,7 +755,7 @@ class Agent:
 
     def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
         """The versions of a topic, from the last one on. With `staged` also when one is about to come."""
-        versions = Versions(self._connection.subscribe(topic), staged, topic)
+        versions = Versions(self._connection.subscribe(topic), staged, topic, self.socket)
         self._subscriptions.add(versions)
         return versions
 
@@ -749,7 +786,7 @@ class Agent:
 
     def list(self, all_applications: bool = False) -> list[Object]:
         """The objects here."""
-        return [Object.of(text) for text in self._connection.objects(all_applications)]
+        return [Object.of(text, self.socket) for text in self._connection.objects(all_applications)]
 
     def status(self) -> Status:
         """The agent, its manager and its peers."""

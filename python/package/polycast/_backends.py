@@ -32,11 +32,11 @@ def publish(agent: Agent, topic: str, data_id: int, version: int | None, deadlin
     if version is not None and version < 1:
         version = None
     try:
-        published = agent.publish(topic, data_id, version=version, deadline=deadline)
+        published = agent.publish(topic, data_id, version=version, timeout=deadline)
     except Invalid as error:
         if version is None:
             raise
-        published = agent.publish(topic, data_id, deadline=deadline)
+        published = agent.publish(topic, data_id, timeout=deadline)
         log.warning("%s. This one is version %d", error, published.version)
     for host, why in published.missing.items():
         log.warning("%s has not got version %d of '%s': %s", host, published.version, topic, why)

@@ -16,24 +16,25 @@ _TENTHS = 10
 @contextlib.contextmanager
 def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
     """Gives what each event of a transfer is told to."""
-    if not is_wanted:
-        yield lambda event: None
-        return
-    bar = bar_of_bytes()
-    length = 0
+    with bar_shown(is_wanted) as bar:
 
-    def show(event: Event) -> None:
-        nonlocal length
-        if isinstance(event, Progress) and event.received:
-            length = event.bytes
-            bar(min(event.received.values()), length)
-        elif isinstance(event, Finished) and event.report.complete:
-            bar(event.report.bytes, event.report.bytes)
+        def show(event: Event) -> None:
+            if isinstance(event, Progress) and event.received:
+                bar(min(event.received.values()), event.bytes)
+            elif isinstance(event, Finished) and event.report.complete:
+                bar(event.report.bytes, event.report.bytes)
 
-    try:
         yield show
+
+
+@contextlib.contextmanager
+def bar_shown(is_wanted: bool) -> Iterator[Bar]:
+    """A bar that ends with the block; one that shows nothing where none is wanted."""
+    bar: Bar = bar_of_bytes() if is_wanted else lambda done, length: None
+    try:
+        yield bar
     finally:
-        bar(None, length)
+        bar(None, 0)
 
 
 # Takes how many bytes there are of how many; none at the end.

@@ -15,6 +15,7 @@ from polycast import _agent, _native
 from polycast._agent import LOOK_S, SLOW, Object, Part, Published, SetFile, Status, Version, unnamed, until
 from polycast._events import Event, Finished, Report
 from polycast._program import StrPath, complete, place
+from polycast._renamed import deadline_is_timeout
 from polycast.errors import Closed, TimedOut, TransferFailed
 
 P = ParamSpec("P")
@@ -211,17 +212,18 @@ class Agent:
         await self.read(data_id, None if ends is None else max(0.0, ends - time.monotonic()), known_only=True)
         return await self._run.wait("get", partial(self._agent._copied, data_id, into, where))
 
+    @deadline_is_timeout
     async def send(
         self,
         data_id: int,
         to: str | Sequence[str],
         *,
-        deadline: float | None = None,
+        timeout: float | None = None,
         slow: SLOW = "catch-up",
         detached: bool = False,
     ) -> Transfer:
         """As `polycast.Agent.send`."""
-        send = partial(self._agent.send, data_id, to, deadline=deadline, slow=slow, detached=detached)
+        send = partial(self._agent.send, data_id, to, timeout=timeout, slow=slow, detached=detached)
         return Transfer(await self._run(send), self._run)
 
     async def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
@@ -250,13 +252,14 @@ class Agent:
             events.cancel()
             raise
 
+    @deadline_is_timeout
     async def publish(
-        self, topic: str, data_id: int, *, version: int | None = None, deadline: float | None = None
+        self, topic: str, data_id: int, *, version: int | None = None, timeout: float | None = None
     ) -> Published:
         """As `polycast.Agent.publish`. One that is cancelled is not waited for; it may be committed all the same."""
         cancel = _native.Cancel()
         try:
-            return await self._run.wait("publish", partial(self._agent._publish, topic, data_id, version, deadline, cancel))
+            return await self._run.wait("publish", partial(self._agent._publish, topic, data_id, version, timeout, cancel))
         except asyncio.CancelledError:
             cancel.set()
             raise

@@ -358,11 +358,13 @@ class Group:
         first is changed, as in `polycast.torch`. For weights that change again and again, `polycast.torch.publish` with `agent=group.agent` sends
         only what has changed."""
         from polycast import tensors
-        from polycast.torch import Weights, state_of
+        from polycast.torch import Weights, check_whole, state_of
 
         def prepare() -> dict[str, Any]:
             if not hasattr(module, "load_state_dict"):
                 raise UnsupportedType(f"a {type(module).__name__} has no weights: give a torch.nn.Module")
+            # At every rank, so that none waits for others in vain.
+            check_whole(module)
             if self.rank != src:
                 return {}
             data_id = uuid.uuid4().int >> 65
@@ -534,7 +536,7 @@ class Group:
         others = [name for name in self.hosts if name != _called(self._ranks[self._first[self._here]])]
         if not others:
             return
-        transfer = self._agent.send(call.data_id, others, deadline=call.left())
+        transfer = self._agent.send(call.data_id, others, timeout=call.left())
         try:
             transfer.result(progress=progress)
         except BaseException:

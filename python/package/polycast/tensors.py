@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polycast._agent import Agent, Object, Published, Version, Watch, opened
+from polycast._renamed import deadline_is_timeout
 from polycast._taking import BITS, TORCH_OF, Taken, numpy_dtype_of, take
 from polycast.errors import AgentLost, Invalid, ObjectUnknown, UnsupportedType
 
@@ -381,13 +382,14 @@ def add(
     return agent._add_written(data_id, lambda memory: _write_as_they_come(memory, tensors, metadata), name)
 
 
+@deadline_is_timeout
 def publish(
     agent: Agent,
     topic: str,
     tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
     *,
     version: int | None = None,
-    deadline: float | None = None,
+    timeout: float | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Published:
     """Gives all subscribers of a topic these tensors as a new version; returns when it is committed. The version before goes
@@ -397,7 +399,7 @@ def publish(
     data_id = uuid.uuid4().int >> 65
     add(agent, data_id, tensors, metadata=metadata)
     try:
-        published = agent.publish(topic, data_id, version=version, deadline=deadline)
+        published = agent.publish(topic, data_id, version=version, timeout=timeout)
     except BaseException:
         agent._forget(data_id)
         raise

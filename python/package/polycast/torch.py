@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from polycast import _gpu
 from polycast import tensors as _tensors
 from polycast._agent import Agent, Object, Published, Versions
+from polycast._renamed import deadline_is_timeout
 from polycast._shared import shared_agent
 from polycast.errors import Invalid, ObjectUnknown, TimedOut, UnsupportedType, WeightsMismatch
 
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Arriving", "Subscription", "Weights", "arriving", "publish", "subscribe"]
 
 
+@deadline_is_timeout
 def publish(
     weights: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     topic: str,
     *,
     version: int | None = None,
-    deadline: float | None = None,
+    timeout: float | None = None,
     metadata: Mapping[str, str] | None = None,
     agent: Agent | None = None,
 ) -> Published:
@@ -51,11 +53,32 @@ def publish(
         what = f"a {type(weights).__name__} has no weights"
         raise UnsupportedType(f"{what}: give a torch.nn.Module, its state_dict(), or pairs of names and tensors")
     agent = agent or shared_agent()
-    return _tensors.publish(agent, topic, weights, version=version, deadline=deadline, metadata=metadata)
+    return _tensors.publish(agent, topic, weights, version=version, timeout=timeout, metadata=metadata)
+
+
+def spread_by(module: Any) -> str:
+    """What has spread a module's weights over processes, so that one of them alone cannot say them; nothing where they are whole here."""
+    for name, parameter in module.named_parameters() if hasattr(module, "named_parameters") else ():
+        if hasattr(parameter, "ds_id"):
+            return "DeepSpeed ZeRO-3"
+        if hasattr(parameter, "full_tensor"):
+            return f"'{name}' is a DTensor"
+        if name.endswith("_flat_param"):
+            return "FSDP"
+    return ""
+
+
+def check_whole(module: Any) -> None:
+    """Refuses a module whose weights are spread over processes."""
+    if why := spread_by(module):
+        cure = "gather them on one, and give polycast.torch.publish the tensors there"
+        raise Invalid(f"the module's weights are spread over processes ({why}): {cure}")
 
 
 def state_of(module: Any) -> dict[str, Any]:
-    """The state dict of a module, with a copy of each tensor whose bytes do not lie one behind the other, as with channels_last."""
+    """The state dict of a module, with a copy of each tensor whose bytes do not lie one behind the other, as with channels_last. Gathering what is
+    spread over processes would wait for the other ones, so that it is refused."""
+    check_whole(module)
 
     def whole(one: Any) -> Any:
         # What has no such bytes, as a sparse tensor, is refused where it is written.

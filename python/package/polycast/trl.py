@@ -21,6 +21,7 @@ from polycast._agent import Agent, Published
 from polycast._backends import new_number, publish, seconds
 from polycast._shared import shared_agent
 from polycast.errors import Invalid
+from polycast.torch import spread_by
 
 __all__ = ["PolycastCallback"]
 
@@ -83,13 +84,4 @@ def _sharded(args: Any, model: Any) -> str:
     """By what the weights are spread, if they are."""
     if getattr(args, "fsdp", None) or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
         return "FSDP"
-    if model is None:
-        return ""
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "ds_id"):
-            return "DeepSpeed ZeRO-3"
-        if hasattr(parameter, "full_tensor"):
-            return f"'{name}' is a DTensor"
-        if name.endswith("_flat_param"):
-            return "FSDP"
-    return ""
+    return "" if model is None else spread_by(model)

@@ -70,7 +70,7 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
             return
         assert self._agent is not None, "trainer_init has opened it"
         info = self.info
-        self.published = _weights.publish(self._whole(), info.topic, agent=self._agent, deadline=info.deadline)
+        self.published = _weights.publish(self._whole(), info.topic, agent=self._agent, timeout=info.deadline)
         for host, why in self.published.missing.items():
             _LOG.warning("%s has not got version %d beforehand: %s", host, self.published.version, why)
         version, data_id = self.published.version, self._agent._published[info.topic]
