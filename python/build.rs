@@ -1,5 +1,5 @@
-//! Builds the program `polycast` beside the extension and puts it where maturin takes a wheel's scripts from: the wheel has
-//! the program itself, not a Python script that starts one.
+//! Builds the program `polycast` beside the extension and puts it where maturin takes a wheel's scripts from:
+//! the wheel has the program itself, not a Python script that starts one.
 
 use std::env;
 use std::error::Error;
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds the program, without what only plans and simulates, in a folder of its own: the one of this build is locked.
+/// Builds the program, without what only plans and simulates, in a folder of its own: the one of this build
+/// is locked.
 fn build(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (target, profile) = (env::var("TARGET")?, env::var("PROFILE")?);
     let folder =

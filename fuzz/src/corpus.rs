@@ -1,5 +1,5 @@
-//! Where fuzzing begins: bytes of real sessions, bytes that reached something new in earlier runs, and the packets that the
-//! formats are held to.
+//! Inputs that fuzzing begins with: bytes of real sessions, bytes that reached something new in earlier runs,
+//! and the packets that the formats are held to.
 
 use std::fs;
 use std::io;

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-/// What a header's decoder accepts is what the encoder writes.
+/// Checks that a header is written as the bytes that it was read from.
 pub fn data_header(bytes: &[u8]) {
     if let Ok((header, len)) = Header::parse(bytes) {
         let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
@@ -28,7 +28,8 @@ pub fn data_header(bytes: &[u8]) {
     }
 }
 
-/// What the decoder of labelled packets accepts is what the encoder writes, and switches read the same.
+/// Checks that a labelled packet is written as the bytes that it was read from, and that switches read the
+/// same.
 pub fn label_header(bytes: &[u8]) {
     if let Ok((header, len)) = label::Header::parse(bytes) {
         let mut again = Vec::new();
@@ -43,7 +44,7 @@ pub fn label_header(bytes: &[u8]) {
     }
 }
 
-/// What the decoder of messages' pieces accepts is what the encoder writes.
+/// Checks that a piece of a message is written as the bytes that it was read from.
 pub fn stream_header(bytes: &[u8]) {
     let check = |datagram: &[u8]| {
         if let Ok((header, payload)) = stream::Header::parse(datagram) {
@@ -58,7 +59,7 @@ pub fn stream_header(bytes: &[u8]) {
     check(&[&[polycast_wire::VERSION, 7], bytes].concat());
 }
 
-/// What the decoder of words to label switches accepts is what the encoder writes.
+/// Checks that a message to a label switch is written as the bytes that it was read from.
 pub fn switch_words(bytes: &[u8]) {
     let check = |frame: &[u8]| {
         if let Ok(word) = switches::Word::parse(frame) {
@@ -72,7 +73,7 @@ pub fn switch_words(bytes: &[u8]) {
     check(&[&(bytes.len() as u16).to_be_bytes(), bytes].concat());
 }
 
-/// What a frame's decoder accepts is what the encoder writes.
+/// Checks that a frame is written as the bytes that it was read from.
 pub fn control_frame(bytes: &[u8]) {
     let check = |frame: &[u8]| {
         if let Ok(control) = Control::parse(frame) {
@@ -86,7 +87,7 @@ pub fn control_frame(bytes: &[u8]) {
     check(&[&(bytes.len() as u32).to_be_bytes(), bytes].concat());
 }
 
-/// What the decoders of announcements and of doctors' questions accept is what the encoder writes.
+/// Checks that announcements and doctors' questions are written as the bytes that they were read from.
 pub fn discovery(bytes: &[u8]) {
     if let Ok(message) = Discovery::parse(bytes) {
         assert_eq!(message.emit(), bytes);
@@ -96,7 +97,7 @@ pub fn discovery(bytes: &[u8]) {
     }
 }
 
-/// What a packet of the pull transport is read as is written as the same bytes.
+/// Checks that a packet of the pull transport is written as the bytes that it was read from.
 pub fn pull_packet(bytes: &[u8]) {
     match pull::Packet::parse(bytes) {
         Ok(pull::Packet::Transfer(header, payload)) => {
@@ -107,7 +108,7 @@ pub fn pull_packet(bytes: &[u8]) {
     }
 }
 
-/// What the decoder of controllers' messages accepts is what the encoder writes.
+/// Checks that a controller's message is written as the bytes that it was read from.
 pub fn rack(bytes: &[u8]) {
     if let Ok(message) = Rack::parse(bytes) {
         let mut again = Vec::new();
@@ -116,8 +117,8 @@ pub fn rack(bytes: &[u8]) {
     }
 }
 
-/// What the decoder of OpenFlow messages makes of any bytes can be written, and is read as the same again; a machine
-/// that hears them ends in good order.
+/// Checks that an OpenFlow message decoded from any bytes can be written, and is read as the same again; a
+/// machine that receives them ends in good order.
 pub fn openflow(bytes: &[u8]) {
     let check = |message: &[u8]| {
         if let Ok((message, transaction)) = openflow::Message::parse(message) {
@@ -187,7 +188,8 @@ pub fn archive_unpack(bytes: &[u8]) {
     }
 }
 
-/// A list of files that is taken is written as what is read as the same, and becomes a directory of those files or none.
+/// A list of files that is taken is written as what is read as the same, and becomes a directory of those
+/// files or none.
 pub fn set_list(bytes: &[u8]) {
     let Ok(list) = Manifest::parse(&with_check_sums(bytes)) else { return };
     assert_eq!(Manifest::parse(&list.to_bytes()).expect("it was read before"), list);

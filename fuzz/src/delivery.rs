@@ -1,4 +1,5 @@
-//! The life of a delivery, and of receivers that bring an object to each other, whatever managers, carriers and members say.
+//! The life of a delivery, and of receivers that bring an object to each other, whatever managers, carriers
+//! and members say.
 
 use crate::words::{INPUTS_MAX, Words, drain};
 use polycast_protocol::delivery::{Delivery, DeliveryConfig, Ended, Input, Output, To};
@@ -68,7 +69,7 @@ fn candidate(number: u64, is_source: bool) -> Candidate {
     Candidate { address: [10, 0, 0, number as u8], port: 7, name: None, is_source }
 }
 
-/// What upstreams say, and what the driver sees of its own connections.
+/// Passes on messages of upstreams, and events that the driver sees on its own connections.
 fn hear(machine: &mut Upstreams, now: Time, words: &mut Words<'_>) {
     let id = UpstreamId(words.below(8) as u32);
     match words.below(12) {

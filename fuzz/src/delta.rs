@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 
-/// What a delta makes here has so many bytes at most.
+/// Most bytes that a delta makes here.
 const LEN_MAX: u64 = 3 << 20;
 
 /// Bytes as an object.
@@ -34,7 +34,7 @@ fn base() -> Bytes {
     Bytes((0..1_060_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect())
 }
 
-/// What a delta makes has the root hash that it names, or there is no object.
+/// Checks that the object which a delta makes has the root hash that it names, or there is no object.
 pub fn delta(bytes: &[u8]) {
     let base = base();
     let Some(foot) = delta::foot_of(bytes).filter(|foot| foot.len <= LEN_MAX) else { return };

@@ -1,4 +1,5 @@
-//! The drivers at both ends of a transfer, over a connection of this host: a peer says any bytes, and what the driver says to it can be read.
+//! The drivers at both ends of a transfer, over a connection of this host: a peer says any bytes, and what
+//! the driver says to it can be read.
 
 use polycast_agent::transfer::{
     Options, Path, ReceiverSpec, Receivers, Rendezvous, Sink, SourceSpec, prepare, receive,
@@ -16,12 +17,13 @@ use std::time::Duration;
 const HANDLE: Handle = Handle(7);
 /// Bytes of the object that a source offers.
 const OBJECT_LEN: usize = 20_000;
-/// A driver that has heard the end of what its peer says may take so long to end of itself; then it is told to.
+/// A driver that has heard the end of what its peer says may take so long to end of itself; then it is told
+/// to.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// A host that refuses every connection, there and at the next few ports.
 const NOWHERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
-/// What a peer says, as frames and a rest that is none; nothing in it leads away from this host.
+/// Returns a peer's messages as frames and a rest that is none; nothing in it leads away from this host.
 fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
     let (mut left, mut tamed) = (bytes, Vec::new());
     while let Ok(Some(len)) = Control::frame_len(left)
@@ -51,7 +53,8 @@ fn tamed(bytes: &[u8], handle: Handle) -> Vec<u8> {
     tamed
 }
 
-/// Says all of it to a driver; gives what the driver says until it ends the connection. One that does not do so soon is told to end.
+/// Says all of it to a driver; gives what the driver says until it ends the connection. One that does not do
+/// so soon is told to end.
 fn talk(mut stream: TcpStream, says: &[u8], cancel: &AtomicBool) -> Vec<u8> {
     // Ends without waiting, so that ports do not run out.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("a socket");
@@ -75,7 +78,8 @@ fn talk(mut stream: TcpStream, says: &[u8], cancel: &AtomicBool) -> Vec<u8> {
     }
 }
 
-/// What a driver has said is frames of this version, but for the last where the connection ended in its middle.
+/// Checks that a driver has sent frames of this version, but for the last where the connection ended in its
+/// middle.
 fn check(said: &[u8]) {
     let mut left = said;
     while let Some(len) = Control::frame_len(left).expect("a driver says frames") {
@@ -93,7 +97,8 @@ fn stage() -> std::path::PathBuf {
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
-/// A source says any bytes: the receiver's driver ends, leaves no object that was not verified, and says only what can be read.
+/// A source says any bytes: the receiver's driver ends, leaves no object that was not verified, and says only
+/// what can be read.
 pub fn receiver_driver(bytes: &[u8]) {
     let folder = tempfile::tempdir_in(stage()).expect("a folder");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of this host");
@@ -119,7 +124,8 @@ pub fn receiver_driver(bytes: &[u8]) {
     assert_eq!(path.exists(), outcome.is_ok(), "{outcome:?}");
 }
 
-/// A receiver says any bytes: the source's driver ends, believes no receiver that has shown nothing, and says only what can be read.
+/// A receiver says any bytes: the source's driver ends, believes no receiver that has shown nothing, and says
+/// only what can be read.
 pub fn source_driver(bytes: &[u8]) {
     let cancel = Arc::new(AtomicBool::new(false));
     let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 233, 1), 32_124);

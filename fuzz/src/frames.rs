@@ -24,8 +24,8 @@ fn connection() -> (TcpStream, TcpStream) {
     })
 }
 
-/// What a reader makes of bytes that come in pieces of these lengths: the frames, and whether the connection is of another
-/// language.
+/// Reads bytes that come in pieces of these lengths; returns the frames, and whether the connection is of
+/// another language.
 fn read(bytes: &[u8], lens: impl Iterator<Item = usize>) -> (Vec<Vec<u8>>, bool) {
     let (mut writer, reader) = connection();
     let mut stream = FrameStream::new(reader).expect("a socket");

@@ -99,7 +99,7 @@ fn command(words: &mut Words<'_>) -> DeviceCommand {
     DeviceCommand::RackRule { rack, group, from, to: vec![from] }
 }
 
-/// Where data goes, as an agent or a record may name it.
+/// Draws a channel for data, as an agent or a record may name it.
 pub fn channel(words: &mut Words<'_>) -> Channel {
     let rate = words.flip().then(|| Rate(words.number(9)));
     match words.below(8) {
@@ -249,8 +249,8 @@ fn drive(manager: &mut Leases, now: &mut Time, words: &mut Words<'_>, limits: (u
     }
 }
 
-/// Whatever agents and devices say, the manager keeps to its bounds; one that goes on from its records is like it, and one that
-/// goes on from damaged records refuses them, or keeps to its bounds too.
+/// Whatever agents and devices say, the manager keeps to its bounds; one that goes on from its records is
+/// like it, and one that goes on from damaged records refuses them, or keeps to its bounds too.
 pub fn leases(bytes: &[u8]) {
     let mut words = Words::new(bytes);
     let on_device_failure = if words.flip() { OnDeviceFailure::Wait } else { OnDeviceFailure::Fallback };

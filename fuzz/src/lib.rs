@@ -1,8 +1,8 @@
 //! The bodies of the fuzz targets: each takes any bytes and panics if a promise is broken.
 //!
-//! Decoders take packets and files as they are. Machines take bytes as a list of choices ([`words::Words`]): what peers say, and
-//! how time goes on. `cargo xtask fuzz` looks for bytes that break a promise; the tests here run every target on its corpus and on
-//! damaged copies of it.
+//! Decoders take packets and files as they are. Machines take bytes as a list of choices ([`words::Words`]):
+//! what peers say, and how time goes on. `cargo xtask fuzz` looks for bytes that break a promise; the tests
+//! here run every target on its corpus and on damaged copies of it.
 #![warn(missing_docs)]
 
 pub mod corpus;

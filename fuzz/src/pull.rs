@@ -61,7 +61,7 @@ fn packet(words: &mut Words<'_>, packets: u64) -> Option<Packet> {
     }
 }
 
-/// What a machine sends can be written, and is read as the same.
+/// Checks that a machine's packet can be written, and is read as the same.
 fn sent(packet: &Packet, length: u16) {
     let header = packet.to_wire();
     let datagram = header.emit();
@@ -131,7 +131,8 @@ pub fn pull_source(bytes: &[u8]) {
     }
 }
 
-/// A receiver survives all packets and all words of the source, keeps each packet once, and is complete when it has all.
+/// A receiver survives all packets and all words of the source, keeps each packet once, and is complete when
+/// it has all.
 pub fn pull_receiver(bytes: &[u8]) {
     let mut words = Words::new(bytes);
     let (blocks, mut now) = (blocks(&mut words), Time(1));

@@ -52,7 +52,7 @@ fn datagram(words: &mut Words<'_>) -> Vec<u8> {
     datagram
 }
 
-/// What a controller sends is a message.
+/// Checks that a controller's datagram is a message.
 fn sent(datagram: &[u8]) {
     let message = Rack::parse(datagram).expect("what a controller says is a message");
     let mut again = Vec::new();

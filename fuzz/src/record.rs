@@ -1,7 +1,7 @@
 //! A real transfer between sockets of this machine, and a real manager, recorded as inputs of targets.
 //!
-//! `POLYCAST_CORPUS=write cargo test -p polycast-fuzz record` puts what was recorded into the corpus. Without it the tests run the
-//! targets on the recording itself.
+//! `POLYCAST_CORPUS=write cargo test -p polycast-fuzz record` puts what was recorded into the corpus. Without
+//! it the tests run the targets on the recording itself.
 
 use super::*;
 use polycast_agent::transfer::{
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Whether the corpus is written.
+/// Variable and value with which the corpus is written.
 const WRITE: (&str, &str) = ("POLYCAST_CORPUS", "write");
 /// A session's inputs stop at so many bytes.
 const SESSION_BYTES_MAX: usize = 3_000;
@@ -191,7 +191,7 @@ fn session() -> Vec<Heard> {
     log.lock().unwrap().clone()
 }
 
-/// What the source's sender heard.
+/// Encodes the input of the source's sender.
 fn to_sender(session: &[Heard]) -> Vec<u8> {
     let mut pen = Pen::default();
     pen.geometry().below(64, 7).below(2, 0).below(4, 1).below(2, 0).below(2, 0);
@@ -210,7 +210,7 @@ fn to_sender(session: &[Heard]) -> Vec<u8> {
     pen.0
 }
 
-/// What a receiver's machine heard.
+/// Encodes the input of a receiver's machine.
 fn to_receiver(session: &[Heard], number: u64) -> Vec<u8> {
     let mut pen = Pen::default();
     pen.geometry().power(20);
@@ -245,7 +245,7 @@ fn to_receiver(session: &[Heard], number: u64) -> Vec<u8> {
     pen.0
 }
 
-/// What the source's list heard.
+/// Encodes the input of the source's list.
 fn to_roster(session: &[Heard]) -> Vec<u8> {
     let mut pen = Pen::default();
     // Two receivers, whatever their names; long times.
@@ -273,7 +273,7 @@ fn to_roster(session: &[Heard]) -> Vec<u8> {
     pen.0
 }
 
-/// What a receiver's end of the session heard, and what its driver did.
+/// Encodes the input of a receiver's end of the session, and the actions of its driver.
 fn to_guest(session: &[Heard], number: u64) -> Vec<u8> {
     let mut pen = Pen::default();
     pen.power(20).below(8, 0).below(11, 1).below(8, 6).below(40_000_000_000, 10_000_000_000);
@@ -392,7 +392,8 @@ fn said(message: Said) -> Vec<u8> {
     AgentMessage { message: Some(message) }.encode_to_vec()
 }
 
-/// What agents say to a manager: they join, one asks for a path and gives it back, one makes a stream that the other hears.
+/// Encodes messages of agents to a manager: they join, one requests a path and gives it back, one makes a
+/// stream that the other receives.
 fn sessions() -> Vec<u8> {
     let join = |number: u64| {
         let agent = Some(api::AgentId { name: format!("host-{number}"), incarnation: 1 });

@@ -94,7 +94,8 @@ impl Reception {
     }
 }
 
-/// A source's list survives whatever comes over connections; each message that it asks for can be written, and it comes to rest.
+/// A source's list survives whatever comes over connections; each message that it asks for can be written,
+/// and it comes to rest.
 pub fn roster(bytes: &[u8]) {
     let mut words = Words::new(bytes);
     let mut now = Time(1);
@@ -190,7 +191,7 @@ pub fn guest(bytes: &[u8]) {
     }
 }
 
-/// What the driver says once it has done what it was asked for.
+/// Passes on the driver's answer once it has done what was requested.
 fn answer(guest: &mut Guest, now: Time, asked: Option<GuestOutput>, words: &mut Words<'_>) {
     match asked {
         Some(GuestOutput::Offer(_)) => guest.handle(now, GuestInput::Stored { resumes: words.flip() }),

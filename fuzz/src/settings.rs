@@ -5,7 +5,7 @@ use polycast_agent::forwarder::ForwarderConfig;
 use polycast_manager::ManagerConfig;
 use std::fmt::Display;
 
-/// What is wrong is said in one sentence, without the control characters of the file.
+/// Checks that an error is one sentence, without the control characters of the file.
 fn refused(error: &dyn Display) {
     let sentence = error.to_string();
     assert!(!sentence.is_empty() && !sentence.contains('\n'), "{sentence:?} is no sentence");

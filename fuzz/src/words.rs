@@ -1,5 +1,5 @@
-//! What a fuzzer's bytes stand for: numbers, names, times and frames, as a peer may choose them that keeps to the format and to
-//! nothing else.
+//! Values that a fuzzer's bytes stand for: numbers, names, times and frames, as a peer may choose them that
+//! keeps to the format and to nothing else.
 
 use arbitrary::Unstructured;
 use polycast_types::{AppId, DataId, Duration, Handle, ModificationTime, ObjectId, RangeSet, Time};
@@ -15,7 +15,7 @@ pub const INPUTS_MAX: usize = 500;
 /// The transfer that machines are in.
 pub const HANDLE: Handle = Handle(7);
 
-/// What receivers say of candidates.
+/// Faults that receivers report of candidates.
 const FAULTS: [Fault; 6] =
     [Fault::Unreachable, Fault::Ended, Fault::Stalled, Fault::NeverGave, Fault::WrongBytes, Fault::Foreign];
 
@@ -26,12 +26,12 @@ const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
 pub struct Words<'a>(Unstructured<'a>);
 
 impl<'a> Words<'a> {
-    /// Of these bytes.
+    /// Reads these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Words(Unstructured::new(bytes))
     }
 
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -180,7 +180,7 @@ impl<'a> Words<'a> {
         emitted(&control)
     }
 
-    /// How far a receiver says to be.
+    /// Draws the progress that a receiver reports.
     pub fn progress(&mut self, near: u64) -> Control<'static> {
         Control::Progress {
             position: self.number(near),
@@ -283,7 +283,7 @@ impl<'a> Words<'a> {
         ObjectId { app: AppId::default(), data: DataId(self.number(4)) }
     }
 
-    /// What a receiver says first.
+    /// Draws a receiver's first message.
     pub fn hello<'n>(&mut self, name: &'n str) -> Hello<'n> {
         let handle = if self.below(8) == 0 { Handle(self.number(7)) } else { HANDLE };
         Hello { handle, name, window_bytes: self.number(1 << 20), serve_port: self.small(9) as u16 }
@@ -307,7 +307,7 @@ pub fn emitted(control: &Control<'_>) -> Vec<u8> {
     frame
 }
 
-/// What a driver does with a frame: it is handed on if it is one.
+/// Handles bytes as a driver does: they are passed on if they are a frame.
 pub fn hear(frame: &[u8], heard: impl FnOnce(&Control<'_>)) {
     if let Ok(control) = Control::parse(frame) {
         heard(&control);

@@ -185,7 +185,7 @@ impl Cancel {
     }
 }
 
-/// Where the agent of this user listens unless told otherwise.
+/// Returns the path where the agent of this user listens unless told otherwise.
 #[pyfunction]
 pub fn default_socket() -> PathBuf {
     usual_socket()
@@ -224,7 +224,8 @@ impl Connection {
         Ok((client, session))
     }
 
-    /// Does work with the session. An agent that has begun anew knows no process: then this one registers, and the work is done again.
+    /// Does work with the session. An agent that has begun anew knows no process: then this one registers,
+    /// and the work is done again.
     fn call<T: Send>(&self, py: Python<'_>, work: impl AsyncFnOnceSend<T> + Clone) -> PyResult<T> {
         self.call_until(py, None, work)
     }
@@ -287,8 +288,8 @@ where
     }
 }
 
-/// A number that no other connection of the application has: neither of this process, nor of one in another container that
-/// has the same number there.
+/// A number that no other connection of the application has: neither of this process, nor of one in another
+/// container that has the same number there.
 fn a_number(process: u32) -> u64 {
     static MADE: AtomicU64 = AtomicU64::new(0);
     RandomState::new().hash_one((process, MADE.fetch_add(1, Ordering::Relaxed)))
@@ -484,7 +485,8 @@ impl Connection {
         Ok(Versions(Events::new(events)))
     }
 
-    /// The verified bytes of these ranges of an object as they come: pairs of where one begins and its length; none mean all.
+    /// The verified bytes of these ranges of an object as they come: pairs of where one begins and its
+    /// length; none mean all.
     fn watch(
         &self,
         py: Python<'_>,

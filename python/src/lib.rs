@@ -1,8 +1,9 @@
-//! What of the Python package runs in Rust: a client of the agent on this host.
+//! The part of the Python package that runs in Rust: a client of the agent on this host.
 //!
-//! Every call releases the interpreter while it waits, and looks ten times a second whether a signal has come. Objects'
-//! bytes never pass here: Python maps the files that the agent names. All of it works in a process that was forked: the
-//! threads of a runtime do not survive that, so a process that is not the one that made them makes new ones.
+//! Every call releases the interpreter while it waits, and looks ten times a second whether a signal has
+//! come. Objects' bytes never pass here: Python maps the files that the agent names. All of it works in a
+//! process that was forked: the threads of a runtime do not survive that, so a process that is not the one
+//! that made them makes new ones.
 
 mod connection;
 mod runtime;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// How often a call that waits looks whether a signal has come.
+/// Interval at which a call that waits checks whether a signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The runtime, and the process that it was made in. Only ever locked by the thread that has the interpreter, and a fork
-/// takes the interpreter too: no fork leaves it locked.
+/// The runtime, and the process that it was made in. Only ever locked by the thread that has the interpreter,
+/// and a fork takes the interpreter too: no fork leaves it locked.
 static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
 
 /// The runtime of this process.

@@ -1,4 +1,5 @@
-/** The job of job.py in Scala: it knows nothing of Polycast, what it broadcasts is large, and what it computes depends on every byte of that.
+/** The job of job.py in Scala: it knows nothing of Polycast, its broadcasts are large, and its results depend
+  * on every byte of them.
   *
   * Prints one line `RESULT {..}`: the same with every kind of broadcast.
   */
@@ -22,7 +23,7 @@ object Job {
   def digest(text: String): String =
     MessageDigest.getInstance("SHA-256").digest(text.getBytes("UTF-8")).take(8).map("%02x".format(_)).mkString
 
-  /** An array of 8 MB and a map, and whether unpersisting and destroying them does no harm. */
+  /** Broadcasts an array of 8 MB and a map, and checks that unpersisting and destroying them does no harm. */
   def values(spark: SparkSession): String = {
     val bytes = new Array[Byte](8000000)
     new Random(1).nextBytes(bytes)
@@ -40,7 +41,7 @@ object Job {
     digest(first)
   }
 
-  /** Facts joined with two tables that are broadcast, as in TPC-H's queries. */
+  /** Joins facts with two broadcast tables, as TPC-H's queries do. */
   def join(spark: SparkSession): String = {
     val facts = spark.range(200000).select((col("id") % 20000).as("part"), (col("id") % 25).as("nation"), col("id"))
     val parts = spark.range(20000).select(col("id").as("part"), sha2(col("id").cast("string"), 256).as("name"))
@@ -50,11 +51,11 @@ object Job {
     digest(rows.mkString(","))
   }
 
-  /** Sentences in one partition: what counts words in several breaks ties by what comes first. */
+  /** Sentences in one partition: with several, word counts break ties by the order of arrival. */
   def texts(spark: SparkSession, sentences: Seq[Seq[String]]): DataFrame =
     spark.createDataFrame(spark.sparkContext.parallelize(sentences.map(Tuple1(_)), 1)).toDF("words")
 
-  /** Two models are broadcast in each iteration. */
+  /** Broadcasts two models in each iteration. */
   def word2vec(spark: SparkSession): String = {
     val learns = new Word2Vec().setVectorSize(50).setNumPartitions(2).setMaxIter(2).setMinCount(1).setSeed(7)
     val model = learns.setInputCol("words").setOutputCol("vector").fit(texts(spark, words(1000, 2)))
@@ -62,7 +63,7 @@ object Job {
     digest(vectors.map(row => row.getAs[Vector]("vector").toArray.mkString(" ")).mkString(","))
   }
 
-  /** The online optimizer broadcasts the topics for each batch. */
+  /** Broadcasts the topics for each batch, as the online optimizer does. */
   def lda(spark: SparkSession): String = {
     val documents = texts(spark, words(200, 3))
     val counter = new CountVectorizer().setInputCol("words").setOutputCol("features").setVocabSize(3000)

@@ -24,7 +24,7 @@ const READ_BY: &[(&str, &[&str])] = &[
 ];
 /// Whatever changes here may change every build.
 const ALL_READ: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo/"];
-/// What no test of the workspace runs, and the step that does.
+/// Folders that no test of the workspace covers, and the step that does.
 const OTHER_STEPS: [(&str, &str); 3] = [("python/", "python"), ("spark/", "spark"), ("fuzz/", "fuzz")];
 
 /// Runs the task, for the crates that are named or for what was changed.
@@ -106,7 +106,7 @@ impl House {
         })
     }
 
-    /// What a change of these files touches.
+    /// Returns the packages and steps that a change of these files affects.
     fn touched(&self, files: &[String]) -> Choice {
         let mut choice = Choice::default();
         for file in files {
@@ -145,10 +145,10 @@ impl House {
     }
 }
 
-/// What is to be tested.
+/// Packages and steps to be tested.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Choice {
-    /// What a person named, or what has changed.
+    /// Packages that a person named, or that have changed.
     changed: BTreeSet<String>,
     /// These and those above them.
     packages: BTreeSet<String>,
@@ -190,7 +190,8 @@ impl Choice {
     }
 }
 
-/// The files that differ from the last commit that main and this branch share, those among them that git does not know yet.
+/// The files that differ from the last commit that main and this branch share, those among them that git does
+/// not know yet.
 fn changed() -> Result<Vec<String>, String> {
     let base = MAIN.iter().find_map(|main| git(&["merge-base", "HEAD", main]).ok());
     let base = base.ok_or("there is no branch main to compare with: name the crates to test")?;
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(error, "there is no crate 'nets': choose from types, net, agent, lab, xtask");
     }
 
-    /// What a table names is there.
+    /// Paths and crates that a table names are there.
     #[test]
     fn files_that_tests_read_are_there() {
         let house = House::load();

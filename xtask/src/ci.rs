@@ -1,7 +1,8 @@
-//! What has to pass before a change lands.
+//! Checks that have to pass before a change lands.
 //!
-//! One lane builds, one thing after the other, and gives way to all that runs. Tests run beside it as they are built, and so
-//! do the steps that wait for downloads and for other processes. What a step prints is shown when it has ended.
+//! One lane builds, one thing after the other, and gives way to all that runs. Tests run beside it as they
+//! are built, and so do the steps that wait for downloads and for other processes. The output of a step is
+//! shown when it has ended.
 
 mod gate;
 mod parts;
@@ -22,7 +23,8 @@ use std::thread;
 use std::time::Instant;
 use steps::Kind;
 
-/// Runs the steps named, or all that the usual machine has what they need for; each runs even if one before it failed.
+/// Runs the steps named, or all that the usual machine has what they need for; each runs even if one before
+/// it failed.
 pub(crate) fn run(names: &[String]) -> ExitCode {
     if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != name.as_str())) {
         let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
@@ -46,7 +48,7 @@ pub(crate) fn run(names: &[String]) -> ExitCode {
     parts.end(begun.elapsed())
 }
 
-/// What steps of different lanes wait for.
+/// Gates and turns that steps of different lanes wait for.
 struct Lanes<'a> {
     chosen: &'a [&'static Step],
     suite: Suite,

@@ -19,8 +19,8 @@ pub(crate) fn without_comments_and_strings(text: &str) -> String {
     code
 }
 
-/// The comments of `text`, without the marks that make them comments. What else is on a line becomes `|`, so that words on its
-/// two sides do not meet; a line without a comment is empty. Every line keeps its number.
+/// The comments of `text`, without the marks that make them comments. What else is on a line becomes `|`, so
+/// that words on its two sides do not meet; a line without a comment is empty. Every line keeps its number.
 pub(crate) fn comments_alone(text: &str) -> String {
     let (mut comments, chars): (String, Vec<char>) = (String::new(), text.chars().collect());
     let mut at = 0;
@@ -49,8 +49,8 @@ fn words_of_comment(comment: &[char]) -> String {
     lines.collect::<Vec<_>>().join("\n").replace("*/", "  ")
 }
 
-/// The contents of the string literals in `text`, each with the number of the line that it begins on. Escapes, and names in braces,
-/// become spaces, but for ends of lines.
+/// The contents of the string literals in `text`, each with the number of the line that it begins on.
+/// Escapes, and names in braces, become spaces, but for ends of lines.
 pub(crate) fn strings(text: &str) -> Vec<(usize, String)> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
@@ -89,7 +89,7 @@ fn without_names_in_braces(content: &str) -> String {
     plain
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
+/// Returns the end of the comment or literal that starts at `at`; `at` itself if none starts there.
 fn skipped_from(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -106,7 +106,7 @@ fn position(chars: &[char], from: usize, wanted: impl Fn(char) -> bool) -> Optio
     (from..chars.len()).find(|i| wanted(chars[*i]))
 }
 
-/// Whether a letter at `at` belongs to a longer word; `b` may stand before a literal.
+/// Returns true if a letter at `at` belongs to a longer word; `b` may stand before a literal.
 fn continues_a_word(chars: &[char], at: usize) -> bool {
     let is_word = |i: usize| chars[i].is_alphanumeric() || chars[i] == '_';
     match at {
@@ -203,7 +203,8 @@ fn item_end(lines: &[&str], attribute: usize) -> usize {
     lines.len() - 1
 }
 
-/// Every function with a body: its name, its first line from 1, and how many lines it has. Relies on rustfmt's layout.
+/// Every function with a body: its name, its first line from 1, and how many lines it has. Relies on
+/// rustfmt's layout.
 pub(crate) fn functions(code: &str) -> Vec<(&str, usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();
@@ -225,7 +226,7 @@ pub(crate) fn functions(code: &str) -> Vec<(&str, usize, usize)> {
     found
 }
 
-/// Whether `word` stands in `line`, not as a part of a longer word.
+/// Returns true if `word` stands in `line`, not as a part of a longer word.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {

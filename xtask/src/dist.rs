@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what is given away. A stripped program with its manual pages, completions and systemd units, as an
-//! archive and, where the tools for it are, as a Debian package and an RPM.
+//! `cargo xtask dist`: what is given away. A stripped program with its manual pages, completions and systemd
+//! units, as an archive and, where the tools for it are, as a Debian package and an RPM.
 
 mod packages;
 
@@ -21,7 +21,7 @@ dpkg-deb is and an .rpm where rpmbuild is, into DIR [default: dist].
 /// The services' protos, and where programs of other languages find them.
 const PROTOS: (&str, &str) = ("crates/api/proto", "usr/share/polycast/proto");
 
-/// Where completions belong, by shell.
+/// Paths of completions, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/polycast"),
     ("zsh", "usr/share/zsh/vendor-completions/_polycast"),

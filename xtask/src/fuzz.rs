@@ -1,4 +1,5 @@
-//! Runs the fuzz targets: one program with coverage for all of them, built with a stable compiler and LLVM's libFuzzer.
+//! Runs the fuzz targets: one program with coverage for all of them, built with a stable compiler and LLVM's
+//! libFuzzer.
 
 mod corpus;
 mod report;
@@ -25,7 +26,7 @@ Options:
   --merge        Put what adds coverage into the corpus of the repository
   --repeat FILE  Run one target on one file only, and show what happens";
 
-/// What makes the compiler count edges and compared values, and nothing for programs that run on the way.
+/// Flags that make the compiler count edges and compared values, but not in programs that run on the way.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
@@ -35,10 +36,10 @@ const RUN_SECONDS_MAX: u64 = 10;
 const MEMORY_MB_MAX: u64 = 1_024;
 /// A build from nothing, on two cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// What a target may take beside its time: to read its corpus, or to shrink it.
+/// Time that a target may take beside its own: to read its corpus, or to shrink it.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seconds: u64,
@@ -135,7 +136,7 @@ fn targets(root: &Path) -> Result<Vec<String>, String> {
     Ok(names.map(String::from).collect())
 }
 
-/// Where programs, new inputs and finds lie.
+/// Returns the folder of programs, new inputs and finds.
 fn folder() -> PathBuf {
     workspace::target().join("fuzz")
 }
@@ -238,7 +239,8 @@ impl Fuzzer {
         Ok(row)
     }
 
-    /// Puts the smallest inputs that reach all that `folders` reach into the repository; gives how many there are.
+    /// Puts the smallest inputs that reach all that `folders` reach into the repository; gives how many there
+    /// are.
     fn merge(&self, target: &str, folders: &[&PathBuf]) -> io::Result<u64> {
         let merged = self.folder.join("merged").join(target);
         let _ = fs::remove_dir_all(&merged);
@@ -253,7 +255,7 @@ impl Fuzzer {
     }
 }
 
-/// What was found, and how to see it again.
+/// Describes a find, and how to see it again.
 fn describe(target: &str, text: &str, log: &Path) -> String {
     let line = |part: &str| text.lines().find(|line| line.contains(part));
     let file = line("Test unit written to ").and_then(|line| line.split("written to ").nth(1));

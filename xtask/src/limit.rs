@@ -7,16 +7,17 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a command is looked at.
+/// Interval at which a command is polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How often processes are looked at while all are being ended.
+/// Number of times that processes are checked while all are being ended.
 const ROUNDS_MAX: u32 = 50;
-/// Fields of `/proc/PID/stat` behind the name: user and system time of a process, and of its children that it has waited for.
+/// Fields of `/proc/PID/stat` behind the name: user and system time of a process, and of its children that it
+/// has waited for.
 const TIMES: std::ops::Range<usize> = 11..15;
 /// Ticks a second of these times: the kernel's interface, and not its clock.
 const TICKS: u64 = 100;
 
-/// How a command ended.
+/// Way in which a command ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// By itself.
@@ -26,7 +27,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Whether all is well.
+    /// Returns true if the command succeeded.
     pub(crate) fn is_success(&self) -> bool {
         matches!(self, Ended::Exited(status) if status.success())
     }
@@ -36,7 +37,7 @@ impl Ended {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cost {
     pub(crate) took: Duration,
-    /// Of the command and of all below it that was waited for.
+    /// Time of the command and of all below it that was waited for.
     pub(crate) processor: Duration,
 }
 
@@ -93,7 +94,7 @@ impl Running {
     }
 }
 
-/// Whether a child has ended. It stays to be waited for.
+/// Returns true if a child has ended. It stays to be waited for.
 fn is_over(pid: u32) -> io::Result<bool> {
     let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -104,14 +105,15 @@ fn is_over(pid: u32) -> io::Result<bool> {
     }
 }
 
-/// What a process and those that it has waited for have used.
+/// Returns the processor time of a process and of those that it has waited for.
 fn processor_time(pid: u32) -> Duration {
     let fields = status(pid).unwrap_or_default();
     let ticks = fields.get(TIMES).unwrap_or_default().iter().filter_map(|field| field.parse::<u64>().ok());
     Duration::from_millis(ticks.sum::<u64>() * 1_000 / TICKS)
 }
 
-/// What a person allows: all limits are multiplied by `POLYCAST_PATIENCE`, for machines that are slow or busy.
+/// Returns the person's factor: all limits are multiplied by `POLYCAST_PATIENCE`, for machines that are slow
+/// or busy.
 pub(crate) fn patience() -> f64 {
     let said = std::env::var("POLYCAST_PATIENCE").ok().and_then(|text| text.parse::<f64>().ok());
     said.filter(|factor| (0.001..=1_000.0).contains(factor)).unwrap_or(1.0)
@@ -119,7 +121,8 @@ pub(crate) fn patience() -> f64 {
 
 /// Ends a child and all that it has started; gives what was running.
 fn kill(child: &mut Child) -> Vec<String> {
-    // All are halted before any is ended: what is halted starts nothing, and what has lost its parent is not found.
+    // All are halted before any is ended: what is halted starts nothing, and what has lost its parent is not
+    // found.
     let mut halted = Vec::new();
     for _ in 0..ROUNDS_MAX {
         let mut fresh = below(child.id());

@@ -17,12 +17,13 @@ struct Link {
     target: String,
 }
 
-/// Whether a file or a folder has this path below the workspace's root.
+/// Returns true if a file or a folder has this path below the workspace's root.
 pub(crate) fn is_there(path: &str) -> bool {
     root().join(path).exists()
 }
 
-/// Every link to a file or a heading that is not there, one sentence each. `is_there` knows files that are no documents.
+/// Every link to a file or a heading that is not there, one sentence each. `is_there` knows files that are no
+/// documents.
 pub(crate) fn check(documents: &[Source], is_there: &dyn Fn(&str) -> bool) -> Vec<String> {
     let headings: BTreeMap<&str, BTreeSet<String>> =
         documents.iter().map(|document| (document.path.as_str(), anchors(&document.text))).collect();
@@ -79,7 +80,8 @@ fn links(text: &str) -> Vec<Link> {
     found
 }
 
-/// What a link in the document at `from` names, as a path below the root; `None` where it leads out of it.
+/// Returns the path below the root that a link in the document at `from` names; `None` where it leads out of
+/// it.
 pub(crate) fn resolve(from: &str, file: &str) -> Option<String> {
     if file.is_empty() {
         return Some(from.to_string());
@@ -96,8 +98,8 @@ pub(crate) fn resolve(from: &str, file: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The names by which links know a document's headings: lower case, hyphens for spaces, no punctuation, and a number behind the second of
-/// the same name.
+/// The names by which links know a document's headings: lower case, hyphens for spaces, no punctuation, and a
+/// number behind the second of the same name.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for line in without(text, &[]).lines() {
@@ -126,7 +128,7 @@ mod tests {
         Source { path: path.to_string(), text: text.to_string() }
     }
 
-    /// What is wrong with the links of this page, beside a page with headings.
+    /// Returns the problems of this page's links, beside a page with headings.
     fn problems(text: &str) -> Vec<String> {
         let other = source("docs/a/other.md", "# Other\n\n## Two `words`, here\n\n## Again\n\n## Again\n");
         check(&[source("docs/page.md", text), other], &|path| path == "crates/a.rs")

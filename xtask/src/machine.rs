@@ -1,4 +1,4 @@
-//! What the steps of `cargo xtask ci` need of the machine, looked at before the first of them begins.
+//! Requirements of the steps of `cargo xtask ci` on the machine, checked before the first of them begins.
 
 use crate::ci::{Step, cargo};
 use crate::suite::{ALL, REQUIRE, all_required};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What builds need of everything.
+/// Tools that builds of everything need.
 const BUILD_TOOLS: [&str; 1] = ["cc"];
-/// What tests need beside that, where all of them have to run.
+/// Tools that tests need beside that, where all of them have to run.
 const TEST_TOOLS: [&str; 17] = [
     "aria2c",
     "clang",
@@ -37,18 +37,19 @@ const STEP_TOOLS: [(&str, &[&str]); 5] = [
     ("deny", &["cargo-deny"]),
     ("site", &[crate::site::MDBOOK]),
 ];
-/// Room on the disk that a build of everything takes from nothing, and what it takes again where it was built before, in bytes.
+/// Room on the disk that a build of everything takes from nothing, and what it takes again where it was built
+/// before, in bytes.
 const ROOM_BYTES: u64 = 10 << 30;
 const ROOM_AGAIN_BYTES: u64 = 3 << 30;
-/// How long what crates are built from may take to come.
+/// Time limit for fetching the crates that builds need.
 const FETCH_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// What was found.
+/// Results of the check.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Without these nothing begins: a sentence each.
     pub(crate) errors: Vec<String>,
-    /// What is left out, and why.
+    /// Parts that are left out, and the reasons.
     pub(crate) notes: Vec<String>,
 }
 
@@ -156,7 +157,7 @@ fn fetch(found: &mut Found) {
     }
 }
 
-/// What a program said last: the cause, in one line.
+/// Returns the last line that a program printed: the cause.
 fn last_words(mut file: std::fs::File) -> String {
     use std::io::{Read, Seek};
     let mut text = String::new();
@@ -165,7 +166,8 @@ fn last_words(mut file: std::fs::File) -> String {
     read.map_or_else(|error| error.to_string(), |_| last.unwrap_or("without a word").to_string())
 }
 
-/// Whether a program can be found. What only root uses lies where the path of others does not lead.
+/// Returns true if a program can be found. Programs that only root uses lie where the path of others does not
+/// lead.
 fn is_on_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -5,6 +5,7 @@ mod changed;
 mod ci;
 mod code;
 mod dist;
+mod doc_comments;
 mod fuzz;
 mod limit;
 mod links;
@@ -91,7 +92,7 @@ fn main() -> ExitCode {
             let workspace = workspace::load();
             let sources = &workspace.sources;
             let documents = &workspace.documents;
-            let style = [tidy::check(sources), tidy::check_list(sources)];
+            let style = [tidy::check(sources), tidy::check_list(sources), doc_comments::check(sources)];
             let prose = [prose::check(documents), prose::check_sources(sources), prose::check_list(sources)];
             let links = [links::check(documents, &links::is_there), links::check_index(documents)];
             report(&[style.concat(), prose.concat(), links.concat()].concat())

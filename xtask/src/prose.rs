@@ -1,4 +1,5 @@
-//! Words that documents, comments and what programs say do without: a sentence names its receiver, agent, host or user.
+//! Words that documents, comments and what programs say do without: a sentence names its receiver, agent,
+//! host or user.
 
 use crate::code::{comments_alone, strings};
 use crate::workspace::Source;
@@ -7,10 +8,11 @@ use crate::workspace::Source;
 const NAMES_THE_WORDS: &str = "xtask/src/prose.rs";
 /// Files that are not free of these words yet. The list only ever gets shorter.
 const NOT_YET: [&str; 1] = ["crates/protocol/src/push/sender/slow.rs"];
-/// How a line begins that is nothing but a comment, in sources that are not Rust.
+/// Beginnings of lines that are nothing but a comment, in sources that are not Rust.
 const COMMENTS: [(&str, &[&str]); 3] =
     [(".proto", &["//"]), (".java", &["//", "/*", "*"]), (".py", &["#", "\"\"\""])];
-/// Refused in any case of letters, also where a line ends between two words. The second text says what to write.
+/// Refused in any case of letters, also where a line ends between two words. The second text says what to
+/// write.
 const REFUSED: [(&str, &str); 9] = [
     ("whoever", NAME_IT),
     ("whomever", NAME_IT),
@@ -25,7 +27,7 @@ const REFUSED: [(&str, &str); 9] = [
 const NAME_IT: &str = "name the receiver, agent, host or user";
 const SAY_HOW_LONG: &str = "say how long, or what ends it";
 const SAY_WHAT_IT_DOES: &str = "say what the machine does";
-/// What opens a span of code, and what opens and begins what others said.
+/// Characters that open a span of code, and those that open or begin a quotation.
 const CODE_AND_QUOTES: [char; 3] = ['`', '"', '>'];
 /// Refused at the beginning of a sentence, which is where it has a capital.
 const SUBJECT: &str = "Who";
@@ -131,7 +133,7 @@ fn words(prose: &str) -> Vec<Word<'_>> {
     words
 }
 
-/// Whether the words of `phrase` come first, with nothing but white space between them.
+/// Returns true if the words of `phrase` come first, with nothing but white space between them.
 fn begins_with(words: &[Word], phrase: &str) -> bool {
     let mut found = words.iter();
     phrase.split(' ').enumerate().all(|(i, wanted)| {
@@ -144,8 +146,8 @@ fn without_code_and_quotes(text: &str) -> String {
     without(text, &CODE_AND_QUOTES)
 }
 
-/// The document with white space in place of fenced blocks, and of the spans and lines that these marks open: '`' code, '"' text in
-/// quotation marks, '>' quoted lines. Lines stay where they are.
+/// The document with white space in place of fenced blocks, and of the spans and lines that these marks open:
+/// '`' code, '"' text in quotation marks, '>' quoted lines. Lines stay where they are.
 pub(crate) fn without(text: &str, marks: &[char]) -> String {
     let mut prose = String::with_capacity(text.len());
     let mut paragraph = String::new();
@@ -172,7 +174,8 @@ pub(crate) fn without(text: &str, marks: &[char]) -> String {
     prose
 }
 
-/// A paragraph without what stands between backticks or quotation marks. A mark without an end is a letter like others.
+/// A paragraph without what stands between backticks or quotation marks. A mark without an end is a letter
+/// like others.
 fn without_spans(paragraph: &str, marks: &[char]) -> String {
     let mut prose = String::with_capacity(paragraph.len());
     let mut rest = paragraph;

@@ -11,8 +11,8 @@ use toml::{Table, Value};
 pub(crate) const PURE: [&str; 6] = ["types", "topology", "planning", "wire", "protocol", "simulator"];
 /// Packages that never use the standard library by default.
 const NO_STD: [&str; 3] = ["libm", "rand_core", "rand_pcg"];
-/// Packages that do without the standard library if their default features are off. Hash tables are looked up by
-/// name only: code that goes through one in the table's own order is not deterministic.
+/// Packages that do without the standard library if their default features are off. Hash tables are looked up
+/// by name only: code that goes through one in the table's own order is not deterministic.
 const NO_STD_WITHOUT_DEFAULTS: [&str; 3] = ["hashbrown", "serde", "thiserror"];
 
 /// Every breach of purity, one sentence each.
@@ -44,7 +44,7 @@ fn check_dependencies(member: &Member, root: &Table) -> Vec<String> {
     problems
 }
 
-/// Whether a dependency's default features are off, here or in the workspace's table.
+/// Returns true if a dependency's default features are off, here or in the workspace's table.
 fn defaults_are_off(package: &str, manifest: &Table, root: &Table) -> bool {
     let off = |value: &Value| value.get("default-features").and_then(Value::as_bool) == Some(false);
     let Some(here) = manifest.get("dependencies").and_then(|table| table.get(package)) else {
@@ -77,7 +77,7 @@ fn check_sources(folder: &str, sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Whether `#![no_std]` stands, unconditionally, before the first item.
+/// Returns true if `#![no_std]` stands, unconditionally, before the first item.
 fn begins_with_no_std(text: &str) -> bool {
     let code = without_comments_and_strings(text);
     let mut lines = code.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,5 +1,6 @@
-//! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its tests there. With
-//! `--torch` also those that need torch, which is 5 GB with CUDA's libraries: the registry has no build without them.
+//! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its
+//! tests there. With `--torch` also those that need torch, which is 5 GB with CUDA's libraries: the registry
+//! has no build without them.
 
 use crate::suite::{self, REQUIRE};
 use crate::workspace;
@@ -8,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 /// Set where the program is built already.
 pub(crate) const BUILT: &str = "POLYCAST_BUILT";
-/// What the tests need beside the package.
+/// Packages that the tests need beside ours.
 const TOOLS: [&str; 11] = [
     "distributed",
     "grpcio",
@@ -22,10 +23,10 @@ const TOOLS: [&str; 11] = [
     "safetensors",
     "typing_extensions",
 ];
-/// What those need beside it that come with torch.
+/// Packages that the tests with torch need besides.
 const TORCH_TOOLS: [&str; 3] = ["msgspec", "requests", "torch"];
 
-/// What installs torch, too.
+/// Argument that installs torch, too.
 const WITH_TORCH: &str = "--torch";
 
 /// Runs the task.
@@ -49,7 +50,8 @@ fn test(torch: bool) -> Result<(), String> {
     let (root, target) = (workspace::root(), workspace::target());
     let folder = target.join("python");
     let program = suite::program();
-    // Where the tests of the workspace have just built it, it is not built again: for itself it has other features.
+    // Where the tests of the workspace have just built it, it is not built again: for itself it has other
+    // features.
     if std::env::var_os(BUILT).is_none() || !program.exists() {
         must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
     }

@@ -16,7 +16,7 @@ fn rows<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = Vec<&'a str>> 
     })
 }
 
-/// What hosts and users may not do, as the tables of rights say it: without what explains it.
+/// Returns the actions that the tables of rights deny to hosts and users, without their explanations.
 pub(crate) fn promised(security: &str) -> BTreeSet<String> {
     let tables = security
         .split("\n\n")

@@ -1,7 +1,8 @@
-//! `cargo xtask site`: makes a site with a search out of the documents, with mdBook, and checks that its links lead somewhere.
+//! `cargo xtask site`: makes a site with a search out of the documents, with mdBook, and checks that its
+//! links lead somewhere.
 //!
-//! The pages are those of `docs/`, listed in the order in which `docs/README.md` names them. Links that lead out of `docs/` go to the
-//! repository, where the files are.
+//! The pages are those of `docs/`, listed in the order in which `docs/README.md` names them. Links that lead
+//! out of `docs/` go to the repository, where the files are.
 
 use crate::links::{INDEX, INDEXED, resolve};
 use crate::python::must;
@@ -107,7 +108,7 @@ fn summary(documents: &[Source]) -> Result<String, String> {
     Ok(summary)
 }
 
-/// What the links of a line name.
+/// Returns the targets of the links of a line.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask spark`: builds Spark's jar and runs its unit tests, and then jobs of an unchanged Spark with real agents.
+//! `cargo xtask spark`: builds Spark's jar and runs its unit tests, and then jobs of an unchanged Spark with
+//! real agents.
 
 use crate::python::{BUILT, cargo, must};
 use crate::suite;
@@ -8,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 /// Versions of Spark that the jar is for, newest first; the first one is tested where none is named.
 const VERSIONS: [&str; 2] = ["4", "3.5"];
-/// What the jobs need beside Spark.
+/// Packages that the jobs need beside Spark.
 const TOOLS: [&str; 3] = ["numpy", "pytest", "setuptools"];
 
 /// Leaves out the jobs that take long.

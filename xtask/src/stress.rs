@@ -1,9 +1,10 @@
-//! `cargo xtask stress`: all tests many times, some of them on a busy machine, and the names of those that do not always pass.
+//! `cargo xtask stress`: all tests many times, some of them on a busy machine, and the names of those that do
+//! not always pass.
 //!
-//! A test may depend on order and on facts, and not on how fast the machine is. One that waits 50 ms and asks whether less than
-//! 60 ms have gone by passes on a quiet machine, always. So the loaded runs have a busy thread on each core and a writer to the
-//! disk beside them, and as root moments in which nothing else runs at all, as on a machine whose hypervisor gives its
-//! processors away for a while.
+//! A test may depend on order and on facts, and not on how fast the machine is. One that waits 50 ms and asks
+//! whether less than 60 ms have gone by passes on a quiet machine, always. So the loaded runs have a busy
+//! thread on each core and a writer to the disk beside them, and as root moments in which nothing else runs
+//! at all, as on a machine whose hypervisor gives its processors away for a while.
 
 use crate::suite::{self, Packages, Program, Suite};
 use crate::workspace;
@@ -30,21 +31,22 @@ A loaded run takes quick programs several times.";
 
 /// The task that stops all else for moments. A person has no use for it.
 pub(crate) const PAUSES: &str = "pauses";
-/// What the writer to the disk writes at a time, and before it begins anew, in bytes.
+/// Bytes that the writer to the disk writes at a time, and chunks before it starts the file again.
 const CHUNK_BYTES: usize = 1 << 20;
 const FILE_CHUNKS: usize = 64;
-/// How long nothing else runs, and how long all runs in between. A pause is longer than the 10 ms by which a test is off that
-/// takes 50 ms for less than 60, and shorter than what a machine in use stands still for.
+/// Time that nothing else runs, and time that all runs in between. A pause is longer than the 10 ms by which
+/// a test is off that takes 50 ms for less than 60, and shorter than the time that a machine in use stands
+/// still for.
 const PAUSE_MS: std::ops::Range<u64> = 20..60;
 const BETWEEN_MS: std::ops::Range<u64> = 60..300;
-/// A loaded run takes programs again that are quicker than this, in seconds, as often as they fit and at most so many times: what
-/// one pass of a short test misses, twenty find.
+/// A loaded run takes programs again that are quicker than this, in seconds, as often as they fit and at most
+/// so many times: what one pass of a short test misses, twenty find.
 const SHORT_S: f64 = 2.0;
 const PASSES_MAX: f64 = 20.0;
 /// The golden ratio's part behind the point, in units of 2^-64: its multiples are spread evenly.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     runs: u32,
@@ -114,7 +116,7 @@ fn perform(options: &Options) -> Result<bool, String> {
     Ok(failures.counts.is_empty())
 }
 
-/// What a run came to.
+/// Outcome of a run.
 struct Ran {
     failures: BTreeSet<String>,
     counts: String,
@@ -145,7 +147,7 @@ fn one_run(suite: &Suite, programs: &[Program], is_loaded: bool, seconds: &mut B
     Ran { failures, counts: summary.lines().pop().unwrap_or_default(), took }
 }
 
-/// How often each test failed, in quiet and in loaded runs.
+/// Number of failures of each test, in quiet and in loaded runs.
 #[derive(Default)]
 struct Failures {
     counts: BTreeMap<String, (u32, u32)>,
@@ -173,7 +175,7 @@ impl Failures {
     }
 }
 
-/// What keeps a machine busy, until it is dropped.
+/// Load that keeps a machine busy, until it is dropped.
 struct Load {
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -241,7 +243,8 @@ fn write_once(path: &Path, ended: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Starts this program so that it stops all else for moments; says so where that needs rights that are not there.
+/// Starts this program so that it stops all else for moments; says so where that needs rights that are not
+/// there.
 fn pauses_beside() -> Option<Child> {
     let mut command = Command::new("chrt");
     command.args(["--fifo", "1"]).arg(std::env::current_exe().ok()?).arg(PAUSES);
@@ -259,7 +262,8 @@ fn pauses_beside() -> Option<Child> {
     command.stdin(Stdio::piped()).spawn().ok()
 }
 
-/// Uses all cores for moments, until its input ends. It is meant for a class of the scheduler above all others.
+/// Uses all cores for moments, until its input ends. It is meant for a class of the scheduler above all
+/// others.
 pub(crate) fn pauses() -> ExitCode {
     let begun = Instant::now();
     for _ in 0..cores() {

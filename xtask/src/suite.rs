@@ -1,8 +1,8 @@
 //! The tests of the workspace: cargo builds their programs, and several run at a time while it builds others.
 //!
-//! As root each program has a network of its own, so that no two of them meet on a port or in a multicast group. Without
-//! root they share the machine's, and run one at a time. Programs that build networks of many hosts run one at a time as well:
-//! their switches have the processors before all others, as switches have.
+//! As root each program has a network of its own, so that no two of them meet on a port or in a multicast
+//! group. Without root they share the machine's, and run one at a time. Programs that build networks of many
+//! hosts run one at a time as well: their switches have the processors before all others, as switches have.
 
 mod build;
 mod report;
@@ -19,10 +19,11 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-/// Test programs that run at a time, for each core. Most tests wait: in turn they took 261 s of processors in 558 s.
+/// Test programs that run at a time, for each core. Most tests wait: in turn they took 261 s of processors in
+/// 558 s.
 const PROGRAMS_PER_CORE: usize = 3;
 
-/// How test programs are run.
+/// Runner of test programs.
 pub(crate) struct Suite {
     runner: Runner,
     jobs: usize,
@@ -39,7 +40,7 @@ impl Suite {
         Suite { runner, jobs, network: Mutex::new(()) }
     }
 
-    /// Whether each program has a network of its own.
+    /// Returns true if each program has a network of its own.
     pub(crate) fn is_isolated(&self) -> bool {
         self.runner.is_isolated()
     }
@@ -89,7 +90,7 @@ impl Suite {
         self.summary(self.run(waiting), true)
     }
 
-    /// What programs came to that were run; `built` says whether all could be built.
+    /// Returns the results of programs that were run; `built` is set if all could be built.
     pub(crate) fn summary(&self, outcomes: Vec<Outcome>, built: bool) -> Summary {
         Summary::new(outcomes, self.runner.skips(), built)
     }

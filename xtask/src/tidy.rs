@@ -18,7 +18,7 @@ const LONG_FUNCTIONS: [(&str, &str); 8] = [
     ("crates/wire/src/control.rs", "emit_body"),
     ("crates/wire/src/control.rs", "parse_body"),
 ];
-/// Where unsafe code may be; each block there says why it is sound.
+/// Folder where unsafe code may be; each block there says why it is sound.
 const UNSAFE_FOLDER: &str = "crates/net/";
 /// Macros that mark unfinished work.
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];

@@ -7,7 +7,8 @@ use toml::Table;
 
 /// A target without a system: nothing of the standard library can be had there.
 const BARE_TARGET: &str = "x86_64-unknown-none";
-/// The crates that `cargo xtask mutants` takes in turn: those whose decisions no socket or clock is in the way of.
+/// The crates that `cargo xtask mutants` takes in turn: those whose decisions no socket or clock is in the
+/// way of.
 const MUTATED: [&str; 5] = ["types", "wire", "topology", "planning", "protocol"];
 
 /// Fetches and builds what a step needs: `python`, `spark` or `fuzz`.
@@ -79,7 +80,8 @@ pub(crate) fn no_std() -> ExitCode {
     ends(&mut cargo)
 }
 
-/// Looks for changes of one crate that no test finds. A week's number chooses the crate, and a name on the command line does.
+/// Looks for changes of one crate that no test finds. A week's number chooses the crate, and a name on the
+/// command line does.
 pub(crate) fn mutants(arguments: &[String]) -> ExitCode {
     let chosen = match arguments {
         [] => week().map(|week| MUTATED[week % MUTATED.len()].to_string()),
@@ -146,7 +148,8 @@ pub(crate) fn leaders(arguments: &[String]) -> ExitCode {
     ends(command.env("POLYCAST_RUNS", rounds.to_string()).current_dir(workspace::root()))
 }
 
-/// Four agents ask for five times what their stores have room for: for so many seconds, with stores of so many MiB.
+/// Four agents ask for five times what their stores have room for: for so many seconds, with stores of so
+/// many MiB.
 pub(crate) fn eviction(arguments: &[String]) -> ExitCode {
     let numbers: Result<Vec<u64>, _> = arguments.iter().map(|argument| argument.parse::<u64>()).collect();
     let (seconds, store) = match numbers.as_deref() {

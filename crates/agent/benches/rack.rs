@@ -1,6 +1,7 @@
-//! Orca, figure 6d, over sockets: confirmed updates a second of the manager's central controller, the controllers of leafs and
-//! their agents, each with a socket and a thread of its own, on addresses of this machine's loopback. A change of one label is
-//! confirmed when both agents of its rack have it. `cargo bench -p polycast-agent --bench rack`
+//! Orca, figure 6d, over sockets: confirmed updates a second of the manager's central controller, the
+//! controllers of leafs and their agents, each with a socket and a thread of its own, on addresses of this
+//! machine's loopback. A change of one label is confirmed when both agents of its rack have it. `cargo bench
+//! -p polycast-agent --bench rack`
 
 use polycast_agent::rack::{
     Controller, ControllerOptions, LeafController, LeafOptions, RackError, incarnation,
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration as Span, Instant};
 
-/// How many leafs there are in each measurement.
+/// Number of leafs in each measurement.
 const LEAFS: [u8; 3] = [1, 8, 16];
 /// Changes that may wait for confirmation at a time.
 const WAITING: [usize; 2] = [64, 512];

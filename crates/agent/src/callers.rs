@@ -1,24 +1,24 @@
-//! Connections to a daemon whose other end has not shown that it belongs here. Any machine can open them, so they are few, and those that say
-//! nothing keep none out.
+//! Connections to a daemon whose other end has not shown that it belongs here. Any machine can open them, so
+//! they are few, and those that say nothing keep none out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many there may be.
+/// Limits on the connections of callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CallersMax {
-    /// Of one address.
+    /// Connections from one address.
     pub(crate) of_one: usize,
-    /// Of all addresses together.
+    /// Connections from all addresses together.
     pub(crate) all: usize,
 }
 
-/// Those who have called.
+/// Connections of the callers.
 ///
-/// Where one more is too many, the oldest of the address that has the most is closed. So there is always room for one more, and one host
-/// closes none but its own.
+/// If one more is too many, the oldest of the address that has the most is closed. So there is always room
+/// for one more, and one host closes none but its own.
 #[derive(Debug)]
 pub(crate) struct Callers {
     max: CallersMax,
@@ -68,7 +68,7 @@ impl Callers {
 }
 
 impl Calls {
-    /// Which one goes when another one comes from this address.
+    /// Finds the connection to close when another one comes from this address.
     fn too_many(&self, from: IpAddr, max: CallersMax) -> Option<usize> {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         self.open.iter().for_each(|call| *counts.entry(call.from).or_default() += 1);

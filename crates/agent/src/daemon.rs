@@ -78,17 +78,17 @@ use tonic::transport::Server;
 use tonic_reflection::server::Builder;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
-/// How long transfers and calls in progress may take to end when the agent does.
+/// Time that transfers and calls in progress may take to end when the agent ends.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// What all parts of the agent share.
+/// State shared by all parts of the agent.
 pub(crate) struct Shared {
     pub name: String,
     /// The listener to go on with, when the agent has moved.
     pub moved: invite::Moved,
     /// Passes on what comes to the control port for a transfer.
     pub door: Door,
-    /// How connections and packets between agents are sealed.
+    /// Sealing of connections and packets between agents.
     pub sealing: Sealing,
     /// The class of service of data packets.
     pub dscp: Option<Dscp>,
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Where the agent is now.
+    /// Returns the agent's current addresses.
     pub(crate) fn place(&self) -> Place {
         self.link.place()
     }
@@ -134,7 +134,7 @@ impl Shared {
     }
 }
 
-/// How an agent proves its name, and where it has that from if a manager's authority gave it.
+/// Returns the agent's proof of its name, and its origin if a manager's authority issued it.
 async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
     let name = config.resolved_name();
     let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
@@ -163,7 +163,7 @@ pub struct Agent {
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
     invitations: Invitations,
-    /// Where it is to be.
+    /// Interface and port for the agent.
     wish: Wish,
     /// Its store goes with it.
     is_passing: bool,
@@ -285,19 +285,19 @@ impl Agent {
         self.local.path()
     }
 
-    /// Where other agents reach it.
+    /// Returns the address that other agents reach it at.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
         self.shared.place().control
     }
 
-    /// Where its page with metrics is, if the settings have one.
+    /// Returns the address of its page with metrics, if the settings have one.
     #[must_use]
     pub fn page(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.local_addr().ok()
     }
 
-    /// Where received objects lie.
+    /// Returns the folder of received objects.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.shared.store.folder().to_path_buf()
@@ -375,7 +375,8 @@ impl Agent {
     }
 }
 
-/// What tells clients such as grpcurl of the agent's service, so that they need no protos.
+/// Builds the service that describes the agent's service to clients such as grpcurl, so that they need no
+/// protos.
 fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, AgentError> {
     let descriptors = Builder::configure().register_encoded_file_descriptor_set(AGENT_DESCRIPTORS);
     descriptors.build_v1().map_err(|error| AgentError::Serve(error.to_string()))
@@ -433,7 +434,8 @@ impl Answering {
     }
 }
 
-/// A thread that keeps the agent where its interface is. When this has been dropped it uses the agent no more: its store may be another one's.
+/// A thread that keeps the agent where its interface is. When this has been dropped it uses the agent no
+/// more: its store may be another one's.
 struct Following(Arc<Mutex<bool>>);
 
 impl Following {

@@ -1,7 +1,7 @@
 //! The Polycast agent: moves objects on one host (Republic section III).
 //!
-//! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks. Without the feature `cluster` there
-//! are single transfers ([`transfer`]), and no daemon.
+//! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks. Without the
+//! feature `cluster` there are single transfers ([`transfer`]), and no daemon.
 #[cfg(feature = "cluster")]
 mod callers;
 #[cfg(feature = "cluster")]

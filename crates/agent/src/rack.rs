@@ -1,9 +1,9 @@
-//! A rack's agent on this server (Orca, sections 3.4 and 3.5): leaf labels in place of source labels, and spine labels where
-//! a spine asks for them.
+//! A rack's agent on this server (Orca, sections 3.4 and 3.5): leaf labels in place of source labels, and
+//! spine labels where a spine asks for them.
 //!
-//! The kernel relabels packets of the sessions that were told or active last, so that an agent that stood by can take over at
-//! once; all others come up here once by an interface of their own, are relabelled here, and are known to the kernel from
-//! then on. What has no label is dropped and counted.
+//! The kernel relabels packets of the sessions that were told or active last, so that an agent that stood by
+//! can take over at once; all others come up here once by an interface of their own, are relabelled here, and
+//! are known to the kernel from then on. What has no label is dropped and counted.
 
 mod controller;
 mod leaf;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The interface between kernel and user space.
 const SLOW: &str = "orca0";
-/// How often it is looked whether to stop.
+/// Interval between checks whether to stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// The largest frame.
 const FRAME_LEN_MAX: usize = 66_000;
@@ -57,7 +57,7 @@ pub struct RackOptions {
     pub packets: Packets,
     /// Sessions that it keeps labels for.
     pub sessions_max: usize,
-    /// Those of them that the kernel knows at the same time.
+    /// Sessions among them that the kernel knows at the same time.
     pub active_max: u32,
 }
 
@@ -65,11 +65,11 @@ pub struct RackOptions {
 #[derive(Debug)]
 pub struct RackAgent {
     state: Arc<Mutex<State>>,
-    /// Which faults have been named in the log.
+    /// Faults that have been named in the log.
     named: [bool; Fault::ALL.len()],
 }
 
-/// What the controller and the slow path share.
+/// State that the controller and the slow path share.
 #[derive(Debug)]
 struct State {
     kernel: KernelAgent,
@@ -78,8 +78,8 @@ struct State {
     faults: [u64; Fault::ALL.len()],
 }
 
-/// The way of packets whose sessions the kernel does not know. It has a thread of its own, so that no packet holds up a
-/// heartbeat.
+/// The way of packets whose sessions the kernel does not know. It has a thread of its own, so that no packet
+/// holds up a heartbeat.
 #[derive(Debug)]
 pub struct SlowPath {
     state: Arc<Mutex<State>>,
@@ -88,8 +88,9 @@ pub struct SlowPath {
 }
 
 impl RackAgent {
-    /// Sets the agent up at an interface of the calling thread's network namespace, one a namespace. It relabels nothing before
-    /// [`RackAgent::set_active`], and only sessions that the kernel knows before [`SlowPath::run`].
+    /// Sets the agent up at an interface of the calling thread's network namespace, one a namespace. It
+    /// relabels nothing before [`RackAgent::set_active`], and only sessions that the kernel knows before
+    /// [`SlowPath::run`].
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -104,7 +105,8 @@ impl RackAgent {
         Ok((agent, SlowPath { state, slow, buffer: vec![0; FRAME_LEN_MAX] }))
     }
 
-    /// Whether it relabels what it is given. One that stands by does so too: the leaf switch alone decides which agent gets packets.
+    /// Sets whether it relabels the packets that it is given. A standby agent does so too: the leaf switch
+    /// alone decides which agent gets packets.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -130,10 +132,10 @@ impl RackAgent {
         Ok((state.kernel.counts()?.packets(), state.relabelled))
     }
 
-    /// What the kernel's part counted.
+    /// Returns the counters of the kernel's part.
     ///
     /// # Errors
-    /// The kernel refuses to tell.
+    /// The kernel refuses to report them.
     pub fn kernel_counts(&self) -> Result<Counts, RackError> {
         Ok(lock(&self.state).kernel.counts()?)
     }

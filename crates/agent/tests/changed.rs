@@ -1,4 +1,5 @@
-//! A file that a program writes to while it is sent: no receiver has a mixture of two versions, and both ends say why.
+//! A file that a program writes to while it is sent: no receiver has a mixture of two versions, and both ends
+//! say why.
 
 mod common;
 
@@ -37,8 +38,9 @@ impl Heard {
     }
 }
 
-/// An object of which a program writes to a file in between: when what begins at this place is read, it writes to the file's first and its
-/// last bytes. A look at it takes until all receivers know of the object, so that each of them hears what becomes of it.
+/// An object of which a program writes to a file in between: when what begins at this place is read, it
+/// writes to the file's first and its last bytes. A look at it takes until all receivers know of the object,
+/// so that each of them hears what becomes of it.
 struct Written<S> {
     object: S,
     file: PathBuf,

@@ -74,7 +74,7 @@ fn start(
     std::thread::spawn(move || receive(spec, &mut |_| ()))
 }
 
-/// What one does that is a member, and does not mean it.
+/// Misbehaviour of a dishonest member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
     /// It gives wrong bytes.
@@ -207,7 +207,7 @@ fn one_that_lies_is_named_and_holds_none_of_the_others() {
     }
 }
 
-/// What a receiver answers to one that asks it for what it must not; `None` where it says nothing and closes.
+/// Returns a receiver's answer to a forbidden request; `None` if it sends nothing and closes.
 fn answer_to(serves: SocketAddr, frames: &[Control<'_>]) -> Option<String> {
     let mut stream = FrameStream::new(TcpStream::connect(serves).unwrap()).unwrap();
     for frame in frames {

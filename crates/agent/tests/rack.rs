@@ -1,5 +1,5 @@
-//! Orca's controllers on real sockets: the manager's central controller, controllers of leafs, and agents, on addresses of this
-//! machine's loopback.
+//! Orca's controllers on real sockets: the manager's central controller, controllers of leafs, and agents, on
+//! addresses of this machine's loopback.
 
 use polycast_agent::rack::{
     Controller, ControllerOptions, LabelMap, LeafController, LeafOptions, LeafSwitch, RackError, incarnation,
@@ -21,9 +21,9 @@ use std::time::Duration as Span;
 
 const SERVERS: u32 = 3;
 const PERIOD: Duration = Duration::from_millis(20);
-/// An agent that was not heard for so long is taken out, where a test is about that,
+/// Time without a message after which an agent is removed, where a test is about that.
 const TIMEOUT: Duration = Duration::from_millis(400);
-/// and where it is not: on a machine that is busy an agent may be late.
+/// The same where a test is not about that: on a machine that is busy an agent may be late.
 const PATIENT: Duration = Duration::from_secs(HANG.as_secs());
 
 /// Labels that the test looks at.
@@ -177,8 +177,8 @@ async fn labels_reach_all_agents() {
     }
 }
 
-/// One agent falls silent: the other takes its place, and knows what changes from then on. On a machine that is busy it may be taken out
-/// as well, and come again.
+/// One agent falls silent: the other takes its place, and knows what changes from then on. On a machine that
+/// is busy it may be taken out as well, and come again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_takes_over() {
     let (leaf, key) = (free(Ipv4Addr::LOCALHOST), key());
@@ -204,7 +204,7 @@ async fn a_standby_takes_over() {
     rack.stop.store(true, Ordering::Relaxed);
 }
 
-/// What a thread has said in its log.
+/// Text that a thread has logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -238,7 +238,8 @@ fn sent(message: &Rack<'_>) -> Vec<u8> {
     datagram
 }
 
-/// Agents that claim another's rack or port, and datagrams that are no messages: counted, named once, and no packets go there.
+/// Agents that claim another's rack or port, and datagrams that are no messages: counted, named once, and no
+/// packets go there.
 #[test]
 fn a_leaf_controller_knows_who_speaks() {
     let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
@@ -308,7 +309,7 @@ fn a_leaf_controller_knows_who_speaks() {
     }
 }
 
-/// What an agent of rack 4 says of itself when it begins.
+/// Returns the heartbeat of an agent of rack 4 that begins.
 fn claim(port: u32) -> Vec<u8> {
     sent(&Rack::Heartbeat(Heartbeat {
         from: Name { rack: 4, agent: Some(port) },
@@ -321,7 +322,8 @@ fn claim(port: u32) -> Vec<u8> {
     }))
 }
 
-/// In a cluster with a key a word counts once, and only from one that has the key: a host that takes an agent's address says nothing.
+/// In a cluster with a key a word counts once, and only from one that has the key: a host that takes an
+/// agent's address says nothing.
 #[test]
 fn a_leaf_controller_believes_members_only() {
     let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
@@ -361,7 +363,8 @@ fn a_leaf_controller_believes_members_only() {
             Some(active.0.lock().unwrap().clone()).filter(|active| !active.is_empty())
         });
         assert_eq!(first, [1], "only the honest one gets packets");
-        // A word that was heard is said again, at its own address: the agent has gone, and is taken out all the same.
+        // A word that was heard is said again, at its own address: the agent has gone, and is taken out all
+        // the same.
         let lost = || losses.lock().unwrap().lost > 0;
         let mut replayed = 0;
         while !lost() || replayed == 0 {
@@ -384,8 +387,8 @@ fn a_leaf_controller_believes_members_only() {
     assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
 }
 
-/// A host without the key has recorded words of another agent, and of the same port of another rack, and says them with the address of
-/// one that has begun earlier: that one is heard all the same.
+/// A host without the key has recorded words of another agent, and of the same port of another rack, and says
+/// them with the address of one that has begun earlier: that one is heard all the same.
 #[test]
 fn a_recorded_word_of_another_agent_silences_none() {
     let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
@@ -450,8 +453,9 @@ fn start_agent(
     (labels, runs)
 }
 
-/// Two honest agents for one host, each at the host's own address: the later run has the place, and is told everything. The earlier
-/// one is refused, counted and named once, and what is said to the other does not go to it.
+/// Two honest agents for one host, each at the host's own address: the later run has the place, and is told
+/// everything. The earlier one is refused, counted and named once, and what is said to the other does not go
+/// to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_agents_for_one_host_the_later_one_has_the_place() {
     for (key, said) in [

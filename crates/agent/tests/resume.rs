@@ -1,4 +1,5 @@
-//! A transfer that is ended on purpose: what receivers have verified stays, and the next one sends the rest only.
+//! A transfer that is ended on purpose: what receivers have verified stays, and the next one sends the rest
+//! only.
 
 mod common;
 
@@ -17,14 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// Length of the object.
 const LEN: usize = 20_000_000;
-/// The transfer is ended when so much is verified,
+/// Number of verified bytes at which the transfer is ended.
 const ENDED_AT: u64 = LEN as u64 * 60 / 100;
-/// and what comes behind this trickles until it is.
+/// Number of bytes after which the object trickles until then.
 const TRICKLES_FROM: u64 = LEN as u64 * 65 / 100;
-/// What the next one may send besides what was not verified: fragments around it, and what was on its way when a connection was made anew.
+/// Bytes that the next transfer may send besides the ones not verified: fragments around them, and data in
+/// flight when a connection was made again.
 const BESIDE_MAX: u64 = LEN as u64 / 10;
 
-/// What ends the first transfer.
+/// Cause of the end of the first transfer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Ends {
     Source,
@@ -101,8 +103,8 @@ fn again_after(path: fn() -> Path, ends: Ends) -> (u64, u64) {
     let (at_source, at_receiver) =
         if ends == Ends::Receiver { (&unused, &cancel) } else { (&cancel, &unused) };
     let ended = if ends == Ends::Deadline { Arc::default() } else { Arc::clone(&cancel) };
-    // The deadline is over before the last third can have been read, which takes 17 s. It is a later one where nothing was verified by the
-    // first.
+    // The deadline is over before the last third can have been read, which takes 17 s. It is a later one
+    // where nothing was verified by the first.
     let deadlines = match ends {
         Ends::Deadline => vec![Some(2), Some(8), Some(14)],
         _ => vec![None],

@@ -99,8 +99,8 @@ fn multicast() -> Path {
     Path::Multicast { group: group(), rate: None, attempts: None, outer: Vec::new() }
 }
 
-/// Bytes that the source has sent unasked: a machine that is busy may lose any number of packets, and those that lack them ask for
-/// patches.
+/// Bytes that the source has sent unasked: a machine that is busy may lose any number of packets, and those
+/// that lack them ask for patches.
 fn unasked(report: &Report) -> u64 {
     report.sent_bytes - report.patched_bytes
 }
@@ -136,8 +136,8 @@ fn losses_are_repaired_with_few_more_bytes() {
 /// An older version.
 struct Older(Vec<u8>);
 
-/// Delivers a new version of an object to receivers of which each has one of these older versions, or none; gives the
-/// report and what they got.
+/// Delivers a new version of an object to receivers of which each has one of these older versions, or none;
+/// gives the report and what they got.
 fn deliver_over(object: &[u8], older: Vec<Option<Older>>, path: Path) -> (Report, Vec<Received>) {
     let dir = polycast_testing::folder_in_memory();
     let prepared = source(object.to_vec(), older.len(), path, patient());
@@ -243,7 +243,8 @@ fn every_datagram_may_have_the_networks_own_header_first() {
     }
 }
 
-/// Over TCP a source gives each group once. On a machine that stands still for long it gives groups again: to each of those that lack them once.
+/// Over TCP a source gives each group once. On a machine that stands still for long it gives groups again: to
+/// each of those that lack them once.
 fn given_most(bytes: u64, receivers: usize) -> u64 {
     bytes * (receivers as u64 + 1)
 }

@@ -42,14 +42,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-/// While a call waits the agent is asked so often whether it lives; one that does not say so in time is given up: it may be stopped. An agent
-/// that waits for a slow disk may be silent for a while, too.
+/// While a call waits the agent is asked so often whether it lives; one that does not say so in time is given
+/// up: it may be stopped. An agent that waits for a slow disk may be silent for a while, too.
 const ALIVE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 const ALIVE_WITHIN: std::time::Duration = std::time::Duration::from_secs(180);
 /// The longest message of an agent, in bytes: it lists all of its objects in one.
 const MESSAGE_LEN_MAX: usize = 256 << 20;
 
-/// Why a call did not work.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No agent listens on the socket.
@@ -57,7 +57,7 @@ pub enum ClientError {
     Unreachable {
         /// The socket.
         socket: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// An agent may listen, but this user may not use its socket.
@@ -70,7 +70,7 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// What listens is no agent of this user's or root's, in a folder that every user can make or write to.
+    /// The listener is no agent of this user's or root's, in a folder that every user can make or write to.
     #[error(
         "{} is no socket of this user's agents: user {user} listens there, in a folder that every user can make or write to; name the \
          agent's socket, in a folder of its user's alone (--socket, POLYCAST_SOCKET)",
@@ -93,13 +93,13 @@ pub enum ClientError {
     Path {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
 impl ClientError {
-    /// What kind of refusal it is, if the agent refused.
+    /// Returns the kind of the refusal, if the agent refused.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         match self {
@@ -126,19 +126,19 @@ impl From<Status> for ClientError {
     }
 }
 
-/// What of directories an object is made of, and for whom it is.
+/// Selection of the parts of directories that an object is made of, and its users.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selected {
     /// Patterns such as `*.tmp` of what is left out.
     pub exclude: Vec<String>,
-    /// What links lead to is taken in their place.
+    /// Takes the targets of links in place of the links.
     pub follow: bool,
     /// Other users of this host do not see it.
     pub private: bool,
 }
 
-/// Where the agent of this user listens unless told otherwise: in the user's run-time folder, or without
-/// one beside the agents' stores in shared memory.
+/// Returns the socket that the agent of this user listens on unless configured otherwise: in the user's
+/// run-time folder, or without one beside the agents' stores in shared memory.
 #[must_use]
 pub fn default_socket() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -153,7 +153,7 @@ pub fn default_folder() -> PathBuf {
     PathBuf::from(format!("/dev/shm/polycast-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Whom to send to.
+/// Receivers of a transfer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Receivers {
     /// All agents that the manager knows, except the sending one.
@@ -162,19 +162,20 @@ pub enum Receivers {
     Named(Vec<String>),
 }
 
-/// What to do about a receiver that is slower than the others.
+/// Policy for a receiver that is slower than the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slow {
     /// All go as fast as the slowest.
     Wait,
-    /// One that has held the others for this long, and without which they are faster, catches up at its own pace.
+    /// One that has held the others for this long, and without which they are faster, catches up at its own
+    /// pace.
     CatchUp {
-        /// How long; `None` leaves it to the agent.
+        /// Time; `None` leaves it to the agent.
         after: Option<Duration>,
     },
     /// As before, but it is given up.
     Drop {
-        /// How long; `None` leaves it to the agent.
+        /// Time; `None` leaves it to the agent.
         after: Option<Duration>,
     },
 }
@@ -186,9 +187,9 @@ pub struct SendOptions {
     pub deadline: Option<Duration>,
     /// Policy for slow receivers; `None` leaves it to the agent.
     pub slow: Option<Slow>,
-    /// Whether the transfer goes on when this client has gone.
+    /// Lets the transfer continue when this client has gone.
     pub detached: bool,
-    /// How long the path is wanted, from the grant on; `None`: as long as the transfer takes.
+    /// Time that the path is requested for, from the grant on; `None`: as long as the transfer takes.
     pub lease: Option<Duration>,
     /// Name of the fabric that is to carry it, if it can.
     pub fabric: Option<String>,
@@ -200,11 +201,11 @@ pub struct SendOptions {
     pub pull: String,
 }
 
-/// How long a read waits.
+/// Time that a read waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Until the object is there, at most this long (`None`: without a limit), whether or not a source has begun to
-    /// send it.
+    /// Until the object is there, at most this long (`None`: without a limit), whether or not a source has
+    /// begun to send it.
     UntilReady(Option<Duration>),
     /// Only while it is being received.
     WhileComing(Option<Duration>),
@@ -216,7 +217,7 @@ pub struct AgentClient {
     stub: Stub<Channel>,
 }
 
-/// Whether the system does not let this user in.
+/// Returns true if the system does not let this user in.
 fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source())
         .filter_map(|error| error.downcast_ref::<std::io::Error>())
@@ -237,16 +238,16 @@ fn stranger_of(error: &(dyn std::error::Error + 'static)) -> Option<u32> {
         .next()
 }
 
-/// Whether every user of this host can have put a socket there: in a folder that all can write to, or in shared memory, where all can make
-/// the folder in which another one looks for an agent.
+/// Returns true if any user of this host can have put a socket there: in a folder that all can write to, or
+/// in shared memory, where all can make the folder in which another user expects an agent.
 fn may_be_anyones(socket: &Path) -> bool {
     let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
     socket.starts_with(default_folder()) || folder.is_ok_and(|folder| folder.mode() & 0o002 != 0)
 }
 
-/// Connects to a socket. An agent's word is taken for which files have an object's bytes: where another user may have been there first, it is
-/// this user's own, or root's.
+/// Connects to a socket. An agent's word is taken for which files have an object's bytes: where another user
+/// may have been there first, it is this user's own, or root's.
 async fn open(path: PathBuf) -> std::io::Result<UnixStream> {
     let stream = UnixStream::connect(&path).await?;
     if may_be_anyones(&path) {
@@ -320,7 +321,7 @@ impl AgentClient {
 }
 
 impl AgentClient {
-    /// Where the manager is, and how it stands.
+    /// Returns the manager's address and status.
     ///
     /// # Errors
     /// The agent has another protocol version or went away, or the manager cannot be reached.
@@ -372,8 +373,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whether the agent runs as another user: what is added here is brought with [`Session::put`], and got with
-    /// [`Session::take`].
+    /// Returns true if the agent runs as another user: objects added here are brought with [`Session::put`],
+    /// and fetched with [`Session::take`].
     #[must_use]
     pub fn is_other_user(&self) -> bool {
         self.other_user
@@ -418,7 +419,8 @@ impl Session {
         self.add_all(data, &[path.to_path_buf()], name, &Selected::default()).await
     }
 
-    /// The same for several paths, which become one directory of this name, each under its own; of directories this is taken.
+    /// The same for several paths, which become one directory of this name, each under its own; of
+    /// directories this is taken.
     ///
     /// # Errors
     /// As there, or a pattern means nothing, two paths have the same name, or a link cannot be followed.
@@ -432,7 +434,8 @@ impl Session {
         self.add_chosen((data, false), paths, name, selected).await
     }
 
-    /// The same as a set: each file of the directory is an object of its own. The agent reads all of them once.
+    /// The same as a set: each file of the directory is an object of its own. The agent reads all of them
+    /// once.
     ///
     /// # Errors
     /// As there.
@@ -477,8 +480,8 @@ impl Session {
         Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
     }
 
-    /// Makes the file or directory at `path` an object with a number that the agent draws, and sends it; an empty name is the path's. Gives the
-    /// object, which stays, and the transfer.
+    /// Makes the file or directory at `path` an object with a number that the agent draws, and sends it; an
+    /// empty name is the path's. Gives the object, which stays, and the transfer.
     ///
     /// # Errors
     /// As [`Session::add_as`] and [`Session::send`].
@@ -570,8 +573,8 @@ impl Session {
         Ok(self.stub.clone().read(request).await?.into_inner())
     }
 
-    /// Removes objects at other agents: those of these numbers, and those of these names but the one of the number `except`.
-    /// All agents include this one.
+    /// Removes objects at other agents: those of these numbers, and those of these names but the one of the
+    /// number `except`. All agents include this one.
     ///
     /// # Errors
     /// The manager cannot be reached.
@@ -585,7 +588,8 @@ impl Session {
         self.ask_to_remove(at, numbers, names, (except, false)).await
     }
 
-    /// The same for an object in whose place another one is about to come: what the two have in common need not be sent.
+    /// The same for an object in whose place another one is about to come: what the two have in common need
+    /// not be sent.
     ///
     /// # Errors
     /// The manager cannot be reached.
@@ -670,12 +674,12 @@ impl Session {
         MessageSender { first: Some(first), batches: Some(batches), call: tokio::spawn(call) }
     }
 
-    /// Joins a stream, and hears it until the value returned is dropped. `hold` is how long a message waits for those before
-    /// it; `None` leaves it to the agent.
+    /// Joins a stream, and hears it until the value returned is dropped. `hold` is how long a message waits
+    /// for those before it; `None` leaves it to the agent.
     ///
     /// # Errors
-    /// The agent has too many streams, or sends this one itself. What the manager says comes as an error of the first
-    /// event.
+    /// The agent has too many streams, or sends this one itself. What the manager says comes as an error of
+    /// the first event.
     pub async fn receive_messages(
         &self,
         name: &str,
@@ -745,7 +749,7 @@ impl Drop for MessageSender {
     }
 }
 
-/// What a stream brings.
+/// Items that a stream delivers.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Received {
     /// The stream comes from here: the first event, and again when that changes.
@@ -761,7 +765,7 @@ pub struct MessageReceiver {
 }
 
 impl MessageReceiver {
-    /// What comes next; `None` when the agent ends.
+    /// Returns the next item; `None` when the agent ends.
     ///
     /// # Errors
     /// There is no such stream, it has ended, it was left on this host, or the agent went away.

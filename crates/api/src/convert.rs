@@ -54,7 +54,7 @@ impl TransferReport {
         object_id(&self.app_id, self.data_id)
     }
 
-    /// Whether every receiver has verified every byte.
+    /// Returns true once every receiver has verified every byte.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.receivers.is_empty() && self.receivers.iter().all(|receiver| receiver.verified)

@@ -1,4 +1,4 @@
-//! What a refusal is: a sentence, and a kind for programs. On the wire it is a gRPC status.
+//! Refusals: a sentence, and a kind for programs. On the wire a refusal is a gRPC status.
 
 #[cfg(feature = "cluster")]
 mod status;
@@ -7,7 +7,7 @@ use crate::PROTOCOL_VERSION;
 #[cfg(feature = "cluster")]
 pub use status::{KIND_KEY, LEADER_KEY};
 
-/// What kind of refusal it is.
+/// Kind of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// The process has not registered.
@@ -32,7 +32,8 @@ pub enum Kind {
     StreamTaken,
     /// The topic belongs to another application.
     TopicTaken,
-    /// The bytes of an object cannot be got from where they are from at first, or are not those that its key names.
+    /// The bytes of an object cannot be got from where they are from at first, or are not those that its key
+    /// names.
     OriginFailed,
     /// The manager cannot be reached.
     ManagerUnreachable,
@@ -119,7 +120,7 @@ pub struct Refusal {
     pub kind: Kind,
     /// For people.
     pub message: String,
-    /// Where the manager that leads is reached, `HOST:PORT`, as it advertises itself. Only beside [`Kind::NotLeader`].
+    /// Address of the leading manager, `HOST:PORT`, as it advertises itself. Only beside [`Kind::NotLeader`].
     pub leader: Option<String>,
 }
 
@@ -130,7 +131,8 @@ impl Refusal {
         Refusal { kind, message: message.into(), leader: None }
     }
 
-    /// The refusal of a manager that does not lead; `leader` is the address of the one that does, where it is known.
+    /// The refusal of a manager that does not lead; `leader` is the address of the one that does, where it is
+    /// known.
     #[must_use]
     pub fn not_leader(leader: Option<&str>) -> Self {
         let message = match leader {

@@ -1,7 +1,8 @@
-//! What the process of Datacast forwarders says of its links: lines of JSON over TCP (Datacast, section 3.1).
+//! Reports of the process of Datacast forwarders on its links: lines of JSON over TCP (Datacast, section
+//! 3.1).
 //!
-//! A client that connects sends the line `{"do":"watch"}`. The first answer names all nodes of the process and which of their
-//! links are down; each further one is a link that has changed, or all of them again.
+//! A client that connects sends the line `{"do":"watch"}`. The first answer names all nodes of the process
+//! and their links that are down; each further one is a link that has changed, or all of them again.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,6 @@ pub struct LinkChange {
     pub number: u32,
     /// Its port.
     pub port: u32,
-    /// Whether the link works both ways.
+    /// Set if the link works both ways.
     pub up: bool,
 }

@@ -1,8 +1,9 @@
-//! The page that a daemon has for those who watch it: whether it lives, whether it can serve, and its counters in the text format
-//! of Prometheus. Read only; nothing of a transfer's bytes is there.
+//! The page that a daemon has for those who watch it: whether it lives, whether it can serve, and its
+//! counters in the text format of Prometheus. Read only; nothing of a transfer's bytes is there.
 //!
-//! A connection lives for a minute at most and there are few places; where all are taken the oldest makes room, so that those who hold
-//! theirs without a word keep out no other. However often the metrics are asked for, the daemon looks at them some times a second.
+//! A connection lives for a minute at most and there are few places; where all are taken the oldest makes
+//! room, so that those who hold theirs without a word keep out no other. However often the metrics are asked
+//! for, the daemon looks at them some times a second.
 
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -35,7 +36,7 @@ const KEPT: Duration = Duration::from_millis(100);
 /// The pause after an error of the listener, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a counter counts, or what a value is at the moment.
+/// Kind of a metric: a count, or a value at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Only rises while the daemon lives.
@@ -51,7 +52,7 @@ pub struct Metric {
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// Whether it only rises.
+    /// Kind: whether it only rises.
     pub kind: Kind,
     /// Values by their labels.
     pub values: Vec<(Vec<(&'static str, String)>, f64)>,
@@ -78,9 +79,9 @@ impl Metric {
     }
 }
 
-/// What a daemon shows.
+/// Daemon with a monitoring page.
 pub trait Watched: Send + Sync + 'static {
-    /// Whether it can serve; otherwise why not, in a sentence.
+    /// Checks that it can serve; otherwise returns the reason, in a sentence.
     ///
     /// # Errors
     /// It cannot.
@@ -144,7 +145,8 @@ async fn ready(State(page): State<Arc<Page>>) -> Response {
     }
 }
 
-/// A page on loopback is for this machine: a browser here that was led to it by another site's name is turned away.
+/// A page on loopback is for this machine: a browser here that was led to it by another site's name is turned
+/// away.
 async fn only_by_its_own_name(State(is_local): State<bool>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
     if is_local && !is_own_name(host) {
@@ -157,7 +159,7 @@ async fn only_by_its_own_name(State(is_local): State<bool>, request: Request, ne
     response
 }
 
-/// Whether this names the machine itself: an address, or localhost.
+/// Returns true if the host names the machine itself: an address, or localhost.
 fn is_own_name(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(""),
@@ -194,7 +196,7 @@ fn escaped(value: &str) -> String {
 struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
-    /// Those who have one, the oldest first: each ends when its word is dropped.
+    /// Connections that have a place, the oldest first: each ends when its sender is dropped.
     held: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -392,7 +394,7 @@ mod tests {
         asking.await.unwrap();
     }
 
-    /// What is no question for a page is refused, or its connection ends; the page goes on.
+    /// Requests that are not for a page are refused, or their connections end; the page goes on.
     #[tokio::test]
     async fn what_is_no_question_is_refused() {
         let (address, _daemon) = page().await;

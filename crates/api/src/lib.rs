@@ -26,11 +26,12 @@ pub mod report;
 #[cfg(feature = "cluster")]
 pub mod settings;
 
-/// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.
+/// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to
+/// its answer.
 pub const SCHEDULING: &str = "scheduling";
 
-/// The step that says when all devices had a path, on the manager's clock: from the request's arrival to the word about it to
-/// the source. It is no sum of the other steps, which overlap.
+/// The step that says when all devices had a path, on the manager's clock: from the request's arrival to the
+/// word about it to the source. It is no sum of the other steps, which overlap.
 pub const REQUEST_TO_PATH: &str = "request to path, at the manager";
 
 /// The same on the source's clock: from the request on its way to the word that the path is there.
@@ -39,7 +40,8 @@ pub const REQUEST_TO_PATH_AT_SOURCE: &str = "request to path, at the source";
 /// Version of both services; both ends of a conversation must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// The agent's service as the protos have it, comments included: an encoded `FileDescriptorSet`, for reflection.
+/// The agent's service as the protos have it, comments included: an encoded `FileDescriptorSet`, for
+/// reflection.
 #[cfg(feature = "cluster")]
 pub const AGENT_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
 

@@ -1,7 +1,7 @@
-//! What a transfer came to: one report, from the engine that counts to the programs that read it.
+//! Results of a transfer: one report, from the engine that counts to the programs that read it.
 //!
-//! A source fills in a [`Report`]; the agent's service carries it as a message of its own, to and from which it is turned where
-//! there are services. [`Delivery`] is what `polycast send --json` prints of it.
+//! A source fills in a [`Report`]; the agent's service carries it as a message of its own, to and from which
+//! it is turned where there are services. [`Delivery`] is the form that `polycast send --json` prints.
 
 #[cfg(feature = "cluster")]
 mod message;
@@ -20,8 +20,8 @@ pub struct Report {
     pub bytes: u64,
     /// Seconds from the start to the last receiver's end.
     pub seconds: f64,
-    /// What carried the object: the fabrics of its paths, one after the other, and `tcp-chain` where that helped, such as
-    /// `ocs+ip-multicast+tcp-chain`.
+    /// Carriers of the object: the fabrics of its paths, one after the other, and `tcp-chain` where that
+    /// helped, such as `ocs+ip-multicast+tcp-chain`.
     pub fabric: String,
     /// One entry a receiver.
     pub receivers: Vec<ReceiverReport>,
@@ -32,7 +32,8 @@ pub struct Report {
     /// Bytes that receivers had already, of older versions or earlier tries: all receivers together.
     #[serde(default)]
     pub spared_bytes: u64,
-    /// Bytes of the delta that was sent in the object's place to those who had the version before; 0 where the object itself was sent.
+    /// Bytes of the delta that was sent in the object's place to those who had the version before; 0 where
+    /// the object itself was sent.
     #[serde(default)]
     pub coded_bytes: u64,
     /// Messages that the source heard of receivers from the start on.
@@ -41,31 +42,32 @@ pub struct Report {
     /// BLAKE3 root hash in hex, once known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// Why the path was lost, if the transfer had to go on without it.
+    /// Reason for the loss of the path, if the transfer had to go on without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_lost: Option<String>,
-    /// What happened to the path, and how many seconds after the source began.
+    /// Events of the path, each with the number of seconds since the source began.
     #[serde(default, with = "events", skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<(f64, String)>,
-    /// What devices did for the path.
+    /// Steps that devices took for the path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub control: Vec<ControlStep>,
-    /// What the source counted in each tree, where receivers pulled over trees.
+    /// Counts of the source in each tree, where receivers pulled over trees.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<TreeStatus>,
-    /// Whether only the source and its receivers could read the bytes on their way.
+    /// Set if only the source and its receivers could read the bytes on their way.
     #[serde(default)]
     pub sealed: bool,
     /// Packets that reached receivers for this transfer and were not its source's.
     #[serde(default)]
     pub forged_packets: u64,
-    /// The fabrics that come before it in the manager's settings or would have been faster, and why they did not carry it.
+    /// The fabrics that come before it in the manager's settings or would have been faster, and why they did
+    /// not carry it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
-    /// How many seconds the manager thought that it would take, from the grant of its first path to its end.
+    /// Seconds that the manager estimated for the transfer, from the grant of its first path to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate_s: Option<f64>,
-    /// How many seconds that took, where a manager has granted a path.
+    /// Seconds that this took, where a manager has granted a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_s: Option<f64>,
     /// Receivers that failed because of the path: another one may reach them. Known at the source only.
@@ -78,7 +80,7 @@ pub struct Report {
 pub struct PassedOver {
     /// Its name.
     pub fabric: String,
-    /// Why it did not carry it, in a sentence.
+    /// Reason why it did not carry it, in a sentence.
     pub why: String,
 }
 
@@ -87,7 +89,7 @@ pub struct PassedOver {
 pub struct ReceiverReport {
     /// Its name.
     pub name: String,
-    /// Whether every byte was verified and stored.
+    /// Set once every byte was verified and stored.
     pub verified: bool,
     /// Seconds from the transfer's start to this receiver's end.
     pub seconds: f64,
@@ -102,19 +104,19 @@ pub struct ReceiverReport {
     /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fabric: String,
-    /// Whether it is slower than the others, which were not to wait for it.
+    /// Set if it is slower than the others, which were not to wait for it.
     #[serde(default)]
     pub slow: bool,
     /// Bits of the object a second that it has got, from the transfer's start to its end or until now.
     #[serde(default)]
     pub rate_bps: f64,
-    /// Why it is slow or has failed, in a sentence.
+    /// Reason why it is slow or has failed, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why it failed, in a sentence.
+    /// Reason why it failed, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What kind of failure that is, by its name on the wire.
+    /// Kind of that failure, by its name on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -135,22 +137,22 @@ impl ReceiverReport {
 /// Something that was done for a path or for a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlStep {
-    /// What, in a few words.
+    /// Name of the step, in a few words.
     pub step: String,
-    /// How long after it was needed it was done, in microseconds.
+    /// Time from the need for the step to its completion, in microseconds.
     pub micros: u64,
 }
 
-/// What the source of a transfer has counted in one tree.
+/// Counts of the source of a transfer in one tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeStatus {
     /// Its number.
     pub tree: u8,
     /// Interests that reached the source.
     pub interests: u64,
-    /// Of these for packets that had been sent already.
+    /// Interests for packets that had been sent already.
     pub duplicates: u64,
-    /// How often the rate was halved.
+    /// Number of times that the rate was halved.
     pub halved: u64,
     /// Packets sent.
     pub packets: u64,
@@ -190,7 +192,8 @@ impl Delivery {
 }
 
 impl Report {
-    /// Takes in what became of those that were left, over another path that was taken `after` seconds of this one.
+    /// Takes in what became of those that were left, over another path that was taken `after` seconds of this
+    /// one.
     #[must_use]
     pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
         for receiver in &mut rest.receivers {

@@ -24,29 +24,29 @@ pub enum SettingsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// Not TOML, or not the settings of this daemon.
     #[error("line {line} of the settings: {message}")]
     Syntax {
-        /// Where.
+        /// Line number.
         line: usize,
-        /// What is wrong.
+        /// Fault.
         message: String,
     },
     /// A setting has a value that cannot be.
     #[error("the setting '{setting}' is wrong: {reason}")]
     Value {
-        /// Which.
+        /// Name of the setting.
         setting: &'static str,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
-/// The text of a file that the user has named: settings, a scenario, a plan. Files and pipes can be read; what is no text,
-/// never ends or never begins is refused.
+/// The text of a file that the user has named: settings, a scenario, a plan. Files and pipes can be read;
+/// what is no text, never ends or never begins is refused.
 ///
 /// # Errors
 /// It cannot be read.
@@ -100,8 +100,8 @@ pub fn read(path: &Path) -> Result<String, SettingsError> {
         .map_err(|error| SettingsError::Read { path: path.to_path_buf(), reason: error.to_string() })
 }
 
-/// The settings that a text holds; values that types alone do not check are left to the caller. Texts that are empty are refused: an empty
-/// path would be the current folder.
+/// The settings that a text holds; values that types alone do not check are left to the caller. Texts that
+/// are empty are refused: an empty path would be the current folder.
 ///
 /// # Errors
 /// They are not TOML, or not settings of this kind.

@@ -1,7 +1,7 @@
-//! Which way to deliver objects in a data center: time, price, power and load of each, and the one to take.
+//! Ways to deliver objects in a data center: time, price, power and load of each, and the one to take.
 //!
-//! The times are formulas, which docs/planning.md states; a test holds them against the simulator. Prices are those of
-//! [`economics`], of parts beside the network that is there already.
+//! The times are formulas, which docs/planning.md states; a test compares them to the simulator. Prices are
+//! those of [`economics`], of parts beside the network that is there already.
 
 use std::fmt::Write as _;
 
@@ -19,14 +19,14 @@ pub const GBPS_MAX: u32 = 1_600;
 pub const WAYS: [&str; 7] =
     ["file-server", "ip-multicast", "tcp-chain", "orca", "datacast", "shufflecast", "ocs"];
 
-/// Bytes of a packet that are none of the object: IP, UDP and Polycast's header; the same with a label of 19 bytes; TCP
-/// with time stamps; Datacast's.
+/// Bytes of a packet that are none of the object: IP, UDP and Polycast's header; the same with a label of 19
+/// bytes; TCP with time stamps; Datacast's.
 const PUSH_HEADER: f64 = 52.0;
 const LABEL_HEADER: f64 = PUSH_HEADER + 28.0;
 const TCP_HEADER: f64 = 52.0;
 const PULL_HEADER: f64 = 72.0;
-/// What a mesh of receivers takes of the time of one path, and what each doubling of its members adds: a receiver asks for as
-/// much as comes in 10 ms.
+/// Time that a mesh of receivers takes, in proportion to the time of one path, and time that each doubling of
+/// its members adds: a receiver requests as much as arrives in 10 ms.
 const MESH_SHARE: f64 = 1.06;
 const MESH_STEP_S: f64 = 0.01;
 /// A pull transfer's rate at first, and by how much it grows in a second (Datacast, section 5).
@@ -53,7 +53,7 @@ pub struct Site {
     pub groups: u32,
     /// Bytes of an object.
     pub object_bytes: u64,
-    /// How often a day each group has a transfer.
+    /// Number of transfers a day of each group.
     pub times_a_day: f64,
 }
 
@@ -98,7 +98,7 @@ pub enum SiteError {
     NoWay,
 }
 
-/// How long a transfer takes.
+/// Time that a transfer takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Until the receivers have met their source and devices are ready.
@@ -126,11 +126,11 @@ pub struct Way {
     pub extra_cost_usd: Option<f64>,
     /// Power of these parts.
     pub power_w: Option<f64>,
-    /// How often each object crosses from a rack, or from the file server, into the core.
+    /// Number of times that each object crosses from a rack, or from the file server, into the core.
     pub core_copies: f64,
-    /// What has to be there.
+    /// Requirements on the network.
     pub needs: String,
-    /// Why it cannot be built.
+    /// Reason why it cannot be built.
     pub refused: Option<String>,
 }
 
@@ -142,22 +142,22 @@ impl Way {
     }
 }
 
-/// What to do.
+/// Recommendation for a site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
     /// All ways, the file server last.
     pub ways: Vec<Way>,
     /// The name of the one to take.
     pub recommended: &'static str,
-    /// Why, in sentences.
+    /// Reasons for it, in sentences.
     pub why: String,
     /// Receivers of the largest group.
     pub receivers: u32,
     /// Racks.
     pub racks: u32,
-    /// What the object's bytes alone take on a host's link.
+    /// Time that the object's bytes alone take on a host's link.
     pub ideal_s: f64,
-    /// Whether there are prices at the line rate.
+    /// Set if there are prices at the line rate.
     pub is_priced: bool,
     /// Hours of transfers that each group is spared a day, over the file server.
     pub saved_hours_a_day: f64,
@@ -263,20 +263,20 @@ impl Site {
         self.object_bytes as f64 * 8.0 * mtu / (mtu - header)
     }
 
-    /// What receivers take to meet their source, as the manager estimates it.
+    /// Returns the time that receivers take to meet their source, as the manager estimates it.
     fn session_s(&self) -> f64 {
         let receivers = (1..=self.receivers()).map(HostId).collect();
         let group = Group { source: HostId(0), receivers };
         Estimator::default().least(None, TcpChain::NAME, &group).as_secs_f64()
     }
 
-    /// What `copies` of an object take over the uplinks of one rack.
+    /// Returns the time that `copies` of an object take over the uplinks of one rack.
     fn uplinks_s(&self, copies: f64, header: f64) -> f64 {
         let uplinks_bps = self.rate_bps() * f64::from(self.hosts_per_rack) / self.oversubscription;
         self.bits(header) * copies / uplinks_bps
     }
 
-    /// What one copy in each rack takes: on the host's link, or where all groups come into a rack.
+    /// Returns the time of one copy in each rack: on the host's link, or where all groups come into a rack.
     fn one_copy_s(&self, header: f64) -> f64 {
         let host_s = self.bits(header) / self.rate_bps();
         if self.racks() == 1 {
@@ -334,7 +334,7 @@ impl Site {
         self.free("datacast", span, self.one_copy(), "switches that cache, on Linux")
     }
 
-    /// What one tree takes by pull: its rate grows from the first one to that of the link.
+    /// Returns the time that one tree takes by pull: its rate grows from the first one to that of the link.
     fn pulled_s(&self) -> f64 {
         let full_s = self.one_copy_s(PULL_HEADER);
         let bits = self.bits(PULL_HEADER);
@@ -433,7 +433,8 @@ impl Site {
         is_one.then(|| refused(name, "there is one rack, and fibres join racks".into()))
     }
 
-    /// The cheapest of those that are as fast as the fastest; of these the one that needs least, which is the first in [`WAYS`].
+    /// The cheapest of those that are as fast as the fastest; of these the one that needs least, which is the
+    /// first in [`WAYS`].
     fn choose<'a>(&self, ways: &'a [Way], without: &[&str]) -> Option<&'a Way> {
         let usable =
             || ways.iter().filter(|way| !without.contains(&way.name)).filter(|way| way.span.is_some());
@@ -508,7 +509,8 @@ fn digits(value: f64) -> String {
     if value >= 10.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-/// The parts at a line rate; without prices, what a tree takes is counted with the light of the catalogue's best transceiver.
+/// The parts at a line rate; without prices, what a tree takes is counted with the light of the catalogue's
+/// best transceiver.
 struct Parts {
     catalogue: Catalogue,
     rate: RateParts,
@@ -534,7 +536,7 @@ impl Parts {
         Parts { catalogue, rate, is_priced: false }
     }
 
-    /// What a price needs.
+    /// Returns the note that prices need a parts file; empty where there are prices.
     fn lacking(&self) -> &'static str {
         if self.is_priced { "" } else { "; light and prices: --parts FILE" }
     }

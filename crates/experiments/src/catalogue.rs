@@ -21,9 +21,9 @@ pub enum SelectError {
     /// There is no such paper.
     #[error("there is no paper '{name}': choose {choices} or all")]
     Paper {
-        /// What was typed.
+        /// Name that was typed.
         name: String,
-        /// What there is.
+        /// Papers to choose from.
         choices: String,
     },
     /// The paper has no such item.
@@ -31,9 +31,9 @@ pub enum SelectError {
     Item {
         /// The paper.
         paper: String,
-        /// What was typed.
+        /// Name that was typed.
         name: String,
-        /// What there is.
+        /// Items to choose from.
         choices: String,
     },
 }

@@ -15,7 +15,7 @@ use polycast_planning::circuits::{self, CircuitError, CircuitGroup, CircuitNetwo
 pub struct Exact {
     /// The schedule.
     pub schedule: Schedule,
-    /// Whether it is proven that none is better; false if time ran out first.
+    /// Set if it is proven that none is better; false if time ran out first.
     pub proven: bool,
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::report::{Done, Item};
 use crate::{Kind, Row};
 
-/// What stands for a figure.
+/// Row that stands for a figure, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     /// A row of an item: the words that name the item, and how the row's name begins.
@@ -121,19 +121,19 @@ pub struct Entry {
     pub item: String,
     /// The row that stands for it.
     pub name: String,
-    /// How ours came about.
+    /// Method that produced our number.
     pub kind: Option<Kind>,
-    /// What the paper prints of it.
+    /// Number that the paper prints.
     pub printed: Option<f64>,
-    /// What we get.
+    /// Our number.
     pub ours: Option<f64>,
     /// The unit of both.
     pub unit: String,
     /// Ours in proportion to the paper's.
     pub ratio: Option<f64>,
-    /// Whether they agree, where there is something to compare with.
+    /// True if they agree, where there is something to compare with.
     pub agrees: Option<bool>,
-    /// Why they differ, or why there is no row.
+    /// Reason why they differ, or why there is no row.
     pub reason: String,
 }
 
@@ -191,7 +191,7 @@ fn entry(&(paper, figure, from): &Figure, done: &[Done]) -> Entry {
     }
 }
 
-/// Why a row differs from the paper: what it says itself, or else its item.
+/// Returns the reason why a row differs from the paper: its own note, or else that of its item.
 #[must_use]
 pub fn reason(row: &Row, item: &Item) -> String {
     if row.note.is_empty() { item.differs.into() } else { row.note.clone() }
@@ -220,7 +220,7 @@ mod tests {
         assert!(FIGURES.len() >= 50);
     }
 
-    /// What `polycast reproduce --table` prints is in the documents, and every item is.
+    /// Checks that the documents have what `polycast reproduce --table` prints, and every item.
     #[test]
     fn the_documents_have_a_line_for_every_figure_and_name_every_item() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reproduce.md");

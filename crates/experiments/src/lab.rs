@@ -1,15 +1,15 @@
-//! What is measured in a lab, by real daemons, sockets and programs of the kernel. There is none on this floor: the command line measures,
-//! and hands what it has seen to the functions that make rows of it. Where nothing was measured the paper's numbers stand alone, with the
-//! reason in a sentence.
+//! Measurements in a lab, by real daemons, sockets and programs of the kernel. There is no lab at this layer:
+//! the command line measures, and passes its results to the functions that make rows of them. Where nothing
+//! was measured the paper's numbers stand alone, with the reason in a sentence.
 
 pub use crate::blast::control::{ControlSeen, table_2};
 pub use crate::orca::leaf::{LeafSeen, figure_5d};
 pub use crate::shufflecast::replication::{ReplicationSeen, figure_8d};
 
-/// What was seen, or why nothing was.
+/// Measurement, or the reason why there is none.
 pub type Seen<T> = Result<T, String>;
 
-/// Why these items have nothing of ours where no command line runs them.
+/// Reason why these items have nothing of ours where no command line runs them.
 pub const NOT_HERE: &str = "it is measured in a lab, which only the command line starts";
 
 /// The value that is not below so many of all; `None` of none.

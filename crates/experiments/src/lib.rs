@@ -1,8 +1,8 @@
 //! The papers' figures and tables, one function each, and the yardsticks that planners are measured with.
 //!
-//! A function returns [`Row`]s: what the paper says, what we get. Times are of the machine it runs on.
-//! Each module lists its [`report::Item`]s in a constant `ITEMS`; [`catalogue`] has them all, [`report`] runs them and
-//! draws the figures.
+//! A function returns [`Row`]s: what the paper says, what we get. Times are of the machine it runs on. Each
+//! module lists its [`report::Item`]s in a constant `ITEMS`; [`catalogue`] has them all, [`report`] runs them
+//! and draws the figures.
 #![warn(missing_docs)]
 
 pub mod advice;

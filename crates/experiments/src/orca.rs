@@ -129,7 +129,7 @@ pub const ITEMS: &[Item] = &[
     },
 ];
 
-/// How many sessions a data set has.
+/// Returns the number of sessions of a data set.
 fn sessions(options: &Options) -> u32 {
     if options.quick { 20_000 } else { 1_000_000 }
 }
@@ -255,7 +255,7 @@ fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, s
     rows
 }
 
-/// What spines keep in the other encodings, and what agents keep in all.
+/// Returns the rows of what spines keep in the other encodings, and of what agents keep in all.
 fn kept_rows(name: &str, set: &DataSet, million: f64, scaled: &str) -> Vec<Row> {
     let auto = format!("encoding auto with room for {ROOM}");
     let kept = [
@@ -274,7 +274,8 @@ fn kept_rows(name: &str, set: &DataSet, million: f64, scaled: &str) -> Vec<Row> 
     kept.iter().flat_map(row).collect()
 }
 
-/// What entries are multiplied with where fewer sessions than a million were planned, and how a row says so.
+/// Returns the factor for entries where fewer sessions than a million were planned, and the note for their
+/// rows.
 fn to_a_million(sessions: u32) -> (f64, &'static str) {
     let note = if sessions < 1_000_000 { "in proportion to a million sessions" } else { "" };
     (1e6 / f64::from(sessions), note)

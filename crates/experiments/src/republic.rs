@@ -158,9 +158,10 @@ fn ask(leases: &mut Leases, now: Time, request: PathRequest) -> Option<PlanId> {
 /// A transfer over circuits that are being set up.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// When the last circuit may be ready; the first is after five sixths of that (50 to 60 ms in the paper).
+    /// Time when the last circuit may be ready; the first is after five sixths of that (50 to 60 ms in the
+    /// paper).
     setup: Duration,
-    /// How long before that a circuit begins to let packets through, and loses half of them.
+    /// Time before that in which a circuit already lets packets through, and loses half of them.
     settling: Duration,
     interval: AttemptInterval,
     full_rate: FullRate,
@@ -169,12 +170,12 @@ struct Trial {
     seed: u64,
 }
 
-/// What came of it.
+/// Results of a trial.
 #[derive(Clone, Debug, Default)]
 struct Measured {
     /// From the grant to the last receiver's end.
     total_s: f64,
-    /// That, less what the bytes take at line rate.
+    /// Total time, less what the bytes take at line rate.
     extra_s: f64,
     /// The same, counted from the moment when the last circuit was ready.
     after_ready_s: f64,
@@ -191,8 +192,8 @@ struct Measured {
 const LINE: Rate = Rate(10_000_000_000);
 /// One hop: four of them and back are the paper's 0.5 ms round trip.
 const HOP: Duration = Duration::from_micros(60);
-/// A circuit that settles loses half of its packets, for a three hundredth of the set-up time: about 0.2 ms in
-/// the paper's testbed, where one delivery in 70 has losses at an interval of 7 ms.
+/// A circuit that settles loses half of its packets, for a three hundredth of the set-up time: about 0.2 ms
+/// in the paper's testbed, where one delivery in 70 has losses at an interval of 7 ms.
 const SETTLING_PARTS: u64 = 300;
 const SETTLING_LOSS_PPM: u32 = 500_000;
 

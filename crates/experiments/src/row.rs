@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// How a number of ours came about.
+/// Method that produced a number of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -26,7 +26,8 @@ impl Kind {
     }
 }
 
-/// What ours has to be for the row to hold. It is chosen by what the paper says, and not by what came out.
+/// Condition that ours has to meet for the row to hold. It is chosen by what the paper says, and not by what
+/// came out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Test {
     /// As near to the paper's number as this share of it; that very number where it is 0.
@@ -44,24 +45,24 @@ pub enum Test {
 pub struct Row {
     /// The words that name its item on the command line, once that is done.
     pub item: String,
-    /// What is measured.
+    /// Name of the quantity.
     pub name: String,
-    /// How ours came about; that of its item once that is done, unless the row says otherwise.
+    /// Method that produced ours; that of its item once that is done, unless the row has its own.
     pub kind: Option<Kind>,
     /// The number that the paper prints, where it prints one.
     pub paper: Option<f64>,
-    /// Where the paper prints it; empty without a number.
+    /// Place where the paper prints it; empty without a number.
     pub place: String,
-    /// What we get; not a number, and `null` in JSON, where there is nothing.
+    /// Our number; not a number, and `null` in JSON, where there is none.
     pub ours: f64,
-    /// Whether there is nothing of ours, for the reason that the note says.
+    /// Set if there is nothing of ours, for the reason that the note gives.
     #[serde(skip)]
     pub is_missing: bool,
     /// The unit of both.
     pub unit: String,
-    /// What to know when comparing them.
+    /// Note for comparing them.
     pub note: String,
-    /// What ours has to be, where the item says so; in JSON the share of [`Test::Within`].
+    /// Condition that ours has to meet, where the item sets one; in JSON the share of [`Test::Within`].
     #[serde(rename = "tolerance", skip_serializing_if = "is_no_share", serialize_with = "share")]
     pub test: Option<Test>,
 }
@@ -101,8 +102,8 @@ impl Row {
         Row { is_missing: true, ..Row::new(name, paper, f64::NAN, unit).note(why) }
     }
 
-    /// The same row with what ours may differ: a share of the paper's number, 0 where it has to be that very number. It is
-    /// chosen by what the paper rounds and what is drawn by lot, and not by what came out.
+    /// The same row with what ours may differ: a share of the paper's number, 0 where it has to be that very
+    /// number. It is chosen by what the paper rounds and what is drawn by lot, and not by what came out.
     #[must_use]
     pub fn within(self, share: f64) -> Self {
         Row { test: Some(Test::Within(share)), ..self }
@@ -138,7 +139,7 @@ impl Row {
         Row { place: place.into(), ..self }
     }
 
-    /// Whether ours is what the item asks; `None` where it asks nothing.
+    /// Returns whether ours meets the condition of the item; `None` where there is none.
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
         Some(match self.test.filter(|_| !self.is_missing)? {
@@ -152,8 +153,8 @@ impl Row {
         })
     }
 
-    /// Whether ours agrees with the paper: by its test, or where it has none as near to the paper's number as a twentieth of it.
-    /// `None` where there is nothing to compare with.
+    /// Returns whether ours agrees with the paper: by its test, or where it has none as near to the paper's
+    /// number as a twentieth of it. `None` where there is nothing to compare with.
     #[must_use]
     pub fn agrees(&self) -> Option<bool> {
         const NEAR: f64 = 0.05;

@@ -26,7 +26,7 @@ pub enum ScenarioError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         error: std::io::Error,
     },
     /// A line is wrong.
@@ -78,7 +78,8 @@ fn line_of(text: &str, at: usize) -> usize {
     text.get(..at).map_or(1, |before| before.matches('\n').count() + 1)
 }
 
-/// Where the value of a key such as `link[2].to` begins; of its nearest parent if it is not there.
+/// Finds the place where the value of a key such as `link[2].to` begins, or that of its nearest parent if it
+/// is not there.
 fn place(table: &DeTable<'_>, key: &str) -> Option<usize> {
     let mut table = table;
     let mut found = None;

@@ -12,7 +12,7 @@ const MACHINES_PER_HOST_MAX: u8 = 20;
 /// The tenants.
 const TENANTS: usize = 3000;
 
-/// How large groups are.
+/// Distribution of group sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// Any size from 5 to the tenant's, equally likely.
@@ -21,7 +21,7 @@ pub enum Sizes {
     Wve,
 }
 
-/// Where a tenant's machines go.
+/// Placement of a tenant's machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// "Scattered" as it was run: distinct hosts of one pod after the other, any number a rack.
@@ -44,8 +44,9 @@ pub struct Tenant {
 /// The groups of Elmo's and Orca's evaluations.
 const ALL_GROUPS: u64 = 1_000_000;
 
-/// How many of `groups` each tenant gets, in proportion to its machines. Of a million each gets what Elmo's program
-/// gives it, rounded down; fewer are a sample of that million, in which no kind of tenant is missing.
+/// Returns the number of `groups` that each tenant gets, in proportion to its machines. Of a million each
+/// gets what Elmo's program gives it, rounded down; fewer are a sample of that million, in which no kind of
+/// tenant is missing.
 fn share_out(groups: u32, sizes: &[u32]) -> Vec<u32> {
     let total: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
     let (all, mut before) = (ALL_GROUPS.max(groups.into()), 0);

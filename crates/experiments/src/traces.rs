@@ -1,8 +1,9 @@
-//! Broadcasts of Spark's jobs, replayed with the papers' sizes (Republic section VI-A, Shufflecast section VI-D): how long every
-//! reader waits, by ours and by what it is compared with.
+//! Broadcasts of Spark's jobs, replayed with the papers' sizes (Republic section VI-A, Shufflecast section
+//! VI-D): how long every reader waits, by ours and by what it is compared with.
 //!
-//! Ours is a transfer of our machines in virtual time, packet by packet. The others are models at flow level, with max-min fair
-//! links and no software at all: a reader's time here is the network's alone, where the papers' has serializing in it.
+//! Ours is a transfer of our machines in virtual time, packet by packet. The others are models at flow level,
+//! with max-min fair links and no software at all: a reader's time here is the network's alone, where the
+//! papers' has serializing in it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::random::Random;
 pub const WORD2VEC_BYTES: u64 = 504_000_000;
 /// See [`WORD2VEC_BYTES`].
 pub const LDA_BYTES: u64 = 735_000_000;
-/// What the queries of TPC-H broadcast: so many objects, the smallest, the largest and all together.
+/// Objects that the queries of TPC-H broadcast: their number, the smallest, the largest and all together.
 const TPC_H_OBJECTS: u32 = 58;
 const TPC_H_LEAST: f64 = 4.0e6;
 const TPC_H_MOST: f64 = 6.2e9;
@@ -24,13 +25,13 @@ const TPC_H_SUM: f64 = 48.3e9;
 const BLOCK_BYTES: u64 = 4 << 20;
 /// A packet of ours on the wire, for each byte of its payload: 8,692 bytes and 52 of headers.
 pub const OVERHEAD: f64 = 8_744.0 / 8_692.0;
-/// What Shufflecast's paper has seen NORM lose at most; it sends that much again.
+/// Largest loss of NORM that Shufflecast's paper has seen; NORM sends that much again.
 const NORM_LOSS: f64 = 0.0028;
 /// Between processes of one host.
 const LOOPBACK_BPS: f64 = 100e9;
 
-/// The sizes of TPC-H's objects. The papers print their number, the least, the most and the sum: the others lie on a curve that
-/// rises from the least to the most and gives the sum.
+/// The sizes of TPC-H's objects. The papers print their number, the least, the most and the sum: the others
+/// lie on a curve that rises from the least to the most and gives the sum.
 #[must_use]
 pub fn tpc_h_bytes() -> Vec<u64> {
     let size = |at: u32, bend: f64| {
@@ -119,7 +120,7 @@ impl Way {
     /// All of them.
     pub const ALL: [Way; 5] = [Way::Http, Way::Torrent, Way::Pipeline, Way::Mpi, Way::Norm];
 
-    /// What it is called.
+    /// Returns the name of the way.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -131,7 +132,8 @@ impl Way {
         }
     }
 
-    /// When each reader has the object, in seconds. `hosts` are the servers of the source and of each reader.
+    /// Returns the time when each reader has the object, in seconds. `hosts` are the servers of the source
+    /// and of each reader.
     ///
     /// # Errors
     /// If a rate is not valid.

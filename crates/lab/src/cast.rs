@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// The exit status of a program that met something unexpected.
 pub(crate) const UNEXPECTED: i32 = 2;
 
-/// What is to be delivered in a lab.
+/// Delivery to be made in a lab.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CastOptions {
     /// The file or directory, by its whole path.
@@ -21,9 +21,9 @@ pub struct CastOptions {
     pub source: Option<String>,
     /// The receiving hosts; all others without.
     pub receivers: Option<Vec<String>>,
-    /// What breaks in the meantime.
+    /// Failures in the meantime.
     pub failures: Vec<Failure>,
-    /// How it is delivered.
+    /// Way of delivery.
     #[serde(default)]
     pub way: Way,
     /// Receivers that come late.
@@ -32,7 +32,7 @@ pub struct CastOptions {
     /// Other traffic meanwhile.
     #[serde(default)]
     pub flows: Vec<Flow>,
-    /// How often rates are read, in milliseconds; never without.
+    /// Interval between readings of rates, in milliseconds; none are read without it.
     #[serde(default)]
     pub sample_ms: Option<u32>,
 }
@@ -42,7 +42,7 @@ pub struct CastOptions {
 pub struct Join {
     /// Its name or number.
     pub host: String,
-    /// When.
+    /// Time of the join.
     pub at: At,
 }
 
@@ -57,20 +57,20 @@ impl FromStr for Join {
     }
 }
 
-/// What came of it.
+/// Outcome of a delivery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CastOutcome {
-    /// What `polycast send --json` reported.
+    /// Report of `polycast send --json`.
     pub delivery: Result<Delivery, NoReport>,
-    /// What it said to people.
+    /// Text that it printed for people.
     pub said: String,
     /// Its exit status.
     pub exit: i32,
-    /// What crossed every cable, a direction at a time.
+    /// Bytes that crossed every cable, a direction at a time.
     pub links: Vec<LinkBytes>,
-    /// How the lab was set up and what devices were told, and how long that took.
+    /// Steps of setting up the lab and its devices, with the time of each.
     pub control: Vec<ControlStep>,
-    /// What the nodes of a Datacast fabric have counted.
+    /// Counters of the nodes of a Datacast fabric.
     #[serde(default)]
     pub nodes: serde_json::Value,
     /// From the request to the report, set-up and end included, in seconds.
@@ -84,12 +84,12 @@ pub struct CastOutcome {
     pub readings: Readings,
 }
 
-/// Why there is no report: what `polycast send --json` says in its place.
+/// Reason why there is no report, which `polycast send --json` prints in its place.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NoReport {
-    /// What went wrong.
+    /// Error that occurred.
     pub error: String,
-    /// What the user can do.
+    /// Advice to the user.
     #[serde(default)]
     pub hint: Option<String>,
 }
@@ -110,7 +110,7 @@ impl CastOutcome {
         }
     }
 
-    /// What `polycast send --json` has printed, what it said to people, and its exit status.
+    /// Makes an outcome of the output of `polycast send --json`, its text for people, and its exit status.
     pub(crate) fn of_send(printed: &[u8], said: String, exit: i32, source_cpu: ProcessorTime) -> Self {
         let (delivery, exit) = match (serde_json::from_slice(printed), serde_json::from_slice(printed)) {
             (Ok(delivery), _) => (Ok(delivery), exit),
@@ -128,8 +128,9 @@ impl CastOutcome {
     }
 }
 
-/// Processor time of a process, in seconds. Where the kernel does the work of a lab's switches, it does so in the time of
-/// whichever process it interrupts, above all of the one that has sent something: only the first is the process's own.
+/// Processor time of a process, in seconds. Where the kernel does the work of a lab's switches, it does so in
+/// the time of whichever process it interrupts, above all of the one that has sent something: only the first
+/// is the process's own.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessorTime {
     /// Its own work.
@@ -145,14 +146,14 @@ impl ProcessorTime {
         self.user_s + self.system_s
     }
 
-    /// What was used since an earlier reading.
+    /// Returns the time used since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: ProcessorTime) -> ProcessorTime {
         ProcessorTime { user_s: self.user_s - earlier.user_s, system_s: self.system_s - earlier.system_s }
     }
 }
 
-/// What crossed a cable in one direction.
+/// Traffic that crossed a cable in one direction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkBytes {
     /// The node that sent.

@@ -1,8 +1,8 @@
-//! Other ways to bring the same object to the same hosts in the same lab, and what each costs the network (Datacast,
-//! section 7, the comparison study; Orca, section 5).
+//! Other ways to bring the same object to the same hosts in the same lab, and what each costs the network
+//! (Datacast, section 7, the comparison study; Orca, section 5).
 //!
-//! A link's stress is what crossed it in proportion to the object, and a network's stress is what crossed all of its links
-//! in proportion to an ideal multicast, which crosses every link of one tree once.
+//! A link's stress is what crossed it in proportion to the object, and a network's stress is what crossed all
+//! of its links in proportion to an ideal multicast, which crosses every link of one tree once.
 
 use crate::cast::LinkBytes;
 use crate::datacast;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
-/// How an object is brought to its receivers.
+/// Way of bringing an object to its receivers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -34,7 +34,8 @@ pub enum Way {
     Rsync,
     /// Every receiver copies from an NFS server at the source, all at the same time (NFS-Ganesha, libnfs).
     Nfs,
-    /// In a Datacast fabric: one tree of shortest ways with caches at every node, as in content centric networking.
+    /// In a Datacast fabric: one tree of shortest ways with caches at every node, as in content centric
+    /// networking.
     SingleTree,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for Way {
 }
 
 impl Way {
-    /// Whether a lab can do it at all.
+    /// Checks that a lab can deliver this way at all.
     ///
     /// # Errors
     /// The lab has no such way, or a program is missing.
@@ -89,16 +90,16 @@ impl Way {
     }
 }
 
-/// What a delivery cost the network.
+/// Load that a delivery put on the network.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Stress {
-    /// What crossed the busiest link, in proportion to the object.
+    /// Traffic on the busiest link, in proportion to the object.
     pub link: f64,
-    /// That link.
+    /// Busiest link.
     pub busiest: LinkBytes,
-    /// What left the source by all of its links, in proportion to the object.
+    /// Traffic that left the source by all of its links, in proportion to the object.
     pub source: f64,
-    /// What crossed all links, in bytes.
+    /// Traffic on all links, in bytes.
     pub network_bytes: u64,
     /// The same in proportion to the ideal multicast.
     pub network: f64,
@@ -139,7 +140,8 @@ pub struct Group {
     pub source: String,
     /// The receivers.
     pub receivers: Vec<String>,
-    /// The links of one tree: in a Datacast fabric of the smallest that it plans, elsewhere of one of shortest ways.
+    /// The links of one tree: in a Datacast fabric of the smallest that it plans, elsewhere of one of
+    /// shortest ways.
     pub ideal_links: u64,
 }
 
@@ -219,7 +221,8 @@ mod tests {
     fn the_ideal_tree_of_the_papers_group_has_13_links() {
         let paper = group("datacast:bcube:4,2", "0", &["2", "4", "9", "11", "13", "15"]);
         assert_eq!((paper.ideal_links, paper.receivers[2].as_str()), (13, "h9"));
-        // A switch between all hosts; and in a fat-tree the source's rack, the core and both racks of another pod.
+        // A switch between all hosts; and in a fat-tree the source's rack, the core and both racks of another
+        // pod.
         assert_eq!(group("bridge:5", "h1", &["0", "4"]).ideal_links, 3);
         assert_eq!(group("orca:4", "0", &["1", "4", "6"]).ideal_links, 2 + 3 + 2 + 2);
         assert!(group_of(&"bridge:3".parse().unwrap(), "9", None).is_err());

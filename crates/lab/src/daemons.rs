@@ -14,14 +14,15 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A daemon that does nothing for this long hangs. One that uses the processor gets on, if slowly: the kernel's check of what switches
-/// run takes half a minute where many others want the processor, as two labs of a loaded run of the tests have shown.
+/// A daemon that does nothing for this long hangs. One that uses the processor gets on, if slowly: the
+/// kernel's check of what switches run takes half a minute where many others want the processor, as two labs
+/// of a loaded run of the tests have shown.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How long a daemon may take until it is ready, whatever it does.
+/// Time within which a daemon must be ready, whatever it does.
 const READY_MAX: Duration = Duration::from_secs(300);
-/// How often it is looked whether a daemon that is not ready gets on.
+/// Interval between checks of whether a daemon that is not ready makes progress.
 const GETS_ON: Duration = Duration::from_secs(1);
-/// How often it is looked whether all agents have joined.
+/// Interval between checks of whether all agents have joined.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The folders of a lab.
@@ -31,7 +32,7 @@ pub(crate) struct Places {
     pub(crate) program: PathBuf,
     /// In memory, and seen by the lab alone.
     pub(crate) inside: PathBuf,
-    /// What the daemons say.
+    /// Folder of the daemons' logs.
     pub(crate) logs: PathBuf,
 }
 
@@ -58,19 +59,19 @@ impl Places {
     }
 }
 
-/// How much nicer hosts are than devices.
+/// Difference between the nice values of hosts and devices.
 const PREFERENCE: i32 = 10;
 
-/// Which devices have the processor first, as priorities of real time.
+/// Real-time priority of devices that get the processor before hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rank {
-    /// What forwards packets.
+    /// Devices that forward packets.
     Switch = 1,
-    /// What says where packets go: it has little to do, and all switches wait for it.
+    /// Controllers, which set the ways of packets: they have little to do, and all switches wait for them.
     Control = 2,
 }
 
-/// How the kernel tells times of processes, whatever its own clock.
+/// Ticks per second in the kernel's times of processes, whatever its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A process that runs as long as the lab.
@@ -86,8 +87,9 @@ pub(crate) struct Daemons {
     running: BTreeMap<String, Daemon>,
 }
 
-/// Gives a process the processor before hosts' agents. Switches, the circuit switch and the manager have processors of
-/// their own in a data center; here all share a few, and a group's agents all begin at the moment when devices are told.
+/// Gives a process the processor before hosts' agents. Switches, the circuit switch and the manager have
+/// processors of their own in a data center; here all share a few, and a group's agents all begin at the
+/// moment when devices are told.
 fn prefer(child: &Child) {
     let process = Some(rustix::process::Pid::from_child(child));
     let preferred = rustix::process::getpriority_process(None).map(|nice| (nice - PREFERENCE).max(-20));
@@ -148,7 +150,7 @@ impl Daemons {
         Ok(())
     }
 
-    /// What a daemon says first, as long as it gets on.
+    /// Returns the first line that a daemon prints, as long as it makes progress.
     fn first_line(&self, ready: &Ready) -> Option<(String, ChildStdout)> {
         let used = || self.cpu(&ready.name).map(|time| time.user_s + time.system_s);
         let begun = Instant::now();
@@ -184,7 +186,8 @@ impl Daemons {
         Ok(())
     }
 
-    /// Starts a device that says in a line of JSON when it is ready, in the lab's own namespace, and waits for it.
+    /// Starts a device that says in a line of JSON when it is ready, in the lab's own namespace, and waits
+    /// for it.
     pub(crate) fn start_device(
         &mut self,
         name: &str,
@@ -313,8 +316,9 @@ impl Daemons {
         Some(1_024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
     }
 
-    /// A device gets the processor whenever it has work, before all hosts and before devices of a lower rank. By niceness alone
-    /// switches that are told something at the same time would take turns with each other's less urgent threads.
+    /// A device gets the processor whenever it has work, before all hosts and before devices of a lower rank.
+    /// By niceness alone switches that are told something at the same time would take turns with each other's
+    /// less urgent threads.
     pub(crate) fn put_first(&self, name: &str, rank: Rank) {
         let Some(daemon) = self.running.get(name) else { return };
         let mut command = Command::new("chrt");
@@ -356,7 +360,7 @@ pub(crate) fn cpu(pid: u32) -> Option<ProcessorTime> {
     Some(ProcessorTime { user_s: seconds()?, system_s: seconds()? })
 }
 
-/// What a daemon says first.
+/// First line that a daemon prints, still to come.
 pub(crate) struct Ready {
     name: String,
     line: mpsc::Receiver<(String, ChildStdout)>,

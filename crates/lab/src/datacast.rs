@@ -1,9 +1,9 @@
-//! A Datacast fabric: servers and switches that run caching forwarders, on the links of a BCube, torus or fat-tree
-//! (Datacast, sections 3, 4 and 7).
+//! A Datacast fabric: servers and switches that run caching forwarders, on the links of a BCube, torus or
+//! fat-tree (Datacast, sections 3, 4 and 7).
 //!
-//! Every node is a namespace, and every link of the network a cable with addresses of its own. A host's agent runs its
-//! node, all switches share one process. The packet network beside the fabric carries only control. The manager knows
-//! the network, hears of its links from all of these processes, and plans the trees.
+//! Every node is a namespace, and every link of the network a cable with addresses of its own. A host's agent
+//! runs its node, all switches share one process. The packet network beside the fabric carries only control.
+//! The manager knows the network, hears of its links from all of these processes, and plans the trees.
 
 use crate::daemons::{Daemons, Places, Ready};
 use crate::error::LabError;
@@ -26,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// w: packets that a receiver may ask for at a time in each tree (section 7).
+/// Packets that a receiver may request at a time in each tree (w, section 7).
 const CREDITS: u32 = 16;
 /// The UDP port of all nodes.
 const UDP_PORT: u16 = 7_402;
@@ -34,15 +34,15 @@ const UDP_PORT: u16 = 7_402;
 const CONTROL_PORT: u16 = 7_403;
 /// A link must have changed for so long before it is reported.
 const DAMPING_MS: u32 = 100;
-/// How long to wait for further reports of links before trees are repaired.
+/// Time to wait for further reports of links before trees are repaired.
 const GATHER_MS: u64 = 10;
 /// The rate of links that are not shaped, as far as sources are concerned, in bits a second.
 const UNSHAPED_BPS: u64 = 10_000_000_000;
 /// The name of the process with all switches.
 pub(crate) const SWITCHES: &str = "switches";
-/// How long neighbours may take until they hear each other.
+/// Time within which neighbours must receive from each other.
 const LINKED_WITHIN: Duration = Duration::from_secs(30);
-/// How often it is looked whether they do.
+/// Interval between checks of whether they do.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A node's name, and that of its namespace: `h3`, `s17`.
@@ -57,7 +57,7 @@ fn interface(port: u32) -> String {
     format!("f{port}")
 }
 
-/// Whether an interface is one of the fabric's.
+/// Returns true if an interface belongs to the fabric.
 pub(crate) fn is_fabric(interface: &str) -> bool {
     interface.strip_prefix('f').is_some_and(|number| number.parse::<u32>().is_ok())
 }
@@ -180,7 +180,8 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
         replacement: Replacement::Oldest,
         pending_interests: 1 << 16,
         interest_ms: drained_ms.clamp(20, 10_000) as u32,
-        // A link that breaks loses its carrier. On a busy machine a neighbour may be silent for long and be there.
+        // A link that breaks loses its carrier. On a busy machine a neighbour may be silent for long and be
+        // there.
         greeting_ms: 250,
         damping_ms: DAMPING_MS,
         hops_max: hops_max(network),
@@ -273,8 +274,9 @@ pub(crate) fn manager_settings(network: &Network, spec: &Spec, layout: &Layout) 
     text
 }
 
-/// Waits until all neighbours hear each other, and the manager hears every process of forwarders: it tries again after up to a second
-/// where one came later than itself, and knows no name of a node that it has not heard.
+/// Waits until all neighbours hear each other, and the manager hears every process of forwarders: it tries
+/// again after up to a second where one came later than itself, and knows no name of a node that it has not
+/// heard.
 pub(crate) fn await_links(layout: &Layout, places: &Places) -> Result<(), LabError> {
     let begun = Instant::now();
     loop {
@@ -290,7 +292,7 @@ pub(crate) fn await_links(layout: &Layout, places: &Places) -> Result<(), LabErr
     Ok(())
 }
 
-/// What a process of forwarders waits for, if anything.
+/// Returns the reason why a process of forwarders is not ready, if there is one.
 fn lacks(process: &str, answer: &Value) -> Option<String> {
     let down = |node: &&Value| {
         node["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port["up"] != true))
@@ -310,7 +312,7 @@ pub(crate) fn status(layout: &Layout, places: &Places) -> Result<Value, LabError
     Ok(Value::Array(nodes.collect()))
 }
 
-/// What the processes that run say of their nodes, by their names.
+/// Returns the status of the nodes of all running processes, by the processes' names.
 fn answers(layout: &Layout, places: &Places) -> Result<Vec<(String, Value)>, LabError> {
     let names = layout.hosts.iter().map(|host| host.name.as_str()).chain([SWITCHES]);
     let mut answers = Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong, one sentence each.
+//! Errors of a lab, one sentence each.
 
 use std::path::PathBuf;
 
@@ -19,17 +19,17 @@ pub enum LabError {
     /// A specification that cannot be built.
     #[error("'{text}' is no lab: {reason}")]
     Spec {
-        /// What was typed.
+        /// Text as typed.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the error.
         reason: String,
     },
     /// A failure that cannot be made.
     #[error("'{text}' is no failure: {reason}")]
     Failure {
-        /// What was typed.
+        /// Text as typed.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the error.
         reason: String,
     },
     /// A late receiver that cannot be read.
@@ -37,7 +37,7 @@ pub enum LabError {
         "'{text}' names no host that joins: write HOST@SECONDS, such as h9@1.5, within an hour, or h9@20%"
     )]
     Join {
-        /// What was typed.
+        /// Text as typed.
         text: String,
     },
     /// A flow that cannot be read.
@@ -46,15 +46,15 @@ pub enum LabError {
          to be bounded, such as h8-h7@2..6=64KiB"
     )]
     Flow {
-        /// What was typed.
+        /// Text as typed.
         text: String,
     },
     /// A way to deliver that cannot be taken.
     #[error("'{text}' is no way to deliver here: {reason}")]
     Way {
-        /// What was typed.
+        /// Text as typed.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the error.
         reason: String,
     },
     /// A name that cannot be one.
@@ -90,22 +90,22 @@ pub enum LabError {
     /// A file or folder that cannot be used.
     #[error("cannot {action} {}: {reason}", path.display())]
     Path {
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// Which.
+        /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
     /// Something that the system did not do.
     #[error("cannot {action}: {reason}")]
     System {
-        /// What was tried.
+        /// Action that failed.
         action: String,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
-    /// What the process of a lab said before it ended.
+    /// Message of a lab's process before it ended.
     #[error("{0}")]
     Said(String),
 }

@@ -1,4 +1,5 @@
-//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@20%`, `rate:h3=20mbit@0`, `manager@0.5`, `ocs:late=500@0`.
+//! Failures made on purpose, and their times: `agent:h3@2.5`, `link:h3@20%`, `rate:h3=20mbit@0`,
+//! `manager@0.5`, `ocs:late=500@0`.
 
 mod at;
 
@@ -17,13 +18,13 @@ const RATE_MIN_BPS: u64 = 100_000;
 /// One failure.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// What breaks.
+    /// Part that breaks.
     pub what: What,
-    /// When.
+    /// Time of the failure.
     pub at: At,
 }
 
-/// What breaks.
+/// Part that breaks, and how.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum What {
     /// A host's agent is killed.
@@ -47,7 +48,7 @@ pub enum What {
     },
 }
 
-/// How the circuit switch's faults are written.
+/// Notation of the circuit switch's faults.
 const FAULTS: [(&str, Fault); 5] = [
     ("refuse", Fault::Refuse),
     ("hangup", Fault::HangUp),

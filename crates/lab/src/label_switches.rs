@@ -1,9 +1,10 @@
-//! The devices of a lab with labels: every switch a namespace with a program in the kernel, and agents of racks on hosts
-//! (Orca sections 3.4 and 3.5). They are the daemons that users run too, with settings that the lab writes: one process with
-//! all switches, `polycast label-switch`, and one for each agent of a rack, `polycast rack-agent`.
+//! The devices of a lab with labels: every switch a namespace with a program in the kernel, and agents of
+//! racks on hosts (Orca sections 3.4 and 3.5). They are the daemons that users run too, with settings that
+//! the lab writes: one process with all switches, `polycast label-switch`, and one for each agent of a rack,
+//! `polycast rack-agent`.
 //!
-//! A leaf has also a Linux bridge to the packet core, for all that has no label: connections between hosts, and to the
-//! manager. Labelled packets never reach it.
+//! A leaf has also a Linux bridge to the packet core, for all that has no label: connections between hosts,
+//! and to the manager. Labelled packets never reach it.
 
 use crate::daemons::{Daemons, Places, Ready};
 use crate::error::LabError;
@@ -25,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the switches take changes.
+/// Address on which the switches accept changes.
 pub(crate) const CHANGES: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONTROL_ADDRESS), 7_475);
 /// The name of the process with all switches.
 const SWITCHES: &str = "labels";
@@ -35,7 +36,7 @@ const UDP_PORT: u16 = 7_474;
 const SESSIONS_MAX: u32 = 65_536;
 /// Sessions that the kernel's part of an agent knows.
 const SESSIONS_ACTIVE_MAX: u32 = 4_096;
-/// How long the switches may take to answer.
+/// Time within which the switches must answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The central controller, in the manager.
@@ -83,8 +84,8 @@ pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, layout: &Layout) -> Str
     let [a, b] = GROUPS;
     let leafs: Vec<String> = (0..clos.leafs()).map(|rack| format!("\"{}\"", leaf_controller(rack))).collect();
     let hosts: Vec<String> = layout.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
-    // The link of an agent that is a receiver too carries every packet once for it and once for the rack, in turn with the
-    // other agents. The rest is for repairs.
+    // The link of an agent that is a receiver too carries every packet once for it and once for the rack, in
+    // turn with the other agents. The rest is for repairs.
     let share = |rate: Rate| rate.0 / 100 * 95 * u64::from(agents) / u64::from(agents + 1);
     let rate = spec.rate.map(|rate| format!("rate = \"{}\"\n", share(rate))).unwrap_or_default();
     format!(
@@ -104,7 +105,7 @@ pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, layout: &Layout) -> Str
     )
 }
 
-/// What a lab with label switches is asked for.
+/// Requested settings of a lab with label switches.
 struct OrcaSpec {
     clos: Clos,
     agents: u32,
@@ -234,7 +235,7 @@ pub(crate) fn silence(places: &Places, name: &str) -> Result<(), LabError> {
     answer["error"].as_str().map_or(Ok(()), |error| Err(failed(&error)))
 }
 
-/// How often leafs have lost an agent so far, and how often one was only late.
+/// Counts how often leafs have lost an agent so far, and how often an agent was only late.
 pub(crate) fn losses(places: &Places) -> Result<Losses, LabError> {
     let failed = |error: &dyn std::fmt::Display| LabError::system("count lost agents", error);
     let answer = ask(places, &Order::Status).map_err(|error| failed(&error))?;
@@ -246,7 +247,7 @@ pub(crate) fn losses(places: &Places) -> Result<Losses, LabError> {
     }))
 }
 
-/// What the switches answer to an order.
+/// Sends an order to the switches and returns their answer.
 fn ask(places: &Places, order: &Order) -> io::Result<Value> {
     let mut stream = UnixStream::connect(socket(places))?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;

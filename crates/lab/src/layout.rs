@@ -5,9 +5,9 @@ use crate::system::Space;
 use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Wiring};
 use std::net::Ipv4Addr;
 
-/// Where the manager listens.
+/// Port that the manager listens on.
 pub const MANAGER_PORT: u16 = 7400;
-/// Where group addresses come from: the first two bytes of all of them.
+/// Range of group addresses: the first two bytes of all of them.
 pub const GROUPS: [u8; 2] = [239, 255];
 /// The namespace of splitters and the circuit switch.
 pub const OPTICS: &str = "optics";
@@ -88,7 +88,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Whether it joins a rack to the packet core.
+    /// Returns true if the cable joins a rack to the packet core.
     pub(crate) fn is_uplink(&self) -> bool {
         self.a.node.starts_with("tor") && self.b.node == "core"
     }
@@ -115,7 +115,7 @@ pub const MANAGER_INTERFACE: &str = "mgr";
 pub const OPTICS_INTERFACE: &str = "ocsm";
 /// The lab's own address on the packet core, from which it reaches devices.
 pub const CONTROL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 254);
-/// Where the circuit switch listens.
+/// Address that the circuit switch listens on.
 pub const OCS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 2);
 /// The circuit switch's TCP port for TL1.
 pub const OCS_TL1_PORT: u16 = 3083;
@@ -226,7 +226,8 @@ impl Layout {
         }
     }
 
-    /// Leafs, spines and cores; beside the fat-tree the leafs are on a packet core, for all that has no label.
+    /// Leafs, spines and cores; beside the fat-tree the leafs are on a packet core, for all that has no
+    /// label.
     fn orca(&mut self, clos: &Clos) {
         let end = |node: Node, port: u32| {
             let name = label_switch(clos, node);
@@ -405,7 +406,8 @@ mod tests {
         // 16 hosts, the manager, the optics, 8 to the core, 8 into splitters and 16 out of them.
         assert_eq!(layout.cables.len(), 16 + 1 + 1 + 8 + 8 + 16);
         let layout = Layout::new(&"orca:4".parse().unwrap());
-        // 16 hosts, the manager, 8 leafs to the packet core, 16 from leafs to spines and 16 from there to cores.
+        // 16 hosts, the manager, 8 leafs to the packet core, 16 from leafs to spines and 16 from there to
+        // cores.
         assert_eq!(layout.cables.len(), 16 + 1 + 8 + 16 + 16);
         assert_eq!(layout.spaces().len(), 16 + 1 + 20);
     }

@@ -1,8 +1,9 @@
-//! What a leaf that forwards by labels and the agent of its rack take for a packet (Orca section 5.2, figure 5d): the programs of the kernel
-//! that `polycast label-switch` and rack agents load, in a network namespace of their own, without any daemon.
+//! Time that a leaf that forwards by labels and the agent of its rack take for a packet (Orca section 5.2,
+//! figure 5d): the programs of the kernel that `polycast label-switch` and rack agents load, in a network
+//! namespace of their own, without any daemon.
 //!
-//! A packet is handed to the leaf as if it came from a spine, goes to the agent over a cable, comes back with the rack's leaf label, and out
-//! by the port of a receiver. The next one is sent when it is there.
+//! A packet is handed to the leaf as if it came from a spine, goes to the agent over a cable, comes back with
+//! the rack's leaf label, and leaves by the port of a receiver. The next packet is sent once it has arrived.
 
 use crate::error::LabError;
 use crate::system::run;
@@ -21,7 +22,7 @@ pub const FRAME_MAX: u32 = 1_514;
 /// The paper's label.
 const LABEL_LEN: usize = 19;
 const UDP_PORT: u16 = 7_474;
-/// Where the UDP port is in a frame, where the label's header begins, and its session.
+/// Offsets in a frame: of the UDP port, of the label's header, and of its session.
 const PORT_AT: usize = 36;
 const HEADER_AT: usize = 42;
 const SESSION_AT: usize = HEADER_AT + 4;
@@ -29,7 +30,7 @@ const SESSION_AT: usize = HEADER_AT + 4;
 const AGENT: u32 = 0;
 const RECEIVER: u32 = 1;
 const UP: u32 = 2;
-/// leafStatus, and the receiver's port.
+/// Leaf label: leafStatus, and the receiver's port.
 const LEAF_LABEL: [u8; 3] = [0b1010_0000, 0, 0];
 /// Sessions that an agent has room for, at least.
 const ROOM_MIN: u32 = 65_536;
@@ -38,7 +39,7 @@ const WARM: u32 = 200;
 /// A packet that takes so long is lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long packets of one size took.
+/// Latencies of packets of one size.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeafTimes {
     /// Bytes of a frame.
@@ -68,8 +69,8 @@ fn frame(len: u32) -> Vec<u8> {
     frame
 }
 
-/// Sends so many packets of each size with labels of the first number of sessions, and packets of `size_of_many` bytes with those of each
-/// number after it.
+/// Sends so many packets of each size with labels of the first number of sessions, and packets of
+/// `size_of_many` bytes with those of each number after it.
 ///
 /// # Errors
 /// It takes root, the kernel refuses the programs, or a packet does not come.
@@ -200,7 +201,8 @@ mod tests {
     use super::*;
     use polycast_testing::{Need, needs};
 
-    /// Every packet comes out at the receiver's port, with the label that names it: another one would not get there.
+    /// Every packet comes out at the receiver's port, with the label that names it: another one would not get
+    /// there.
     #[test]
     fn packets_go_through_the_leaf_its_agent_and_out_to_the_receiver() {
         if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip")]) {

@@ -1,8 +1,10 @@
-//! Where there is light. A port of a rack's switch that no light reaches is down, as behind real optics: the ports that face a
-//! circuit switch are dark until a circuit ends there. One that feeds a splitter is always dark, since splitters know
-//! no way back. Its laser shines all the same: what the switch sends leaves the port.
+//! Light at the racks' ports. A port of a rack's switch that no light reaches is down, as behind real optics:
+//! the ports that face a circuit switch are dark until a circuit ends there. One that feeds a splitter is
+//! always dark, since splitters know no way back. Its laser shines all the same: packets that the switch
+//! sends leave the port.
 //!
-//! Linux calls such a port dormant: it can send, but Linux says that it is not running, and OpenFlow repeats that.
+//! Linux calls such a port dormant: it can send, but Linux reports that it is not running, and OpenFlow
+//! repeats that.
 
 use crate::error::LabError;
 use crate::layout::{self, Layout, OPTICS};
@@ -63,7 +65,8 @@ impl Glass {
         Glass { tors, cables, splitters: splitters.collect() }
     }
 
-    /// Whether light comes to each of the ToRs' ports; `works` says which interfaces of the optics have a carrier.
+    /// Reports for each of the ToRs' ports whether light reaches it; `works` tells which interfaces of the
+    /// optics have a carrier.
     fn lit(&self, circuits: &BTreeMap<String, String>, works: impl Fn(&str) -> bool) -> Vec<bool> {
         // Every ToR's laser shines, and so light enters wherever a fibre of one ends.
         let mut entered: Vec<&str> = self.tors.iter().map(|(_, _, near)| near.as_str()).collect();
@@ -98,8 +101,8 @@ pub(crate) struct Lamp {
 }
 
 impl Lamp {
-    /// From here on ports have light where light is. Has to be called in the namespace of the optics, with a tokio runtime and a
-    /// local set around it.
+    /// From here on ports have light where light is. Has to be called in the namespace of the optics, with a
+    /// tokio runtime and a local set around it.
     pub(crate) async fn light(spec: &Spec) -> Result<Self, LabError> {
         let glass = Glass::new(spec);
         let failed = |error: std::io::Error| LabError::system("watch the optics", error);
@@ -217,8 +220,8 @@ impl Port {
     }
 }
 
-/// Keeps the light of a lab whose optics have no device of their own, until the process ends. Calls `ready` when all ports know
-/// whether they have light.
+/// Keeps the light of a lab whose optics have no device of their own, until the process ends. Calls `ready`
+/// when all ports know whether they have light.
 ///
 /// # Errors
 /// A port cannot be reached.
@@ -248,7 +251,8 @@ mod tests {
     fn light_follows_circuits_and_splitters_and_does_not_come_back() {
         let glass = Glass::new(&"blast:racks=4,hosts=1,fanout=2,splitters=2".parse().unwrap());
         assert_eq!(lit(&glass, &[], &[]), Vec::<String>::new());
-        // Rack 0 is at port 0; splitter 0 has its input at port 4 and its outputs at 5 and 6, splitter 1 at 7, 8 and 9.
+        // Rack 0 is at port 0; splitter 0 has its input at port 4 and its outputs at 5 and 6, splitter 1 at
+        // 7, 8 and 9.
         let cascade = [(0, 4), (5, 1), (6, 7), (8, 2), (9, 3)];
         let port = |rack: u32| format!("tor{rack} {}", layout::fibre_port(rack, 0));
         assert_eq!(lit(&glass, &cascade, &[]), [port(1), port(2), port(3)]);

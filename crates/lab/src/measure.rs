@@ -1,8 +1,9 @@
-//! What a stream of messages sees in a lab (Orca sections 5.3): how long it stops when the active agent of a rack is killed, and
-//! how soon a receiver that joins hears it; and how soon small requests to acceptors are answered by a majority.
+//! Measurements of a stream of messages in a lab (Orca section 5.3): how long it stops when the active agent
+//! of a rack is killed, and how soon a receiver that joins gets it; and how soon small requests to acceptors
+//! are answered by a majority.
 //!
-//! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are those of one machine:
-//! every host has the same clock.
+//! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are
+//! those of one machine: every host has the same clock.
 
 mod replication;
 
@@ -25,18 +26,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The stream's name.
 const STREAM: &str = "measured";
-/// How often messages go to the agent, at most and at least: four times in T where that is between these.
+/// Longest and shortest time between messages to the agent: a quarter of T where that is between these.
 const TICK: Duration = Duration::from_millis(1);
 const TICK_MIN: Duration = Duration::from_micros(250);
 /// Messages that the sender has not been given yet, in ticks.
 const TICKS_MAX: usize = 64;
 /// Quiet time before a kill, in which the stream's own unevenness is seen.
 const QUIET: Duration = Duration::from_millis(400);
-/// How long the stream is watched after a kill: at least this, and some T.
+/// Time that the stream is watched after a kill: at least this, and some T.
 const WATCHED: Duration = Duration::from_millis(500);
-/// How long packets of agents are counted to see which one is active.
+/// Time that packets of agents are counted to find the active one.
 const COUNTED: Duration = Duration::from_millis(30);
-/// Messages that are late by less than this are not lost: the agent that takes over may overtake the one before.
+/// Messages that are late by less than this are not lost: the agent that takes over may overtake the one
+/// before.
 const HOLD: Span = Span::from_millis(2);
 /// After an agent has begun anew: time to get its labels.
 const SETTLES: Duration = Duration::from_millis(400);
@@ -47,33 +49,33 @@ const IDLE_MAX: u32 = 10;
 /// Between two receivers that join.
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// What is to be measured.
+/// Measurement to be made.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Measurement {
     /// The active agent of a rack is killed, again and again.
     Kills {
-        /// How often.
+        /// Number of kills.
         kills: u32,
         /// The stream.
         load: Load,
     },
     /// Hosts of one rack after the other ask for paths to all others.
     Paths {
-        /// How often.
+        /// Number of requests.
         requests: u32,
     },
     /// Hosts join and leave.
     Joins {
-        /// How often.
+        /// Number of joins.
         joins: u32,
         /// The stream.
         load: Load,
     },
     /// A leader sends requests to acceptors, by unicast and as a stream.
     Replication {
-        /// How many acceptors, one number after the other.
+        /// Numbers of acceptors, measured one after the other.
         acceptors: Vec<u32>,
-        /// How many requests.
+        /// Number of requests.
         requests: u64,
         /// Bytes of a request's value.
         bytes: usize,
@@ -83,9 +85,9 @@ pub enum Measurement {
 /// A path that was made.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PathMade {
-    /// What carried the object.
+    /// Fabric that carried the object.
     pub fabric: String,
-    /// What was done for it.
+    /// Steps of its set-up.
     pub steps: Vec<ControlStep>,
 }
 
@@ -98,17 +100,17 @@ pub struct Load {
     pub bytes: usize,
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Measured {
     /// Kills, with the messages that were sent in all.
     Kills {
         /// One for each kill and receiver.
         gaps: Vec<Gap>,
-        /// Kills that cost nothing: the agent was not active, or another one took over while the kernel still took apart its
-        /// process, and went on with its packets.
+        /// Kills that cost nothing: the agent was not active, or another one took over while the kernel still
+        /// took apart its process, and went on with its packets.
         idle: u32,
-        /// How often leafs of the whole lab took living agents for dead.
+        /// Number of times that leafs of the whole lab took living agents for dead.
         wrongly_lost: u64,
         /// The stream.
         flow: Flow,
@@ -126,22 +128,22 @@ pub enum Measured {
     },
 }
 
-/// What the stream was.
+/// Totals of the stream.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Flow {
     /// Messages that the source's agent has taken.
     pub messages: u64,
-    /// How long that took.
+    /// Time that this took, in seconds.
     pub seconds: f64,
-    /// Of the messages those that the network did not take.
+    /// Messages among them that the network did not take.
     pub failed: u64,
     /// Messages that a receiver got which had joined all the time.
     pub received: u64,
-    /// And those that it did not get.
+    /// Messages that it did not get.
     pub lost: u64,
 }
 
-/// What one receiver saw of one kill.
+/// Effect of one kill on one receiver.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Gap {
     /// The kill, counted from 0.
@@ -162,12 +164,12 @@ pub struct Gap {
     pub quiet_lost: u64,
 }
 
-/// What a receiver that joined saw.
+/// Delays of a receiver that joined.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Joining {
     /// The host.
     pub host: String,
-    /// Whether its rack had receivers already.
+    /// True if its rack had receivers already.
     pub known_rack: bool,
     /// From the call to the agent's word that it has joined.
     pub joined_ns: u64,
@@ -280,7 +282,8 @@ impl Stage<'_> {
         }
         let hosts = &self.layout.hosts;
         let source = &hosts[0];
-        // The rack furthest away. All its hosts receive, agents' hosts too: with four-port switches it has no others.
+        // The rack furthest away. All its hosts receive, agents' hosts too: with four-port switches it has no
+        // others.
         let per_leaf = clos.hosts_per_leaf() as usize;
         let rack = &hosts[hosts.len() - per_leaf..];
         let agents = &rack[..((agents + standby) as usize).min(per_leaf)];
@@ -303,8 +306,8 @@ impl Stage<'_> {
             let killed_at = unix_ns();
             lock(self.daemons).kill(&format!("rack-{}", active.name));
             tokio::time::sleep(watched).await;
-            // At the dead agent's own host nothing takes packets away any more that the leaf sends there to be relabelled:
-            // a receiver there goes on hearing them as they are.
+            // At the dead agent's own host nothing takes packets away any more that the leaf sends there to
+            // be relabelled: a receiver there goes on hearing them as they are.
             let others = ears.iter().filter(|ear| ear.host != active.name);
             let seen: Vec<Option<Gap>> =
                 others.map(|ear| gap(kill, active, ear, killed_at, nanos(QUIET))).collect();
@@ -416,8 +419,8 @@ async fn await_joined(receiver: &mut MessageReceiver) -> Result<String, LabError
     joined.map_err(|error| failed("join the stream", error))
 }
 
-/// What a receiver saw of a kill: the time without a message in which most were lost since then, and of times without loss the
-/// longest.
+/// Computes the effect of a kill on a receiver: the gap since then in which most messages were lost or, among
+/// gaps without loss, the longest.
 fn gap(kill: u32, killed: &Host, ear: &Ear, killed_at: u64, quiet: u64) -> Option<Gap> {
     let mut arrived = ear.lock().clone();
     arrived.sort_by_key(|(at, ..)| *at);

@@ -1,7 +1,7 @@
-//! An optical circuit switch: it speaks the dialect of a real one as its management interface and moves packets
-//! between its ports as its mirrors stand. What the real ones have in common is here too: a circuit takes
-//! its time, and while the mirrors move, at first nothing gets through and then some of it (Blast section
-//! VI, Republic section V).
+//! An optical circuit switch: it speaks the dialect of a real one as its management interface and moves
+//! packets between its ports as its mirrors stand. What the real ones have in common is here too: a circuit
+//! takes its time, and while the mirrors move, at first nothing gets through and then some of it (Blast
+//! section VI, Republic section V).
 //!
 //! Every port is a fibre in and a fibre out. A circuit takes the one of its first port and the other of its
 //! second.
@@ -35,13 +35,13 @@ const SESSIONS_MAX: usize = 16;
 /// A circuit switch.
 #[derive(Clone, Debug)]
 pub struct OcsOptions {
-    /// What it speaks.
+    /// Dialect of the switch.
     pub dialect: Arc<dyn Dialect>,
-    /// Where it listens for its managers.
+    /// Address on which it listens for its managers.
     pub listen: SocketAddr,
     /// Its ports, which are the interfaces p1, p2 and so on of its namespace.
     pub ports: u32,
-    /// How long a circuit takes.
+    /// Time that a circuit takes.
     pub circuit_time: Duration,
     /// The user and password that it asks for. Without them every client may manage it.
     pub login: Option<(String, String)>,
@@ -49,7 +49,7 @@ pub struct OcsOptions {
     pub light: Option<Spec>,
 }
 
-/// How it misbehaves when it is told to.
+/// Fault of the circuit switch, made on command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Fault {
     /// Not at all.
@@ -70,7 +70,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// How it is told: the word in `ED-FAULT::LATE-500:1;`.
+    /// Returns its name on the wire: the word in `ED-FAULT::LATE-500:1;`.
     #[must_use]
     pub fn word(self) -> String {
         match self {
@@ -135,7 +135,7 @@ impl<M: Move> Switch<M> {
         Switch { options, places, mirrors, circuits, fault, reports, report_tag: RefCell::default() }
     }
 
-    /// What the dialect calls a port.
+    /// Returns the dialect's name of a port.
     fn port_name(&self, place: u32) -> String {
         self.options.dialect.port_name(self.options.dialect.nth_port(place))
     }

@@ -1,6 +1,6 @@
-//! ToR switches: each an Open vSwitch in user space with its own database and daemon in its own namespace, which speaks
-//! OpenFlow 1.3 to its controller. (One daemon for all ToRs would ask every port of the lab for packets whenever one
-//! comes.)
+//! ToR switches: each an Open vSwitch in user space with its own database and daemon in its own namespace,
+//! which speaks OpenFlow 1.3 to its controller. (One daemon for all ToRs would ask every port of the lab for
+//! packets whenever one comes.)
 
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// How many bytes that it does not need now a daemon keeps. It asks for room for 32 packets whenever one comes: with jumbo
-/// packets that is more than the C library would keep for it, and fresh pages for every packet cost more than the packet.
+/// Number of free bytes that a daemon keeps. It allocates room for 32 packets whenever one comes: with jumbo
+/// packets that is more than the C library would keep for it, and fresh pages for every packet cost more than
+/// the packet.
 const KEPT_BYTES: &str = "268435456";
 
-/// How many bytes may wait at a port for the daemon, and those that it has passed on for the links behind all its ports. The
-/// system's 208 KiB are ten large packets, fewer than come while eight switches take turns on two cores; what a receiving
-/// socket cannot hold is lost, and so is what the sending one cannot.
+/// Number of bytes that may wait at a port for the daemon, and of those that it has passed on for the links
+/// behind all its ports. The system's 208 KiB are ten large packets, fewer than come while eight switches
+/// take turns on two cores; packets that a receiving socket cannot hold are lost, and so are those that the
+/// sending one cannot.
 const SOCKET_BYTES: usize = 16 << 20;
 
 /// One ToR: its name, which its bridge and its namespace have too, and its ports with their OpenFlow numbers.
@@ -35,7 +37,7 @@ fn folder(places: &Places, bridge: &str) -> PathBuf {
     places.inside.join("ovs").join(bridge)
 }
 
-/// Where the controller reaches a bridge.
+/// Returns the endpoint at which the controller reaches a bridge.
 pub(crate) fn endpoint(places: &Places, bridge: &str) -> Endpoint {
     Endpoint::Unix(folder(places, bridge).join(format!("{bridge}.mgmt")))
 }
@@ -77,8 +79,8 @@ pub(crate) fn daemon_name(bridge: &str) -> String {
     format!("{bridge}-ovs-vswitchd")
 }
 
-/// Gives a switch that has passed packets on room for more of them. It has no setting for that and its sockets are its own,
-/// but root may have another process's sockets too.
+/// Gives a switch that has passed packets on room for more of them. It has no setting for that and its
+/// sockets are its own, but root may have another process's sockets too.
 pub(crate) fn widen(bridge: &Bridge, daemons: &Daemons) -> Result<(), LabError> {
     let failed =
         |reason: String| LabError::system(format!("make room at the ports of {}", bridge.name), reason);

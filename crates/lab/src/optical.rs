@@ -1,7 +1,8 @@
-//! The devices of optical labs: ToR switches, splitters and, in a Blast network, the circuit switch (Blast section
-//! IV-B, Shufflecast section III-B). The manager tells them what paths need; the lab starts them, says in the manager's
-//! settings where they are, and gives the ToRs the rules that their operator would: what hosts send to each other goes as
-//! on any Ethernet, and what they send to a group goes nowhere, least of all to the packet core.
+//! The devices of optical labs: ToR switches, splitters and, in a Blast network, the circuit switch (Blast
+//! section IV-B, Shufflecast section III-B). The manager tells them what paths need; the lab starts them,
+//! says in the manager's settings where they are, and gives the ToRs the rules that their operator would:
+//! what hosts send to each other goes as on any Ethernet, and what they send to a group goes nowhere, least
+//! of all to the packet core.
 
 use crate::daemons::{Daemons, Places, Rank};
 use crate::error::LabError;
@@ -33,15 +34,15 @@ const FIBRE_IN: u32 = 3_000;
 const CORE_POOL: u8 = 65;
 /// The group of all hosts of a rack and the core.
 const EVERYONE: u32 = 1;
-/// How long a device may take to come up, and how often it is looked whether it has.
+/// Time within which a device must come up, and the interval between checks of whether it has.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long after its circuits a port may have no light.
+/// Time that a port may have no light after its circuits were made.
 const LIGHT_GRACE_MS: u64 = 400;
 
-/// What the emulated light may lose, and what amplifiers give, in dB: packets do not fade, but the planner still refuses
-/// what real light could not do.
+/// Loss that the emulated light may have, and the gain of amplifiers, in dB: packets do not fade, but the
+/// planner still refuses what real light could not do.
 const BUDGET_DB: f64 = 30.0;
 const SWITCH_LOSS_DB: f64 = 1.5;
 const AMPLIFIER_GAIN_DB: f64 = 20.0;
@@ -108,8 +109,8 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Lets switches that hosts have spoken through hold more packets than their sockets do by themselves, and forward whatever the
-/// hosts are busy with.
+/// Lets switches that hosts have spoken through hold more packets than their sockets do by themselves, and
+/// forward whatever the hosts are busy with.
 pub(crate) fn make_ready(spec: &Spec, layout: &Layout, daemons: &Daemons) -> Result<(), LabError> {
     (0..racks(layout)).try_for_each(|rack| {
         let bridge = bridge(spec.network, layout, rack);
@@ -206,7 +207,7 @@ fn login_settings(name: &str, places: &Places) -> String {
     }
 }
 
-/// What is at the ports of the circuit switch, in its own names.
+/// Formats the settings of the circuit switch's ports, in its own names.
 fn port_settings(hybrid: &Hybrid, name: &str) -> String {
     let Ok(dialect) = dialect(name, hybrid.ports_needed() as u32) else { return String::new() };
     let port = |place: u32| format!("\"{}\"", dialect.port_name(dialect.nth_port(place)));
@@ -327,7 +328,7 @@ impl Ports {
         }
     }
 
-    /// Where light comes in.
+    /// Returns the ports at which light comes in.
     fn light(&self) -> &[u32] {
         if self.from_splitters.is_empty() { &self.fibres } else { &self.from_splitters }
     }
@@ -347,7 +348,7 @@ fn splitters(network: Network) -> Vec<String> {
     (0..count).flat_map(one).collect()
 }
 
-/// What the operator has told a ToR: its groups and flows. They lie below the manager's rules.
+/// Returns the operator's groups and flows of a ToR. They lie below the manager's rules.
 fn operators(network: Network, layout: &Layout, rack: u32) -> (Vec<GroupMod>, Vec<FlowMod>) {
     let hosts: Vec<&Host> = layout.hosts.iter().filter(|host| host.rack == rack).collect();
     let everyone = hosts.iter().map(|host| host_number(host)).chain([CORE_PORT]);

@@ -1,5 +1,5 @@
-//! The labs that there are. Each has a folder in `/run/polycast-lab` that describes it. If a lab has ended, however it did,
-//! the next command that looks takes its folder away.
+//! The labs that there are. Each has a folder in `/run/polycast-lab` that describes it. If a lab has ended,
+//! however it did, the next command that looks takes its folder away.
 
 use crate::cast::{CastOptions, CastOutcome};
 use crate::compare::Way;
@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where labs are noted.
+/// Folder of the labs' notes.
 const ROOT: &str = "/run/polycast-lab";
-/// How long the kernel may take to end a lab's processes.
+/// Time within which the kernel must end a lab's processes.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// A lab as it is noted.
@@ -32,13 +32,13 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 pub struct Note {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Specification of the lab.
     pub spec: String,
-    /// How many hosts it has.
+    /// Number of its hosts.
     pub hosts: u32,
     /// Its first process.
     pub pid: i32,
-    /// When that process started, in clock ticks of the machine: process numbers are used again.
+    /// Start of that process, in clock ticks of the machine: process numbers are used again.
     pub started_ticks: u64,
 }
 
@@ -47,13 +47,13 @@ pub struct Note {
 pub struct Made {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Specification of the lab.
     pub spec: String,
     /// Its hosts.
     pub hosts: Vec<String>,
-    /// How long it took, in seconds.
+    /// Time that the set-up took, in seconds.
     pub setup_s: f64,
-    /// What devices were told.
+    /// Steps of setting up its devices.
     pub control: Vec<ControlStep>,
 }
 
@@ -88,7 +88,7 @@ pub fn check(spec: &Spec) -> Result<(), LabError> {
     Ok(())
 }
 
-/// When a process started, in clock ticks; `None` if there is none of this number.
+/// Returns the start time of a process, in clock ticks; `None` if there is none of this number.
 fn started_ticks(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in brackets may hold anything; the 20th field after it is the start.
@@ -352,16 +352,16 @@ pub fn cast(spec: &Spec, options: &CastOptions, program: &Path) -> Result<(CastO
 /// A delivery of a comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compared {
-    /// How it was delivered.
+    /// Way of delivery.
     pub way: Way,
-    /// How often that way was taken before.
+    /// Number of earlier deliveries by that way.
     pub round: u32,
-    /// What came of it.
+    /// Outcome of the delivery.
     pub outcome: CastOutcome,
 }
 
-/// Makes a lab, delivers the same in it by one way after the other, as often as there are rounds, and takes it down; gives
-/// how long it took to make, in seconds. `heard` is told of each as it is done.
+/// Makes a lab, delivers the same in it by one way after the other, as often as there are rounds, and takes
+/// it down; gives how long it took to make, in seconds. `heard` is told of each as it is done.
 ///
 /// # Errors
 /// The lab cannot be made, or a delivery not be tried. A receiver that fails is part of the outcome.
@@ -409,7 +409,8 @@ pub fn measure(spec: &Spec, what: &Measurement, program: &Path) -> Result<Measur
     }
 }
 
-/// Makes a lab, delivers something small in it many times, and takes it down; gives how long it took to make, in seconds.
+/// Makes a lab, delivers something small in it many times, and takes it down; gives how long it took to make,
+/// in seconds.
 ///
 /// # Errors
 /// It cannot be made, or its agents not be spoken to. Deliveries that fail are counted.

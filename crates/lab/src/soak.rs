@@ -1,5 +1,5 @@
-//! Many small deliveries in one lab, and what they leave behind: no state of a group in any node, and no memory (Datacast,
-//! section 2, scalable group state management).
+//! Many small deliveries in one lab, and what they leave behind: no state of a group in any node, and no
+//! memory (Datacast, section 2, scalable group state management).
 
 use crate::daemons::Daemons;
 use crate::datacast;
@@ -16,44 +16,44 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long nodes may keep interests that have no answer, with room to spare.
+/// Time that nodes may keep interests that have no answer, with room to spare.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
-/// How often it is looked whether they have forgotten.
+/// Interval between checks of whether they have forgotten.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How often an object is tried to be taken away: its transfer may just be ending.
+/// Number of attempts to remove an object: its transfer may just be ending.
 const DELETE_TRIES: u32 = 50;
 /// Failures that are told in words.
 const TOLD_MAX: usize = 10;
 
-/// What is to be delivered how often.
+/// Deliveries to be made, and their number.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SoakOptions {
     /// The file, by its whole path.
     pub path: PathBuf,
-    /// How many groups there are one after the other, each for one delivery.
+    /// Number of groups, one after the other, each for one delivery.
     pub groups: u32,
-    /// How many at the same time.
+    /// Number of groups at the same time.
     pub parallel: u32,
-    /// How many hosts receive in each group; which ones, and which one sends, is drawn.
+    /// Number of hosts that receive in each group; the hosts, and the one that sends, are drawn.
     pub receivers: u32,
     /// From which it is drawn.
     pub seed: u64,
-    /// How many readings of memory are taken on the way.
+    /// Number of readings of memory on the way.
     pub readings: u32,
 }
 
-/// What came of it.
+/// Outcome of the deliveries.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SoakOutcome {
     /// Groups whose receivers all got and verified everything.
     pub verified: u32,
-    /// Why others failed, the first few.
+    /// Reasons why other groups failed, the first few.
     pub failures: Vec<String>,
-    /// How long all took, in seconds.
+    /// Time that all groups took, in seconds.
     pub seconds: f64,
     /// Memory on the way.
     pub memory: Vec<Memory>,
-    /// What the nodes of a Datacast fabric know of groups in the end.
+    /// State of groups that the nodes of a Datacast fabric still keep in the end.
     pub left: Option<Left>,
 }
 
@@ -70,11 +70,11 @@ pub struct Memory {
     pub agent_most_bytes: u64,
     /// The process with all switches of a Datacast fabric.
     pub switches_bytes: u64,
-    /// What the content stores of all nodes of a Datacast fabric take of this.
+    /// Share of this that the content stores of all nodes of a Datacast fabric take.
     pub stores_bytes: u64,
 }
 
-/// What is left at all nodes together.
+/// State that is left at all nodes together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Left {
     /// Sources and receivers.
@@ -83,7 +83,7 @@ pub struct Left {
     pub pending: u64,
 }
 
-/// Where it runs.
+/// Lab in which the deliveries run.
 pub(crate) struct Ground<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) layout: &'a Layout,
@@ -206,7 +206,7 @@ impl Ground<'_> {
         }
     }
 
-    /// What all nodes together say of themselves; nothing without a Datacast fabric.
+    /// Sums up each of these numbers over the status of all nodes; zeros without a Datacast fabric.
     fn sum(&self, whats: &[&str]) -> Result<Vec<u64>, LabError> {
         if datacast::network_of(self.spec).is_none() {
             return Ok(vec![0; whats.len()]);
@@ -216,7 +216,7 @@ impl Ground<'_> {
         Ok(whats.iter().map(|what| nodes.iter().filter_map(|node| node[what].as_u64()).sum()).collect())
     }
 
-    /// What nodes know of groups when they have had the time to forget.
+    /// Returns the state of groups that nodes still keep once they have had the time to forget.
     fn left(&self) -> Result<Left, LabError> {
         let begun = Instant::now();
         loop {

@@ -1,6 +1,6 @@
-//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, `orca:4`, each with
-//! `,rate=1gbit` and `,mtu=9000`. Optical labs have larger packets and slower links than a bridge where
-//! nothing is said.
+//! Specifications of labs: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, `orca:4`, each
+//! with `,rate=1gbit` and `,mtu=9000`. Optical labs have larger packets and slower links than a bridge by
+//! default.
 
 use crate::error::LabError;
 use polycast_net::devices::circuits::DIALECTS;
@@ -15,10 +15,10 @@ pub const HOSTS_MAX: u32 = 200;
 const OCS_PORTS_MAX: u32 = 320;
 /// Sizes of packets that make sense on Ethernet, in bytes.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 1_280..=9_000;
-/// How large packets in an optical lab or one with labels are where nothing is said, in bytes; Republic's hosts have such too.
+/// Default size of packets in an optical lab or one with labels, in bytes; Republic's hosts use the same.
 const JUMBO_MTU: u32 = 9_000;
-/// What all ToRs of an optical lab together forward, in bits a second, and the most of each, where nothing
-/// is said: they run in user space on one core, and every packet of a transfer to all passes each of them.
+/// Default rate that all ToRs of an optical lab forward together, in bits a second, and the most of each:
+/// they run in user space on one core, and every packet of a transfer to all passes each of them.
 const OPTICAL_BPS: u64 = 1_200_000_000;
 const OPTICAL_RATE_MAX: Rate = Rate(200_000_000);
 /// Rates that one machine can shape.
@@ -33,13 +33,14 @@ pub struct Spec {
     pub rate: Option<Rate>,
     /// The largest packet, in bytes.
     pub mtu: u32,
-    /// Whether agents have a key, and seal all that they send to each other.
+    /// True if agents have a key, and seal all that they send to each other.
     pub sealed: bool,
-    /// Whether ports of an optical lab have a carrier although no light comes to them.
+    /// True if ports of an optical lab have a carrier although no light comes to them.
     pub always_lit: bool,
-    /// Whether the manager chooses fabrics by time; otherwise the lab's own one goes first.
+    /// True if the manager chooses fabrics by time; otherwise the lab's own one goes first.
     pub by_time: bool,
-    /// How long switches of an optical lab may take to answer, and ports to have light, in milliseconds, where it is said.
+    /// Time that switches of an optical lab may take to answer, and ports to get light, in milliseconds,
+    /// where it is given.
     pub patience_ms: Option<u32>,
 }
 
@@ -60,13 +61,13 @@ pub enum Network {
     Blast {
         /// Racks, fibres and splitters.
         hybrid: Hybrid,
-        /// How long the circuit switch takes for one circuit, in milliseconds.
+        /// Time that the circuit switch takes for one circuit, in milliseconds.
         circuit_ms: u32,
-        /// Whether the packet core carries multicast too, so that there is a fabric between circuits and TCP.
+        /// True if the packet core carries multicast too, so that there is a fabric between circuits and TCP.
         core_multicast: bool,
-        /// Whether a path whose devices fail waits for them.
+        /// True if a path whose devices fail waits for them.
         wait: bool,
-        /// What the circuit switch speaks.
+        /// Dialect of the circuit switch.
         dialect: &'static str,
         /// The rate of the racks' links to the packet core, where that is less than the others'.
         core_rate: Option<Rate>,
@@ -80,15 +81,16 @@ pub enum Network {
         /// Hosts of a rack.
         hosts: u32,
     },
-    /// Servers and switches that cache packets, on the links of a BCube, torus or fat-tree (Datacast section 7).
+    /// Servers and switches that cache packets, on the links of a BCube, torus or fat-tree (Datacast section
+    /// 7).
     Datacast {
         /// The links.
         network: Topology,
         /// No more trees than this.
         trees: Option<u32>,
-        /// How many packets a node keeps.
+        /// Number of packets that a node keeps.
         store: u32,
-        /// Whether the kernel passes on what nodes do not keep.
+        /// True if the kernel passes on packets that nodes do not keep.
         kernel: bool,
     },
     /// A fat-tree of switches that forward by labels (Orca section 3).
@@ -99,24 +101,24 @@ pub enum Network {
         clos: Clos,
         /// Active agents of a rack.
         agents: u32,
-        /// How many more hosts of a rack stand by as agents.
+        /// Number of further hosts of a rack that stand by as agents.
         standby: u32,
         /// An agent that has been silent for this long has failed (T), in microseconds.
         timeout_us: u32,
         /// Trees of a transfer through different cores.
         trees: u32,
-        /// How labels name leafs.
+        /// Way in which labels name leafs.
         encoding: Encoding,
         /// Bits of the label's filter.
         filter_bits: u32,
-        /// Whether one receiver of a rack speaks for the others.
+        /// True if one receiver of a rack answers for the others.
         feedback: bool,
         /// Time between probes of a switch's neighbours, in milliseconds; 0 for none.
         probe_ms: u32,
     },
 }
 
-/// How labels name leafs.
+/// Way in which labels name leafs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// By the paper's filter.
@@ -146,7 +148,7 @@ impl Encoding {
 }
 
 impl Network {
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         match self {
@@ -211,7 +213,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// What is on unless the text says 0.
+    /// Reads a switch, which is on unless the text has 0.
     fn switch(&mut self, name: &'static str) -> Result<bool, LabError> {
         match self.take(name) {
             None | Some("1") => Ok(true),

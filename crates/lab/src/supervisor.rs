@@ -1,9 +1,9 @@
-//! The process in which a lab lives. It is the first process of its own process namespace: when it ends,
-//! the kernel ends all other processes of the lab, and with the last of them go the namespaces, interfaces
-//! and temporary files.
+//! The process in which a lab lives. It is the first process of its own process namespace: when it ends, the
+//! kernel ends all other processes of the lab, and with the last of them go the namespaces, interfaces and
+//! temporary files.
 //!
-//! The command that starts it talks to it in lines of JSON over its standard input and output. Until it is told to
-//! stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
+//! The command that starts it talks to it in lines of JSON over its standard input and output. Until it is
+//! told to stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
 
 use crate::baselines::{self, Job};
 use crate::cast::{CastOptions, CastOutcome, UNEXPECTED};
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// What a supervisor is told.
+/// Request to a supervisor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// Deliver something.
@@ -46,23 +46,23 @@ pub enum Request {
     Stay,
 }
 
-/// What a supervisor says.
+/// Message from a supervisor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Word {
     /// The lab is there.
     Ready {
-        /// How long that took, in seconds.
+        /// Time that the set-up took, in seconds.
         setup_s: f64,
-        /// What devices were told.
+        /// Steps of setting up its devices.
         control: Vec<ControlStep>,
     },
-    /// What came of a delivery.
+    /// Outcome of a delivery.
     Cast(Box<CastOutcome>),
-    /// What was measured.
+    /// Results of a measurement.
     Measured(Measured),
-    /// What came of many.
+    /// Outcome of many deliveries.
     Soak(SoakOutcome),
-    /// What went wrong.
+    /// Error that occurred.
     Error(String),
 }
 
@@ -122,8 +122,9 @@ fn say(word: &Word) {
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Does what it is told until the standard input ends. If it is to stay, it does nothing after that, but does not end. The input
-/// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
+/// Does what it is told until the standard input ends. If it is to stay, it does nothing after that, but does
+/// not end. The input is read by a thread of its own, so that its end is seen in the middle of a delivery
+/// too.
 fn serve(lab: Lab) {
     let (sender, requests) = mpsc::channel();
     std::thread::spawn(move || {
@@ -159,7 +160,7 @@ fn serve(lab: Lab) {
     }
 }
 
-/// What is sent where the time until a path is there is measured.
+/// Size of the object that is sent to measure the time until a path is there.
 const MEASURED_BYTES: usize = 100_000;
 
 /// A lab that is up.
@@ -190,7 +191,8 @@ pub(crate) fn start_rack_agent(
 }
 
 impl Lab {
-    /// Sends something small from one rack after the other to all hosts, so that every request changes devices.
+    /// Sends something small from one rack after the other to all hosts, so that every request changes
+    /// devices.
     fn measure_paths(&self, requests: u32) -> Result<Measured, LabError> {
         let path = self.places.inside.join("measured");
         fs::write(&path, vec![0x5a; MEASURED_BYTES])
@@ -335,7 +337,7 @@ impl Lab {
         Ok(outcome)
     }
 
-    /// Where a flow runs.
+    /// Finds the namespaces and the address of a flow.
     fn place(&self, flow: &Flow) -> Result<Placed, LabError> {
         let (from, to) = (self.host(&flow.from)?, self.host(&flow.to)?);
         let address = baselines::address(&self.spec, &self.layout, to);
@@ -423,7 +425,8 @@ impl Lab {
         datacast::await_links(&self.layout, &self.places)
     }
 
-    /// Takes what was delivered away at all hosts, so that deliveries one after the other need no more memory than one.
+    /// Takes what was delivered away at all hosts, so that deliveries one after the other need no more memory
+    /// than one.
     fn forget(&self, outcome: &CastOutcome) {
         // What went without Polycast has no number.
         let object = outcome.delivery.as_ref().map_or(ObjectId::default(), |delivery| delivery.report.object);

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 /// The lab's own network namespace, or one of those that have names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Space {
-    /// Where the switches are.
+    /// Namespace of the switches.
     Network,
     /// The namespace of a host or device.
     Named(String),
@@ -83,7 +83,7 @@ pub(crate) fn require(programs: &[(&'static str, &'static str)]) -> Result<(), L
     }
 }
 
-/// Where a program is, if it is installed.
+/// Returns the path of a program, if it is installed.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     // Root's programs may be outside the caller's path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";

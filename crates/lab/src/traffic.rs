@@ -1,4 +1,5 @@
-//! Other traffic beside a delivery, and how fast everything is in the meantime (Datacast, section 7 and figure 6).
+//! Other traffic beside a delivery, and how fast everything is in the meantime (Datacast, section 7 and
+//! figure 6).
 
 use crate::error::LabError;
 use crate::layout::{Cable, Layout};
@@ -31,11 +32,11 @@ pub struct Flow {
     pub from: String,
     /// The host that takes.
     pub to: String,
-    /// When it begins, in seconds after the delivery was asked for.
+    /// Start, in seconds after the delivery was requested.
     pub begin_s: f64,
-    /// When it ends.
+    /// End, counted likewise.
     pub end_s: f64,
-    /// How many bytes may be on their way; as many as the kernel likes without.
+    /// Number of bytes that may be in flight; the kernel chooses without it.
     pub window_bytes: Option<u64>,
 }
 
@@ -67,21 +68,21 @@ impl fmt::Display for Flow {
     }
 }
 
-/// How fast everything was in one interval.
+/// Rates of everything in one interval.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The end of the interval, in seconds after the delivery was asked for.
     pub at_s: f64,
-    /// What left the source by each of its links, in bits a second, all bytes of all frames.
+    /// Rate at which the source sent on each of its links, in bits a second, all bytes of all frames.
     pub links_bps: Vec<u64>,
-    /// What each flow brought to its end, in bits a second of its own bytes.
+    /// Rate of each flow at its end, in bits a second of its own bytes.
     pub flows_bps: Vec<u64>,
 }
 
-/// What was read while a delivery ran.
+/// Readings taken while a delivery ran.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Readings {
-    /// Where the source's links lead, in the order of the samples.
+    /// Nodes at the far ends of the source's links, in the order of the samples.
     pub links: Vec<String>,
     /// The flows, in the order of the samples.
     pub flows: Vec<String>,
@@ -90,7 +91,8 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// Mean rates between two moments, of every link and every flow, in bits a second. `None` where nothing was read.
+    /// Mean rates between two moments, of every link and every flow, in bits a second. `None` where nothing
+    /// was read.
     #[must_use]
     pub fn mean(&self, from_s: f64, to_s: f64) -> Option<(Vec<u64>, Vec<u64>)> {
         let within: Vec<&Sample> =

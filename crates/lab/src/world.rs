@@ -22,17 +22,19 @@ const BURST_BYTES: u64 = 128 << 10;
 /// kernel cuts packets to size before they are sent.
 const BURST_PACKETS: u64 = 2;
 const ETHERNET_HEADER_BYTES: u32 = 14;
-/// What multicast may have of an optical lab's link, before anything else, in percent.
+/// Share of an optical lab's link that multicast may use before anything else, in percent.
 pub(crate) const MULTICAST_PERCENT: u64 = 95;
-/// What controllers' words may have of a link in a lab with labels before anything else, in percent: more than they need.
+/// Share of a link in a lab with labels that controllers' messages may use before anything else, in percent:
+/// more than they need.
 const CONTROL_PERCENT: u64 = 5;
-/// What a shaped link of a Datacast fabric queues, in bytes: what a receiver may ask for at a time, in every tree of a
-/// torus.
+/// Queue of a shaped link of a Datacast fabric, in bytes: as much as a receiver may request at a time, in
+/// every tree of a torus.
 const DATACAST_QUEUE_BYTES: u64 = 512 << 10;
-/// What a shaped link queues, in bytes, as a switch port does.
+/// Queue of a shaped link, in bytes, as a switch port has it.
 const QUEUE_BYTES: u64 = 1 << 20;
-/// What each queue of an optical lab's link holds, in bytes. A switch in user space that had to wait for the processor passes on
-/// all that came meanwhile at once; that is never more than receivers let the source have on its way, which is less than this.
+/// Capacity of each queue of an optical lab's link, in bytes. A switch in user space that had to wait for the
+/// processor passes on at once all that came meanwhile; that is never more than receivers let the source have
+/// in flight, which is less than this.
 const OPTICAL_QUEUE_BYTES: u64 = 4 << 20;
 
 /// Builds all that has no daemon.
@@ -95,8 +97,9 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The lines of `tc` that shape what leaves an interface. In an optical lab multicast goes first, as at the ToRs of
-/// Blast and Republic: repairs over TCP must not crowd out what they repair. In a lab with labels words of controllers do.
+/// The lines of `tc` that shape what leaves an interface. In an optical lab multicast goes first, as at the
+/// ToRs of Blast and Republic: repairs over TCP must not crowd out what they repair. In a lab with labels
+/// words of controllers do.
 fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     if let Network::Datacast { .. } = spec.network {
         let burst = datacast_burst(spec, rate_bps);
@@ -128,8 +131,9 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     }
 }
 
-/// The lines of `tc` for a link with two queues: what `first` matches has its share of the rate before anything else, and
-/// either may have all that the other leaves. `sizes` are a link's burst, what a queue gives at a time, and what it holds, in bytes.
+/// The lines of `tc` for a link with two queues: what `first` matches has its share of the rate before
+/// anything else, and either may have all that the other leaves. `sizes` are a link's burst, what a queue
+/// gives at a time, and what it holds, in bytes.
 fn two_queues(
     interface: &str,
     rate_bps: u64,
@@ -156,7 +160,8 @@ fn two_queues(
     ]
 }
 
-/// What may leave a link of a Datacast fabric at once: a few packets, as the kernel's timers are no finer.
+/// Returns the number of bytes that may leave a link of a Datacast fabric at once: a few packets, as the
+/// kernel's timers are no finer.
 fn datacast_burst(spec: &Spec, rate_bps: u64) -> u64 {
     (rate_bps / 8 / 1_000).max(2 * u64::from(spec.mtu + ETHERNET_HEADER_BYTES))
 }
@@ -243,8 +248,8 @@ pub(crate) fn set_rate(layout: &Layout, spec: &Spec, which: &str, rate_bps: u64)
     Ok(())
 }
 
-/// The lines of `tc` that give an interface another shape, whatever it had before: classes cannot be added twice, and what was
-/// never shaped has nothing to delete.
+/// The lines of `tc` that give an interface another shape, whatever it had before: classes cannot be added
+/// twice, and what was never shaped has nothing to delete.
 fn reshape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     let mut lines = vec![
         format!("qdisc replace dev {interface} root handle ffff: pfifo"),
@@ -254,8 +259,8 @@ fn reshape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     lines
 }
 
-/// Cuts the cable of a host or another node, at the end that is not the node's own; or, of two nodes with `-` between
-/// them, the one that joins them.
+/// Cuts the cable of a host or another node, at the end that is not the node's own; or, of two nodes with `-`
+/// between them, the one that joins them.
 pub(crate) fn cut(layout: &Layout, spec: &Spec, node: &str) -> Result<(), LabError> {
     if let Some((one, other)) = node.split_once('-') {
         let Some(cable) = between(layout, one, other) else { return Ok(()) };
@@ -310,7 +315,7 @@ pub(crate) fn counters(layout: &Layout) -> Result<Counters, LabError> {
     Ok(counters)
 }
 
-/// How many bytes a host has sent.
+/// Reads the number of bytes that a host has sent.
 pub(crate) fn sent_bytes(host: &Host) -> Result<u64, LabError> {
     let text =
         run(Command::new("ip").args(["netns", "exec", &host.name, "cat", "/proc/self/net/dev"]), None)?;
@@ -329,7 +334,7 @@ pub(crate) fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
     text.lines().filter_map(parse).collect()
 }
 
-/// What crossed every cable between two readings, a direction at a time.
+/// Computes the bytes that crossed every cable between two readings, a direction at a time.
 pub(crate) fn crossed(layout: &Layout, before: &Counters, after: &Counters) -> Vec<LinkBytes> {
     let mut links = Vec::with_capacity(2 * layout.cables.len());
     for cable in &layout.cables {

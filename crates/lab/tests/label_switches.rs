@@ -1,6 +1,6 @@
-//! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
-//! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
-//! test reads and writes. Skipped without root.
+//! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same
+//! ones, for random labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and
+//! every port an interface that the test reads and writes. Skipped without root.
 
 use polycast_agent::label_switch;
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
@@ -48,7 +48,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     common::without_udp_sum(SocketAddrV4::new(from, 257), SocketAddrV4::new(to, UDP_PORT), payload)
 }
 
-/// Whether a frame comes in time; others than ours are the kernel's own business.
+/// Returns true if the frame arrives in time; frames other than ours are the kernel's own.
 fn comes(tap: &Tap, expected: &[u8], within: Duration) -> bool {
     let begun = Instant::now();
     let mut buffer = vec![0; 2_000];
@@ -90,7 +90,7 @@ fn payload(random: &mut Random, label_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// How many packets asked an agent.
+/// Compares both switches on the same packets. Returns the number of packets that asked an agent.
 fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Result<u32, BpfError> {
     let clos = planner.clos();
     let ports = clos.port_count(node);
@@ -283,7 +283,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// The kernel has room for few sessions: what it does not know goes through user space once, and is relabelled all the same.
+/// The kernel has room for few sessions: what it does not know goes through user space once, and is
+/// relabelled all the same.
 #[test]
 fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
     const SESSIONS: u32 = 500;

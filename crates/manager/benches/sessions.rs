@@ -1,9 +1,11 @@
-//! The manager's core with 100,000 sessions at once over Orca: leases, labels, and a pool of addresses beyond a /24. How many
-//! requests a second it takes while it holds so many, and how many bytes of memory a session has.
+//! The manager's core with 100,000 sessions at once over Orca: leases, labels, and a pool of addresses beyond
+//! a /24. How many requests a second it takes while it holds so many, and how many bytes of memory a session
+//! has.
 //!
-//! `cargo bench -p polycast-manager --bench sessions -- [SESSIONS] [RECEIVERS]`; it prints one line of JSON. All is in one thread and without
-//! a network: what the core itself can. Memory is what the process has resident (`VmRSS`) with the sessions, less what it had without.
-//! Requests are counted by the second of processor time too (`/proc/self/schedstat`): another process that runs beside takes none of it.
+//! `cargo bench -p polycast-manager --bench sessions -- [SESSIONS] [RECEIVERS]`; it prints one line of JSON.
+//! All is in one thread and without a network: what the core itself can. Memory is what the process has
+//! resident (`VmRSS`) with the sessions, less what it had without. Requests are counted by the second of
+//! processor time too (`/proc/self/schedstat`): another process that runs beside takes none of it.
 
 use polycast_planning::estimate::{Assumed, Estimator};
 use polycast_planning::ip_multicast::AddressPool;
@@ -56,7 +58,7 @@ fn agent(host: u64) -> AgentKey {
     AgentKey { name: name(host), incarnation: 1 }
 }
 
-/// How long the process has run, by the clock and by the processor.
+/// Run time of the process, by the clock and by the processor.
 struct Watch(Instant, u64);
 
 impl Watch {
@@ -64,7 +66,7 @@ impl Watch {
         Watch(Instant::now(), processor_ns())
     }
 
-    /// What a second took of so many, by the clock and by the processor.
+    /// Returns the rate per second for this count, by the clock and by the processor.
     fn per_second(&self, count: u64) -> [f64; 2] {
         let busy_s = (processor_ns() - self.1) as f64 / 1e9;
         [self.0.elapsed().as_secs_f64(), busy_s].map(|seconds| count as f64 / seconds)

@@ -1,14 +1,17 @@
-//! The audit log: what a manager has allowed and refused, a line of JSON each, and each with the hash of the line before.
+//! The audit log: what a manager has allowed and refused, a line of JSON each, and each with the hash of the
+//! line before.
 //!
-//! A line that is changed, removed or added in the middle breaks the chain. How far the log goes is written beside it every minute,
-//! and signed ([`Head`]): so lines that are missing at its end, or before its first one, are noticed too. A user who can read the key
-//! can write all of it anew: to notice that, keep the head, which [`verify`] gives, somewhere else.
+//! A line that is changed, removed or added in the middle breaks the chain. How far the log goes is written
+//! beside it every minute, and signed ([`Head`]): so lines that are missing at its end, or before its first
+//! one, are noticed too. A user who can read the key can write all of it anew: to notice that, keep the head,
+//! which [`verify`] gives, somewhere else.
 //!
-//! Refusals have a log of their own: a host that is refused again and again pushes out nothing that was allowed.
+//! Refusals have a log of their own: a host that is refused again and again pushes out nothing that was
+//! allowed.
 //!
-//! Lines that come together are written and synced at once, before the next ones; the manager does not wait for that. So a
-//! machine that loses its power loses the lines of the last moment, and a manager that dies those that waited. What is cut off in
-//! the middle of a line is removed at the next start, which says so.
+//! Lines that come together are written and synced at once, before the next ones; the manager does not wait
+//! for that. So a machine that loses its power loses the lines of the last moment, and a manager that dies
+//! those that waited. What is cut off in the middle of a line is removed at the next start, which says so.
 
 mod check;
 mod head;
@@ -38,21 +41,21 @@ const LINES_MAX: usize = 65_536;
 const BATCH_MAX: usize = 1_024;
 /// The longest line: what names more is cut before.
 pub const LINE_LEN_MAX: usize = 64 << 10;
-/// How far the log goes is written this often: lines that are cut off are noticed where they are older.
+/// Interval at which the head of the log is written: cut-off lines are noticed if they are older.
 const HEAD_EVERY: Duration = Duration::from_secs(60);
 /// Begins the name of the log with what was refused.
 const REFUSALS: &str = "refusals-";
 /// Stands before the first line of all.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Where it is, and how much of it is kept.
+/// Location of the audit log, and how much of it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
     /// The file; full ones are beside it, with `.1`, `.2` and so on behind their name.
     pub path: PathBuf,
     /// A file is full when the next line would make it longer.
     pub bytes_max: u64,
-    /// How many full ones are kept.
+    /// Number of full files that are kept.
     pub kept: usize,
     /// The file with the key that signs how far the log goes; made where there is none.
     pub key: PathBuf,
@@ -115,7 +118,7 @@ impl AuditLogs {
     }
 }
 
-/// What is to be written.
+/// Entry that is to be written to the log.
 #[derive(Debug)]
 struct Entry {
     what: &'static str,
@@ -204,7 +207,7 @@ struct Book {
     key: AuditKey,
     /// The number of the oldest line that is kept.
     first: u64,
-    /// When it was last written how far it goes.
+    /// Time when the head of the log was last written.
     head_at: Option<Instant>,
 }
 
@@ -225,7 +228,7 @@ fn key_in(path: &Path) -> io::Result<AuditKey> {
     Ok(AuditKey::new(&seed))
 }
 
-/// What was signed of the log when it was last written, if it was with this key.
+/// Returns the last written head of the log, if it was signed with this key.
 fn own_head(path: &Path, key: &AuditKey) -> Option<Head> {
     let read = Head::read(path).unwrap_or_else(|reason| {
         tracing::error!(path = %path.display(), "the head of the audit log says nothing: {reason}");
@@ -316,7 +319,7 @@ impl Book {
         Ok(book)
     }
 
-    /// How long until it is to be written how far it goes.
+    /// Returns the time until the head is to be written again.
     fn head_in(&self) -> Duration {
         match self.head_at {
             Some(at) => HEAD_EVERY.saturating_sub(at.elapsed()),

@@ -1,6 +1,7 @@
 //! A small certification authority: it gives agents certificates for a day, the first one for a token.
 //!
-//! All that it has lies in a folder that only its owner can read: its key and certificate, the manager's own, and a file a token.
+//! All that it has lies in a folder that only its owner can read: its key and certificate, the manager's own,
+//! and a file a token.
 
 mod tokens;
 
@@ -19,18 +20,18 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How long a certificate of an agent holds.
+/// Lifetime of an agent's certificate.
 const LIFETIME: Duration = Duration::from_secs(24 * 3_600);
 /// An agent asks for another one when so much of that is over.
 pub const RENEW_AFTER: Duration = Duration::from_secs(16 * 3_600);
 /// Clocks may differ by so much.
 const SKEW: Duration = Duration::from_secs(3_600);
-/// How long the authority's own one holds.
+/// Lifetime of the authority's own certificate.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest name of an agent.
 const NAME_LEN_MAX: usize = 255;
 
-/// Why the authority cannot do it.
+/// Reason why the authority cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A file in its folder cannot be read or written.
@@ -38,9 +39,9 @@ pub enum AuthorityError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// Action that was tried.
         action: &'static str,
-        /// Why not.
+        /// Reason for the failure.
         source: io::Error,
     },
     /// It holds something else.
@@ -48,7 +49,7 @@ pub enum AuthorityError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason why the file is wrong.
         reason: String,
     },
     /// There is none.
@@ -68,7 +69,7 @@ pub enum AuthorityError {
         "'{MANAGER}' is the name of managers: no agent gets a certificate for it, give the agent another one"
     )]
     Managers,
-    /// What is to be certified is no key.
+    /// The certificate request is wrong.
     #[error("the certificate request is wrong: {0}")]
     Request(String),
 }
@@ -131,10 +132,10 @@ impl Authority {
         Self::open(folder)
     }
 
-    /// What its manager signs permits with; made where there is none.
+    /// Returns the seed of the key that the authority's manager signs permits with; made if there is none.
     ///
     /// # Errors
-    /// It cannot be read or written.
+    /// The seed cannot be read or written.
     pub fn permit_seed(&self) -> Result<Secret, AuthorityError> {
         let path = self.folder.join("permits.key");
         if !path.exists() {
@@ -184,7 +185,7 @@ impl Authority {
         Ok(signed.map_err(|error| AuthorityError::Request(error.to_string()))?.pem())
     }
 
-    /// Whether agents can have this name.
+    /// Checks that agents can have this name.
     fn check_agent(name: &str) -> Result<(), AuthorityError> {
         if name == MANAGER { Err(AuthorityError::Managers) } else { Ok(()) }
     }

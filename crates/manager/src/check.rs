@@ -1,6 +1,6 @@
-//! `polycast manager --check`: what of the settings, of etcd and of the devices behind them keeps the manager from lending paths. It
-//! logs in everywhere, lists what is there, and changes nothing. With `--probe` it makes circuits, to see where fibres lead, and
-//! takes them down again.
+//! `polycast manager --check`: what of the settings, of etcd and of the devices behind them keeps the manager
+//! from lending paths. It logs in everywhere, lists what is there, and changes nothing. With `--probe` it
+//! makes circuits, to see where fibres lead, and takes them down again.
 
 mod etcd;
 mod probe;
@@ -26,17 +26,17 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether a switch has connected.
+/// Interval at which the check polls whether a switch has connected.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long a probe waits for light at least.
+/// Minimum time that a probe waits for light.
 const SETTLE_MIN: Duration = Duration::from_secs(1);
 
-/// What was found.
+/// Results of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
-    /// Whether nothing is wrong.
+    /// True if nothing is wrong.
     pub ok: bool,
-    /// What is wrong, a sentence each.
+    /// Faults that were found, a sentence each.
     pub faults: Vec<String>,
     /// Etcd, where the settings have one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,23 +45,23 @@ pub struct Findings {
     pub circuit_switch: Option<CircuitSwitchFindings>,
     /// The racks' switches.
     pub tors: Vec<TorFindings>,
-    /// What the manager would do.
+    /// Plans that the manager would make.
     pub plans: Vec<PlanFindings>,
-    /// Where fibres lead, where that was asked for.
+    /// Ports that the fibres lead to, if the probe was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeFindings>,
 }
 
-/// What a circuit switch says.
+/// Report of a circuit switch.
 #[derive(Clone, Debug, Serialize)]
 pub struct CircuitSwitchFindings {
-    /// Where it is.
+    /// Address of the switch.
     pub address: String,
     /// Its dialect.
     pub dialect: &'static str,
-    /// Whether it has let the manager in and has said what it holds.
+    /// True if the switch has let the manager in and has reported its circuits.
     pub reached: bool,
-    /// What it is, where it can be asked.
+    /// Identity of the switch, if it can be asked.
     pub identity: Option<String>,
     /// Its circuits.
     pub circuits: Vec<CircuitFindings>,
@@ -74,26 +74,26 @@ pub struct CircuitSwitchFindings {
 pub struct CircuitFindings {
     /// As the switch calls it.
     pub name: String,
-    /// Whether both of its ports are in the settings.
+    /// True if both of its ports are in the settings.
     pub ours: bool,
-    /// Why no light gets through, if the switch says so.
+    /// Reason why no light gets through, if the switch reports one.
     pub fault: Option<String>,
 }
 
-/// What a rack's switch says.
+/// Report of a rack's switch.
 #[derive(Clone, Debug, Serialize)]
 pub struct TorFindings {
     /// The rack.
     pub rack: usize,
-    /// Where its switch is, or how it is known.
+    /// Address of the rack's switch, or its datapath id in the settings.
     pub switch: String,
-    /// Whether it answers.
+    /// True if the switch answers.
     pub reached: bool,
     /// Its datapath id.
     pub dpid: Option<String>,
     /// Its tables of flows.
     pub tables: Option<u8>,
-    /// Whether it has groups of type all.
+    /// True if the switch has groups of type all.
     pub groups: Option<bool>,
     /// The ports that the settings name.
     pub ports: Vec<PortFindings>,
@@ -106,24 +106,24 @@ pub struct PortFindings {
     pub number: u32,
     /// The switch's name for it.
     pub name: Option<String>,
-    /// What the settings say is there.
+    /// Device or fibre at the port, according to the settings.
     pub what: String,
-    /// Whether it has a link.
+    /// True if the port has a link.
     pub up: bool,
 }
 
-/// What the manager would do for a transfer.
+/// Plan that the manager would make for a transfer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanFindings {
     /// The host that sends to all others.
     pub from: String,
     /// The fabric that would carry it; none where nothing can.
     pub fabric: Option<String>,
-    /// What devices would be told, or why there is no path.
+    /// Commands that devices would get, or the reason why there is no path.
     pub steps: Vec<String>,
 }
 
-/// What has answered.
+/// Devices that have answered.
 struct Reached {
     circuits: Option<CircuitClient>,
     /// By racks.
@@ -138,8 +138,8 @@ pub async fn check(config: &ManagerConfig) -> Result<Findings, SettingsError> {
     look(config).await.map(|(findings, _)| findings)
 }
 
-/// The same, and then finds out where the fibres at the circuit switch lead: it makes circuits between ports that have none, and
-/// takes them down, also when `stop` becomes ready.
+/// The same, and then finds out where the fibres at the circuit switch lead: it makes circuits between ports
+/// that have none, and takes them down, also when `stop` becomes ready.
 ///
 /// # Errors
 /// The settings are wrong in themselves.
@@ -372,7 +372,7 @@ async fn await_switch(door: &Arc<SwitchDoor>, dpid: u64, within: Duration) -> Re
     })
 }
 
-/// What one switch has, and what is wrong with it.
+/// Checks one switch, and returns its findings and its faults.
 async fn one(rack: usize, tor: &TorSettings, switch: Result<Switch, String>) -> (TorFindings, Vec<String>) {
     let name = match (&tor.openflow, tor.dpid) {
         (Some(openflow), _) => openflow.clone(),
@@ -479,7 +479,7 @@ fn port(
     PortFindings { number, name: port.map(|port| port.name.clone()), what, up }
 }
 
-/// What would be done for a transfer from the first host to all others, in an idle network.
+/// Plans a transfer from the first host to all others, in an idle network.
 fn plans(config: &ManagerConfig) -> Result<Vec<PlanFindings>, SettingsError> {
     let hosts = Hosts::new(config, &[]);
     let names: BTreeMap<HostId, String> =
@@ -503,7 +503,7 @@ fn plans(config: &ManagerConfig) -> Result<Vec<PlanFindings>, SettingsError> {
     Ok(vec![PlanFindings { from: first.to_string(), fabric, steps }])
 }
 
-/// What a device would be told.
+/// Describes a command to a device.
 fn words(command: &DeviceCommand, dialect: Option<&dyn Dialect>, names: &BTreeMap<HostId, String>) -> String {
     let port = |port: &RackPort| match port {
         RackPort::Host(host) => names.get(host).cloned().unwrap_or_else(|| "a host".into()),

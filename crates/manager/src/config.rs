@@ -23,84 +23,89 @@ const AUDIT_LOGS_MAX: usize = 1_000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct ManagerConfig {
-    /// Where agents reach the manager; port 0 lets the system choose.
+    /// Address where agents reach the manager; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// File with the cluster's key, as `polycast key new FILE` writes it: with it only agents that have the key reach the manager,
-    /// and only they read what is said.
+    /// File with the cluster's key, as `polycast key new FILE` writes it: with it only agents that have the
+    /// key reach the manager, and only they read what is said.
     pub key_file: Option<PathBuf>,
-    /// In its place: certificates (PEM) of the authorities that are trusted,
+    /// Certificates (PEM) of the authorities that are trusted, in place of a key.
     pub tls_ca: Option<PathBuf>,
-    /// the manager's own, with those between it and its authority,
+    /// The manager's own certificate, with those between it and its authority.
     pub tls_cert: Option<PathBuf>,
-    /// and its private key. Agents join by the names in their certificates; files that change are read again.
+    /// Private key of that certificate. Agents join by the names in their certificates; files that change are
+    /// read again.
     pub tls_key: Option<PathBuf>,
-    /// Lists (PEM) of certificates that the authorities have revoked: agents that show one are let in no more, and taken out of
-    /// what runs.
+    /// Lists (PEM) of certificates that the authorities have revoked: agents that show one are let in no
+    /// more, and taken out of what runs.
     pub tls_crl: Option<PathBuf>,
-    /// The DNS name by which agents know managers: it is in the certificate of each manager, and in no agent's.
+    /// The DNS name by which agents know managers: it is in the certificate of each manager, and in no
+    /// agent's.
     pub manager_name: String,
-    /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
-    /// that come with a token.
+    /// In place of all these: folder of an authority of its own, which is made where there is none. It gives
+    /// certificates to agents that come with a token.
     pub ca: Option<PathBuf>,
-    /// Whether it may listen to other machines with neither key nor certificate.
+    /// Allows the manager to listen to other machines with neither key nor certificate.
     pub insecure: bool,
-    /// Where the manager has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    /// Address of the manager's monitoring page: `/metrics`, `/healthz` and `/readyz`; without it there is
+    /// none.
     pub http: Option<SocketAddr>,
-    /// How long a permit of a transfer holds, in seconds. A source gets another one when half of that is over.
+    /// Lifetime of a transfer's permit, in seconds. A source gets another one when half of it is over.
     pub permit_s: u64,
-    /// File that says which agents may send what to which, and how much at a time; read again when it changes.
+    /// File that says which agents may send what to which, and how much at a time; read again when it
+    /// changes.
     pub policy: Option<PathBuf>,
-    /// File in which the manager writes down whom it has let in and what it has allowed and refused, a line each.
+    /// File in which the manager writes down whom it has let in and what it has allowed and refused, a line
+    /// each.
     pub audit_log: Option<PathBuf>,
-    /// How long that file may be before the next one is begun.
+    /// Maximum length of that file before the next one is begun.
     #[serde(deserialize_with = "bytes")]
     pub audit_log_max: u64,
-    /// How many full ones are kept.
+    /// Number of full audit logs that are kept.
     pub audit_logs_kept: usize,
     /// Name of the scheduler; one that there is not is refused with the list of all.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
     pub fabrics: Vec<String>,
-    /// How one of them is chosen for a request.
+    /// Method that chooses a fabric for a request.
     pub choose: Choose,
     /// Rate of a host's link, for the estimates of fabrics that do not say a rate; without it that of
     /// `[ip-multicast]` or `[datacast]`, or 1 Gbit/s.
     #[serde(deserialize_with = "fabrics::some_rate")]
     pub link_rate: Option<Rate>,
-    /// What becomes of a request whose best fabric is in use.
+    /// Handling of a request whose best fabric is in use.
     pub when_busy: Option<WhenBusy>,
-    /// What becomes of a path whose devices fail.
+    /// Handling of a path whose devices fail.
     pub on_device_failure: OnDeviceFailure,
-    /// How many paths devices go on to hold after they were given back, ready for the same hosts again.
+    /// Number of released paths that devices keep, ready for the same hosts again.
     pub kept_paths_max: usize,
-    /// How long a device may take to answer, in milliseconds.
+    /// Time that a device may take to answer, in milliseconds.
     pub device_timeout_ms: u64,
-    /// How long after its circuits are there a rack's port may take to say that it has light, in milliseconds.
+    /// Time that a rack's port may take to report light once its circuits are there, in milliseconds.
     pub light_grace_ms: u64,
-    /// How often agents send a heartbeat, in milliseconds.
+    /// Interval between an agent's heartbeats, in milliseconds.
     pub heartbeat_ms: u64,
     /// An agent that has been silent for this long is gone, in milliseconds.
     pub silence_ms: u64,
-    /// How long a lease lives without a heartbeat that names it, in milliseconds.
+    /// Lifetime of a lease without a heartbeat that names it, in milliseconds.
     pub lease_ms: u64,
-    /// How long an agent whose session has ended may take to come back before it is dead, in milliseconds.
+    /// Time that an agent whose session has ended may take to come back before it is dead, in milliseconds.
     pub reconnect_ms: u64,
     /// Several managers, of which one leads.
     pub etcd: EtcdConfig,
     /// The most bytes of one grant; a transfer of more has several paths one after the other.
     #[serde(deserialize_with = "some_bytes")]
     pub grant_max: Option<u64>,
-    /// How many agents may join.
+    /// Maximum number of agents.
     pub agents_max: usize,
-    /// How many requests may wait for a path.
+    /// Maximum number of requests that wait for a path.
     pub pending_max: usize,
-    /// How many paths may be lent at the same time.
+    /// Maximum number of paths that are leased at the same time.
     pub leases_max: usize,
-    /// How many of them one agent may hold at the same time.
+    /// Maximum number of leased paths that one agent holds at the same time.
     pub agent_leases_max: usize,
-    /// How many of them may lead to one agent at the same time; other transfers to it wait.
+    /// Maximum number of leased paths to one agent at the same time; other transfers to it wait.
     pub receiver_leases_max: usize,
-    /// How many agents may join from one address.
+    /// Maximum number of agents from one address.
     pub address_agents_max: usize,
     /// Objects that are asked for, and topics.
     pub objects: ObjectsConfig,
@@ -114,7 +119,7 @@ pub struct ManagerConfig {
     pub orca: Option<fabrics::orca::OrcaSettings>,
     /// The fabric `datacast`.
     pub datacast: Option<fabrics::datacast::DatacastSettings>,
-    /// Where racks' switches come that connect to their controller, and are known by their datapath ids.
+    /// Address for racks' switches that connect to their controller, and are known by their datapath ids.
     pub openflow_listen: Option<SocketAddr>,
     /// Certificates for connections with devices.
     pub device_tls: Option<fabrics::switch_ports::DeviceTls>,
@@ -122,29 +127,31 @@ pub struct ManagerConfig {
     pub tor: Vec<fabrics::tors::TorSettings>,
 }
 
-/// How a fabric is chosen for a request.
+/// Method that chooses a fabric for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choose {
-    /// The one by which the object is there earliest, as far as is estimated; of those that are about equal the first.
+    /// The one by which the object is there earliest, as far as is estimated; of those that are about equal
+    /// the first.
     #[default]
     Time,
     /// The first that can.
     Order,
 }
 
-/// What becomes of a request whose best fabric is in use. Without the setting it takes the next where fabrics are chosen by
-/// their order, and waits where they are chosen by time.
+/// Handling of a request whose best fabric is in use. Without the setting it takes the next if fabrics are
+/// chosen by their order, and waits if they are chosen by time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenBusy {
     /// The next fabric that is free carries it.
     Next,
-    /// It waits for the best fabric that could carry it; where fabrics are chosen by time only as long as that gains time.
+    /// It waits for the best fabric that could carry it; where fabrics are chosen by time only as long as
+    /// that gains time.
     Wait,
 }
 
-/// What becomes of a path whose devices fail to set it up.
+/// Handling of a path whose devices fail to set it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnDeviceFailure {
@@ -159,19 +166,22 @@ pub enum OnDeviceFailure {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct EtcdConfig {
-    /// Where etcd is reached, `HOST:PORT` each; without one there is one manager, which keeps its state to itself.
+    /// Addresses of etcd, `HOST:PORT` each; without one there is one manager, which keeps its state to
+    /// itself.
     pub endpoints: Vec<String>,
-    /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
+    /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is
+    /// reached over TLS.
     pub ca: Option<PathBuf>,
-    /// The manager's own certificate, where etcd asks to see one,
+    /// The manager's own certificate, where etcd asks to see one.
     pub cert: Option<PathBuf>,
-    /// and its private key.
+    /// Private key of that certificate.
     pub key: Option<PathBuf>,
-    /// What the keys begin with; managers with the same prefix belong together.
+    /// Prefix of the keys; managers with the same prefix belong together.
     pub prefix: String,
-    /// Address at which agents reach this manager, as they have it in their settings; without one that of `listen`.
+    /// Address at which agents reach this manager, as they have it in their settings; without one that of
+    /// `listen`.
     pub advertise: Option<String>,
-    /// How long after the leader's last sign of life another manager takes over, in seconds.
+    /// Time between the leader's last sign of life and the takeover by another manager, in seconds.
     pub ttl_s: u64,
 }
 
@@ -190,7 +200,7 @@ impl Default for EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// How its servers are reached over TLS, if they are.
+    /// Returns the TLS settings for connections to its servers, if they use TLS.
     ///
     /// # Errors
     /// The settings are wrong, or the files cannot be used.
@@ -222,12 +232,13 @@ impl EtcdConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct ObjectsConfig {
-    /// How long those who ask for the same object are gathered before they are served together, in milliseconds.
+    /// Time during which requests for the same object are gathered before they are served together, in
+    /// milliseconds.
     pub window_ms: u64,
-    /// How long a manager that has just begun waits for agents to say what they have, in milliseconds; absent: as long as they may
-    /// take to come.
+    /// Time that a manager that has just begun waits for agents to report their objects, in milliseconds;
+    /// absent: as long as they may take to come.
     pub settle_ms: Option<u64>,
-    /// How many objects agents may have altogether that others find.
+    /// Maximum number of objects, of all agents together, that other agents can find.
     pub holds_max: usize,
 }
 
@@ -283,7 +294,8 @@ impl Default for ManagerConfig {
             pending_max: 1_024,
             leases_max: 10_000,
             agent_leases_max: 64,
-            // An agent receives 16 objects of one source at a time, and a source gives its path back a moment before it has.
+            // An agent receives 16 objects of one source at a time, and a source gives its path back a moment
+            // before it has.
             receiver_leases_max: 12,
             address_agents_max: 256,
             objects: ObjectsConfig::default(),
@@ -318,19 +330,19 @@ impl ManagerConfig {
         Ok(config)
     }
 
-    /// How long agents may take to come to a manager that has just begun: they come back with growing pauses, and one
-    /// that has not come by then is dead.
+    /// Returns the time that agents may take to come to a manager that has just begun: they come back with
+    /// growing pauses, and an agent that has not come by then is dead.
     pub(crate) fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_millis(self.reconnect_ms.max(self.silence_ms))
     }
 
-    /// Where the audit log is, if there is one.
+    /// Returns the settings of the audit log, if there is one.
     pub(crate) fn audit(&self) -> Option<AuditSettings> {
         let (bytes_max, kept) = (self.audit_log_max, self.audit_logs_kept);
         self.audit_log.clone().map(|path| AuditSettings::new(path, bytes_max, kept))
     }
 
-    /// How the manager proves its name.
+    /// Returns the files with which the manager proves its name.
     #[must_use]
     pub fn identity(&self) -> IdentityFiles {
         IdentityFiles {

@@ -73,7 +73,7 @@ fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
     })
 }
 
-/// What a plan holds, as an agent keeps it for another manager; empty where its channel tells as much.
+/// Encodes a plan as an agent keeps it for another manager; empty if the plan's channel is enough.
 pub(crate) fn kept_plan(plan: &Plan) -> Vec<u8> {
     if plan.commands.is_empty() {
         return Vec::new();
@@ -89,7 +89,8 @@ fn told_plan(kept: &[u8]) -> Result<Option<Plan>, Refusal> {
         let message = format!("a plan of {} bytes is longer than {PLAN_LEN_MAX}", kept.len());
         return Err(Refusal::new(Kind::Full, message));
     }
-    // A manager of another version may have written it: then the path is lost, and not the agent's membership.
+    // A manager of another version may have written it: then the path is lost, and not the agent's
+    // membership.
     let read = serde_json::from_slice(kept);
     if let Err(error) = &read {
         tracing::warn!(%error, "the plan of a path in use cannot be read");
@@ -125,7 +126,7 @@ pub(crate) fn path_request(agent: AgentKey, request: api::PathRequest) -> Result
     })
 }
 
-/// Which fabric a request is for.
+/// Returns the fabric that a request asks for.
 fn wish(fabric: &str, or_fail: bool) -> Result<Wish, Refusal> {
     if fabric.is_empty() {
         return Ok(Wish::default());
@@ -174,7 +175,8 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
-        // Forwarders keep nothing of it: the trees are planned anew, and receivers whose way is another one are told.
+        // Forwarders keep nothing of it: the trees are planned anew, and receivers whose way is another one
+        // are told.
         Some(api::channel::Channel::SourceRoutes(routes)) => Ok(Channel::SourceRoutes {
             tree_count: routes.trees,
             pulling: Pulling {
@@ -331,8 +333,8 @@ fn receiver_routes(
     Ok(receivers.into_iter().map(|(name, trees)| api::ReceiverRoutes { name, trees }).collect())
 }
 
-/// The ways that are others than before, where both are source routes; with `cut_off`, also those of receivers that have
-/// none any more.
+/// The ways that are others than before, where both are source routes; with `cut_off`, also those of
+/// receivers that have none any more.
 pub(crate) fn route_changes(
     before: &Channel,
     now: &Channel,
@@ -365,7 +367,7 @@ pub(crate) fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
     api::Denied { request_id, kind: refusal.kind.name().to_string(), reason: refusal.message.clone() }
 }
 
-/// What an agent is told about a stream.
+/// Converts news of a stream into the message for an agent.
 pub(crate) fn stream_news(
     name: String,
     word: StreamWord,
@@ -375,7 +377,8 @@ pub(crate) fn stream_news(
     use api::stream_news::News;
     let joined =
         move |channel: &Channel, fabric: FabricName, source: String, handle: Handle, since: (u64, u64)| {
-            // Messages go over channels that name no hosts: no receiver answers a stream's source, so none speaks for a rack.
+            // Messages go over channels that name no hosts: no receiver answers a stream's source, so none
+            // speaks for a rack.
             let mut channel = channel.clone();
             if let Channel::Label { racks, .. } = &mut channel {
                 racks.clear();
@@ -422,7 +425,7 @@ pub(crate) fn waiting(request_id: u64, wait: Wait) -> api::Waiting {
     }
 }
 
-/// Why a lease has ended, for those who have not given it back.
+/// Returns the reason why a lease has ended, for agents that have not released it.
 pub(crate) fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
     match reason {
         ReleaseReason::TimeOver => Some("the time is over for which the path was lent"),

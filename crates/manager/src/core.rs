@@ -1,10 +1,11 @@
 //! The manager's machine behind one lock, and the sessions that it answers.
 //!
-//! A session's own task hands its messages in; what the machine says goes into the sessions' bounded queues at
-//! once. A task of its own looks after deadlines and after agents whose sessions have ended.
+//! A session's own task hands its messages in; what the machine says goes into the sessions' bounded queues
+//! at once. A task of its own looks after deadlines and after agents whose sessions have ended.
 //!
-//! `seats` has the queues of the agents' sessions and what they say, `obey` carries out the machine's orders, one function for each of
-//! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
+//! `seats` has the queues of the agents' sessions and what they say, `obey` carries out the machine's orders,
+//! one function for each of its outputs, `hear` takes in what devices say, and `fail_over` keeps another
+//! manager able to go on from here.
 
 mod around;
 mod directory;
@@ -59,7 +60,7 @@ pub(crate) struct Core {
     stopped: watch::Sender<bool>,
 }
 
-/// What lies behind the lock.
+/// State behind the lock.
 #[derive(Debug)]
 struct Inner {
     machine: Leases,
@@ -78,13 +79,14 @@ struct Inner {
     permits: Permitted,
     /// The answer to what is being handled, where the machine owes one at once.
     answer: Option<Answer>,
-    /// Whether the core has ended: no agent can join, and nothing is said any more.
+    /// Set once the core has ended: no agent can join, and nothing is sent any longer.
     stopped: bool,
-    /// When the timer looks after the machines, as far as they had said before it began to rest.
+    /// Time when the timer polls the machines, as far as they had reported before it began to rest.
     looks_at: Option<Time>,
 }
 
-/// The machine's time: that of the wall clock for managers that go on from each other's records, otherwise since the start.
+/// The machine's time: that of the wall clock for managers that go on from each other's records, otherwise
+/// since the start.
 #[derive(Debug)]
 struct Clock {
     start: Instant,
@@ -99,8 +101,8 @@ impl Clock {
 }
 
 impl Core {
-    /// A core with these settings that knows nothing, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime
-    /// around it.
+    /// A core with these settings that knows nothing, and what its devices say, for [`Core::keep_time`].
+    /// Needs a tokio runtime around it.
     pub(crate) fn new(
         config: &ManagerConfig,
         around: &Around,
@@ -124,7 +126,8 @@ impl Core {
         hosts: &fabrics::Hosts,
     ) -> Result<(Self, mpsc::Receiver<News>), SettingsError> {
         let devices = around.devices(config, hosts)?;
-        // The state of the leader before tells whose circuits there are; without it the switch does, and agents.
+        // The state of the leader before tells whose circuits there are; without it the switch does, and
+        // agents.
         let asks = config.etcd.endpoints.is_empty() && devices.contains_key(&DeviceId::CircuitSwitch);
         // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
         let leases = leases_config(config, asks, PlanId((around.wall_ns() / 1_000).max(1)));
@@ -221,8 +224,9 @@ impl Core {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the state, and hands over what has changed. A core whose changes cannot be written ends: without
-    /// what was lost its state is not whole, and another manager has to begin with what is written.
+    /// Does something with the state, and hands over what has changed. A core whose changes cannot be written
+    /// ends: without what was lost its state is not whole, and another manager has to begin with what is
+    /// written.
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
         inner.notice_pause();
@@ -251,7 +255,8 @@ fn millis(millis: u64) -> Duration {
     Duration::from_nanos(millis.saturating_mul(1_000_000))
 }
 
-/// The machine's settings; `asks` is whether the circuit switch and agents have to say what is in use already.
+/// The machine's settings; `asks` is whether the circuit switch and agents have to say what is in use
+/// already.
 fn leases_config(config: &ManagerConfig, asks: bool, first_plan: PlanId) -> LeasesConfig {
     let patience = Duration::from_nanos(u64::try_from(config.patience().as_nanos()).unwrap_or(u64::MAX));
     LeasesConfig {
@@ -283,8 +288,8 @@ impl Inner {
         self.clock.now()
     }
 
-    /// A manager that was stopped for a while, or ran on a machine that was, has heard no agent meanwhile: it does not take any
-    /// for dead because of that.
+    /// A manager that was stopped for a while, or ran on a machine that was, has heard no agent meanwhile: it
+    /// does not take any for dead because of that.
     fn notice_pause(&mut self) {
         let now = self.now();
         if let Some(late) = self.machine.deadline().map(|at| now.since(at)).filter(|late| *late >= PAUSE)
@@ -295,18 +300,18 @@ impl Inner {
         }
     }
 
-    /// When a machine has to be looked after if nothing happens.
+    /// Returns the time when a machine has to be polled if nothing happens.
     fn due_at(&self) -> Option<Time> {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
         machines.chain(self.directory.deadline()).min()
     }
 
-    /// Whether that has come nearer since the timer has begun to rest.
+    /// Returns true if that time has come nearer since the timer began to rest.
     fn is_due_sooner(&self) -> bool {
         self.due_at().is_some_and(|at| self.looks_at.is_none_or(|looks_at| at < looks_at))
     }
 
-    /// How long nothing has to be done if nothing happens.
+    /// Returns the time during which nothing has to be done if nothing happens.
     fn next_look(&mut self) -> std::time::Duration {
         self.looks_at = self.due_at();
         let wait = self.looks_at.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());

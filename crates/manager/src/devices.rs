@@ -1,5 +1,6 @@
-//! The devices that hold forwarding state for paths: each is a task with its own connection, and all devices of a
-//! plan are told at the same time (Blast section IV-B, Republic section III-B, Shufflecast section III-B).
+//! The devices that hold forwarding state for paths: each is a task with its own connection, and all devices
+//! of a plan are told at the same time (Blast section IV-B, Republic section III-B, Shufflecast section
+//! III-B).
 //!
 //! The core never waits for them: a path is granted at once, and what became of its set-up comes back as
 //! [`News`].
@@ -72,12 +73,13 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What one device is to change: first what goes, then what comes. Where it is nothing at all, the device says how its ports are.
+/// Change of one device: first removals, then additions. If it is empty, the device reports the state of its
+/// ports.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
-    /// What it need not keep any more.
+    /// Commands that the device no longer has to keep.
     pub(crate) clear: Vec<DeviceCommand>,
-    /// What it has to keep.
+    /// Commands that the device has to keep.
     pub(crate) set: Vec<DeviceCommand>,
 }
 
@@ -87,53 +89,53 @@ pub(crate) struct Job {
     pub(crate) reply: oneshot::Sender<Result<(), DeviceError>>,
 }
 
-/// What devices say.
+/// News from devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum News {
-    /// What became of a plan's set-up.
+    /// Result of a plan's set-up.
     SetUp {
         /// The plan.
         plan: PlanId,
-        /// Which devices failed.
+        /// Devices that failed, if any.
         result: Result<(), SetUpError>,
-        /// What was done, and how long it took.
+        /// Steps that were done, and the time that each took.
         steps: Vec<Step>,
     },
-    /// What a device that was just reached for the first time keeps; nothing if it does not say.
+    /// Commands that a device keeps when it is first reached; none if it does not report them.
     Found {
-        /// What it keeps.
+        /// Commands that it keeps.
         commands: Vec<DeviceCommand>,
     },
     /// A fibre of a rack has lost its light, or has it again.
     Fibre {
         /// The rack.
         rack: u32,
-        /// Which fibre.
+        /// The fibre.
         fibre: Fibre,
-        /// Whether there is light.
+        /// True if there is light.
         up: bool,
     },
     /// A link of a network of label switches has broken, or works again.
     Link {
         /// The nodes that it joins.
         ends: (u32, u32),
-        /// Whether it works.
+        /// True if the link works.
         up: bool,
     },
     /// A rack's switch cannot be reached any more, or can be again.
     Switch {
         /// The rack.
         rack: u32,
-        /// Whether it can be reached.
+        /// True if the switch can be reached.
         up: bool,
     },
     /// The switches of some racks have said how their ports are, or do not answer.
     Looked(Look),
     /// Links between forwarders have changed.
     Links {
-        /// What forwarders said, in that order.
+        /// Messages of forwarders, in that order.
         words: Vec<Word>,
-        /// When the first of it was heard.
+        /// Time when the first of them arrived.
         heard: Instant,
     },
 }
@@ -143,7 +145,7 @@ pub(crate) enum News {
 pub(crate) struct Look {
     /// For which network, by its place among those that draw conclusions.
     pub(crate) network: usize,
-    /// Which of its looks.
+    /// Number of this look in the network.
     pub(crate) number: u64,
 }
 
@@ -156,12 +158,12 @@ pub(crate) enum Fibre {
     In(u32),
 }
 
-/// What one device did for a plan.
+/// Step that one device did for a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     /// In words.
     pub(crate) what: String,
-    /// How long after the plan was made it was done, in microseconds.
+    /// Time from the making of the plan until the step was done, in microseconds.
     pub(crate) micros: u64,
 }
 
@@ -206,7 +208,8 @@ impl Devices {
         self.inboxes.clear();
     }
 
-    /// Brings all devices from `old` to `new` at the same time. With a plan, [`News::SetUp`] tells what came of it.
+    /// Brings all devices from `old` to `new` at the same time. With a plan, [`News::SetUp`] tells what came
+    /// of it.
     pub(crate) fn change(&self, plan: Option<PlanId>, old: &[DeviceCommand], new: &[DeviceCommand]) {
         let begun = Instant::now();
         let changes = changes(old, new);
@@ -288,7 +291,7 @@ async fn until(at: Option<tokio::time::Instant>) {
     }
 }
 
-/// What each device has to change.
+/// Returns the change of each device.
 fn changes(old: &[DeviceCommand], new: &[DeviceCommand]) -> BTreeMap<DeviceId, Change> {
     let mut changes: BTreeMap<DeviceId, Change> = BTreeMap::new();
     let before: std::collections::BTreeSet<&DeviceCommand> = old.iter().collect();
@@ -302,7 +305,7 @@ fn changes(old: &[DeviceCommand], new: &[DeviceCommand]) -> BTreeMap<DeviceId, C
     changes
 }
 
-/// How many words to devices bring them from `old` to `new`.
+/// Counts the messages to devices that bring them from `old` to `new`.
 pub(crate) fn messages(old: &[DeviceCommand], new: &[DeviceCommand]) -> usize {
     changes(old, new).values().map(|change| change.clear.len() + change.set.len()).sum()
 }

@@ -1,7 +1,9 @@
-//! Where connections come in: how many there may be in all and from one address, and what becomes of one that says nothing.
+//! Door for incoming connections: it limits their number in all and from one address, and closes those that
+//! send nothing.
 //!
-//! A manager that has no descriptors left waits a while before it looks again, and says so: those that are connected are served
-//! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles delays no other.
+//! A manager that has no descriptors left waits a while before it tries again, and logs that: open
+//! connections are served meanwhile. Sealing is done in the visitor's own task: one that dawdles
+//! delays no other.
 
 use crate::config::ManagerConfig;
 use crate::guard::{Guard, Refused};
@@ -29,9 +31,9 @@ const OTHERS_OF_ADDRESS_MAX: usize = 64;
 const FIRST_WORD: Duration = Duration::from_secs(10);
 /// A connection whose other end has not shown its key by then is closed.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// How long one that is refused may take to hear why, and how many bytes it may say meanwhile.
+/// Time that a refused client may take to receive the reason, and bytes that it may send meanwhile.
 const REFUSAL: (Duration, usize) = (Duration::from_secs(1), 64 << 10);
-/// How long no connection is taken after one could not be taken.
+/// Pause in accepting connections after one could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections that are open: all of them, and how many from each address.
@@ -130,7 +132,8 @@ impl Stream for Door {
             match ready!(self.listener.poll_accept(context)) {
                 Ok((stream, from)) => match Place::take(&self.house, from.ip().to_canonical()) {
                     Ok(place) => {
-                        // Without it small messages would wait for each other, which costs time and nothing else.
+                        // Without it small messages would wait for each other, which costs time and nothing
+                        // else.
                         let _ = stream.set_nodelay(true);
                         let visitor = Visitor::new(stream, place, self.security.as_ref(), &self.guard);
                         return Poll::Ready(Some(Ok(visitor)));
@@ -147,7 +150,7 @@ impl Stream for Door {
     }
 }
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Debug)]
 enum Stage {
     /// It is being sealed.
@@ -163,37 +166,37 @@ enum Stage {
 pub(crate) struct Guest {
     /// Its address.
     pub from: Option<SocketAddr>,
-    /// What a sealed connection tells of it.
+    /// Facts about the other end that a sealed connection provides.
     known: Arc<OnceLock<Known>>,
 }
 
-/// What is known of the other end of a connection when that is sealed.
+/// Facts about the other end of a connection, known once that is sealed.
 #[derive(Debug)]
 struct Known {
     names: PeerNames,
-    /// What it has shown for them.
+    /// Proof that it has shown for them.
     shown: Shown,
-    /// What the connection is told from all others by.
+    /// Binding that tells the connection from all others.
     binding: Option<Binding>,
 }
 
 impl Guest {
-    /// What it may call itself.
+    /// Returns the names that it may use.
     pub(crate) fn names(&self) -> PeerNames {
         self.known.get().map_or(PeerNames::Any, |known| known.names.clone())
     }
 
-    /// Whether it has shown nothing, where that had to be asked for.
+    /// Returns true if it was asked to show something and has shown nothing.
     pub(crate) fn is_stranger(&self) -> bool {
         self.known.get().is_some_and(|known| known.names == PeerNames::Nobody)
     }
 
-    /// What it has shown.
+    /// Returns the proof that it has shown.
     pub(crate) fn shown(&self) -> Option<Shown> {
         self.known.get().map(|known| known.shown.clone())
     }
 
-    /// What its connection is told from all others by; `None` where that is plain.
+    /// Returns the binding that tells its connection from all others; `None` if that is plain.
     pub(crate) fn binding(&self) -> Option<Binding> {
         self.known.get().and_then(|known| known.binding)
     }
@@ -267,7 +270,8 @@ impl Visitor {
     }
 }
 
-/// Lets one that was refused hear why: to close at once, with bytes unread, could destroy the word on its way.
+/// Lets one that was refused hear why: to close at once, with bytes unread, could destroy the word on its
+/// way.
 async fn part(mut stream: TcpStream, _place: Option<Place>) {
     let reading = async {
         let (mut buffer, mut most) = ([0; 4_096], REFUSAL.1);
@@ -382,7 +386,8 @@ mod tests {
         door.next().await.unwrap().unwrap();
     }
 
-    /// Without descriptors no connection can be taken: it looks again after a while, and does not turn round and round meanwhile.
+    /// Without descriptors no connection can be taken: it looks again after a while, and does not turn round
+    /// and round meanwhile.
     #[tokio::test(start_paused = true)]
     async fn after_an_error_it_waits() {
         let (mut door, address) = door(4, 4).await;
@@ -415,7 +420,7 @@ mod tests {
         visitor
     }
 
-    /// Those who do not seal, or dawdle, are let go, and those that come after them are let in.
+    /// Clients that do not seal, or dawdle, are dropped, and those that come after them are let in.
     #[tokio::test]
     async fn who_does_not_show_the_key_is_let_go_and_the_next_one_comes_in() {
         let (mut door, address) = door(4, 4).await;

@@ -1,8 +1,8 @@
-//! The fabrics that a manager can offer, a module each. A fabric has a name, perhaps a settings section, a planner, and
-//! perhaps devices that hold what its plans need (Republic section III-B: fabrics are plug-ins).
+//! The fabrics that a manager can offer, a module each. A fabric has a name, perhaps a settings section, a
+//! planner, and perhaps devices that hold what its plans need (Republic section III-B: fabrics are plug-ins).
 //!
-//! This file says what a fabric has to bring (`Offer`) and lends what several need; `registry` lists the offers and
-//! chooses among them. docs/howto/fabric.md says how to add one.
+//! This file says what a fabric has to bring (`Offer`) and lends what several need; `registry` lists the
+//! offers and chooses among them. docs/howto/fabric.md says how to add one.
 
 pub mod datacast;
 mod health;
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A device with its name.
 pub(crate) type Named = (DeviceId, Box<dyn Device>);
 
-/// What the settings make of a fabric.
+/// Parts that the settings make of a fabric.
 pub(crate) trait Offer: Sync {
     /// Its name in the setting `fabrics`.
     fn name(&self) -> FabricName;
@@ -43,8 +43,8 @@ pub(crate) trait Offer: Sync {
     /// The planner.
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
 
-    /// The devices that hold what its plans need, with which the manager speaks as `security` says where they can. A device that
-    /// several fabrics use may come from each of them.
+    /// The devices that hold what its plans need, with which the manager speaks as `security` says where they
+    /// can. A device that several fabrics use may come from each of them.
     fn devices(
         &self,
         _config: &ManagerConfig,
@@ -54,13 +54,13 @@ pub(crate) trait Offer: Sync {
         Ok(Vec::new())
     }
 
-    /// The hosts that its settings name, which have to have their numbers before the first agent joins. One may come twice,
-    /// and may be in the settings of other fabrics too.
+    /// The hosts that its settings name, which have to have their numbers before the first agent joins. One
+    /// may come twice, and may be in the settings of other fabrics too.
     fn hosts<'a>(&self, _config: &'a ManagerConfig) -> Vec<&'a str> {
         Vec::new()
     }
 
-    /// What draws conclusions about its network from what devices say, if anything does.
+    /// Returns the part that draws conclusions about its network from reports of devices, if there is one.
     fn health(&self, _config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(None)
     }

@@ -1,4 +1,5 @@
-//! The manager without sockets, for fuzzers: what any machine may send it comes in as bytes. No program uses this.
+//! The manager without sockets, for fuzzers: what any machine may send it comes in as bytes. No program uses
+//! this.
 
 use crate::config::ManagerConfig;
 use crate::convert;
@@ -37,8 +38,8 @@ impl Sessions {
         Ok(Sessions { core: Arc::new(core), sessions: (0..count).map(|_| None).collect() })
     }
 
-    /// A message of a session, as gRPC gives it: the first has to be a Join. A session whose message is refused ends. Gives the
-    /// answers, as gRPC takes them.
+    /// A message of a session, as gRPC gives it: the first has to be a Join. A session whose message is
+    /// refused ends. Gives the answers, as gRPC takes them.
     pub fn hear(&mut self, number: usize, message: &[u8]) -> Vec<Vec<u8>> {
         let Ok(AgentMessage { message: Some(message) }) = AgentMessage::decode(message) else {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! What a manager allows, and what it writes down of that: the key that it signs permits with, the policy, and the audit log.
+//! Permissions that a manager gives, and its records of them: the key that it signs permits with, the policy,
+//! and the audit log.
 
 use crate::audit::AuditLogs;
 use crate::policy::Policy;
@@ -12,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Refusals of one kind are said at most once in this time: any host can bring some of them about as often as it likes.
+/// Refusals of one kind are said at most once in this time: any host can bring some of them about as often as
+/// it likes.
 pub(crate) const SAY: Duration = Duration::from_secs(1);
 
-/// What a manager refuses.
+/// Subject of a manager's refusal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Refused {
     /// A connection.
@@ -33,7 +35,7 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// What it is called in the audit log, and the words of the other one.
+    /// Returns its name in the audit log, and its words in the other log.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Refused::Connection => ("connection-refused", "a connection cannot be taken"),
@@ -45,7 +47,7 @@ impl Refused {
         }
     }
 
-    /// Whether a host that is no member can bring it about.
+    /// Returns true if a host that is no member can cause the refusal.
     fn is_of_strangers(self) -> bool {
         matches!(self, Refused::Connection | Refused::Join | Refused::Certificate)
     }
@@ -54,19 +56,19 @@ impl Refused {
 /// Refusals of one kind.
 #[derive(Debug, Default)]
 struct Refusals {
-    /// When one was said last, if one was,
+    /// Time when one was last logged, if one was.
     said_at: Option<Instant>,
-    /// how many there were since then,
+    /// Number of refusals since then.
     times: u64,
-    /// and the last of these.
+    /// Last refusal since then.
     last: Option<Value>,
 }
 
 /// It is shared by all parts that let an agent in or allow something.
 pub(crate) struct Guard {
-    /// Whether agents show their certificates: only then a permit says anything.
+    /// True if agents show their certificates: only then a permit means anything.
     permits: bool,
-    /// How long a permit holds, in seconds.
+    /// Lifetime of a permit, in seconds.
     permit_s: u64,
     signer: Mutex<Option<Arc<PermitKey>>>,
     policy: Mutex<Arc<Policy>>,
@@ -107,8 +109,9 @@ impl Guard {
         }
     }
 
-    /// Says what was refused, in the log and in the audit log: at once where the last one of its kind was said a second ago, and with
-    /// the next one otherwise, or when [`Guard::say_refusals`] is called. `fields` is an object.
+    /// Says what was refused, in the log and in the audit log: at once where the last one of its kind was
+    /// said a second ago, and with the next one otherwise, or when [`Guard::say_refusals`] is called.
+    /// `fields` is an object.
     pub(crate) fn refuse(&self, what: Refused, fields: Value) {
         let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusals = all.entry(what).or_default();
@@ -150,12 +153,12 @@ impl Guard {
         }
     }
 
-    /// Whether it signs permits.
+    /// Returns true if the guard signs permits.
     pub(crate) fn signs(&self) -> bool {
         self.permits
     }
 
-    /// How long a permit holds, in seconds.
+    /// Returns the lifetime of a permit, in seconds.
     pub(crate) fn permit_s(&self) -> u64 {
         self.permit_s
     }
@@ -173,7 +176,7 @@ impl Guard {
         locked(&self.signer)
     }
 
-    /// What is allowed.
+    /// Returns the policy, which states what is allowed.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         locked(&self.policy)
     }
@@ -185,8 +188,8 @@ impl Guard {
         *held = Arc::new(policy.without(revoked));
     }
 
-    /// Allows an agent nothing any more, since its certificate has been revoked; or all that the policy does, since it has come with
-    /// another one.
+    /// Allows an agent nothing any more, since its certificate has been revoked; or all that the policy does,
+    /// since it has come with another one.
     pub(crate) fn revoke(&self, agent: &str, is_revoked: bool) {
         let mut held = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         if held.revoked().contains(agent) == is_revoked {

@@ -1,8 +1,10 @@
-//! One leader among several managers (Republic section III-B leaves one manager; this keeps its service when it dies).
+//! One leader among several managers (Republic section III-B leaves one manager; this keeps its service when
+//! it dies).
 //!
-//! The managers compete for a key in etcd. The one that has it reads the state of the leader before it, makes a core of it, and
-//! lets agents in; the others tell agents which one leads. What the leader tells agents and devices goes out when the change of
-//! state behind it is written, so that no grant is forgotten and none is given twice.
+//! The managers compete for a key in etcd. The one that has it reads the state of the leader before it, makes
+//! a core of it, and lets agents in; the others tell agents which one leads. What the leader tells agents and
+//! devices goes out when the change of state behind it is written, so that no grant is forgotten and none is
+//! given twice.
 
 #[cfg(test)]
 mod ages;
@@ -21,20 +23,22 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// How often a manager that does not lead looks whether another one does.
+/// Interval at which a manager that does not lead checks whether another one does.
 const LOOK: Duration = Duration::from_millis(200);
 /// The longest pause after a time in which this manager led for less than that.
 const REST_MAX: Duration = Duration::from_secs(5);
-/// How often a manager looks whether there is room in an etcd that is full: the database is asked about and compacted then.
+/// Interval at which a manager checks for room in an etcd that is full: the database is asked about and
+/// compacted then.
 const LOOK_FOR_ROOM: Duration = Duration::from_secs(5);
-/// Managers make room one after the other, each [`LOOK`] after one before it: by their addresses they have so many places.
+/// Managers make room one after the other, each [`LOOK`] after one before it: by their addresses they have so
+/// many places.
 const TURNS: u32 = 8;
-/// How often the log says again what is still wrong.
+/// Interval at which the log repeats a fault that remains.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// So many of the records that are set aside are named in the log, one by one.
 const NAMED_MAX: usize = 20;
 
-/// Whether this manager leads.
+/// Role of this manager: whether it leads.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
     /// It does.
@@ -45,8 +49,8 @@ pub(crate) enum Role {
     Leaderless(String),
 }
 
-/// What is wrong with etcd, as far as the log has it. It is said when it begins and when it becomes something else, and then once a minute:
-/// managers look five times a second.
+/// Fault of etcd, as far as the log has it. It is logged when it begins and when it becomes something else,
+/// and then once a minute: managers check five times a second.
 #[derive(Debug, Default)]
 struct Trouble(Option<(Discriminant<StoreError>, Instant)>);
 
@@ -146,7 +150,8 @@ async fn make_room<E: Etcd>(
     if !matches!(&*role.borrow(), Role::Leaderless(_)) {
         role.send_replace(Role::Leaderless(StoreError::Full.to_string()));
     }
-    // Each manager sees at the same moment that none can lead. The first one makes room, and the others find that there is some.
+    // Each manager sees at the same moment that none can lead. The first one makes room, and the others find
+    // that there is some.
     let turn = address.bytes().fold(0, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     tokio::time::sleep(LOOK * (turn % TURNS)).await;
     store.make_room().await?;
@@ -227,8 +232,8 @@ fn name_aside(unread: BTreeMap<String, String>, unfit: Vec<(String, String)>) ->
     all.into_keys().filter(|key| RecordKey::parse(key).is_some()).collect()
 }
 
-/// Moves what cannot be used out of the state, when those whose paths it may be about have had the time to say so: a manager
-/// that leads before then has to wait for them as well. Ends only with an error.
+/// Moves what cannot be used out of the state, when those whose paths it may be about have had the time to
+/// say so: a manager that leads before then has to wait for them as well. Ends only with an error.
 async fn clear_away<E: Etcd>(
     config: &ManagerConfig,
     store: &Store<E>,

@@ -1,8 +1,9 @@
 //! The Polycast manager: lends paths to transfers (Republic section III-B).
 //!
-//! The machine [`polycast_protocol::leases::Leases`] lies behind one lock. Every agent has a session, a stream in
-//! each direction; what an agent says goes into the machine at once, and what the machine answers goes out over the
-//! sessions. `devices` tells switches what paths need. The manager is never on the way of the data.
+//! The machine [`polycast_protocol::leases::Leases`] lies behind one lock. Every agent has a session, a
+//! stream in each direction; what an agent says goes into the machine at once, and what the machine answers
+//! goes out over the sessions. `devices` tells switches what paths need. The manager is never on the way of
+//! the data.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), polycast_manager::ManagerError> {
@@ -62,23 +63,24 @@ use tokio::sync::{oneshot, watch};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-/// How long calls in progress may take to end when the manager does.
+/// Time that calls in progress may take to end when the manager does.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How often a connection without traffic is probed, and how long the other end may take to answer.
+/// Interval at which a connection without traffic is probed, and time that the other end may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the policy has changed.
+/// Interval at which the manager checks whether the policy has changed.
 const POLICY_LOOK: Duration = Duration::from_secs(1);
-/// What the secret is made for with which managers seal the key of permits in etcd.
+/// Purpose of the secret with which managers seal the key of permits in etcd.
 const KEPT: &str = "polycast 2026-11-28 key of permits in etcd";
 /// Calls of one connection at a time: an agent has its session, and asks how things stand.
 const STREAMS_MAX: u32 = 16;
 /// Bytes of one message: an agent names all its paths when it joins.
 const MESSAGE_LEN_MAX: usize = 16 << 20;
 
-/// Bytes of a wish for a certificate, which comes from hosts that have shown nothing: a name, a token and a key are shorter.
+/// Bytes of a wish for a certificate, which comes from hosts that have shown nothing: a name, a token and a
+/// key are shorter.
 const ENROLMENT_LEN_MAX: usize = 16 << 10;
 
-/// Why the manager does not run.
+/// Reason why the manager does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// The settings are wrong.
@@ -100,7 +102,7 @@ pub enum ManagerError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
     /// The service broke down.
@@ -171,13 +173,13 @@ impl Manager {
         Ok(Manager { config, security, authority, guard, listener, http, address })
     }
 
-    /// Where agents reach it; with the port that the system chose if the settings said 0.
+    /// Returns the address where agents reach it; with the port that the system chose if the settings said 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its page with metrics is, if the settings have one.
+    /// Returns the address of its page with metrics, if the settings have one.
     #[must_use]
     pub fn page(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.local_addr().ok()

@@ -1,4 +1,4 @@
-//! What the manager shows to those who watch it: the page that the setting `http` switches on.
+//! Page of the manager for monitoring, which the setting `http` switches on.
 
 use crate::core::Snapshot;
 use crate::leader::Role;
@@ -45,7 +45,7 @@ impl Watched for Page {
     }
 }
 
-/// What the manager that leads knows.
+/// Returns the metrics of the manager that leads.
 fn counts(snapshot: &Snapshot) -> [Metric; 5] {
     let mut leases = BTreeMap::new();
     for lease in &snapshot.leases {

@@ -1,6 +1,8 @@
-//! Which agents may send what to which, and how much at a time: a file that the manager reads again when it changes.
+//! Policy that states which agents may send what to which, and how much at a time: a file that the manager
+//! reads again when it changes.
 //!
-//! Without a rule every agent may send everything to all others. With one, only what a rule allows may be sent.
+//! Without a rule every agent may send everything to all others. With one, only what a rule allows may be
+//! sent.
 
 use polycast_api::settings::{self, SettingsError};
 use polycast_types::{Printable, Rate};
@@ -17,9 +19,9 @@ const PATTERNS_MAX: usize = 4_096;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct Policy {
-    /// What may be done; without one, everything.
+    /// Rules that allow something; without one, everything is allowed.
     allow: Vec<Allow>,
-    /// How much at a time; the first that a source fits holds for it.
+    /// Limits on the amount at a time; the first that a source fits holds for it.
     quota: Vec<Quota>,
     /// Agents whose certificates have been revoked: nothing is allowed to them.
     #[serde(skip)]
@@ -30,13 +32,13 @@ pub(crate) struct Policy {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Allow {
-    /// The agents that may send,
+    /// Agents that may send.
     source: Vec<Pattern>,
-    /// to these agents,
+    /// Agents that may receive it.
     receivers: Vec<Pattern>,
-    /// objects, and streams, of these names.
+    /// Names of the objects, and streams, that may be sent.
     objects: Vec<Pattern>,
-    /// Whether they may also remove them there.
+    /// Allows them to remove these objects there, too.
     remove: bool,
 }
 
@@ -47,7 +49,7 @@ impl Default for Allow {
     }
 }
 
-/// What each of these sources may have at a time.
+/// Amounts that each of these sources may have at a time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Quota {
@@ -101,18 +103,18 @@ fn any(patterns: &[Pattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.fits(name))
 }
 
-/// What a source has at this time.
+/// Current usage of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Transfers that wait or run,
+    /// Transfers that wait or run.
     pub transfers: usize,
-    /// their bytes,
+    /// Bytes of the transfers.
     pub bytes: u64,
-    /// and the rates of paths that are lent to it alone, in bits a second.
+    /// Sum of the rates of paths that are leased to it alone, in bits a second.
     pub rate_bps: u64,
 }
 
-/// Why something is not allowed.
+/// Reason why something is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ban {
     /// No rule allows to send it there.
@@ -120,7 +122,7 @@ pub enum Ban {
     Send {
         /// The source.
         source_name: String,
-        /// What.
+        /// Name of the object.
         object: String,
         /// To whom.
         receiver: String,
@@ -130,9 +132,9 @@ pub enum Ban {
     Remove {
         /// The agent that asks for it.
         source_name: String,
-        /// What; empty where it is named by its number.
+        /// Name of the object; empty where it is named by its number.
         object: String,
-        /// Where.
+        /// Agent where it would be removed.
         receiver: String,
     },
     /// One of them is not to take part in anything.
@@ -145,9 +147,9 @@ pub enum Ban {
     Transfers {
         /// The source.
         source_name: String,
-        /// How many it may have.
+        /// Number of transfers that it may have.
         most: usize,
-        /// How many it has.
+        /// Number of transfers that it has.
         has: usize,
     },
     /// So many bytes are too many at any time.
@@ -155,9 +157,9 @@ pub enum Ban {
     TooLong {
         /// The source.
         source_name: String,
-        /// How many it may send.
+        /// Number of bytes that it may send.
         most: u64,
-        /// How many it asks for.
+        /// Number of bytes that it asks for.
         bytes: u64,
     },
     /// So many bytes are too many now.
@@ -167,9 +169,9 @@ pub enum Ban {
     Bytes {
         /// The source.
         source_name: String,
-        /// How many it may send.
+        /// Number of bytes that it may send.
         most: u64,
-        /// How many it sends.
+        /// Number of bytes that it sends.
         has: u64,
     },
     /// Such a rate is too much.
@@ -179,9 +181,9 @@ pub enum Ban {
     Rate {
         /// The source.
         source_name: String,
-        /// What it may have.
+        /// Rate that it may have.
         most: Rate,
-        /// What it would have.
+        /// Rate that it would have.
         has: Rate,
     },
 }
@@ -252,7 +254,7 @@ impl Policy {
             })
     }
 
-    /// Whether a source may send an object, or a stream, of this name to this receiver.
+    /// Checks that a source may send an object, or a stream, of this name to this receiver.
     ///
     /// # Errors
     /// It may not.
@@ -267,8 +269,8 @@ impl Policy {
         Err(Ban::Send { source_name, object, receiver })
     }
 
-    /// Whether an agent may remove an object of this name at this one. Named by its number it has any name: it is allowed
-    /// where all names are.
+    /// Checks that an agent may remove an object of this name at this receiver. An object that is named by
+    /// its number has any name: its removal is allowed where all names are.
     ///
     /// # Errors
     /// It may not.
@@ -298,7 +300,7 @@ impl Policy {
         self.quota.iter().find(|quota| any(&quota.source, source))
     }
 
-    /// Whether a source that has this may begin a transfer of so many bytes.
+    /// Checks that a source with this usage may begin a transfer of this many bytes.
     ///
     /// # Errors
     /// It may not.
@@ -329,7 +331,7 @@ impl Policy {
         &self.revoked
     }
 
-    /// Whether a source may have this rate, of all paths that are lent to it alone.
+    /// Checks that a source may have this rate, of all paths that are leased to it alone.
     ///
     /// # Errors
     /// It may not.

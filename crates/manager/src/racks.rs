@@ -1,5 +1,5 @@
-//! Orca's central controller on a socket (section 3.4): leaf labels go to the leaf controllers of the racks, and a change is
-//! confirmed when all agents of its racks have it.
+//! Orca's central controller on a socket (section 3.4): leaf labels go to the leaf controllers of the racks,
+//! and a change is confirmed when all agents of its racks have it.
 
 use polycast_net::priority::control_socket;
 use polycast_net::words::{Words, WordsKey};
@@ -29,18 +29,19 @@ const SETTLES_AFTER: Duration = Duration::from_millis(10_000);
 /// Datagrams that are handled before others get their turn.
 const BURST_MAX: usize = 256;
 
-/// What the controllers have done.
+/// Counters of the controllers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RackCounts {
     /// Changes that all agents of their racks have confirmed.
     pub confirmed_updates: u64,
-    /// Messages that were refused: from nowhere, of another leaf or of an earlier run, or without a right tag.
+    /// Messages that were refused: from nowhere, of another leaf or of an earlier run, or without a right
+    /// tag.
     pub refused: u64,
     /// Sets of changes that wait for confirmation.
     pub waiting: usize,
 }
 
-/// Why racks have not taken changes of labels.
+/// Reason why racks have not taken changes of labels.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RacksError {
     /// Too many wait.
@@ -49,12 +50,12 @@ pub enum RacksError {
     /// The central controller takes none of them.
     #[error(transparent)]
     Refused(#[from] SetRefusal),
-    /// What has become of them is not known.
+    /// The outcome of the changes is not known.
     #[error("the central controller has ended")]
     Ended,
 }
 
-/// Where the result of a set of changes goes.
+/// Channel for the result of a set of changes.
 type Done = oneshot::Sender<Result<(), RacksError>>;
 
 enum Ask {
@@ -70,8 +71,8 @@ pub struct Racks {
 }
 
 impl Racks {
-    /// Begins to listen for leaf controllers, whose addresses are given in the order of their leafs, and with words that are sealed
-    /// with this. Needs a tokio runtime around it.
+    /// Begins to listen for leaf controllers, whose addresses are given in the order of their leafs, and with
+    /// words that are sealed with this. Needs a tokio runtime around it.
     ///
     /// # Errors
     /// The address cannot be used.
@@ -105,14 +106,14 @@ impl Racks {
         Ok(Racks { asks, address })
     }
 
-    /// Where leaf controllers call; with the port that the system chose if it was to.
+    /// Returns the address where leaf controllers call; with the port that the system chose if it was to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Hands changes of labels on, in the order of the calls; what is given resolves when all agents have them, or to the
-    /// reason why not. A caller that drops it before does not wait any more.
+    /// Hands changes of labels on, in the order of the calls; what is given resolves when all agents have
+    /// them, or to the reason why not. A caller that drops it before does not wait any more.
     ///
     /// # Errors
     /// Too many changes wait.
@@ -125,7 +126,7 @@ impl Racks {
         Ok(confirmed)
     }
 
-    /// What has been done so far.
+    /// Returns the counters of the controllers so far.
     pub async fn counts(&self) -> RackCounts {
         let (answer, counts) = oneshot::channel();
         // The task may be ending.
@@ -141,7 +142,7 @@ struct Task {
     numbers: BTreeMap<SocketAddr, u32>,
     start: Instant,
     waiting: BTreeMap<u64, Done>,
-    /// Of the last set of changes.
+    /// Number of the last set of changes.
     ticket: u64,
     words: Words,
     /// Datagrams that were no message, or from nowhere.

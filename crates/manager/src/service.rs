@@ -26,10 +26,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages that may wait for a session's connection. An agent that does not read its answers loses its session.
+/// Messages that may wait for a session's connection. An agent that does not read its answers loses its
+/// session.
 const MESSAGES_MAX: usize = 4_096;
 
-/// How often it is looked whether an agent's certificate has been revoked.
+/// Interval at which the service checks whether an agent's certificate has been revoked.
 const REVOKED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The service over the core.
@@ -38,9 +39,9 @@ pub(crate) struct Service {
     role: watch::Receiver<Role>,
     around: Around,
     joined: api::Joined,
-    /// Where agents reach this manager.
+    /// Address where agents reach this manager.
     address: String,
-    /// What managers are called in certificates.
+    /// Name of managers in certificates.
     manager_name: String,
 }
 
@@ -57,15 +58,15 @@ impl Service {
         Service { role, around, joined, address, manager_name: config.manager_name.clone() }
     }
 
-    /// What an agent is told that is let in.
+    /// Returns the answer to an agent that is let in.
     fn joined(&self) -> api::Joined {
         let key = self.around.guard().signer().map(|key| key.public().to_vec());
         let now_unix_s = self.around.wall_ns() / 1_000_000_000;
         api::Joined { permit_keys: key.into_iter().collect(), now_unix_s, ..self.joined.clone() }
     }
 
-    /// Whether an agent may join by this name: it is one in its certificate, and that is none of a manager, as which it could take
-    /// the place of this one.
+    /// Checks that an agent may join by this name: it is one in its certificate, which is none of a manager,
+    /// as which it could take the place of this one.
     fn check_name(&self, guest: &Guest, name: &str) -> Result<(), String> {
         let names = guest.names();
         names.check(name).map_err(|error| error.to_string())?;
@@ -79,7 +80,7 @@ impl Service {
         }
     }
 
-    /// Whether it may ask: connections outlive certificates that are revoked.
+    /// Checks that the guest may still ask: connections outlive certificates that are revoked.
     fn known_still(&self, guest: &Guest) -> Result<(), Refusal> {
         let (Some(shown), Some(security)) = (guest.shown(), self.around.security()) else { return Ok(()) };
         let revoked = |error: SealError| Refusal::new(Kind::NotAllowed, error.to_string());
@@ -247,7 +248,8 @@ fn suspect_status((suspect, rests): (Suspect, Duration)) -> api::SuspectStatus {
     }
 }
 
-/// Turns away those who have shown no certificate, before anything of what they ask is read: they may only ask for one.
+/// Turns away those who have shown no certificate, before anything of what they ask is read: they may only
+/// ask for one.
 pub(crate) fn known(request: Request<()>) -> Result<Request<()>, Status> {
     match request.extensions().get::<Guest>() {
         Some(guest) if guest.is_stranger() => {
@@ -314,14 +316,14 @@ impl api::authority_server::Authority for Enrolment {
 struct Member {
     name: String,
     shown: Option<Shown>,
-    /// How often the lists of revoked ones had changed before it was looked whether its own is there.
+    /// Number of changes of the revocation lists before its own certificate was last checked against them.
     changes: u64,
     around: Around,
     core: Arc<Core>,
 }
 
 impl Member {
-    /// Whether its certificate still holds.
+    /// Checks that its certificate is still valid.
     fn check(&self) -> Result<(), Refusal> {
         let (Some(shown), Some(security)) = (&self.shown, self.around.security()) else { return Ok(()) };
         let Err(error) = security.check_again(shown) else { return Ok(()) };

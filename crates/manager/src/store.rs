@@ -1,16 +1,18 @@
-//! etcd, as far as the managers use it: which manager leads, and the leader's state.
+//! Use of etcd by the managers: which manager leads, and the leader's state.
 //!
-//! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written only if
-//! that key is still its own, in the same transaction: one that has been superseded without noticing changes nothing.
+//! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written
+//! only if that key is still its own, in the same transaction: one that has been superseded without noticing
+//! changes nothing.
 //!
-//! Changes that belong together are written as one. Where they are more than a transaction takes, they are written into a
-//! journal first, part by part, and counted there in one transaction; from then on they hold, and the next leader makes
-//! those that were not made.
+//! Changes that belong together are written as one. Where they are more than a transaction takes, they are
+//! written into a journal first, part by part, and counted there in one transaction; from then on they hold,
+//! and the next leader makes those that were not made.
 //!
-//! A record that is longer than a transaction takes is written in pieces beside the state; under its own key there is then how
-//! many.
+//! A record that is longer than a transaction takes is written in pieces beside the state; under its own key
+//! is then the number of pieces.
 //!
-//! The leader has etcd forget its history ([`history`]), and a manager that would lead makes room in an etcd that is full ([`room`]).
+//! The leader has etcd forget its history ([`history`]), and a manager that would lead makes room in an etcd
+//! that is full ([`room`]).
 
 mod etcd;
 mod history;
@@ -48,7 +50,7 @@ pub(crate) mod api {
 use api::compare::{CompareResult, CompareTarget, TargetUnion};
 use api::request_op::Request as Op;
 
-/// How long a server of etcd may take to answer.
+/// Time that a server of etcd may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// Changes in one transaction; etcd takes 128 unless it is told otherwise.
 pub(crate) const CHANGES_MAX: usize = 100;
@@ -60,16 +62,17 @@ const PIECE_LEN: usize = 1 << 19;
 const PIECES_MAX: usize = 1_024;
 /// The longest address of a manager: a name of the domain name system, and a port.
 const ADDRESS_LEN_MAX: usize = 253 + 1 + 5;
-/// Of the keys under the state's that are no manager's so many are named: there can be any number.
+/// Maximum number of keys that are named of those under the state's that are no manager's: there can be any
+/// number.
 const FOREIGN_MAX: usize = 20;
-/// What stands before the number of pieces; no record begins so.
+/// Text before the number of pieces; no record begins with it.
 const IN_PIECES: &str = "pieces ";
 /// A longer value, which none of ours has, cannot be moved in one transaction.
 const MOVED_MAX: usize = (3 << 19) - (8 << 10);
 /// Records read at a time.
 const READ_MAX: i64 = 1_000;
 
-/// Why etcd did not do what it was asked.
+/// Reason why etcd did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     /// It cannot be reached, or refuses.
@@ -92,7 +95,7 @@ pub(crate) enum StoreError {
     Leader {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// Reason why the key is wrong.
         reason: &'static str,
     },
     /// It cannot be asked: the settings name it wrongly.
@@ -100,7 +103,7 @@ pub(crate) enum StoreError {
     Address {
         /// As the settings say.
         address: String,
-        /// Why.
+        /// Reason why it is wrong.
         reason: String,
     },
     /// A record of ours cannot be written.
@@ -108,7 +111,7 @@ pub(crate) enum StoreError {
     Record {
         /// The key.
         key: String,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
 }
@@ -124,7 +127,7 @@ impl From<Status> for StoreError {
     }
 }
 
-/// What managers ask of etcd. Whatever they ask can be asked twice.
+/// Requests of managers to etcd. Each of them can be made twice.
 pub(crate) trait Etcd: Send + Sync {
     /// Reads keys.
     fn range(
@@ -155,35 +158,37 @@ pub(crate) trait Etcd: Send + Sync {
     ) -> impl Future<Output = Result<api::AlarmResponse, StoreError>> + Send;
     /// The addresses of the servers that are named; in the next two calls a server is the one at this place.
     fn servers(&self) -> Vec<String>;
-    /// How one server stands.
+    /// Returns the status of one server.
     fn status(&self, at: usize) -> impl Future<Output = Result<api::StatusResponse, StoreError>> + Send;
     /// Makes the file of one server as short as what is in it; the server answers nothing meanwhile.
     fn defragment(&self, at: usize) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// What managers have in etcd under their prefix.
+/// Data of managers in etcd under their prefix.
 #[derive(Debug)]
 pub(crate) struct Store<E = Servers> {
     etcd: E,
     prefix: String,
-    /// What the key of permits is sealed with, where all managers have such a key.
+    /// Secret that the key of permits is sealed with, if all managers have one.
     seal: Option<Secret>,
     history: History,
     known: Mutex<Known>,
-    /// Of an etcd that is full.
+    /// State of an etcd that is full.
     fullness: Mutex<Fullness>,
 }
 
-/// What is under the keys of the state, as the leader knows that has read and written it: what is not there needs no removal.
+/// Values under the keys of the state, as known to the leader that has read and written it: absent ones need
+/// no removal.
 #[derive(Debug, Default)]
 struct Known {
     /// The revision of the mandate under which it was read; 0: nothing is known.
     mandate: i64,
-    /// Every key below the state's, and whether its record is in pieces. There are as many as there are records.
+    /// Every key below the state's, and whether its record is in pieces. There are as many as there are
+    /// records.
     records: BTreeMap<String, bool>,
 }
 
-/// What a key holds.
+/// Contents of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Unknown,
@@ -203,12 +208,12 @@ impl Known {
     }
 }
 
-/// That we lead.
+/// Proof that this manager leads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mandate {
     /// The lease that the leader's key lives by.
     pub lease: i64,
-    /// When the key was made, in etcd's count.
+    /// Revision at which the key was made, in etcd's count.
     revision: i64,
 }
 
@@ -217,13 +222,14 @@ pub(crate) struct Mandate {
 pub(crate) struct Loaded {
     /// The records.
     pub records: Vec<Record>,
-    /// What cannot be read, by its key below the state's, and why.
+    /// Values that cannot be read, by their keys below the state's, and the reason for each.
     pub unread: BTreeMap<String, String>,
-    /// Whether etcd is older than it was, as after a backup was put in its place: what was written since then is not in it.
+    /// Set if etcd is older than it was, as after a backup was put in its place: it lacks everything that was
+    /// written since then.
     pub is_set_back: bool,
-    /// How many keys are no manager's.
+    /// Number of keys that are no manager's.
     foreign: usize,
-    /// What is there under every key of managers, and the revision of its last change.
+    /// Value under every key of managers, and the revision of its last change.
     raw: BTreeMap<String, (Vec<u8>, i64)>,
 }
 
@@ -232,7 +238,7 @@ pub(crate) struct Loaded {
 pub(crate) struct Found {
     name: String,
     value: Vec<u8>,
-    /// Of its last change.
+    /// Revision of its last change.
     revision: i64,
 }
 
@@ -258,7 +264,7 @@ impl Loaded {
 }
 
 impl<E: Etcd> Store<E> {
-    /// What is under this prefix.
+    /// Creates a store of the data under this prefix.
     pub(crate) fn new(etcd: E, prefix: &str) -> Self {
         let history = History::new(history::Span::default());
         let prefix = prefix.trim_end_matches('/').to_string();
@@ -266,8 +272,8 @@ impl<E: Etcd> Store<E> {
         Store { etcd, prefix, seal: None, history, known, fullness }
     }
 
-    /// The same, where what permits are signed with is sealed with this: etcd and its backups do not show it, and none that another
-    /// program has put there is taken.
+    /// The same, where what permits are signed with is sealed with this: etcd and its backups do not show it,
+    /// and none that another program has put there is taken.
     pub(crate) fn sealed_with(self, seal: Option<Secret>) -> Self {
         Store { seal, ..self }
     }
@@ -290,7 +296,7 @@ impl<E: Etcd> Store<E> {
         format!("{}/journal/", self.prefix)
     }
 
-    /// How many parts of the journal hold; there only while all of them do.
+    /// Returns the key of the number of journal parts that hold; it exists only while all of them do.
     fn journal_count(&self) -> Vec<u8> {
         format!("{}/journaled", self.prefix).into_bytes()
     }
@@ -366,7 +372,8 @@ impl<E: Etcd> Store<E> {
         let _ = self.etcd.revoke(lease).await;
     }
 
-    /// Ends the leadership of the manager at this address, if it leads, so that another one takes over at once.
+    /// Ends the leadership of the manager at this address, if it leads, so that another one takes over at
+    /// once.
     pub(crate) async fn resign(&self, address: &str) {
         let txn = api::TxnRequest {
             compare: vec![is_value(self.leader_key(), address.as_bytes().to_vec())],
@@ -377,8 +384,8 @@ impl<E: Etcd> Store<E> {
         let _ = self.etcd.txn(txn).await;
     }
 
-    /// What permits are signed with: all managers that lead one after the other have the same, so that agents that know one of
-    /// them take what another one has signed.
+    /// Returns the secret that permits are signed with: all managers that lead one after the other have the
+    /// same, so that agents that know one of them accept permits that another one has signed.
     pub(crate) async fn permit_seed(&self, mandate: Mandate) -> Result<Secret, StoreError> {
         let key = format!("{}/permit-seed", self.prefix).into_bytes();
         if let Some(found) = self.get(key.clone()).await?
@@ -393,8 +400,8 @@ impl<E: Etcd> Store<E> {
         Ok(seed)
     }
 
-    /// What is kept, or nothing where it was not sealed with the key that managers have: it was written under another key, or by
-    /// another program.
+    /// Returns the kept secret, or `None` if it was not sealed with the key that managers have: it was
+    /// written under another key, or by another program.
     fn seed_in(&self, found: &[u8]) -> Result<Option<Secret>, StoreError> {
         if let Some(seal) = &self.seal {
             let seed = Secret::unsealed(found, seal);
@@ -412,8 +419,8 @@ impl<E: Etcd> Store<E> {
         })
     }
 
-    /// All records of the state, after the changes were made that the leader before could not make. What cannot be read is
-    /// named, and stays where it is.
+    /// All records of the state, after the changes were made that the leader before could not make. What
+    /// cannot be read is named, and stays where it is.
     pub(crate) async fn load(&self, mandate: Mandate) -> Result<Loaded, StoreError> {
         let mut loaded = Loaded::default();
         if let Err(reason) = self.recover(mandate).await? {
@@ -492,7 +499,8 @@ impl<E: Etcd> Store<E> {
         Ok(Ok(whole.into()))
     }
 
-    /// Makes the changes of a journal that holds, and forgets one that does not. Gives why its changes cannot be made.
+    /// Makes the changes of a journal that holds, and forgets one that does not. Gives why its changes cannot
+    /// be made.
     async fn recover(&self, mandate: Mandate) -> Result<Result<(), String>, StoreError> {
         let Some(count) = self.get(self.journal_count()).await? else {
             return self.forget_journal(mandate).await.map(Ok);
@@ -525,8 +533,9 @@ impl<E: Etcd> Store<E> {
         Ok(wrong.map_or(Ok(()), Err))
     }
 
-    /// Whether a change is of records alone, as all are that managers write into the journal. What is there is done with a manager's
-    /// rights, which may go further than those of a program that has written it.
+    /// Returns true if a change is of records alone, as are all changes that managers write into the journal.
+    /// Changes there are made with a manager's rights, which may go further than those of a program
+    /// that has written them.
     fn is_of_record(&self, change: &api::RequestOp) -> bool {
         let places = [self.state_prefix(), format!("{}/pieces/", self.prefix)].map(String::into_bytes);
         let is_within = |key: &[u8], end: &[u8]| {
@@ -604,7 +613,7 @@ impl<E: Etcd> Store<E> {
         self.forget_journal(mandate).await
     }
 
-    /// What there is to do for the change of one record, and what is there then.
+    /// Returns the operations for the change of one record, and the contents of its key after them.
     fn steps(
         &self,
         own: &str,
@@ -645,8 +654,8 @@ impl<E: Etcd> Store<E> {
         Ok((steps, Holds::Nothing))
     }
 
-    /// Moves values out of the state, to where people can look at them, unless they have changed since they were read. One
-    /// that is too long for it stays.
+    /// Moves values out of the state, to where people can look at them, unless they have changed since they
+    /// were read. One that is too long for it stays.
     pub(crate) async fn set_aside(&self, mandate: Mandate, values: Vec<Found>) -> Result<(), StoreError> {
         for Found { name, value, revision } in values {
             if value.len() > MOVED_MAX {

@@ -1,4 +1,5 @@
-//! `polycast manager --check` and switches that come by themselves, with devices that are only tables behind their languages.
+//! `polycast manager --check` and switches that come by themselves, with devices that are only tables behind
+//! their languages.
 
 use polycast_manager::check::{Findings, check};
 use polycast_manager::{Manager, ManagerConfig};
@@ -51,7 +52,7 @@ async fn manage(mut stream: TcpStream, circuits: Vec<Circuit>) {
     }
 }
 
-/// What a rack's switch is like.
+/// Properties of a rack's switch.
 #[derive(Clone, Copy)]
 struct Tor {
     dpid: u64,
@@ -72,7 +73,8 @@ async fn listening(tor: Tor) -> SocketAddr {
     address
 }
 
-/// Talks with a controller, and counts the rules that it is given. The switch has the ports 1 and 9; 9 has no light.
+/// Talks with a controller, and counts the rules that it is given. The switch has the ports 1 and 9; 9 has no
+/// light.
 async fn serve(mut stream: TcpStream, tor: Tor, rules: Arc<AtomicUsize>) -> std::io::Result<()> {
     stream.write_all(&Message::Hello { versions: None }.emit(1)).await?;
     let (mut buffer, mut bytes) = ([0; 4_096], Vec::new());
@@ -113,7 +115,8 @@ async fn serve(mut stream: TcpStream, tor: Tor, rules: Arc<AtomicUsize>) -> std:
     }
 }
 
-/// Two racks of a host and a fibre each at the ports 1 and 2 of the circuit switch, and a splitter behind them.
+/// Two racks of a host and a fibre each at the ports 1 and 2 of the circuit switch, and a splitter behind
+/// them.
 fn settings(folder: &Path, password: &str, switch: SocketAddr, tors: [String; 2]) -> String {
     use std::os::unix::fs::PermissionsExt as _;
     let path = folder.join("password");

@@ -1,5 +1,5 @@
-//! The manager and a circuit switch that is only a table behind TL1: restarts, and answers that come late. The racks'
-//! switches are not there, so that paths wait for them, or answer without doing anything.
+//! The manager and a circuit switch that is only a table behind TL1: restarts, and answers that come late.
+//! The racks' switches are not there, so that paths wait for them, or answer without doing anything.
 
 #[path = "common/etcd.rs"]
 mod etcd;
@@ -36,11 +36,11 @@ struct Switch(Arc<Mutex<Table>>);
 struct Table {
     circuits: BTreeMap<u32, u32>,
     taken_down: usize,
-    /// How often one was made.
+    /// Number of circuits that were made.
     made: usize,
     /// Circuits from this port are not made as long as it is here.
     held: Option<u32>,
-    /// Whether one was asked for.
+    /// Set once one was requested.
     asked_for_held: bool,
 }
 
@@ -111,11 +111,11 @@ impl Switch {
     }
 }
 
-/// What racks' switches were told.
+/// Messages that racks' switches have received.
 #[derive(Default)]
 struct Heard {
     rules: AtomicUsize,
-    /// How often one was asked for its ports: after it was told all that it has to keep.
+    /// Number of requests for a switch's ports: each comes after everything that the switch has to keep.
     ports: AtomicUsize,
 }
 

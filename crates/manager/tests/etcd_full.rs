@@ -1,4 +1,5 @@
-//! Managers whose etcd another program fills: all who ask are told, and when there is room again a manager leads by itself.
+//! Managers whose etcd another program fills: all who ask are told, and when there is room again a manager
+//! leads by itself.
 
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal};
@@ -24,7 +25,7 @@ fn settings(etcd: &str) -> ManagerConfig {
     ManagerConfig::from_toml(&text).unwrap()
 }
 
-/// What a manager says when it is asked how it stands.
+/// Returns a manager's answer to a request for its status.
 async fn status(manager: SocketAddr) -> Result<(), Refusal> {
     let mut client = ManagerClient::connect(format!("http://{manager}")).await.unwrap();
     let asked = client.status(StatusRequest { protocol_version: PROTOCOL_VERSION }).await;

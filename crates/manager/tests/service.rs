@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    /// How many older requests wait.
+    /// Returns the number of older requests that wait.
     async fn waiting(&mut self) -> u32 {
         match self.next().await.unwrap() {
             Told::Waiting(waiting) => waiting.before,
@@ -252,8 +252,8 @@ async fn a_path_is_lent_released_and_lent_again() {
     manager.stop().await;
 }
 
-/// Blast, section IV-A: what can never be is denied at once, what has to wait hears of its place, and both what waits
-/// and what runs can be changed and withdrawn.
+/// Blast, section IV-A: what can never be is denied at once, what has to wait hears of its place, and both
+/// what waits and what runs can be changed and withdrawn.
 #[tokio::test]
 async fn requests_wait_change_and_go() {
     let (manager, client, [mut a, mut b, _c]) = with_agents(&patient(), ["a", "b", "c"]).await;
@@ -354,7 +354,7 @@ async fn an_agent_that_comes_back_has_what_it_had() {
     manager.stop().await;
 }
 
-/// What it held and asked for is gone long before the lease or the silence would be over.
+/// Leases and requests of the agent are gone long before the lease or the silence would be over.
 #[tokio::test]
 async fn an_agent_that_dies_loses_what_it_holds() {
     let settings = format!("silence-ms = 600000\nlease-ms = 600000\nreconnect-ms = 300\n{ONE_ADDRESS}");
@@ -388,7 +388,7 @@ fn lease(granted: &Granted) -> Lease {
     }
 }
 
-/// What follows from a join and is for the agent that joins gets to it in the session that begins.
+/// Messages that follow from a join and are for the agent that joins get to it in the session that begins.
 #[tokio::test]
 async fn who_joins_hears_what_follows_from_it() {
     let (manager, client, [mut a, _b]) = with_agents(&patient(), ["a", "b"]).await;
@@ -396,7 +396,8 @@ async fn who_joins_hears_what_follows_from_it() {
     let first = a.granted().await;
     a.say(request(2, &["b"])).await;
     assert_eq!(a.waiting().await, 0);
-    // It comes back with a path that goes another way than the manager knows: it has lost it, and the other gets its address.
+    // It comes back with a path that goes another way than the manager knows: it has lost it, and the other
+    // gets its address.
     let mut lost = lease(&first);
     let Some(channel::Channel::Multicast(multicast)) =
         lost.channel.as_mut().and_then(|channel| channel.channel.as_mut())
@@ -510,7 +511,8 @@ async fn the_name_of_an_agent_that_lives_cannot_be_taken() {
     manager.stop().await;
 }
 
-/// One whose session has not been ended and that has been silent for two and a half heartbeats can be another run's.
+/// One whose session has not been ended and that has been silent for two and a half heartbeats can be another
+/// run's.
 #[tokio::test]
 async fn the_name_of_a_silent_agent_can_be_taken() {
     let settings = format!("heartbeat-ms = 200\n{PATIENT}");
@@ -547,7 +549,7 @@ async fn receivers_may_come_after_their_source() {
     manager.stop().await;
 }
 
-/// What a manager cannot read of a plan is the path's loss, and nothing else's.
+/// A part of a plan that a manager cannot read is the path's loss, and nothing else's.
 #[tokio::test]
 async fn plans_that_make_no_sense_are_not_followed() {
     let manager = Running::start(PATIENT).await;
@@ -580,7 +582,8 @@ async fn plans_that_make_no_sense_are_not_followed() {
     manager.stop().await;
 }
 
-/// A connection without a certificate to a manager whose authority has this pin, and what it is told from others by.
+/// A connection without a certificate to a manager whose authority has this pin, and what it is told from
+/// others by.
 async fn pinned(address: SocketAddr, pin: &str) -> (Channel, Binding) {
     let (known, pin) = (Arc::new(OnceLock::new()), pin.to_string());
     let told = Arc::clone(&known);
@@ -598,7 +601,7 @@ async fn pinned(address: SocketAddr, pin: &str) -> (Channel, Binding) {
     (channel, *known.get().unwrap())
 }
 
-/// What a stranger tries is counted and not written down each time, and pushes out nothing that was allowed.
+/// Attempts of a stranger are counted and not written down each time, and push out nothing that was allowed.
 #[tokio::test]
 async fn a_strangers_tries_do_not_fill_the_audit_log() {
     const TRIES: u64 = 300;
@@ -640,8 +643,8 @@ async fn a_strangers_tries_do_not_fill_the_audit_log() {
     }
 }
 
-/// A client without a certificate may ask the manager's authority for one, and nothing else; a certificate can be had for its own
-/// name only.
+/// A client without a certificate may ask the manager's authority for one, and nothing else; a certificate
+/// can be had for its own name only.
 #[tokio::test]
 async fn a_client_without_a_certificate_may_only_ask_for_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -654,7 +657,8 @@ async fn a_client_without_a_certificate_may_only_ask_for_one() {
     assert!(asked.unwrap_err().message().contains("asks for a certificate"));
     let joined = Session::open(&client, join("a")).await;
     assert!(joined.err().unwrap().message().contains("asks for a certificate"));
-    // It need not say anything to hear that: what it would say, as long as a message may be, is neither waited for nor kept.
+    // It need not say anything to hear that: what it would say, as long as a message may be, is neither
+    // waited for nor kept.
     let (_silent, nothing) = mpsc::channel(1);
     let mut asks = client.clone();
     let asked = tokio::time::timeout(HANG, asks.session(ReceiverStream::new(nothing))).await;

@@ -1,7 +1,9 @@
-//! What a version costs as a delta, beside the XOR of both under zstd: `cargo bench -p polycast-net --bench delta [MiB]`.
+//! Cost of a version as a delta, beside the XOR of both under zstd: `cargo bench -p polycast-net --bench
+//! delta [MiB]`.
 //!
-//! Weights are drawn around zero, and some of them are changed by about a hundredth, as a training step does. Speeds are those of one core, from memory to a
-//! file in memory, with the hashes that each end takes: the best of three.
+//! Weights are drawn around zero, and some of them are changed by about a hundredth, as a training step does.
+//! Speeds are those of one core, from memory to a file in memory, with the hashes that each end takes: the
+//! best of three.
 
 use polycast_net::delta::{apply, is_worth, write};
 use polycast_net::object::ObjectSource;

@@ -1,6 +1,6 @@
-//! What a rack's switch takes for a path's rules when nothing else happens: a real Open vSwitch with a database and a
-//! daemon of its own and ports without devices (Shufflecast gives 0.6 ms for a ToR, Blast's Table II 8.711 ms for all).
-//! It needs no root. `cargo bench -p polycast-net --bench openflow`
+//! Time that a rack's switch takes for a path's rules when nothing else happens: a real Open vSwitch with a
+//! database and a daemon of its own and ports without devices (Shufflecast gives 0.6 ms for a ToR, Blast's
+//! Table II 8.711 ms for all). It needs no root. `cargo bench -p polycast-net --bench openflow`
 
 use polycast_net::devices::openflow::{
     Action, Endpoint, Field, FlowMod, GroupMod, Instruction, Match, Message, Switch, SwitchError,
@@ -83,7 +83,7 @@ impl OpenVswitch {
         Err(format!("there is no {name}").into())
     }
 
-    /// How long the daemon has run, and has waited for a processor.
+    /// Returns the time that the daemon has run, and the time that it has waited for a processor.
     fn used(&self) -> Option<(Duration, Duration)> {
         let text = fs::read_to_string(format!("/proc/{}/schedstat", self.daemons.last()?.id())).ok()?;
         let mut nanos = text.split_whitespace().map_while(|word| word.parse().ok());
@@ -101,7 +101,8 @@ impl Drop for OpenVswitch {
     }
 }
 
-/// What a rack with a source and two receivers is told for a group, as `polycast_manager::devices::tor` does.
+/// Builds the messages that a rack with a source and two receivers is sent for a group, as
+/// `polycast_manager::devices::tor` does.
 fn rules(group: u32) -> Vec<Message> {
     let to_group =
         || Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst([239, 255, 64, group as u8]));
@@ -117,7 +118,7 @@ fn rules(group: u32) -> Vec<Message> {
     ]
 }
 
-/// And to take them out again.
+/// Builds the messages that remove them again.
 fn clear(group: u32) -> Vec<Message> {
     let entering = Match::any()
         .and(Field::EthType(0x0800))

@@ -1,6 +1,6 @@
-//! What the kernel's part of an agent takes to relabel a packet, with 100,000 active sessions (Orca, figure 5c), by the
-//! kernel's own count of the program's run time, which includes its two readings of the clock. It needs root.
-//! `cargo bench -p polycast-net --bench orca_agent`
+//! Time that the kernel's part of an agent takes to relabel a packet, with 100,000 active sessions (Orca,
+//! figure 5c), by the kernel's own count of the program's run time, which includes its two readings of the
+//! clock. It needs root. `cargo bench -p polycast-net --bench orca_agent`
 
 use polycast_net::bpf::measure_runs;
 use polycast_net::bpf::orca::{KernelAgent, Packets};
@@ -14,7 +14,7 @@ const SESSIONS: u32 = 1_000_000;
 const ACTIVE: usize = 100_000;
 /// Frames of these sizes are compared, in bytes; the first is the smallest that has a label, rounded up.
 const SIZES: [usize; 6] = [72, 256, 1_024, 1_500, 4_096, 9_000];
-/// How often each size is measured.
+/// Number of times that each size is measured.
 const PASSES: u32 = 3;
 
 /// The active sessions, without order, each different.

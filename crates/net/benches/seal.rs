@@ -1,4 +1,5 @@
-//! How fast content is sealed and packets get their tags, and what a pairing by a code takes, on one core: `cargo bench -p polycast-net --bench seal`.
+//! Speed at which content is sealed and packets get their tags, and time that a pairing by a code takes, on
+//! one core: `cargo bench -p polycast-net --bench seal`.
 
 use polycast_net::hash::keyed_hash;
 use polycast_net::pake::{End, Meeting};
@@ -23,7 +24,7 @@ fn measure(what: &str, len: usize, mut act: impl FnMut()) {
     println!("{what:>8} {len:>7} bytes: {:6.2} GB/s", best / 1e9);
 }
 
-/// What a pairing takes of both ends together, in microseconds: the best of five.
+/// Returns the time that a pairing takes on both ends together, in microseconds: the best of five.
 fn pairing() -> f64 {
     const ROUNDS: u32 = 500;
     let meeting = Meeting { code: b"four-words-of-ours", context: b"an offer" };

@@ -1,13 +1,14 @@
 //! A directory as one object: a tar stream that is never stored anywhere.
 //!
-//! [`TreeSource`] walks a directory once and then answers reads at any offset of the tar stream
-//! that the tree would make, opening files as they are needed. [`unpack`] turns such a stream into
-//! a directory again. The stream is the GNU dialect, with a PAX record where a modification time is
-//! not a whole number of seconds, so that `tar` can read it too.
+//! [`TreeSource`] walks a directory once and then answers reads at any offset of the tar stream that the tree
+//! would make, opening files as they are needed. [`unpack`] turns such a stream into a directory again. The
+//! stream is the GNU dialect, with a PAX record where a modification time is not a whole number of seconds,
+//! so that `tar` can read it too.
 //!
-//! Kept: names (any bytes), permissions, modification times, symbolic links (as links, unless they are followed), hard links within
-//! the tree, empty directories, and at the receiver's holes for long runs of zeros. Not kept: owners, extended attributes, the
-//! set-user-id and set-group-id bits. Sockets, pipes and devices are left out, and named; links that lead out of the tree are named.
+//! Kept: names (any bytes), permissions, modification times, symbolic links (as links, unless they are
+//! followed), hard links within the tree, empty directories, and at the receiver's holes for long runs of
+//! zeros. Not kept: owners, extended attributes, the set-user-id and set-group-id bits. Sockets, pipes and
+//! devices are left out, and named; links that lead out of the tree are named.
 
 mod format;
 mod glob;
@@ -36,7 +37,7 @@ use polycast_types::Printable;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a directory could not be read as an object, or an object not be unpacked.
+/// Reason that a directory could not be read as an object, or that an object could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The path to read as a tree is something else.
@@ -54,11 +55,11 @@ pub enum ArchiveError {
     /// The system refused an operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// Operation that was attempted.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why it failed.
+        /// Reason for the failure.
         source: io::Error,
     },
     /// A file of the tree is not what it was when the tree was walked.
@@ -76,9 +77,9 @@ pub enum ArchiveError {
     /// A link cannot be followed.
     #[error("cannot follow the link {}: {why}", path.display())]
     Unfollowed {
-        /// Where it lies.
+        /// Path of the link.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the link.
         why: &'static str,
     },
     /// Links lead out of a directory that is to be a list of its files.
@@ -91,7 +92,7 @@ pub enum ArchiveError {
     Unlisted {
         /// The entry's name, as far as it can be shown.
         entry: String,
-        /// What is wrong with it.
+        /// Problem with the entry.
         why: &'static str,
     },
     /// The stream to unpack cannot be read.
@@ -100,9 +101,9 @@ pub enum ArchiveError {
     /// The stream to unpack is not one that [`TreeSource`] makes.
     #[error("the directory's stream is damaged at byte {offset}: {what}")]
     Malformed {
-        /// Where in the stream.
+        /// Offset in the stream.
         offset: u64,
-        /// What is wrong there.
+        /// Problem at that offset.
         what: &'static str,
     },
     /// An entry of the stream would reach outside the target, or is of a kind that is never unpacked.
@@ -110,7 +111,7 @@ pub enum ArchiveError {
     Refused {
         /// The entry's name, as far as it can be shown.
         entry: String,
-        /// What is wrong with it.
+        /// Problem with the entry.
         why: &'static str,
     },
     /// Two entries have names that are one name to the file system here.
@@ -126,14 +127,14 @@ pub enum ArchiveError {
     /// Something other than an empty directory is in the way.
     #[error("{} is there already: say --update to bring it up to date, or --force to replace it", path.display())]
     TargetExists {
-        /// Where the directory was to appear.
+        /// Path at which the directory was to appear.
         path: PathBuf,
     },
 }
 
 impl ArchiveError {
-    /// Whether another try with the same stream may do what this one could not: when there is room, when a name is free, when the user
-    /// may write there.
+    /// Returns true if another try with the same stream may do what this one could not: once there is room,
+    /// once a name is free, or once the user may write there.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy, StorageFull};

@@ -5,7 +5,7 @@ use crate::seal::Secret;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use std::fmt;
 
-/// What a signature is over begins with this: it is of use for nothing else.
+/// Prefix of the bytes that are signed, so that a signature is of use for nothing else.
 const SIGNED_FOR: &[u8] = b"polycast 3 audit log\0";
 /// Bytes of half a signature, which are written like a hash.
 const HALF: usize = 32;
@@ -21,7 +21,7 @@ impl AuditKey {
         AuditKey(pair.expect("any 32 bytes are a key"))
     }
 
-    /// What its signatures are checked with, in hexadecimal digits.
+    /// Returns the public key, with which its signatures are checked, in hexadecimal digits.
     #[must_use]
     pub fn public(&self) -> String {
         hex(self.0.public_key().as_ref().first_chunk().expect("a public key of Ed25519 has 32 bytes"))
@@ -43,7 +43,7 @@ impl fmt::Debug for AuditKey {
     }
 }
 
-/// Whether the key that is checked with `public` has signed this text.
+/// Returns true if the key that is checked with `public` has signed this text.
 #[must_use]
 pub fn has_signed(public: &str, text: &[u8], signature: &str) -> bool {
     let Some((one, other)) = signature.split_at_checked(2 * HALF) else { return false };

@@ -1,13 +1,15 @@
 //! Deltas: a new version of an object as what it differs in from a base that receivers have.
 //!
-//! A training step changes some elements of every hash group of the weights, so that no group of the version before is one of the new
-//! one. Their XOR is nearly all zeros: it is coded unit by unit (module `unit`) and sent in the new version's place, as an object like any other.
-//! A receiver that has the base makes the new version of both. It holds each unit against its hash, and the hashes against the root hash, as it
-//! does with groups that come: a delta that is wrong, or is against another base, costs time and no byte.
+//! A training step changes some elements of every hash group of the weights, so that no group of the version
+//! before is one of the new one. Their XOR is nearly all zeros: it is coded unit by unit (module `unit`) and
+//! sent in the new version's place, as an object like any other. A receiver that has the base makes the new
+//! version of both. It holds each unit against its hash, and the hashes against the root hash, as it does
+//! with groups that come: a delta that is wrong, or is against another base, costs time and no byte.
 //!
-//! A delta is its units, one after the other, and then, with big-endian numbers: the length of each unit (4 bytes), the hash of what it
-//! makes (32: a chaining value of BLAKE3's tree, where there are several), and a foot of 92 bytes: `polydel1`, the new version's length (8), the
-//! base's (8), bytes of a unit (4), the root hashes of the new version and of the base.
+//! A delta is its units, one after the other, and then, with big-endian numbers: the length of each unit (4
+//! bytes), the hash of what it makes (32: a chaining value of BLAKE3's tree, where there are several), and a
+//! foot of 92 bytes: `polydel1`, the new version's length (8), the base's (8), bytes of a unit (4), the root
+//! hashes of the new version and of the base.
 
 mod unit;
 
@@ -29,16 +31,16 @@ const MAGIC: &[u8; 8] = b"polydel1";
 const FOOT_LEN: u64 = 92;
 /// Units that a thread codes before they are written, in their order.
 const UNITS_A_TURN: u64 = 16;
-/// A sample is one piece in so many,
+/// Number of pieces for each one of the sample.
 const SAMPLED: u64 = 100;
-/// of this length,
+/// Length of a piece, in bytes.
 const PIECE_LEN: u64 = 64 << 10;
-/// and at least so many of them.
+/// Minimum number of pieces in the sample.
 const PIECES_LEAST: u64 = 8;
 /// A delta of more than so many of eight parts of the object is not worth what it takes to code it.
 const WORTH_EIGHTHS: u64 = 7;
 
-/// Why no delta is made, or nothing is made of one.
+/// Reason that no delta is made, or that none can be applied.
 #[derive(Debug, Error)]
 pub enum DeltaError {
     /// It is none, or is one of other versions.
@@ -47,7 +49,7 @@ pub enum DeltaError {
     /// A unit is damaged.
     #[error("the delta is damaged: {0}")]
     Unit(#[from] UnitError),
-    /// What comes of a unit is not the new version's.
+    /// A unit does not give the bytes of the new version.
     #[error(
         "unit {0} of the delta does not give the object's bytes: the delta, or the version that it is against, is not what it is said to be"
     )]
@@ -63,7 +65,7 @@ pub enum DeltaError {
     Cancelled,
 }
 
-/// Where a new version differs from its base, as a look at a part of both says.
+/// Returns true if a delta to a new version is worth making, judged by a sample of both versions.
 ///
 /// # Errors
 /// They cannot be read.
@@ -74,7 +76,8 @@ pub fn is_worth(new: &dyn ObjectSource, base: &dyn ObjectSource) -> io::Result<b
     let (mut fresh, mut old) = (vec![0; PIECE_LEN as usize], vec![0; PIECE_LEN as usize]);
     let mut looked = 0;
     for at in 0..count {
-        // One in each of as many equal parts, not always at the same place of it: tensors have lengths of their own.
+        // One in each of as many equal parts, not always at the same place of it: tensors have lengths of
+        // their own.
         let (first, behind) = (at * pieces / count, (at + 1) * pieces / count);
         let piece = first + (at * 7) % (behind - first);
         let from = piece * PIECE_LEN;
@@ -88,8 +91,8 @@ pub fn is_worth(new: &dyn ObjectSource, base: &dyn ObjectSource) -> io::Result<b
     Ok(coded.len() as u64 * 8 <= looked * WORTH_EIGHTHS)
 }
 
-/// Codes `new` against `base`, whose root hash is known, into an empty file, with so many threads; gives what the delta is of, and `None`
-/// where it is not worth it.
+/// Codes `new` against `base`, whose root hash is known, into an empty file, with so many threads; gives what
+/// the delta is of, and `None` where it is not worth it.
 ///
 /// # Errors
 /// They cannot be read, `new` was changed meanwhile, the file cannot be written, or `cancel` was set.
@@ -157,7 +160,7 @@ fn foot(delta: &Delta, base_len: u64) -> [u8; FOOT_LEN as usize] {
     foot
 }
 
-/// What the foot of a delta names; none where the bytes do not end with one.
+/// Returns the delta that the foot of these bytes names; `None` where they do not end with a foot.
 #[must_use]
 pub fn foot_of(coded: &[u8]) -> Option<Delta> {
     let found: &[u8; FOOT_LEN as usize] = coded.last_chunk()?;
@@ -167,7 +170,7 @@ pub fn foot_of(coded: &[u8]) -> Option<Delta> {
     (*found == foot(&delta, number(16))).then_some(delta)
 }
 
-/// What is behind the base's end counts as zeros: the new version may be longer.
+/// Reads from the base; bytes behind its end count as zeros, since the new version may be longer.
 fn read_base(base: &dyn ObjectSource, bytes: &mut [u8], from: u64) -> io::Result<()> {
     let there = base.len().saturating_sub(from).min(bytes.len() as u64) as usize;
     base.read_exact_at(&mut bytes[..there], from)?;
@@ -224,9 +227,9 @@ impl Worker {
     }
 }
 
-/// What stands behind the units.
+/// Index behind the units.
 struct Index {
-    /// Where each unit begins, and where the last one ends.
+    /// Start of each unit, and end of the last one.
     at: Vec<u64>,
     hashes: Vec<Hash>,
 }
@@ -262,12 +265,13 @@ impl Index {
     }
 }
 
-/// Makes the new version of a delta and its base, in a part file of its length, with so many threads. Each unit is verified before it is
-/// written; `on_made` hears then which bytes it has, from any thread.
+/// Makes the new version of a delta and its base, in a part file of its length, with so many threads. Each
+/// unit is verified before it is written; `on_made` hears then which bytes it has, from any thread.
 ///
 /// # Errors
-/// The delta is damaged or is none between these versions, the base is not what its root hash says, the part file cannot be written,
-/// or `cancel` was set. What is in the part file by then is right, or is what was there before.
+/// The delta is damaged or is none between these versions, the base is not what its root hash says, the part
+/// file cannot be written, or `cancel` was set. What is in the part file by then is right, or is what was
+/// there before.
 pub fn apply(
     delta: &Delta,
     (coded, base): (&dyn ObjectSource, &dyn ObjectSource),

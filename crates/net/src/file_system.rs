@@ -1,7 +1,8 @@
-//! What file systems differ in: locks, permissions, times, links, names. What one lacks is done without, and said once.
+//! Differences between file systems: locks, permissions, times, links, names. What one lacks is done without,
+//! and reported once.
 //!
-//! Network shares, file systems of memory cards and many that programs provide have only a part of what Linux asks of its own. No
-//! transfer ends because of that once its bytes are here.
+//! Network shares, file systems of memory cards and many that programs provide have only a part of what Linux
+//! asks of its own. No transfer ends because of that once its bytes are here.
 
 use polycast_types::ModificationTime;
 use rustix::fs::{
@@ -52,10 +53,11 @@ impl Lack {
     }
 }
 
-/// What was said already, by the file system's number.
+/// Lacks that were reported already, by the file system's number.
 static SAID: Mutex<BTreeSet<(u64, Lack)>> = Mutex::new(BTreeSet::new());
 
-/// Says that a file system lacks something: once in the life of this process, and so once in a command's transfer.
+/// Says that a file system lacks something: once in the life of this process, and so once in a command's
+/// transfer.
 pub(crate) fn say(lack: Lack, file: impl AsFd, path: &Path) {
     let device = rustix::fs::fstat(file).map_or(0, |there| there.st_dev);
     if is_news(device, lack) {
@@ -67,26 +69,27 @@ fn is_news(device: u64, lack: Lack) -> bool {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((device, lack))
 }
 
-/// Whether an error says that the file system has no such thing, or not for this user's files: none that a second try would mend, and
-/// none of a disk that fails.
+/// Returns true if an error means that the file system has no such thing, or not for this user's files: none
+/// that a second try would mend, and none of a disk that fails.
 pub(crate) fn is_lack(errno: Errno) -> bool {
     let lacks = [Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::NOTTY];
     lacks.contains(&errno) || errno == Errno::ROFS
 }
 
-/// Whether this process alone is at work with a file or a folder.
+/// Lock that keeps a file or a folder to one process.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
-    /// It is, for as long as the file is open.
+    /// This process has it, for as long as the file is open.
     Held,
-    /// Another process is.
+    /// Another process has it.
     Busy,
-    /// That is not known: the file system has no locks.
+    /// Unknown: the file system has no locks.
     Lacking,
 }
 
-/// Takes the lock of a file, where its file system has locks; `path` is what the file is called where that is said.
+/// Takes the lock of a file, where its file system has locks; `path` is what the file is called where that is
+/// said.
 pub fn lock(file: &File, path: &Path) -> Lock {
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -102,8 +105,8 @@ pub fn lock(file: &File, path: &Path) -> Lock {
     }
 }
 
-/// Gives up the lock of a file that is done with. To close the file is not enough: a process that this one has just begun has all files open until
-/// its program runs, and would hold the lock as long.
+/// Gives up the lock of a file that is done with. To close the file is not enough: a process that this one
+/// has just begun has all files open until its program runs, and would hold the lock as long.
 pub fn unlock(file: &File) {
     // Where there was no lock there is nothing to give up.
     let _ = flock(file, FlockOperation::Unlock);
@@ -155,15 +158,15 @@ fn timestamps(modified: ModificationTime) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// When a file was changed last.
+/// Returns the time of a file's last change.
 #[must_use]
 pub fn time_of(metadata: &fs::Metadata) -> ModificationTime {
     let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
     ModificationTime { seconds: metadata.mtime(), nanos }
 }
 
-/// The permissions that the kernel gives a new file or folder in `folder` where a program asks for these: the folder's own access
-/// list counts, and where it has none the user's mask.
+/// The permissions that the kernel gives a new file or folder in `folder` where a program asks for these: the
+/// folder's own access list counts, and where it has none the user's mask.
 pub(crate) fn mode_of_new(folder: &Path, mode: u32) -> u32 {
     let mut list = vec![0; LIST_LEN_MAX];
     let len = rustix::fs::getxattr(folder, DEFAULT_LIST, list.as_mut_slice());
@@ -195,7 +198,7 @@ pub(crate) fn set_group_of(folder: impl AsFd) -> u32 {
     rustix::fs::fstat(folder).map_or(0, |there| there.st_mode & SET_GROUP)
 }
 
-/// How a file system shows a file: whose it is, and which permissions it has.
+/// Owner and permissions of a file, as its file system shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shown {
     pub user: u32,
@@ -207,7 +210,8 @@ impl Shown {
         Shown { user: metadata.uid(), mode: metadata.mode() & 0o7777 }
     }
 
-    /// How a file is shown that this process makes now, for itself alone, beside `path`.
+    /// Returns the owner and permissions that are shown for a file that this process makes now, for itself
+    /// alone, beside `path`.
     pub(crate) fn of_new(path: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +223,8 @@ impl Shown {
         shown
     }
 
-    /// What is wrong with a file that should be this user's and no other's, where one that this user makes now is shown as `new`.
+    /// Checks that a file is this user's and no other's, where a file that this user makes now is shown as
+    /// `new`.
     pub(crate) fn check_own(self, new: Shown) -> Result<(), &'static str> {
         if self.user != new.user {
             return Err("belongs to another user");
@@ -231,7 +236,7 @@ impl Shown {
     }
 }
 
-/// Whether something is mounted at this path: it can neither be renamed nor be replaced.
+/// Returns true if something is mounted at this path: it can neither be renamed nor be replaced.
 #[must_use]
 pub fn is_mounted(path: &Path) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -244,8 +249,8 @@ pub fn is_mounted(path: &Path) -> bool {
     path.parent().is_some_and(|parent| device(parent) != device(path))
 }
 
-/// An error of the system in words that name what is used up or refused, where the system's own do not. `path` is, or will be, on the
-/// file system.
+/// An error of the system in words that name what is used up or refused, where the system's own do not.
+/// `path` is, or will be, on the file system.
 #[must_use]
 pub(crate) fn explained(error: io::Error, path: &Path) -> io::Error {
     let words = match Errno::from_io_error(&error) {
@@ -262,8 +267,8 @@ pub(crate) fn explained(error: io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), words)
 }
 
-/// The same where a name was to be made in a folder that is there: a file system that takes no such name says that the call is wrong, or
-/// that there is no such file.
+/// The same where a name was to be made in a folder that is there: a file system that takes no such name says
+/// that the call is wrong, or that there is no such file.
 #[must_use]
 pub(crate) fn explained_name(error: io::Error, path: &Path) -> io::Error {
     if matches!(Errno::from_io_error(&error), Some(Errno::INVAL | Errno::NOENT)) {
@@ -272,7 +277,7 @@ pub(crate) fn explained_name(error: io::Error, path: &Path) -> io::Error {
     explained(error, path)
 }
 
-/// Whether a disk or a quota that is full is the cause.
+/// Returns true if a full disk or quota is the cause.
 #[must_use]
 pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
@@ -286,7 +291,8 @@ pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// Whether a file system has bytes for a file and no inode. Those that make inodes as they need them count none.
+/// Returns true if a file system has bytes for a file and no inode. File systems that make inodes as they
+/// need them count none.
 fn has_no_inodes(path: &Path) -> bool {
     let space = path
         .ancestors()

@@ -58,17 +58,18 @@ pub struct FrameStream {
     read_len: usize,
     outgoing: Vec<u8>,
     written: usize,
-    /// What follows `outgoing`, from where it is.
+    /// Group that follows `outgoing`, sent from where it is.
     sending: Option<Sending>,
     /// A wait for something to read ends with so many bytes.
     low_water: libc::c_int,
 }
 
-/// What one read asks for at least,
+/// Bytes that one read asks for at least.
 const READ_LEN: usize = 64 << 10;
-/// What the system takes of an urgent connection before it is on its way: see [`FrameStream::keep_queue_short`].
+/// Bytes that the system takes of an urgent connection before they are on their way: see
+/// [`FrameStream::keep_queue_short`].
 const UNSENT_MAX: libc::c_int = 16 << 10;
-/// and what on a connection before the other end has shown its key.
+/// Bytes that one read asks for on a connection before the other end has shown its key.
 const FIRST_READ_LEN: usize = 4 << 10;
 /// So many round trips are between a word and the answer at most: a lost packet costs some.
 const PATIENT_ROUND_TRIPS: u32 = 4;
@@ -103,8 +104,9 @@ impl FrameStream {
         }
     }
 
-    /// Takes over a connection that any machine may have opened: until [`FrameStream::trust`] it takes short frames only. The other
-    /// end decides whether it is sealed, which needs `security`; see [`FrameStream::is_sealed`].
+    /// Takes over a connection that any machine may have opened: until [`FrameStream::trust`] it takes short
+    /// frames only. The other end decides whether it is sealed, which needs `security`; see
+    /// [`FrameStream::is_sealed`].
     ///
     /// # Errors
     /// It cannot be made non-blocking.
@@ -115,14 +117,16 @@ impl FrameStream {
         Ok(stream)
     }
 
-    /// The system takes little more than what it can send now: what a slow path does not take waits where [`FrameStream::queued`]
-    /// counts it, so that a sender of much can hold back and a later frame does not wait behind megabytes.
+    /// The system takes little more than what it can send now: what a slow path does not take waits where
+    /// [`FrameStream::queued`] counts it, so that a sender of much can hold back and a later frame does not
+    /// wait behind megabytes.
     pub fn keep_queue_short(&self) {
         self.set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_MAX);
     }
 
-    /// A wait for something to read ends when the frame of which a part is here is here whole, and not with each packet of it. One that reads
-    /// such a connection looks now and then by itself whether something comes at all.
+    /// A wait for something to read ends when the frame of which a part is here is here whole, and not with
+    /// each packet of it. One that reads such a connection looks now and then by itself whether something
+    /// comes at all.
     pub fn wait_for_whole(&mut self) {
         let here = &self.incoming[self.taken..self.filled];
         let promised = self.frame_len(here).ok().flatten().unwrap_or(0);
@@ -136,7 +140,8 @@ impl FrameStream {
 
     /// Sets an option of the connection that makes it better, and without which all works.
     fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
-        // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes nothing.
+        // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes
+        // nothing.
         #[allow(unsafe_code, reason = "no safe wrapper for these options in the libraries at hand")]
         let failed = unsafe {
             libc::setsockopt(
@@ -164,8 +169,8 @@ impl FrameStream {
         }
     }
 
-    /// Connects, waiting at most `timeout`; where there is `security`, sealed, and to the end that is expected. The other end's key or
-    /// certificate is looked at with the first frame.
+    /// Connects, waiting at most `timeout`; where there is `security`, sealed, and to the end that is
+    /// expected. The other end's key or certificate is looked at with the first frame.
     ///
     /// # Errors
     /// No process listens there, or no answer came in time.
@@ -194,25 +199,28 @@ impl FrameStream {
         Ok(Self::over(Pipe::connected(stream, security, expected)?))
     }
 
-    /// Whether what comes over it is from one that has shown its key, and no third machine can read it.
+    /// Returns true if the other end has shown its key, and no third machine can read the connection.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.pipe.is_sealed()
     }
 
-    /// What the other end may call itself: what its certificate says, or anything where it has shown the key of all.
+    /// Returns the names that the other end may use: those in its certificate, or any where it has shown the
+    /// key of all.
     #[must_use]
     pub fn peer_names(&self) -> PeerNames {
         self.pipe.peer_names()
     }
 
-    /// What stands for this sealed connection alone, once the two ends have shown who they are.
+    /// Returns the binding, which stands for this sealed connection alone, once the two ends have shown who
+    /// they are.
     #[must_use]
     pub fn binding(&self) -> Option<Binding> {
         self.pipe.binding()
     }
 
-    /// Waits until the two ends of a sealed connection have shown who they are, for at most `timeout`. Before the first frame only.
+    /// Waits until the two ends of a sealed connection have shown who they are, for at most `timeout`. Before
+    /// the first frame only.
     ///
     /// # Errors
     /// The other end is none that this one takes, or it does not answer in time.
@@ -236,16 +244,16 @@ impl FrameStream {
         self.pipe.stream().peer_addr().ok()
     }
 
-    /// How long a packet takes to the other end and back, as the kernel has measured it; `None` where it has not yet, as on a way
-    /// so long that it began to doubt the first packet.
+    /// Returns the round-trip time to the other end, as the kernel has measured it; `None` where it has not
+    /// yet, as on a path so long that it began to doubt the first packet.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         // SAFETY: all zeros is a valid value of this plain structure of integers.
         #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes into `info`, which is as long, and the length into `len`; both outlive
-        // the call.
+        // SAFETY: the kernel writes at most `len` bytes into `info`, which is as long, and the length into
+        // `len`; both outlive the call.
         #[allow(unsafe_code, reason = "as above")]
         let failed = unsafe {
             libc::getsockopt(
@@ -259,7 +267,8 @@ impl FrameStream {
         (failed == 0 && info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()))
     }
 
-    /// How long to wait for what the other end says at once: so long at least, and longer where the way is long.
+    /// Returns the time to wait for what the other end sends at once: at least `least`, and longer where the
+    /// path is long.
     #[must_use]
     pub fn patience(&self, least: Duration) -> Duration {
         let wanted = self.round_trip().map_or(PATIENCE_MAX, |round_trip| round_trip * PATIENT_ROUND_TRIPS);
@@ -388,7 +397,7 @@ impl FrameStream {
         }
     }
 
-    /// What was unsealed together with what was read just now: nothing on the connection would tell of it.
+    /// Takes what was unsealed together with what was read just now: the connection would not report it.
     fn take_unread(&mut self) -> Result<bool, FrameError> {
         loop {
             let unread = self.pipe.unread();
@@ -451,8 +460,9 @@ impl FrameStream {
         }
     }
 
-    /// Ends the connection after a last word: waits until the other end has closed it, at most `timeout`. To close
-    /// at once, with bytes unread, would reset the connection and could destroy the last word on its way.
+    /// Ends the connection after a last word: waits until the other end has closed it, at most `timeout`. To
+    /// close at once, with bytes unread, would reset the connection and could destroy the last word on its
+    /// way.
     pub fn part(&mut self, timeout: Duration) {
         let until = std::time::Instant::now() + timeout;
         while self.queued() > 0 && std::time::Instant::now() < until {
@@ -530,7 +540,7 @@ mod tests {
         (FrameStream::stranger(listener.accept().unwrap().0, None).unwrap(), other)
     }
 
-    /// What is queued goes out in pieces, and comes as it is.
+    /// A queued frame goes out in pieces, and comes as it is.
     #[test]
     fn a_frame_goes_out_in_pieces() {
         let (mut near, mut far) = pair();
@@ -571,7 +581,7 @@ mod tests {
         drop(taken);
     }
 
-    /// Where the way is short, nothing is waited for longer than before.
+    /// Nothing is waited for longer than before where the path is short.
     #[test]
     fn the_way_to_the_other_end_is_known() {
         let (near, _far) = pair();
@@ -615,7 +625,7 @@ mod tests {
         }
     }
 
-    /// Of what a slow path does not take, the system holds little.
+    /// The system holds little of what a slow path does not take.
     #[test]
     fn a_short_queue_holds_little() {
         let queued = |short: bool| {

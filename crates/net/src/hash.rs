@@ -9,7 +9,8 @@ use std::io;
 /// Bytes of a hash group: large enough for the vector units, small enough for the second-level cache.
 pub const GROUP_LEN: u32 = 256 << 10;
 
-/// The hash of a group: a chaining value of the object's tree, or the root hash where the object is one group.
+/// The hash of a group: a chaining value of the object's tree, or the root hash where the object is one
+/// group.
 #[must_use]
 pub fn group_hash(bytes: &[u8], group: u64, group_len: u32, groups: u64) -> Hash {
     if groups == 1 {
@@ -79,7 +80,7 @@ pub fn hash_of(source: &dyn ObjectSource) -> io::Result<Hash> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// What only an end can say that has these bytes and knows the key.
+/// Computes a hash that only an end with these bytes and the key can give.
 #[must_use]
 pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {
     *blake3::keyed_hash(key, bytes).as_bytes()

@@ -1,15 +1,15 @@
-//! How a daemon's memory allocator behaves over months: what was freed is to be used again, or given back.
+//! Behaviour of a daemon's memory allocator over months: what was freed is to be used again, or given back.
 
-/// How many separate heaps a daemon's threads share.
+/// Number of separate heaps that a daemon's threads share.
 #[cfg(target_env = "gnu")]
 const HEAPS: libc::c_int = 2;
 
 /// Lets all threads of the process share a few heaps. Called before there are threads.
 ///
-/// The C library gives up to eight heaps a core to threads as they come, and each keeps what its busiest moment took. A daemon
-/// that begins several threads for every transfer spreads what it allocates over all of them in time: its memory would
-/// grow over thousands of transfers though nothing of them is left. A daemon allocates little while packets flow, so that its
-/// threads hardly meet in the same heap.
+/// The C library gives up to eight heaps a core to threads as they come, and each keeps what its busiest
+/// moment took. A daemon that begins several threads for every transfer spreads what it allocates over all of
+/// them in time: its memory would grow over thousands of transfers though nothing of them is left. A daemon
+/// allocates little while packets flow, so that its threads hardly meet in the same heap.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     {
@@ -33,8 +33,8 @@ mod tests {
     /// Heaps of threads begin at multiples of this.
     const HEAP_STEP: u64 = 64 << 20;
 
-    /// How many heaps of threads there are beside the process's first one, by the addresses of what threads allocate at the
-    /// same time.
+    /// Counts the heaps of threads beside the process's first one, by the addresses of what threads allocate
+    /// at the same time.
     fn heaps_of_threads() -> usize {
         let together = Barrier::new(32);
         let at = || {

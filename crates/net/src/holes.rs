@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// So many zeros, where they lie aligned, become a hole.
 pub(crate) const HOLE_LEN: u64 = 64 << 10;
 
-/// What of a file is holes that a copy of it has too, in bytes: whole aligned pieces.
+/// Returns the number of bytes of a file in holes that a copy of it has too: whole aligned pieces.
 pub(crate) fn holes_len(file: &File, metadata: &Metadata) -> u64 {
     let len = metadata.len();
     if !has_holes(metadata) {
@@ -27,7 +27,7 @@ pub(crate) fn holes_len(file: &File, metadata: &Metadata) -> u64 {
     holes
 }
 
-/// Whether a file may have holes: fewer blocks than its length needs.
+/// Returns true if a file may have holes: it has fewer blocks than its length needs.
 pub(crate) fn has_holes(metadata: &Metadata) -> bool {
     metadata.is_file() && metadata.blocks().saturating_mul(512).saturating_add(HOLE_LEN) <= metadata.len()
 }

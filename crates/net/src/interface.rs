@@ -24,9 +24,9 @@ pub enum InterfaceError {
     /// No such name or address here.
     #[error("no interface {wanted} with an IPv4 address here; there is {}", there.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// Name or address that was requested.
         wanted: String,
-        /// What there is.
+        /// Usable interfaces of this host.
         there: Vec<String>,
     },
     /// Only the loopback has an IPv4 address, and the user has not asked for it.
@@ -37,7 +37,7 @@ pub enum InterfaceError {
     OnlyLoopback {
         /// The loopback's name.
         loopback: String,
-        /// What else there is.
+        /// Other interfaces of this host.
         there: Vec<Link>,
     },
     /// The kernel does not tell.
@@ -56,20 +56,20 @@ pub struct Link {
     pub name: String,
     /// Its IPv4 addresses, in the order in which the kernel tells of them.
     pub addresses: Vec<Ipv4Addr>,
-    /// Whether it has an IPv6 address that others can reach.
+    /// Set if it has an IPv6 address that others can reach.
     pub has_ipv6: bool,
-    /// Whether it is switched on.
+    /// Set if it is switched on.
     pub is_up: bool,
-    /// Whether it has a carrier: a cable with a device at its other end.
+    /// Set if it has a carrier: a cable with a device at its other end.
     pub has_carrier: bool,
-    /// Whether it takes multicast.
+    /// Set if it takes multicast.
     pub takes_multicast: bool,
-    /// Whether it is the loopback.
+    /// Set if it is the loopback.
     pub is_loopback: bool,
 }
 
 impl Link {
-    /// Whether it is switched on and has an IPv4 address.
+    /// Returns true if the interface is switched on and has an IPv4 address.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.is_up && !self.addresses.is_empty()
@@ -82,7 +82,7 @@ impl Link {
     }
 }
 
-/// What is the matter with it, or its addresses.
+/// Shows the problem of the interface, or its addresses.
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
@@ -129,9 +129,10 @@ pub fn survey() -> io::Result<Vec<Link>> {
     Ok(all)
 }
 
-/// The interface of this name, with its first address, or of this IPv4 address. Without either the one that other hosts are
-/// most likely behind: that of the default route if it has a link, else the first with a link that is not the loopback. Where
-/// none has a link: that of the default route, else the first. The loopback is taken only if it is named.
+/// The interface of this name, with its first address, or of this IPv4 address. Without either the one that
+/// other hosts are most likely behind: that of the default route if it has a link, else the first with a link
+/// that is not the loopback. Where none has a link: that of the default route, else the first. The loopback
+/// is taken only if it is named.
 ///
 /// # Errors
 /// There is no such interface with an IPv4 address.
@@ -155,11 +156,12 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
     }
 }
 
-/// Where one goes on that uses this address of the interface that was `wanted`, as [`resolve`] has found it, and is to go elsewhere:
-/// the address is gone, or the one is `at_large`, so that it may as well have the place that is the best now.
+/// Returns the interface to move to for one that uses this address of the interface that was `wanted`, as
+/// [`resolve`] has found it, if it is to move: the address is gone, or the one is `at_large`, so that it may
+/// as well have the place that is the best now.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report the interfaces.
 pub fn elsewhere(wanted: Option<&str>, address: Ipv4Addr, at_large: bool) -> io::Result<Option<Interface>> {
     let all = survey()?;
     let Some((link, address)) = move_from(&all, find(&all, wanted), address, at_large) else {
@@ -179,7 +181,7 @@ fn move_from<'a>(
     best.filter(|(best, _)| now.is_none_or(|now| at_large && now.name != best.name))
 }
 
-/// What is wanted, and where nothing is, what is best.
+/// Finds the interface that is requested, or the best one where none is.
 fn find<'a>(all: &'a [Link], wanted: Option<&str>) -> Option<(&'a Link, Ipv4Addr)> {
     match wanted {
         Some(text) => named(all, text),
@@ -196,7 +198,8 @@ fn named<'a>(all: &'a [Link], text: &str) -> Option<(&'a Link, Ipv4Addr)> {
     }
 }
 
-/// The interface to use where none is named; `default_routes` are those of the default routes, the best first.
+/// The interface to use where none is named; `default_routes` are those of the default routes, the best
+/// first.
 fn choose<'a>(all: &'a [Link], default_routes: &[String]) -> Option<&'a Link> {
     let usable: Vec<&Link> = all.iter().filter(|link| link.is_usable() && !link.is_loopback).collect();
     let by_route = default_routes.iter().filter_map(|name| usable.iter().find(|link| link.name == *name));
@@ -204,7 +207,8 @@ fn choose<'a>(all: &'a [Link], default_routes: &[String]) -> Option<&'a Link> {
     by_likelihood.iter().find(|link| link.has_carrier).or(by_likelihood.first()).copied()
 }
 
-/// Whether an interface of this host has this address, be it switched on or not; it has where the kernel does not tell.
+/// Returns true if an interface of this host has this address, be it switched on or not; also where the
+/// kernel does not report the addresses.
 #[must_use]
 pub fn is_here(address: Ipv4Addr) -> bool {
     survey().map_or(true, |all| all.iter().any(|link| link.addresses.contains(&address)))
@@ -227,7 +231,8 @@ pub fn of_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
     resolve(Some(&address.to_string()))
 }
 
-/// Names of the interfaces with a default route, the best first, from the kernel's table of this network namespace.
+/// Names of the interfaces with a default route, the best first, from the kernel's table of this network
+/// namespace.
 fn default_routes() -> Vec<String> {
     default_routes_in(&std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default())
 }

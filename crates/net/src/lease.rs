@@ -1,7 +1,7 @@
-//! Whether another process has a file open or mapped.
+//! Detection of other processes that have a file open or mapped.
 //!
-//! Linux gives a write lease on a file only to the process that alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
-//! held, a process that opens the file waits until it is given back.
+//! Linux gives a write lease on a file only to the process that alone has it open, and a mapping counts as
+//! open (fcntl(2)). While a lease is held, a process that opens the file waits until it is given back.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -9,11 +9,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Chooses the signal that says that a process waits; the library has no name for it. The number is that of all Linux systems.
+/// Chooses the signal that says that a process waits; the library has no name for it. The number is that of
+/// all Linux systems.
 const F_SETSIG: libc::c_int = 10;
 
-/// A file that no other process had open when this was made. A process that opens it waits until this is dropped, or until the kernel
-/// breaks the lease, after `fs.lease-break-time`, 45 s.
+/// A file that no other process had open when this was made. A process that opens it waits until this is
+/// dropped, or until the kernel breaks the lease, after `fs.lease-break-time`, 45 s.
 #[derive(Debug)]
 pub struct Alone(File);
 
@@ -25,7 +26,8 @@ impl Alone {
     pub fn with(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        // When a process opens the file, the kernel tells us by this signal, which does nothing: the usual one would end the process.
+        // When a process opens the file, the kernel tells us by this signal, which does nothing: the usual
+        // one would end the process.
         control(&file, F_SETSIG, libc::SIGURG)?;
         match control(&file, libc::F_SETLEASE, libc::F_WRLCK) {
             Ok(_) => Ok(Some(Alone(file))),
@@ -34,14 +36,15 @@ impl Alone {
         }
     }
 
-    /// Whether no process waits to open it.
+    /// Returns true if no process waits to open the file.
     #[must_use]
     pub fn holds(&self) -> bool {
         control(&self.0, libc::F_GETLEASE, 0).is_ok_and(|lease| lease == libc::F_WRLCK)
     }
 }
 
-/// Whether no other process has this file open or mapped at the moment, as far as the file system tells. It has to be open for writing.
+/// Returns true if no other process has this file open or mapped at the moment, as far as the file system
+/// reports. It has to be open for writing.
 #[must_use]
 pub fn is_alone(file: &File) -> bool {
     let leased =
@@ -56,8 +59,8 @@ pub fn is_alone(file: &File) -> bool {
     }
 }
 
-/// Whether a process has this file open for writing, or mapped so. It has to be open for reading only; false where its file system or
-/// its owner does not let us know.
+/// Returns true if a process has this file open for writing, or mapped so. It has to be open for reading
+/// only; false where its file system or its owner does not let us know.
 #[must_use]
 pub fn is_written(file: &File) -> bool {
     let leased =

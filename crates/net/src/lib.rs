@@ -1,7 +1,9 @@
-//! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing, programs in the kernel.
+//! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing, programs in the
+//! kernel.
 //!
-//! The only crate with unsafe code; each block says why it is sound. What single transfers do without (drivers of devices,
-//! programs in the kernel, links of nodes, connections that wait in tokio) comes with the feature `cluster`.
+//! The only crate with unsafe code; each block says why it is sound. What single transfers do without
+//! (drivers of devices, programs in the kernel, links of nodes, connections that wait in tokio) comes with
+//! the feature `cluster`.
 
 pub mod archive;
 pub mod audit_key;

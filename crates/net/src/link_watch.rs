@@ -1,5 +1,5 @@
-//! Interfaces that lose their carrier or get it back, as the kernel tells by netlink: how a switch knows that a link has
-//! failed (Orca section 3.4 leaves the detection to the network).
+//! Interfaces that lose their carrier or get it back, as the kernel tells by netlink: how a switch knows that
+//! a link has failed (Orca section 3.4 leaves the detection to the network).
 
 use crate::interface;
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ const GROUP_LINK: u32 = 1;
 const GROUP_ADDRESS: u32 = 0x10;
 const GROUP_ROUTE: u32 = 0x40;
 const HEADER_LEN: usize = 16;
-/// What follows the header in a message about an interface: family, type, index, flags, mask.
+/// Bytes that follow the header in a message about an interface: family, type, index, flags, mask.
 const INTERFACE_LEN: usize = 16;
 const BUFFER_LEN: usize = 64 << 10;
 /// The driver sees a carrier; the C library's headers do not name it.
@@ -59,8 +59,8 @@ impl LinkWatch {
         Ok(())
     }
 
-    /// The interfaces that the kernel has said something about since the last call, by their index, and whether they
-    /// can carry packets. The last word about one counts.
+    /// The interfaces that the kernel has said something about since the last call, by their index, and
+    /// whether they can carry packets. The last word about one counts.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -92,7 +92,7 @@ impl NetworkWatch {
         LinkWatch::of(GROUP_LINK | GROUP_ADDRESS | GROUP_ROUTE).map(NetworkWatch)
     }
 
-    /// Whether the kernel has said something since the last call.
+    /// Returns true if the kernel has reported something since the last call.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -125,7 +125,8 @@ pub struct Carriers {
 }
 
 impl Carriers {
-    /// Begins to listen in the network namespace of the calling thread. Several addresses may be at one interface.
+    /// Begins to listen in the network namespace of the calling thread. Several addresses may be at one
+    /// interface.
     ///
     /// # Errors
     /// No interface has one of the addresses, or the kernel refuses.
@@ -138,8 +139,8 @@ impl Carriers {
         Ok(Carriers { watch: LinkWatch::open()?, of_address })
     }
 
-    /// The addresses of whose interfaces the kernel has said something since the last call, by their place in the order in
-    /// which they were named, and whether these can carry packets.
+    /// The addresses of whose interfaces the kernel has said something since the last call, by their place in
+    /// the order in which they were named, and whether these can carry packets.
     ///
     /// # Errors
     /// The kernel refuses.

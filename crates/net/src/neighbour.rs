@@ -1,5 +1,5 @@
-//! The socket between two neighbours of a pull network (Datacast, section 6): connected UDP, with segmentation (GSO)
-//! and coalescing (GRO), so that one system call moves up to 64 KiB of packets.
+//! The socket between two neighbours of a pull network (Datacast, section 6): connected UDP, with
+//! segmentation (GSO) and coalescing (GRO), so that one system call moves up to 64 KiB of packets.
 
 use crate::priority::Dscp;
 use crate::udp::{Arrival, DATAGRAM_LEN_MAX, SEGMENTS_MAX, receive_coalesced};
@@ -14,12 +14,12 @@ use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-/// What a socket asks for to receive; the kernel gives at most its `rmem_max`.
+/// Receive buffer that a socket asks for; the kernel gives at most its `rmem_max`.
 const RECEIVE_BUFFER_LEN: usize = 4 << 20;
-/// What may wait between the socket and the wire. More would only be older when it arrives.
+/// Bytes that may wait between the socket and the wire. More would only be older on arrival.
 const SEND_BUFFER_LEN: usize = 256 << 10;
 
-/// What became of packets that were to be sent.
+/// Outcome of sending packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// They are on their way.
@@ -34,14 +34,14 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct NeighbourSocket {
     socket: Socket,
-    /// Whether the kernel segments for us; found out when it does not.
+    /// Set if the kernel segments for us; found out when it does not.
     segmentation: bool,
     control: Vec<u8>,
 }
 
 impl NeighbourSocket {
-    /// Opens the end of a link with these addresses; `namespace` is the file of the network namespace that it is in,
-    /// without one that of this process.
+    /// Opens the end of a link with these addresses; `namespace` is the file of the network namespace that it
+    /// is in, without one that of this process.
     ///
     /// # Errors
     /// There is no such namespace, or the local address is not there or taken.
@@ -74,7 +74,8 @@ impl NeighbourSocket {
         if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
             tracing::info!(%error, "no receive offload");
         }
-        // A neighbour is one link away: what is said of packets that were too long for some router is not believed.
+        // A neighbour is one link away: what is said of packets that were too long for some router is not
+        // believed.
         set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?;
         socket.bind(&local.into())?;
         socket.connect(&peer.into())?;
@@ -96,8 +97,8 @@ impl NeighbourSocket {
         }
     }
 
-    /// Sends packets of `segment_len` bytes each that lie one behind the other; the last may be shorter. At most 64
-    /// of them, and 64 KiB.
+    /// Sends packets of `segment_len` bytes each that lie one behind the other; the last may be shorter. At
+    /// most 64 of them, and 64 KiB.
     ///
     /// # Errors
     /// The socket failed.
@@ -136,8 +137,9 @@ impl NeighbourSocket {
     }
 }
 
-/// Whether an error can be what a host or a router says of a packet (ICMP). A connected socket is told of it at its next call,
-/// whatever that is, and any host can forge such words: they are never taken for a failure of the socket.
+/// Returns true if an error can be what a host or a router reports of a packet (ICMP). A connected socket
+/// gets it at its next call, whatever that is, and any host can forge such reports: they are never taken for
+/// a failure of the socket.
 fn is_hearsay(error: Errno) -> bool {
     matches!(
         error,
@@ -191,7 +193,8 @@ mod tests {
         (NeighbourSocket::open(a, b, None).unwrap(), NeighbourSocket::open(b, a, None).unwrap())
     }
 
-    /// An ICMP message of this type and code about a datagram from one end of a link to the other, as any host can make one.
+    /// An ICMP message of this type and code about a datagram from one end of a link to the other, as any
+    /// host can make one.
     fn hearsay(kind: u8, code: u8, from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
         // The least room that a kernel believes in, for those that say how much there is.
         let mut message = vec![kind, code, 0, 0, 0, 0, 2, 40];
@@ -206,7 +209,8 @@ mod tests {
         message
     }
 
-    /// Whatever hosts and routers, or those that forge their words, say of a link's packets: its ends go on, as fast as before.
+    /// Whatever hosts and routers, or those that forge their words, say of a link's packets: its ends go on,
+    /// as fast as before.
     #[test]
     fn forged_words_about_packets_end_no_link() {
         if !needs(&[Need::Root]) {

@@ -1,4 +1,4 @@
-//! Where an object's bytes come from: a file, a buffer, or a directory seen as one stream.
+//! Sources of an object's bytes: a file, a buffer, or a directory seen as one stream.
 
 mod state;
 
@@ -18,14 +18,15 @@ pub type Stamp = [u8; 32];
 /// Permissions of a file for which none were named.
 pub const MODE_USUAL: u16 = 0o644;
 
-/// What an object unpacks to at the receiver.
+/// Type of what an object unpacks to at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
     /// The bytes of one regular file.
     File,
     /// A directory tree, carried as a tar stream (see [`crate::archive`]).
     Directory,
-    /// A list of a directory's files, each of which is an object of its own (see [`crate::archive::Manifest`]).
+    /// A list of a directory's files, each of which is an object of its own (see
+    /// [`crate::archive::Manifest`]).
     Set,
 }
 
@@ -34,19 +35,20 @@ pub trait ObjectSource: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Stands for the state of what is read: where it is another one later, the bytes may be others. All zero where
-    /// they cannot change.
+    /// Stands for the state of what is read: where it is another one later, the bytes may be others. All zero
+    /// where they cannot change.
     fn stamp(&self) -> Stamp {
         Stamp::default()
     }
 
-    /// Looks whether all that was read so far is of one state. Bytes that were read before it, and the hashes of them, are those of
-    /// a file that was there; where it fails they may be a mixture of two. For a directory that holds of each of its files.
+    /// Looks whether all that was read so far is of one state. Bytes that were read before it, and the hashes
+    /// of them, are those of a file that was there; where it fails they may be a mixture of two. For a
+    /// directory that holds of each of its files.
     ///
     /// # Errors
     /// [`Changed`]: a program has written to it since it was opened. Or that cannot be seen.
@@ -54,7 +56,7 @@ pub trait ObjectSource: Send + Sync {
         Ok(())
     }
 
-    /// Whether [`ObjectSource::check`] takes as long as a few files take.
+    /// Returns true if [`ObjectSource::check`] takes as long as a few files take.
     fn is_checked_quickly(&self) -> bool {
         true
     }
@@ -64,12 +66,14 @@ pub trait ObjectSource: Send + Sync {
         MODE_USUAL
     }
 
-    /// When the bytes of a file were changed last, which a receiver gives its copy too; `None` where that says nothing.
+    /// Returns the time of the last change of a file's bytes, which a receiver gives its copy too; `None`
+    /// where that means nothing.
     fn modified(&self) -> Option<ModificationTime> {
         None
     }
 
-    /// Bytes of it that are holes, which read as zeros and take no room: a receiver that knows of them need not be sent them.
+    /// Bytes of it that are holes, which read as zeros and take no room: a receiver that knows of them need
+    /// not be sent them.
     fn holes_len(&self) -> u64 {
         0
     }
@@ -91,7 +95,7 @@ pub struct FileSource {
     modified: Option<ModificationTime>,
     stamp: Stamp,
     holes_len: u64,
-    /// What it was when it was opened; `None` where it cannot change, or its owner answers for that.
+    /// State of the file when it was opened; `None` where it cannot change, or its owner answers for that.
     state: Option<FileState>,
 }
 
@@ -99,7 +103,8 @@ impl FileSource {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// It is missing, unreadable or not a regular file, or it has bytes and says that it has none, as the system's own do.
+    /// It is missing, unreadable or not a regular file, or it has bytes and says that it has none, as the
+    /// system's own do.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -115,7 +120,8 @@ impl FileSource {
         let state = FileState::of(&metadata);
         state.settle();
         let holes_len = holes_len(&file, &metadata);
-        // The memory of a process: it says itself when it writes there, and the times of such a file do not tell.
+        // The memory of a process: it says itself when it writes there, and the times of such a file do not
+        // tell.
         let changes = !path.starts_with("/proc");
         Ok(FileSource {
             file,
@@ -129,14 +135,16 @@ impl FileSource {
         })
     }
 
-    /// Opens the file at `path` as it is now. Where a program has it open for writing, and its file system can make a second file of the
-    /// same blocks, that one is read: what the program writes from then on does not get there. Otherwise it is as [`FileSource::open`].
+    /// Opens the file at `path` as it is now. Where a program has it open for writing, and its file system
+    /// can make a second file of the same blocks, that one is read: what the program writes from then on does
+    /// not get there. Otherwise it is as [`FileSource::open`].
     ///
     /// # Errors
     /// As there.
     pub fn open_as_it_is(path: &Path) -> io::Result<Self> {
         let source = Self::open(path)?;
-        // What no program writes to is read where it is: that may be in memory already, which a second file never is.
+        // What no program writes to is read where it is: that may be in memory already, which a second file
+        // never is.
         if source.state.is_none() || !is_written(&source.file) {
             return Ok(source);
         }

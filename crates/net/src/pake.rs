@@ -1,9 +1,11 @@
-//! A password-authenticated key exchange: two ends that know the same code agree on a key, and a third one learns nothing on which it could
-//! try codes. Each guess at a code takes a connection to an end that knows it.
+//! A password-authenticated key exchange: two ends that know the same code agree on a key, and a third one
+//! learns nothing on which it could try codes. Each guess at a code takes a connection to an end that knows
+//! it.
 //!
-//! This is CPace with ristretto255 and SHA-512, for an initiator and a responder (draft-irtf-cfrg-cpace, CPACE-RISTR255-SHA512). The
-//! group is that of curve25519-dalek, the hash that of ring. What is said beyond the two shares is ours: the initiator proves that it has
-//! the key before the responder says anything that depends on it, so that an initiator that guesses is noticed.
+//! This is CPace with ristretto255 and SHA-512, for an initiator and a responder (draft-irtf-cfrg-cpace,
+//! CPACE-RISTR255-SHA512). The group is that of curve25519-dalek, the hash that of ring. What is said beyond
+//! the two shares is ours: the initiator proves that it has the key before the responder says anything that
+//! depends on it, so that an initiator that guesses is noticed.
 
 use crate::seal::Secret;
 use curve25519_dalek::ristretto::{CompressedRistretto, RistrettoPoint};
@@ -22,15 +24,15 @@ const BLOCK_LEN: usize = 128;
 /// Bytes of a tag.
 const TAG_LEN: usize = 16;
 
-/// What one end says to the other one.
+/// Share that one end sends to the other one.
 pub type Share = [u8; 32];
 
-/// What both ends go by.
+/// Input of both ends.
 #[derive(Clone, Copy)]
 pub struct Meeting<'a> {
-    /// What they share, which may be guessed.
+    /// Code that they share, which may be guessed.
     pub code: &'a [u8],
-    /// What else both know: who they are to each other, and of what.
+    /// Context that both know: who they are to each other, and of what.
     pub context: &'a [u8],
 }
 
@@ -54,7 +56,7 @@ impl End {
         End { secret, share: (generator * secret).compress().to_bytes() }
     }
 
-    /// What the other end has to hear.
+    /// Returns the share that the other end has to receive.
     #[must_use]
     pub fn share(&self) -> &Share {
         &self.share
@@ -72,7 +74,8 @@ impl End {
         self.key(theirs, [(theirs, &[]), (&self.share, &[])], &[]).map(Agreed::of)
     }
 
-    /// The key as the draft has it: of both shares and of what was said with each, in the order in which they were said.
+    /// The key as the draft has it: of both shares and of what was said with each, in the order in which they
+    /// were said.
     fn key(&self, theirs: &Share, said: [(&Share, &[u8]); 2], session: &[u8]) -> Option<Zeroizing<[u8; 64]>> {
         let theirs = CompressedRistretto(*theirs).decompress()?;
         let point = theirs * self.secret;
@@ -98,13 +101,13 @@ impl Agreed {
         Agreed(Secret::new(blake3::derive_key("polycast 2026-11-28 pairing by a code", &key[..])))
     }
 
-    /// That the end which speaks first has the key.
+    /// Returns the proof that the end which sends first has the key.
     #[must_use]
     pub fn proof(&self) -> [u8; 32] {
         *self.0.derive("polycast 2026-11-28 the first end of a pairing has the key", &[]).reveal()
     }
 
-    /// Whether it has shown that, in a time that does not depend on where it is wrong.
+    /// Returns true if this is that proof, in a time that does not depend on where it is wrong.
     #[must_use]
     pub fn is_proven(&self, proof: &[u8; 32]) -> bool {
         blake3::Hash::from_bytes(self.proof()) == blake3::Hash::from_bytes(*proof)
@@ -143,7 +146,8 @@ fn generator(Meeting { code, context }: Meeting<'_>, session: &[u8]) -> Ristrett
     RistrettoPoint::from_uniform_bytes(&hash(&generator_string(code, context, session)))
 }
 
-/// What a generator is hashed of: its first block has the code and nothing of this session, and is whole.
+/// Returns the string that a generator is hashed from: its first block has the code and nothing of this
+/// session, and is whole.
 fn generator_string(code: &[u8], context: &[u8], session: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut words = Zeroizing::new(Vec::new());
     put(&mut words, GROUP);
@@ -272,7 +276,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is different, the code, what else both know, or a share on its way: the ends have different keys.
+        /// Whatever is different, the code, what else both know, or a share on its way: the ends have
+        /// different keys.
         #[test]
         fn ends_agree_where_all_is_equal_alone(
             code in proptest::collection::vec(any::<u8>(), 0..200), other in proptest::collection::vec(any::<u8>(), 0..200),

@@ -1,7 +1,7 @@
 //! Permits of the manager that leads: signed by it, and checked by the agents that a source calls with one.
 //!
-//! A permit names its receivers by the top of a tree of hashes over their names, in the shape of RFC 6962's: each receiver is
-//! shown the way from its own name to the top, and learns of no other.
+//! A permit names its receivers by the top of a tree of hashes over their names, in the shape of RFC 6962's:
+//! each receiver is shown the way from its own name to the top, and learns of no other.
 
 use crate::seal::Secret;
 use crate::tls::Utc;
@@ -15,12 +15,12 @@ use std::fmt;
 
 /// Bytes of the key that permits are checked with.
 pub const PUBLIC_LEN: usize = 32;
-/// What the signature is over begins with this: it is of use for nothing else.
+/// Prefix of the bytes that are signed, so that a signature is of use for nothing else.
 const SIGNED_FOR: &[u8] = b"polycast 3 permit\0";
 
 type Hash = [u8; HASH_LEN];
 
-/// Why a permit is none.
+/// Reason that a permit is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PermitError {
     /// The bytes are none.
@@ -56,7 +56,7 @@ pub enum PermitError {
         "the permit of '{source_name}' is not for '{name}': the manager's policy does not allow it, or it was taken out"
     )]
     OtherReceivers {
-        /// Whose permit it is.
+        /// Name of the source whose permit it is.
         source_name: String,
         /// The receiver that was called.
         name: String,
@@ -74,7 +74,7 @@ impl PermitKey {
         PermitKey(pair.expect("any 32 bytes are a key"))
     }
 
-    /// What it is checked with.
+    /// Returns the public key, with which its permits are checked.
     #[must_use]
     pub fn public(&self) -> [u8; PUBLIC_LEN] {
         *self.0.public_key().as_ref().first_chunk().expect("a public key of Ed25519 has 32 bytes")
@@ -157,7 +157,7 @@ impl NameHashes for Blake3 {
 }
 
 impl Group {
-    /// Of these names, in whatever order.
+    /// Creates the group of these names, in whatever order.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let names: Vec<String> = names.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
@@ -165,13 +165,13 @@ impl Group {
         Group { names, hashes }
     }
 
-    /// How many there are.
+    /// Returns the number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
@@ -219,8 +219,8 @@ impl Authority for Keys<'_> {
     }
 }
 
-/// Checks that one of these keys has signed the permit, that it holds at this time, and that it is for the receiver of this
-/// name; gives what it allows.
+/// Checks that one of these keys has signed the permit, that it holds at this time, and that it is for the
+/// receiver of this name; gives what it allows.
 ///
 /// # Errors
 /// One of these is not so.

@@ -34,7 +34,7 @@ impl fmt::Display for PortInUse {
 }
 
 impl PortInUse {
-    /// What an error of binding to this port means, if it means that another program has it.
+    /// Interprets an error of binding to this port; `None` unless it means that another program has the port.
     #[must_use]
     pub fn of(port: u16, error: &io::Error) -> Option<Self> {
         (error.kind() == io::ErrorKind::AddrInUse).then(|| PortInUse { port, holder: holder(port) })
@@ -59,7 +59,8 @@ fn holder(port: u16) -> Option<Holder> {
     Some(Holder { name: name.trim_end().to_string(), process })
 }
 
-/// Names of the sockets at this port, as the files of processes have them, from a text such as that of `/proc/net/udp`.
+/// Names of the sockets at this port, as the files of processes have them, from a text such as that of
+/// `/proc/net/udp`.
 fn sockets_at(table: &str, port: u16) -> Vec<String> {
     let of_line = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -70,7 +71,7 @@ fn sockets_at(table: &str, port: u16) -> Vec<String> {
     table.lines().skip(1).filter_map(of_line).collect()
 }
 
-/// Whether a process has one of these sockets open; not known of another user's.
+/// Returns true if a process has one of these sockets open; not known for processes of other users.
 fn has_one_of(process: u32, sockets: &[String]) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
     let mut targets = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());

@@ -1,5 +1,6 @@
-//! What must not wait behind data: marks for control packets, and a scheduling class for threads that tell by the clock who
-//! lives (Orca section 3.4: an agent that is silent for a time T is replaced, and T goes down to a millisecond).
+//! Priority of what must not wait behind data: marks for control packets, and a scheduling class for threads
+//! that judge by the clock who lives (Orca section 3.4: an agent that is silent for a time T is replaced, and
+//! T goes down to a millisecond).
 
 use nix::sys::socket::{setsockopt, sockopt};
 use std::fmt;
@@ -7,14 +8,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The differentiated services code point of network control, CS6 (RFC 2474), as it stands in the IP header's second byte.
+/// The differentiated services code point of network control, CS6 (RFC 2474), as it stands in the IP header's
+/// second byte.
 pub const CONTROL_TOS: i32 = 0xc0;
-/// The kernel's priority of packets of this kind (`TC_PRIO_INTERACTIVE`, the highest that needs no privilege): the default
-/// queue of an interface has a band for it that goes first.
+/// The kernel's priority of packets of this kind (`TC_PRIO_INTERACTIVE`, the highest that needs no
+/// privilege): the default queue of an interface has a band for it that goes first.
 const CONTROL_PRIORITY: i32 = 6;
 /// Among real-time threads these are low: the kernel's own come first.
 const REAL_TIME_PRIORITY: libc::c_int = 5;
-/// How much nicer others are to a thread that may not be a real-time one.
+/// Nice value of a thread that may not be a real-time one.
 const NICE: i32 = -15;
 
 /// A class of service (DSCP, RFC 2474) that packets are marked with, so that switches can let them go first.
@@ -68,7 +70,7 @@ pub fn control_socket(listen: SocketAddr) -> io::Result<std::net::UdpSocket> {
     Ok(socket)
 }
 
-/// How a thread is scheduled after [`raise_thread`].
+/// Scheduling of a thread after [`raise_thread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
     /// Before all threads that are not real-time ones (`SCHED_FIFO`).
@@ -89,14 +91,15 @@ impl fmt::Display for Scheduling {
     }
 }
 
-/// Gives the calling thread the processor as soon as it has something to do, as far as the system allows; threads and
-/// processes that it starts are not raised with it. Only for threads that never work for long at a time.
+/// Gives the calling thread the processor as soon as it has something to do, as far as the system allows;
+/// threads and processes that it starts are not raised with it. Only for threads that never work for long at
+/// a time.
 #[must_use]
 pub fn raise_thread() -> Scheduling {
     let priority: libc::c_int = REAL_TIME_PRIORITY;
     let policy: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // The system call itself, since musl's function of this name does nothing.
-    // SAFETY: 0 stands for the calling thread, and the kernel only reads the parameter, which is one int and outlives the call.
+    // The system call itself, since musl's function of this name does nothing. SAFETY: 0 stands for the
+    // calling thread, and the kernel only reads the parameter, which is one int and outlives the call.
     #[allow(unsafe_code)]
     let refused = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     if refused == 0 {

@@ -1,5 +1,6 @@
-//! Probes of a switch's neighbours as Ethernet frames: sent by a port of choice, and their answers with the port that they came
-//! in by. Data paths answer them (`bpf/orca_switch.c`); answers pass the data path and end here.
+//! Probes of a switch's neighbours as Ethernet frames: sent by a port of choice, and their answers with the
+//! port that they came in by. Data paths answer them (`bpf/orca_switch.c`); answers pass the data path and
+//! end here.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use polycast_wire::label::{PROBE, PROBE_LEN, Probe};
@@ -20,7 +21,8 @@ const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Network control goes first, probes among it.
 const TOS: u8 = crate::priority::CONTROL_TOS as u8;
 
-/// Sends probes by any interface of the network namespace where it was opened, and receives answers by those that lead to neighbours.
+/// Sends probes by any interface of the network namespace where it was opened, and receives answers by those
+/// that lead to neighbours.
 #[derive(Debug)]
 pub struct ProbeSocket {
     socket: OwnedFd,
@@ -28,8 +30,9 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens it; probes are recognised by the UDP port of the network's labelled packets, and count at interfaces with these indices
-    /// alone. What comes by another one takes no room here: any host could send so many there that a neighbour's answers are lost.
+    /// Opens it; probes are recognised by the UDP port of the network's labelled packets, and count at
+    /// interfaces with these indices alone. What comes by another one takes no room here: any host could send
+    /// so many there that a neighbour's answers are lost.
     ///
     /// # Errors
     /// The kernel refuses: it takes root.
@@ -65,7 +68,8 @@ impl ProbeSocket {
     pub fn send(&self, interface: u32, probe: Probe) -> io::Result<()> {
         let frame = frame(self.udp_port, probe);
         let address = link_address(interface);
-        // SAFETY: frame and address are valid for the lengths given, and the kernel only reads them during the call.
+        // SAFETY: frame and address are valid for the lengths given, and the kernel only reads them during
+        // the call.
         #[allow(unsafe_code)]
         let sent = unsafe {
             libc::sendto(
@@ -138,7 +142,8 @@ fn link_address(interface: u32) -> libc::sockaddr_ll {
     }
 }
 
-/// Lets nothing in but answers to probes from neighbours: everything else that reaches the host would be copied here.
+/// Lets nothing in but answers to probes from neighbours: everything else that reaches the host would be
+/// copied here.
 fn filter(socket: &OwnedFd, udp_port: u16, interfaces: &[u32]) -> io::Result<()> {
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const LOAD_TWO: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
@@ -161,7 +166,8 @@ fn filter(socket: &OwnedFd, udp_port: u16, interfaces: &[u32]) -> io::Result<()>
     }
     steps.push(drop_it);
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
-    // SAFETY: the program points to `steps`, which outlives the call; the kernel copies it and writes nothing.
+    // SAFETY: the program points to `steps`, which outlives the call; the kernel copies it and writes
+    // nothing.
     #[allow(unsafe_code)]
     let failed = unsafe {
         libc::setsockopt(
@@ -218,8 +224,8 @@ mod tests {
                 tap.receive(&mut buffer).unwrap().map(|frame| &*frame).filter(is_ours).map(<[u8]>::to_vec)
             });
             assert_eq!(Probe::parse(&sent[PROBE_AT..]), Ok(question));
-            // Only answers in this network come in: not other datagrams to the port, nor probes to other ports, nor questions, nor what
-            // comes by an interface that leads to no neighbour.
+            // Only answers in this network come in: not other datagrams to the port, nor probes to other
+            // ports, nor questions, nor what comes by an interface that leads to no neighbour.
             let mut answer = sent.clone();
             answer[PROBE_AT + 1] = 1;
             let mut labelled = answer.clone();

@@ -1,4 +1,5 @@
-//! Sockets of `polycast doctor`: one that asks which hosts are there, by multicast or of one host, and one that answers.
+//! Sockets of `polycast doctor`: one that asks which hosts are there, by multicast or of one host, and one
+//! that answers.
 
 use polycast_wire::reach::{GROUP, PORT, Reach};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -27,7 +28,8 @@ pub struct Answered {
 pub struct Asker(UdpSocket);
 
 impl Asker {
-    /// Opens it on the interface with this address. The kernel sends nothing in fragments that fits into the interface's MTU.
+    /// Opens it on the interface with this address. The kernel sends nothing in fragments that fits into the
+    /// interface's MTU.
     ///
     /// # Errors
     /// No socket can be had, or the interface cannot send multicast.
@@ -114,7 +116,8 @@ impl Answerer {
     }
 }
 
-/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its sender.
+/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives its
+/// sender.
 ///
 /// # Errors
 /// It takes root.

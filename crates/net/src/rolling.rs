@@ -1,11 +1,12 @@
-//! Sums of hash groups that can be rolled over other bytes one by one, as rsync has them: they find groups that an older version of an
-//! object has at another place.
+//! Sums of hash groups that can be rolled over other bytes one by one, as rsync has them: they find groups
+//! that an older version of an object has at another place.
 //!
-//! The sum of bytes `b[0] .. b[n - 1]` is that of `b[i] * BASE^(n - 1 - i)`, modulo 2^64. It proves nothing: what is found is hashed.
+//! The sum of bytes `b[0] .. b[n - 1]` is that of `b[i] * BASE^(n - 1 - i)`, modulo 2^64. It proves nothing:
+//! what is found is hashed.
 
 use polycast_wire::control::SUMS_MAX;
 
-/// What the sums are made with.
+/// Base of the sums.
 pub const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Spreads all of a sum over the bits that choose a place in the filter.
 const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
@@ -55,7 +56,7 @@ pub struct Wanted {
     groups: Vec<(u64, u64)>,
     known: u64,
     sorted: usize,
-    /// Which places have a sum.
+    /// Places that have a sum, as bits.
     filter: Vec<u64>,
     shift: u32,
 }
@@ -77,7 +78,7 @@ impl Wanted {
         }
     }
 
-    /// How many sums are known.
+    /// Returns the number of known sums.
     #[must_use]
     pub fn known(&self) -> u64 {
         self.known
@@ -98,8 +99,8 @@ impl Wanted {
         (sum.wrapping_mul(SPREAD) >> self.shift) as usize
     }
 
-    /// The first place of `bytes` where the sum of a whole group is one that `lacks` names, and that group. Each place needs a group's
-    /// length of bytes behind it.
+    /// The first place of `bytes` where the sum of a whole group is one that `lacks` names, and that group.
+    /// Each place needs a group's length of bytes behind it.
     pub fn find(&mut self, bytes: &[u8], lacks: impl Fn(u64) -> bool) -> Option<(usize, u64)> {
         if self.sorted < self.groups.len() {
             self.groups.sort_unstable();
@@ -148,7 +149,8 @@ mod tests {
             prop_assert_eq!(sum(&bytes), expected);
         }
 
-        /// The first place is found, and it is one of a group that lacks; a place is passed over only where there is none.
+        /// The first place is found, and it is one of a group that lacks; a place is passed over only where
+        /// there is none.
         #[test]
         fn the_first_place_is_found(
             object in proptest::collection::vec(0u8..3, 40..90), older in proptest::collection::vec(0u8..3, 0..120),

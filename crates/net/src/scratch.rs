@@ -1,5 +1,5 @@
-//! Directories that live as long as a process is at work with them. Those of a process that was killed are found by their
-//! lock, which no process holds any more, and removed by the next one.
+//! Directories that live as long as a process is at work with them. Those of a process that was killed are
+//! found by their lock, which no process holds any more, and removed by the next one.
 
 use crate::file_system::{Lock, lock};
 use rustix::fs::{Mode, OFlags};
@@ -19,8 +19,8 @@ const NAMES_MAX: u32 = 10_000;
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// Held while this process is at work. `None` on a file system without locks, where no process sweeps, and where another lock
-    /// says that this process alone is at work with it.
+    /// Held while this process is at work. `None` on a file system without locks, where no process sweeps,
+    /// and where another lock says that this process alone is at work with it.
     _lock: Option<File>,
     kept: bool,
 }
@@ -51,7 +51,8 @@ impl Scratch {
         Err(io::Error::other("no name is free"))
     }
 
-    /// Makes the directory `path` for this user alone. The caller sees to it that no other process is at work with it.
+    /// Makes the directory `path` for this user alone. The caller sees to it that no other process is at work
+    /// with it.
     ///
     /// # Errors
     /// Something has the name, or the folder cannot be written to.
@@ -60,7 +61,7 @@ impl Scratch {
         Ok(Scratch { path: path.to_path_buf(), _lock: None, kept: false })
     }
 
-    /// Where it is.
+    /// Returns the path of the scratch directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -80,8 +81,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what processes of this user have left in `folder` when they were killed: directories with names like this that
-/// no process holds a lock of.
+/// Removes what processes of this user have left in `folder` when they were killed: directories with names
+/// like this that no process holds a lock of.
 pub fn sweep(folder: &Path, is_scratch: impl Fn(&OsStr) -> bool) {
     let Ok(listing) = fs::read_dir(folder) else { return };
     for entry in listing.flatten().filter(|entry| is_scratch(&entry.file_name())) {
@@ -136,7 +137,8 @@ fn make_removable(directory: &Path) {
     }
 }
 
-/// A file without a name on the file system of `path`, for this user alone, if one can be made: it goes when it is closed.
+/// A file without a name on the file system of `path`, for this user alone, if one can be made: it goes when
+/// it is closed.
 pub(crate) fn unnamed_beside(path: &Path) -> Option<File> {
     let resolved = fs::canonicalize(path).ok()?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -150,7 +152,7 @@ pub(crate) fn unnamed_beside(path: &Path) -> Option<File> {
     opened.map(File::from)
 }
 
-/// Whether a name begins and ends so.
+/// Returns true if a name begins with `prefix` and ends with `suffix`.
 #[must_use]
 pub fn is_between(name: &OsStr, prefix: &str, suffix: &str) -> bool {
     let name = name.as_bytes();

@@ -1,15 +1,15 @@
 //! Sealed content: what a transfer's packets carry is a stream cipher's, and each packet has a tag.
 //!
-//! The source of a transfer draws a [`Secret`] and tells it to receivers on their sealed connections. Everything else follows
-//! from it and the transfer's handle:
+//! The source of a transfer draws a [`Secret`] and tells it to receivers on their sealed connections.
+//! Everything else follows from it and the transfer's handle:
 //!
-//! - **Content.** A fragment is sealed with AES-128-GCM, and its number is the nonce: one number never has two contents. The
-//!   sealed fragment is as long as before, so sizes, offsets and coded patches stay. Its tag travels in the packet's header, and
-//!   opening it checks it in the same pass.
-//! - **Packets.** A tag over what a header says: POLYVAL, and then AES-128 of its sum (the authenticator of AES-GCM-SIV, RFC
-//!   8452). It has no nonce, so that nothing breaks where a packet is sent again, in another round or with other flags. Of coded
-//!   patches and messages it covers the payload too. A member that has the secret can make tags; without it nothing can make or change
-//!   packet.
+//! - **Content.** A fragment is sealed with AES-128-GCM, and its number is the nonce: one number never has
+//!   two contents. The sealed fragment is as long as before, so sizes, offsets and coded patches stay. Its
+//!   tag travels in the packet's header, and opening it checks it in the same pass.
+//! - **Packets.** A tag over what a header says: POLYVAL, and then AES-128 of its sum (the authenticator of
+//!   AES-GCM-SIV, RFC 8452). It has no nonce, so that nothing breaks where a packet is sent again, in another
+//!   round or with other flags. Of coded patches and messages it covers the payload too. A member that has
+//!   the secret can make tags; without it nothing can make or change packet.
 //!
 //! Only members with the secret can read the object; two objects may never be sealed with the same secret.
 
@@ -30,16 +30,17 @@ use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What tickets are derived for.
+/// Context from which tickets are derived.
 const TICKET: &str = "polycast 2026-11-28 ticket of a transfer";
-/// What keys are derived for that secrets are kept under.
+/// Context from which the keys are derived that secrets are kept under.
 const KEPT: &str = "polycast 2026-11-28 secret that is kept";
 /// Bytes of a block of the cipher.
 const BLOCK_LEN: usize = 16;
 /// A header of at most so many bytes gets its tag in one step.
 const SHORT_LEN: usize = 3 * BLOCK_LEN;
 
-/// What the keys of a transfer are made of. It is wiped from memory when it is dropped, and never printed.
+/// Secret that the keys of a transfer are made of. It is wiped from memory when it is dropped, and never
+/// printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; 32]>);
 
@@ -66,13 +67,15 @@ impl Secret {
         &self.0
     }
 
-    /// What shows on a connection that its end has this secret of a transfer: for the connection with this binding alone.
+    /// Returns the ticket that shows on a connection that its end has this secret of a transfer: for the
+    /// connection with this binding alone.
     #[must_use]
     pub fn ticket(&self, binding: &Binding) -> [u8; 32] {
         *self.derive(TICKET, &binding.0).reveal()
     }
 
-    /// This secret as it may lie where others read and write: only with `key` it is had back, and nothing else is taken for one.
+    /// This secret as it may lie where others read and write: only with `key` it is had back, and nothing
+    /// else is taken for one.
     ///
     /// # Panics
     /// Never, as 32 bytes can be sealed.
@@ -176,8 +179,8 @@ impl Seal {
         self.content.open_in_place_separate_tag(nonce, Aad::empty(), (*tag).into(), bytes, 0..).is_ok()
     }
 
-    /// What follows from a tag, to add up those of many: nothing that can be done to fragments without the key leaves their sum as it
-    /// was, and tags themselves could be changed together so that it does.
+    /// Returns a digest of a tag, to add up those of many: nothing that can be done to fragments without the
+    /// key leaves their sum as it was, and tags themselves could be changed together so that it does.
     #[must_use]
     pub fn digest(&self, tag: &ContentTag) -> u128 {
         let mut block = (*tag).into();
@@ -185,7 +188,8 @@ impl Seal {
         u128::from_be_bytes(block.into())
     }
 
-    /// Seals or opens bytes of a fragment that begin `offset` bytes behind its beginning, and looks at no tag.
+    /// Seals or opens bytes of a fragment that begin `offset` bytes behind its beginning, and looks at no
+    /// tag.
     ///
     /// # Panics
     /// The bytes reach beyond 64 GiB of a fragment.
@@ -231,8 +235,8 @@ impl Seal {
         tag.finish()
     }
 
-    /// The tag of a header alone, which every fragment has. The sum takes four blocks at once in less than half of the time of one
-    /// after the other, and blocks of zeros before all others change nothing in it.
+    /// The tag of a header alone, which every fragment has. The sum takes four blocks at once in less than
+    /// half of the time of one after the other, and blocks of zeros before all others change nothing in it.
     fn tag_of_short(&self, header: &[u8]) -> [u8; BLOCK_LEN] {
         let mut bytes = [0; SHORT_LEN + BLOCK_LEN];
         let (padded, lens) = bytes.split_at_mut(SHORT_LEN);
@@ -368,17 +372,17 @@ impl TagOf<'_> {
         self.seal.finish(self.sum)
     }
 
-    /// Whether the tag begins so.
+    /// Returns true if the tag begins with these bytes.
     ///
     /// # Panics
-    /// Too little is compared to say so.
+    /// Too few bytes are compared to tell.
     #[must_use]
     pub fn is(self, tag: &[u8]) -> bool {
         begins_so(&self.finish(), tag)
     }
 }
 
-/// Whether a tag begins so, in a time that does not tell where it differs.
+/// Returns true if a tag begins with these bytes, in a time that does not reveal where it differs.
 fn begins_so(whole: &[u8; BLOCK_LEN], tag: &[u8]) -> bool {
     assert!((HEADER_TAG_LEN..=BLOCK_LEN).contains(&tag.len()), "a tag of {} bytes", tag.len());
     whole.iter().zip(tag).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
@@ -446,7 +450,7 @@ mod tests {
             }
         }
 
-        /// What takes four blocks at once sums up what takes them one by one.
+        /// Summing four blocks at once gives the same as summing them one by one.
         #[test]
         fn short_headers_have_the_same_tag(header in 0usize..=SHORT_LEN + 1) {
             let (seal, header) = (seal(), bytes(header));

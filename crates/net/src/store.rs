@@ -1,8 +1,8 @@
-//! Where received bytes are put: a part file beside its final place, verified groups only, one rename.
+//! Storage of received bytes: a part file beside its final place, verified groups only, one rename.
 //!
-//! Nothing is visible under the final name before all of it is verified, and what has that name already stays unless
-//! the caller asks to replace it. A part file that a crash left behind is taken up again: what of it verifies need not
-//! be sent once more. One that another user could have made, or could change, is refused.
+//! Nothing is visible under the final name before all of it is verified, and what has that name already stays
+//! unless the caller asks to replace it. A part file that a crash left behind is taken up again: what of it
+//! verifies need not be sent once more. One that another user could have made, or could change, is refused.
 
 mod held;
 mod room;
@@ -67,7 +67,7 @@ pub enum StoreError {
     /// Something has the final name already, and is not to be replaced.
     #[error("{} is there already: say --update to bring it up to date, or --force to replace it", .0.display())]
     Exists(PathBuf),
-    /// What has the final name is mounted there by itself.
+    /// The file that has the final name is mounted there by itself.
     #[error("{} is a file that is mounted there by itself, and none can be put in its place: mount the folder that it lies in, or name another place", .0.display())]
     Mounted(PathBuf),
     /// Something is in the part file's place that this user's earlier try did not leave there.
@@ -75,7 +75,7 @@ pub enum StoreError {
     Planted {
         /// The part file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the file.
         why: &'static str,
     },
     /// A directory cannot be unpacked.
@@ -86,7 +86,7 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason for the failure.
         source: io::Error,
     },
 }
@@ -95,26 +95,26 @@ fn failed(path: &Path, source: impl Into<io::Error>) -> StoreError {
     StoreError::Io { path: path.to_path_buf(), source: explained(source.into(), path) }
 }
 
-/// How an object gets its place.
+/// Way in which an object gets its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placing {
-    /// What has the final name already is replaced.
+    /// Set if what has the final name already is replaced.
     pub replace: bool,
     /// The object is a directory, which is unpacked beside the part file as it comes.
     pub unpacked: bool,
 }
 
-/// How long an object is.
+/// Length of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
     /// With all its holes, in bytes.
     pub len: u64,
-    /// What of it needs room, in bytes.
+    /// Length of what needs room, in bytes.
     pub data_len: u64,
 }
 
 impl From<u64> for Size {
-    /// That of an object without holes.
+    /// Returns the size of an object without holes.
     fn from(len: u64) -> Self {
         Size { len, data_len: len }
     }
@@ -125,7 +125,7 @@ impl From<u64> for Size {
 pub struct MoreRoom(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl MoreRoom {
-    /// What this makes, which gives whether there may be more room then.
+    /// Creates it from a function that makes room, and returns whether there may be more room then.
     pub fn by(make: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         MoreRoom(Arc::new(make))
     }
@@ -154,13 +154,14 @@ impl PartFile {
     /// Opens the part file for `target` with room for `len` bytes, or takes up one that is there.
     ///
     /// # Errors
-    /// Something has the final name and is to stay, there is no room or no permission, another receiver writes there, or
-    /// the part file is not one that this user has left.
+    /// Something has the final name and is to stay, there is no room or no permission, another receiver
+    /// writes there, or the part file is not one that this user has left.
     pub fn open(target: &Path, len: u64, placing: Placing) -> Result<Self, StoreError> {
         Self::open_with(target, len.into(), placing, None)
     }
 
-    /// The same, where more room can be made if the file system is full, also while the file is being written.
+    /// The same, where more room can be made if the file system is full, also while the file is being
+    /// written.
     ///
     /// # Errors
     /// As there.
@@ -222,7 +223,7 @@ impl PartFile {
         Ok(part)
     }
 
-    /// Whether an earlier try left bytes that may be right.
+    /// Returns true if an earlier try left bytes that may be right.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.resumed
@@ -234,14 +235,14 @@ impl PartFile {
         Arc::clone(&self.held.file)
     }
 
-    /// What is here of the object, to serve others from.
+    /// Returns the bytes of the object that are here, to serve others from.
     #[must_use]
     pub fn held(&self) -> Arc<Held> {
         Arc::clone(&self.held)
     }
 
-    /// Puts verified bytes where they belong. All of the object before `verified_to` is verified, these included where they are before
-    /// that. `written` says that they are in the part file already.
+    /// Puts verified bytes where they belong. All of the object before `verified_to` is verified, these
+    /// included where they are before that. `written` says that they are in the part file already.
     ///
     /// # Errors
     /// The file system is full or fails; or it is a directory, and its stream is damaged or hostile.
@@ -278,7 +279,8 @@ impl PartFile {
         Ok(())
     }
 
-    /// Makes a hole, whatever an earlier try has left there; on a file system without holes zeros are written.
+    /// Makes a hole, whatever an earlier try has left there; on a file system without holes zeros are
+    /// written.
     fn write_zeros(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.held.file, how, offset, zeros.len() as u64) {
@@ -313,20 +315,21 @@ impl PartFile {
         self.keep = true;
     }
 
-    /// Removes the part file when this value is dropped without `commit`, as one is that no earlier try has left.
+    /// Removes the part file when this value is dropped without `commit`, as one is that no earlier try has
+    /// left.
     pub fn discard(&mut self) {
         self.keep = false;
     }
 
-    /// Where the part file is.
+    /// Returns the path of the part file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the file its final name, and what it has at the source: these permissions, as far as they count here for a new file (the
-    /// user's mask, or the access list that the folder gives), and the time when it was changed last, if that is known. Where the file
-    /// system keeps neither it is done without.
+    /// Gives the file its final name, and what it has at the source: these permissions, as far as they count
+    /// here for a new file (the user's mask, or the access list that the folder gives), and the time when it
+    /// was changed last, if that is known. Where the file system keeps neither it is done without.
     ///
     /// # Errors
     /// Something has the final name by now and is to stay, or the file system fails.
@@ -345,7 +348,8 @@ impl PartFile {
     /// Unpacks what is left of a directory that is here as a whole, and gives it its name.
     ///
     /// # Errors
-    /// Something has the name by now and is to stay, the stream is damaged or hostile, or the file system fails.
+    /// Something has the name by now and is to stay, the stream is damaged or hostile, or the file system
+    /// fails.
     pub fn unpack(mut self) -> Result<Unpacked, ArchiveError> {
         let unpacked = self.held.unpack_rest(&self.path, self.placing.replace);
         // Where another try may do it, it needs no byte.
@@ -407,7 +411,7 @@ pub fn check_target(target: &Path, replace: bool) -> Result<(), StoreError> {
     }
 }
 
-/// Whether a name that another machine gives an object may be that of a file here.
+/// Checks that a name that another machine gives an object may be that of a file here.
 ///
 /// # Errors
 /// It may not, for this reason.
@@ -452,13 +456,15 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
         if locked == Lock::Busy {
             return Err(StoreError::Busy(target.to_path_buf()));
         }
-        // The process that held the lock may have given the file its final name meanwhile: it is not a part any more.
+        // The process that held the lock may have given the file its final name meanwhile: it is not a part
+        // any more.
         let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
         if locked == Lock::Lacking || (own.is_some() && own == named) {
             set_mode(&file, PRIVATE, target).map_err(wrong)?;
             if found && !is_unread(&file) {
-                // Another process reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
+                // Another process reads what an earlier try has verified: it stays as it is, and this try
+                // goes on with a copy.
                 return Ok((copied(&file, path, target)?, true));
             }
             return Ok((file, found));
@@ -498,7 +504,8 @@ pub(crate) fn lengthen(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Whether no process has a part file open. One that was told of its name is about to open it, which takes much less than this.
+/// Returns true if no process has a part file open. A process that was given its name is about to open it,
+/// which takes much less than this.
 fn is_unread(file: &File) -> bool {
     if !is_alone(file) {
         return false;
@@ -536,7 +543,8 @@ fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
     Arc::try_unwrap(own).map_err(|_| io(io::Error::other("it is still in use")))
 }
 
-/// Copies what a file has to an empty one, and leaves its holes; within the kernel, where the file systems can.
+/// Copies what a file has to an empty one, and leaves its holes; within the kernel, where the file systems
+/// can.
 ///
 /// # Errors
 /// One of them fails, or has become shorter.
@@ -578,8 +586,8 @@ fn copy_range(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether only this user can have written the file, and only this user can write to it, as far as its file system tells users apart:
-/// some show all files as one user's, or as open to all.
+/// Checks that only this user can have written the file, and only this user can write to it, as far as its
+/// file system tells users apart: some show all files as one user's, or as open to all.
 fn check_own(file: &File, path: &Path) -> Result<(), &'static str> {
     let Ok(metadata) = file.metadata() else { return Err("cannot be looked at") };
     if !metadata.is_file() {
@@ -620,22 +628,22 @@ pub(crate) fn place(from: &Path, to: &Path, replace: bool) -> Result<(), Errno> 
     }
 }
 
-/// Whether what will be the directory `target` waits in it until it is whole, and not beside it, for one rename at the end: something is
-/// mounted there, or only `target` itself can be written to.
+/// Returns true if what will be the directory `target` waits in it until it is whole, and not beside it, for
+/// one rename at the end: something is mounted there, or only `target` itself can be written to.
 pub(crate) fn waits_inside(target: &Path) -> bool {
     let can_write = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok();
     std::fs::symlink_metadata(target).is_ok_and(|there| there.is_dir())
         && (is_mounted(target) || (!can_write(&folder_of(target)) && can_write(target)))
 }
 
-/// The folder in which what will be `target` waits until it is whole: the one that `target` lies in, or, where a directory is there that
-/// cannot be replaced, that directory.
+/// The folder in which what will be `target` waits until it is whole: the one that `target` lies in, or,
+/// where a directory is there that cannot be replaced, that directory.
 #[must_use]
 pub fn waiting_folder(target: &Path) -> PathBuf {
     if waits_inside(target) { target.to_path_buf() } else { folder_of(target) }
 }
 
-/// Whether what is written there is gone with the machine's power in any case.
+/// Returns true if the bytes of the file are gone with the machine's power in any case.
 pub fn is_in_memory(file: &File) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
@@ -661,13 +669,13 @@ pub fn part_path(target: &Path) -> PathBuf {
     folder_of(target).join(hidden_name(target.file_name().unwrap_or_default(), PART_SUFFIX))
 }
 
-/// Whether a part file has this name.
+/// Returns true if a part file has this name.
 #[must_use]
 pub fn is_part_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX.as_bytes())
 }
 
-/// Whether a directory that is filled as it comes has this name.
+/// Returns true if a directory that is filled as it comes has this name.
 pub(crate) fn is_tree_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(TREE_SUFFIX.as_bytes())
 }
@@ -691,8 +699,9 @@ pub(crate) fn folder_of(target: &Path) -> PathBuf {
     }
 }
 
-/// Makes the file of an older version the part file of `target`: the object that comes takes its pages. `alone` says that no process
-/// has it open. A process that opens it before this is over gets the older version, and nothing is recycled. Gives whether it was.
+/// Makes the file of an older version the part file of `target`: the object that comes takes its pages.
+/// `alone` says that no process has it open. A process that opens it before this is over gets the older
+/// version, and nothing is recycled. Gives whether it was.
 ///
 /// # Errors
 /// The file system fails.
@@ -709,7 +718,8 @@ pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
         Err(Errno::EXIST) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     }
-    // No process finds it by its name now. One that found it before is about to open it, which takes much less than this, and waits.
+    // No process finds it by its name now. One that found it before is about to open it, which takes much
+    // less than this, and waits.
     std::thread::sleep(OPENS_WITHIN);
     let recycled = alone.holds();
     if !recycled {
@@ -718,8 +728,9 @@ pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
     Ok(recycled)
 }
 
-/// Makes what has this name a part file again: it may be whole, and nothing vouches for it. Another try checks what of it is right, and may
-/// begin as late as after any other. Where a part file is there already the newer one of both stays.
+/// Makes what has this name a part file again: it may be whole, and nothing vouches for it. Another try
+/// checks what of it is right, and may begin as late as after any other. Where a part file is there already
+/// the newer one of both stays.
 ///
 /// # Errors
 /// It is no file of this user, or the file system fails.
@@ -761,8 +772,8 @@ pub fn passing_file(folder: &Path) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Removes the part file that a try of this user has left, unless one is at work with it or it is younger than that.
-/// Gives whether it did.
+/// Removes the part file that a try of this user has left, unless one is at work with it or it is younger
+/// than that. Gives whether it did.
 ///
 /// # Errors
 /// It cannot be removed.

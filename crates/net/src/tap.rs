@@ -11,8 +11,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes an interface of this name and sets it up. The kernel cuts packets to size, and finishes their check sums, before
-    /// they are read here.
+    /// Makes an interface of this name and sets it up. The kernel cuts packets to size, and finishes their
+    /// check sums, before they are read here.
     ///
     /// # Errors
     /// The name is taken or longer than 15 bytes, or the kernel refuses it: it takes root.
@@ -74,8 +74,8 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 
 #[allow(unsafe_code)]
 fn call(fd: BorrowedFd<'_>, request: libc::Ioctl, argument: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: both requests that this file makes read and write an ifreq, which is whole, ours alone and outlives the call;
-    // the descriptor is open.
+    // SAFETY: both requests that this file makes read and write an ifreq, which is whole, ours alone and
+    // outlives the call; the descriptor is open.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

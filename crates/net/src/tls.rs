@@ -1,8 +1,9 @@
 //! Sealed connections: TLS 1.3 in which both ends show a key or a certificate.
 //!
-//! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of keys of it, and
-//! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these, and the one that
-//! connects says which end it expects. What goes over the connection stays sealed even if the secret is found out later.
+//! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of
+//! keys of it, and each shows the other that it has the private one (raw public keys, RFC 7250). Ends with
+//! certificates show these, and the one that connects says which end it expects. What goes over the
+//! connection stays sealed even if the secret is found out later.
 
 mod blocking;
 mod date;
@@ -95,24 +96,24 @@ pub enum SealError {
     Other(String),
 }
 
-/// How this end seals connections, and whom it takes for a member.
+/// Configuration of sealed connections, and of the ends that this one takes for members.
 #[derive(Clone)]
 pub struct Security(Arc<Source>);
 
-/// How connections are opened and answered.
+/// Configurations with which connections are opened and answered.
 #[derive(Clone)]
 struct Ends {
-    /// What all members share.
+    /// Secret that all members share.
     members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     /// To the source of an offer, where it has a key of its own.
     to_offerer: Option<Arc<ClientConfig>>,
-    /// What looks at certificates, where they are shown.
+    /// Verifiers of certificates, where they are shown.
     verifiers: Option<Arc<Verifiers>>,
 }
 
-/// Where that comes from.
+/// Source of the configurations.
 enum Source {
     /// A secret, which does not change.
     Shared(Ends),
@@ -120,7 +121,7 @@ enum Source {
     Files(TlsFiles, Strangers, Box<Mutex<Read>>),
 }
 
-/// What becomes of those who connect and show nothing.
+/// Treatment of those who connect and show nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Strangers {
     /// They are refused.
@@ -129,24 +130,25 @@ enum Strangers {
     Heard,
 }
 
-/// What was read, and of which files.
+/// Configurations that were read, and state of their files.
 struct Read {
     ends: Ends,
     stamp: Stamp,
-    /// How often they have changed.
+    /// Number of times that the files have changed.
     changes: u64,
-    /// Whether one lacks, which has been said.
+    /// Set if a file is missing, which has been reported.
     is_lacking: bool,
 }
 
 impl Security {
-    /// Of all who have this secret.
+    /// Creates the security of all who have this secret.
     #[must_use]
     pub fn shared(secret: &Secret) -> Self {
         Self::of_secret(secret, None)
     }
 
-    /// Of all who have the secret of an offer, and of its source, which has a key of its own beside it.
+    /// Creates the security of all who have the secret of an offer, and of its source, which has a key of its
+    /// own beside it.
     #[must_use]
     pub fn offered(secret: &Secret, offerer: &Offerer) -> Self {
         Self::of_secret(secret, Some(offerer))
@@ -161,7 +163,8 @@ impl Security {
         Security(Arc::new(Source::Shared(ends)))
     }
 
-    /// A secret for this purpose that only members can make, and all of them can; `None` where members share nothing.
+    /// A secret for this purpose that only members can make, and all of them can; `None` where members share
+    /// nothing.
     #[must_use]
     pub fn members_secret(&self, purpose: &str) -> Option<Secret> {
         match &*self.0 {
@@ -170,7 +173,8 @@ impl Security {
         }
     }
 
-    /// Of all for whom an authority vouches. When the files change, new connections go by what is in them then.
+    /// Creates the security of all for whom an authority vouches. When the files change, new connections go
+    /// by their new contents.
     ///
     /// # Errors
     /// They cannot be read, or no other end would accept what is in them.
@@ -178,7 +182,8 @@ impl Security {
         Self::of_files(files, Strangers::Refused)
     }
 
-    /// The same, but those who show no certificate are heard too, as [`PeerNames::Nobody`]: they may have a token.
+    /// The same, but those who show no certificate are heard too, as [`PeerNames::Nobody`]: they may have a
+    /// token.
     ///
     /// # Errors
     /// As there.
@@ -197,13 +202,15 @@ impl Security {
         self.latest().0
     }
 
-    /// How often what it goes by has changed: what was taken before is worth another look then.
+    /// Returns the number of times that its files have changed: ends that were accepted before are worth
+    /// another check then.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.latest().1
     }
 
-    /// Whether one that was taken before is still taken: its certificate may have been revoked meanwhile.
+    /// Checks that an end that was accepted before is still accepted: its certificate may have been revoked
+    /// meanwhile.
     ///
     /// # Errors
     /// It has been.
@@ -226,13 +233,13 @@ impl Security {
         }
     }
 
-    /// How this end answers those who connect.
+    /// Returns the configuration with which this end answers those who connect.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         self.ends().server
     }
 
-    /// How this end connects to the one that it expects.
+    /// Returns the configuration with which this end connects to the one that it expects.
     #[must_use]
     pub fn client(&self, expected: &Expected) -> Arc<ClientConfig> {
         let Ends { client, to_offerer, verifiers, .. } = self.ends();
@@ -245,7 +252,7 @@ impl Security {
         Arc::new(client)
     }
 
-    /// Whether ends show certificates, which have names; those that share a secret have none.
+    /// Returns true if ends show certificates, which have names; those that share a secret have none.
     #[must_use]
     pub fn has_names(&self) -> bool {
         matches!(&*self.0, Source::Files(..))
@@ -253,7 +260,8 @@ impl Security {
 }
 
 impl Read {
-    /// Reads the files again if they have changed. While they are being written, or one lacks, what was read before holds.
+    /// Reads the files again if they have changed. While they are being written, or one lacks, what was read
+    /// before holds.
     fn refresh(&mut self, files: &TlsFiles, strangers: Strangers) {
         let stamp = match files.stamp() {
             Ok(stamp) => stamp,

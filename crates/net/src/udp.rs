@@ -26,9 +26,9 @@ pub const DATAGRAM_LEN_MAX: usize = 65_507;
 pub const SEGMENTS_MAX: usize = 64;
 /// Multicast packets cross at most this many routers.
 pub(crate) const MULTICAST_TTL: u32 = 16;
-/// What may wait between the socket and the wire unless the caller says otherwise.
+/// Bytes that may wait between the socket and the wire unless the caller sets another limit.
 const SEND_BUFFER_LEN: usize = 256 << 10;
-/// What a receiver asks for; the kernel gives at most its `rmem_max`.
+/// Receive buffer that a receiver asks for; the kernel gives at most its `rmem_max`.
 pub const RECEIVE_BUFFER_LEN: usize = 8 << 20;
 
 /// The sending end.
@@ -38,11 +38,11 @@ pub struct DataSender {
     group: SockaddrIn,
     /// Stands before every datagram.
     outer: Vec<Vec<u8>>,
-    /// Whose turn it is among them.
+    /// Counter that chooses them in turn.
     turn: usize,
-    /// Whether the kernel segments for us; found out at the first send.
+    /// Set if the kernel segments for us; found out at the first send.
     segmentation: bool,
-    /// What may wait between the socket and the wire.
+    /// Bytes that may wait between the socket and the wire.
     queue_len: usize,
 }
 
@@ -103,8 +103,8 @@ impl DataSender {
         Ok(())
     }
 
-    /// The same, with a header of the network's own before every datagram. Of several, all of one length, each send takes
-    /// the next one.
+    /// The same, with a header of the network's own before every datagram. Of several, all of one length,
+    /// each send takes the next one.
     ///
     /// # Panics
     /// If they differ in length.
@@ -132,7 +132,8 @@ impl DataSender {
     }
 
     /// Sends datagrams of `segment_len` bytes each (the last may be shorter). `parts` are their pieces, the
-    /// same number `parts_each` for every datagram. Gives `false`, with nothing sent, where the socket is full.
+    /// same number `parts_each` for every datagram. Gives `false`, with nothing sent, where the socket is
+    /// full.
     ///
     /// # Errors
     /// The network refuses the datagrams.
@@ -235,14 +236,14 @@ pub struct DataReceiver {
     control: Vec<u8>,
 }
 
-/// What one receive brought.
+/// Datagrams that one receive call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Bytes in all.
     pub len: usize,
     /// Bytes of each datagram; the last may be shorter.
     pub segment_len: usize,
-    /// How long they waited in the socket; zero where the kernel does not say.
+    /// Time that they waited in the socket; zero where the kernel does not report it.
     pub waited: Duration,
     /// The sender, where the socket hears several.
     pub from: Option<SocketAddrV4>,
@@ -271,8 +272,9 @@ impl DataReceiver {
         Ok(DataReceiver { socket, window_bytes, control })
     }
 
-    /// Begins to hear `group` on the interface with this address: what is wanted of it. Where the source is known, the
-    /// network is asked for its packets only (source-specific multicast), and where it refuses that, for all.
+    /// Begins to hear `group` on the interface with this address: what is wanted of it. Where the source is
+    /// known, the network is asked for its packets only (source-specific multicast), and where it refuses
+    /// that, for all.
     ///
     /// # Errors
     /// The port is taken by another kind of program, or the interface cannot take part in multicast.
@@ -289,7 +291,7 @@ impl DataReceiver {
         self.socket.join_multicast_v4(group.ip(), &interface)
     }
 
-    /// How many bytes of datagrams may be in flight without overflow.
+    /// Returns the number of bytes of datagrams that may be in flight without overflow.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         self.window_bytes
@@ -329,7 +331,7 @@ pub(crate) fn receive_coalesced(
     Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited, from }))
 }
 
-/// How long ago the kernel took in a packet; zero if the system's clock was set back since.
+/// Returns the time since the kernel took in a packet; zero if the system's clock was set back since.
 fn since(arrived: Duration) -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH + arrived).unwrap_or_default()
 }
@@ -530,7 +532,8 @@ mod tests {
         socket2.into()
     }
 
-    /// What each of two receivers of one group gets: they ask for different sources, or different handles of one.
+    /// Each of several receivers of one group gets its own datagrams: they ask for different sources, or
+    /// different handles of one.
     #[test]
     fn receivers_of_one_group_get_what_each_of_them_wants() {
         let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 5), 29_106);

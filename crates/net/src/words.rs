@@ -1,6 +1,8 @@
-//! Words between controllers, and greetings of forwarders, each a datagram: where members share a key, each has a number and a tag.
+//! Words between controllers, and greetings of forwarders, each a datagram: where members share a key, each
+//! has a number and a tag.
 //!
-//! They hold no content, so they are not hidden. One without a right tag, and one that was heard before, is dropped.
+//! They hold no content, so they are not hidden. One without a right tag, and one that was heard before, is
+//! dropped.
 
 use crate::seal::{Seal, Secret};
 use crate::tls::Security;
@@ -11,35 +13,36 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the key of words between controllers is made for.
+/// Purpose of the key of messages between controllers.
 const PURPOSE: &str = "polycast 3 words";
 
-/// What words are sealed with; nothing where members share no key.
+/// Key that messages are sealed with; nothing where members share no key.
 #[derive(Clone, Debug, Default)]
 pub struct WordsKey(Option<Secret>);
 
 impl WordsKey {
-    /// Of the members of a cluster; with certificates only there is none, since members share nothing.
+    /// Returns the key of the members of a cluster; with certificates only there is none, since members share
+    /// nothing.
     #[must_use]
     pub fn of(security: Option<&Security>) -> Self {
         WordsKey(security.and_then(|security| security.members_secret(PURPOSE)))
     }
 
-    /// Whether words have tags.
+    /// Returns true if messages have tags.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.is_some()
     }
 }
 
-/// What one end says and has heard.
+/// State of the messages that one end sends and has received.
 #[derive(Debug)]
 pub struct Words {
     seal: Option<Seal>,
-    /// Which run this is, and the number of its next word.
+    /// Number of this run, and number of its next message.
     run: u64,
     number: u64,
-    /// What was heard of each speaker; as many as the caller's settings have.
+    /// Record of the messages of each sender; as many as the caller's settings have.
     heard: BTreeMap<(Way, u32), Heard>,
     forged: u64,
 }
@@ -54,7 +57,8 @@ impl Words {
         Words { seal, run, number: 0, heard: BTreeMap::new(), forged: 0 }
     }
 
-    /// How many words were dropped because their speaker lacks the key, or because they were heard before.
+    /// Returns the number of messages that were dropped because their sender lacks the key, or because they
+    /// were received before.
     #[must_use]
     pub fn forged(&self) -> u64 {
         self.forged
@@ -73,14 +77,16 @@ impl Words {
         datagram.into()
     }
 
-    /// The message in a datagram of the speaker with this number; `None`, and counted, where it is not to be believed.
+    /// The message in a datagram of the speaker with this number; `None`, and counted, where it is not to be
+    /// believed.
     pub fn hear<'a>(&mut self, way: Way, from: u32, datagram: &'a [u8]) -> Option<&'a [u8]> {
         self.hear_named(way, from, datagram, |_| true)
     }
 
-    /// The same where several speak in this way, so that a right tag does not tell which of them has: `names` says whether the
-    /// message is of this speaker, or for this end. One that is not is given to the caller, who refuses it. It counts for none: a
-    /// word of another speaker, recorded and said again with this one's address, would make all of this one's words old.
+    /// The same where several speak in this way, so that a right tag does not tell which of them has: `names`
+    /// says whether the message is of this speaker, or for this end. One that is not is given to the caller,
+    /// who refuses it. It counts for none: a word of another speaker, recorded and said again with this one's
+    /// address, would make all of this one's words old.
     pub fn hear_named<'a>(
         &mut self,
         way: Way,

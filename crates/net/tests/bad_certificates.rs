@@ -1,5 +1,5 @@
-//! Certificates that are wrong, in handshakes with ends that show them all the same: what is said by the end that looks at one, by the end
-//! that has shown it, and by that end where it is started with it.
+//! Certificates that are wrong, in handshakes with ends that show them all the same: what is said by the end
+//! that looks at one, by the end that has shown it, and by that end where it is started with it.
 
 use polycast_net::frames::FrameStream;
 use polycast_net::tls::{Expected, SealError, Security, TlsFiles};
@@ -33,7 +33,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Longer than any sentence.
 const SENTENCE_MAX: usize = 600;
 
-/// What an end shows.
+/// Certificates and key that an end shows.
 struct Bad {
     chain: Vec<CertificateDer<'static>>,
     /// The same as files have it, where it is as it was made.
@@ -115,13 +115,13 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// What is said of an error of the library.
+/// Returns the message for an error of the library.
 fn sentence(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     inner.map_or_else(|| error.to_string(), |inner| SealError::from(inner.clone()).to_string())
 }
 
-/// What ends a handshake, or what is done after it; nothing where that ends without a word.
+/// Returns the error that ends a handshake, or what is done after it; nothing where that ends without one.
 fn end_of(mut go_on: impl FnMut() -> io::Result<(usize, usize)>) -> String {
     for _ in 0..10 {
         if let Err(error) = go_on() {
@@ -142,7 +142,8 @@ fn look(stream: &mut FrameStream) -> String {
     }
 }
 
-/// What one says that connects to an end that shows this, and what that end hears.
+/// Returns the message of an end that connects to one that shows this, and the message that the latter
+/// receives.
 fn connecting(looker: &Security, bad: &Bad, expected: &Expected) -> (String, String) {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13])
@@ -163,7 +164,8 @@ fn connecting(looker: &Security, bad: &Bad, expected: &Expected) -> (String, Str
     (said, answering.join().unwrap())
 }
 
-/// What one says to which an end connects that shows this, or nothing; and what that end hears.
+/// Returns the message of an end to which one connects that shows this, or nothing; and the message that the
+/// latter receives.
 fn answering(looker: &Security, bad: Option<&Bad>) -> (String, String) {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13])
@@ -191,7 +193,7 @@ fn answering(looker: &Security, bad: Option<&Bad>) -> (String, String) {
     (answering.join().unwrap(), heard)
 }
 
-/// What people read is a sentence of ours, on one line, and no longer than a person reads.
+/// Checks that a message to the user is a sentence of ours, on one line, and no longer than a person reads.
 fn check_words(what: &str, said: &str, parts: &[&str]) {
     for part in parts {
         assert!(said.contains(part), "{what}: '{part}' is not in: {said}");
@@ -211,7 +213,7 @@ struct Looker {
 }
 
 impl Looker {
-    /// Of "a", whose authority is the first; all are trusted.
+    /// Creates the end "a", whose authority is the first; all are trusted.
     fn new(authorities: &[&Authority], lists: Option<String>) -> Self {
         let (folder, mut files) = authorities[0].member("a");
         let roots: String = authorities.iter().map(|authority| authority.pem.as_str()).collect();
@@ -225,7 +227,8 @@ impl Looker {
         Looker { _folder: folder, files, security }
     }
 
-    /// Whichever end connects, this one says these words, the other one hears those, and cannot be started with what it shows.
+    /// Whichever end connects, this one says these words, the other one hears those, and cannot be started
+    /// with what it shows.
     fn refuses(&self, what: &str, bad: &Bad, says: &[&str], hears: &str) {
         let member = Expected::Member("b".into());
         for (said, heard) in [connecting(&self.security, bad, &member), answering(&self.security, Some(bad))]
@@ -453,7 +456,7 @@ fn a_certificate_that_lists_do_not_clear_is_refused_in_a_sentence_at_each_end() 
     looker.refuses("a list signed by another method", &bad, &says, LOG);
 }
 
-/// What has a certificate for clients only is looked at again as any other.
+/// An end that has a certificate for clients only is checked again as any other.
 #[test]
 fn a_client_is_let_go_when_its_certificate_is_revoked() {
     let ours = Authority::called("ours", KeyPair::generate().unwrap());

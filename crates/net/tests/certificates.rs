@@ -1,4 +1,5 @@
-//! Ends that show certificates, over real connections: which end takes which, and what is said of those that are not taken.
+//! Ends that show certificates, over real connections: which end takes which, and what is said of those that
+//! are not taken.
 
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
@@ -98,7 +99,8 @@ fn members_of_one_authority_meet_and_know_each_others_names() {
     assert_eq!(meet_expected(&shared, &shared, &Expected::Sharer).0.unwrap(), PeerNames::Any);
 }
 
-/// One that has an offer's secret can take it, and fetch from others that take it; to them it is not the source.
+/// One that has an offer's secret can take it, and fetch from others that take it; to them it is not the
+/// source.
 #[test]
 fn who_has_an_offers_secret_is_not_its_source() {
     let (secret, key) = (Secret::fresh(), OffererKey::fresh());
@@ -199,7 +201,8 @@ fn a_manager_and_an_agent_begin_with_certificates_of_their_own_kind_only() {
     assert!(said.contains("is for 'gpu-1'") && said.contains("the DNS name 'manager' only"), "{said}");
 }
 
-/// Both ends of a connection know the same of it, and of another connection between the same two ends something else.
+/// Both ends of a connection know the same of it, and of another connection between the same two ends
+/// something else.
 #[tokio::test]
 async fn a_connection_is_told_from_all_others() {
     let authority = Authority::new();
@@ -367,7 +370,8 @@ fn a_revoked_certificate_is_refused_and_ends_what_is_connected() {
     assert!(said.contains("is not a list of revoked certificates in PEM: there is none in it"), "{said}");
 }
 
-/// An agent goes away from a manager whose certificate has been revoked meanwhile, though that one says nothing of it.
+/// An agent goes away from a manager whose certificate has been revoked meanwhile, though that one says
+/// nothing of it.
 #[tokio::test]
 async fn a_revoked_manager_is_left() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
@@ -403,7 +407,8 @@ async fn a_revoked_manager_is_left() {
     assert_eq!(remark.take(), Some(SealError::Revoked));
 }
 
-/// Authorities have several lists, and one may have the name of another one: that of the authority before it, whose key was changed.
+/// Authorities have several lists, and one may have the name of another one: that of the authority before it,
+/// whose key was changed.
 #[test]
 fn what_any_list_of_an_authority_has_revoked_is_revoked() {
     let [old, new] = [(); 2].map(|()| Authority::called("authority", KeyPair::generate().unwrap()));

@@ -1,9 +1,11 @@
-//! A kernel that refuses each system call of a received object in turn, with the errors that its manual page names: of a part file on its
-//! way to its name, and of a directory that is unpacked, where nothing is and where something is replaced.
+//! A kernel that refuses each system call of a received object in turn, with the errors that its manual page
+//! names: of a part file on its way to its name, and of a directory that is unpacked, where nothing is and
+//! where something is replaced.
 //!
-//! strace runs this same program as a child that does one of these things. A first child shows which calls it makes in its folder; of
-//! each, and of each error, another child is refused it. Then nothing that is wrong has the final name, what was there before stays or is
-//! replaced as a whole, and the next try needs no one to clear up.
+//! strace runs this same program as a child that does one of these things. A first child shows which calls it
+//! makes in its folder; of each, and of each error, another child is refused it. Then nothing that is wrong
+//! has the final name, what was there before stays or is replaced as a whole, and the next try needs no one
+//! to clear up.
 
 use polycast_net::archive::{TreeSource, unpack};
 use polycast_net::object::ObjectSource;
@@ -16,18 +18,19 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the child is to do, and in which folder.
+/// Variable with the child's task, and with its folder.
 const TASK: &str = "POLYCAST_FAULTS_TASK";
 /// Pairs beside the usual ones, where this variable is set: every error, of every call of a kind.
 const ALL: &str = "POLYCAST_FAULTS_ALL";
-/// The main thread of a test program makes fewer calls of a kind. The child makes as many first, so that the numbers of those that are
-/// refused are of its own thread alone.
+/// The main thread of a test program makes fewer calls of a kind. The child makes as many first, so that the
+/// numbers of those that are refused are of its own thread alone.
 const CALLS_BEFORE: usize = 60;
 /// The child says so when it could do what it was to.
 const DONE: &str = "the task is done";
 const REFUSED: &str = "the task is refused: ";
 
-/// System calls that files are made with, and errors of their manual pages. Without [`ALL`] the first two of each are tried.
+/// System calls that files are made with, and errors of their manual pages. Without [`ALL`] the first two of
+/// each are tried.
 const CALLS: &[(&str, &[&str])] = &[
     ("openat", &["ENOSPC", "EACCES", "EMFILE", "EROFS", "EIO", "EDQUOT", "ENFILE", "EINTR", "ENOMEM"]),
     ("mkdir", &["ENOSPC", "EACCES", "EDQUOT", "EROFS", "EIO", "EMLINK"]),
@@ -78,9 +81,9 @@ enum Task {
     File,
     FileOverOld,
     FileResumed,
-    /// A stream that is there as a whole is unpacked,
+    /// A stream that is there as a whole is unpacked.
     Directory,
-    /// or one is unpacked as it comes, out of order,
+    /// A stream is unpacked as it comes, out of order.
     DirectoryComing,
     DirectoryOverOld,
     DirectoryResumed,
@@ -185,7 +188,7 @@ impl Task {
         }
     }
 
-    /// What the child does.
+    /// Performs the task in the child.
     fn perform(self, folder: &Path, stream: &[u8]) -> Result<(), String> {
         let target = self.target(folder);
         let replace = matches!(self, Task::FileOverOld | Task::DirectoryOverOld);
@@ -213,7 +216,7 @@ impl Task {
         part.commit(0o640, ModificationTime::new(1_000_000_000, 5)).map(drop).map_err(said)
     }
 
-    /// Whether the target is what it was to become.
+    /// Returns true if the target is what it was to become.
     fn is_new(self, folder: &Path, expected: &Tree) -> bool {
         let target = self.target(folder);
         if self.is_of_directory() {
@@ -222,7 +225,7 @@ impl Task {
         fs::read(target).is_ok_and(|bytes| bytes == new_bytes())
     }
 
-    /// Whether it is what it was before.
+    /// Returns true if the target is what it was before.
     fn is_old(self, folder: &Path) -> bool {
         let target = self.target(folder);
         match self {

@@ -1,4 +1,5 @@
-//! Devices that lie: whatever one says, its own conversation ends with a reason, soon and without taking much memory.
+//! Devices that lie: whatever one says, its own conversation ends with a reason, soon and without taking much
+//! memory.
 
 use polycast_net::devices::circuits::{CircuitClient, CircuitOptions, Dialect as _, Plain};
 use polycast_net::devices::openflow::{Endpoint, Message, Switch, SwitchOptions};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 type Talk = fn(TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What one may take, whatever the device does.
+/// Time that an operation may take, whatever the device does.
 const SOON: Duration = Duration::from_millis(500);
 
 async fn liar(talk: Talk) -> SocketAddr {

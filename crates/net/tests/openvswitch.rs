@@ -9,7 +9,7 @@ use polycast_net::tls::{Security, TlsFiles};
 use polycast_testing::{HANG, OpenVswitch};
 use std::path::{Path, PathBuf};
 
-/// Where a switch is spoken to.
+/// Returns the endpoint of a switch.
 fn endpoint(ovs: &OpenVswitch) -> Endpoint {
     Endpoint::Unix(ovs.socket())
 }

@@ -1,5 +1,5 @@
-//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped
-//! without root.
+//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes.
+//! Skipped without root.
 
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
@@ -164,7 +164,8 @@ fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
     });
 }
 
-/// A packet of a virtual machine that is still to be cut need not say into how many datagrams: all of them get the label.
+/// A packet of a virtual machine that is still to be cut need not say into how many datagrams: all of them
+/// get the label.
 #[test]
 fn datagrams_that_were_not_counted_are_all_relabelled() {
     isolated(|| {

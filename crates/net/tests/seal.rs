@@ -1,5 +1,5 @@
-//! How content and packets are sealed never changes unseen: examples, which the second implementation of the tests reads too.
-//! `POLYCAST_GOLDEN=write` writes them anew.
+//! Examples of sealed content and packets, so that sealing never changes unseen; the second implementation of
+//! the tests reads them too. `POLYCAST_GOLDEN=write` writes them again.
 
 use polycast_net::seal::{Seal, Secret};
 use polycast_types::Handle;

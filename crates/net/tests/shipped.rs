@@ -9,7 +9,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf")
 }
 
-/// What a command says.
+/// Returns the output of a command.
 fn said(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).current_dir(folder()).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_string()

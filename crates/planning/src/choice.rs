@@ -1,11 +1,13 @@
-//! Which of several fabrics carries a request: the first that can, or the one by which the object is there earliest.
+//! Choice of the fabric that carries a request: the first that can, or the one by which the object arrives
+//! earliest.
 //!
-//! The second asks the fabrics that may carry it for a plan, one after the other, and estimates each ([`crate::estimate`]). It asks no
-//! further where none of the others can be clearly faster than what there is: even the least that they take, the session with
-//! all receivers, is no shorter or about as good. Small objects, of which there are many, cost one plan so. A fabric that is in use is free
-//! again when as many of its plans have ended as are in the way; when they end is known where they have been estimated, and
-//! of one that should have ended already nothing is known. A fabric of which that is not known is never waited for while another one
-//! is free.
+//! The second way asks the fabrics that may carry it for a plan, one after the other, and estimates each
+//! ([`crate::estimate`]). It stops where none of the others can be clearly faster than the best so far: even
+//! the least that they take, the session with all receivers, is no shorter or about as good. Small objects,
+//! of which there are many, cost one plan so. A fabric that is in use is free again when as many of its plans
+//! have ended as are in the way; when they end is known where they have been estimated, and of one that
+//! should have ended already nothing is known. A fabric of which that is not known is never waited for while
+//! another one is free.
 
 use crate::estimate::words;
 use crate::fabric::Fabric;
@@ -22,21 +24,21 @@ use polycast_types::{Duration, Time};
 
 /// So many of a fabric's plans are thought away, the first to end first, to see when it is free.
 const ENDS_MAX: usize = 16;
-/// What is less than this, or than one part in so many of the best time, is within what estimates are wrong by: it is no reason to
-/// leave the order of the settings.
+/// Difference that is within the error of estimates, as a time and as one part in so many of the best time:
+/// it is no reason to leave the order of the settings.
 const GAIN_MIN: Duration = Duration::from_millis(10);
 const GAIN_PART: u64 = 8;
 
 /// A fabric that does not carry a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Passed {
-    /// Which.
+    /// Fabric that was passed over.
     pub fabric: FabricName,
-    /// Why not.
+    /// Reason.
     pub why: PassedWhy,
 }
 
-/// Why a fabric does not carry a request.
+/// Reason why a fabric does not carry a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PassedWhy {
     /// It cannot, or not now.
@@ -45,16 +47,16 @@ pub enum PassedWhy {
     Slower(String),
 }
 
-/// When it is, and which requests wait for which fabric already.
+/// Current time, and requests that wait for a fabric already.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Moment {
-    /// Where that is not known, nothing is known of when paths end.
+    /// Time; without it, nothing is known of when paths end.
     pub(crate) now: Option<Time>,
-    /// How long those will have the fabric that wait for it.
+    /// Time for which the requests that wait for a fabric will hold it.
     pub(crate) queued: BTreeMap<FabricName, Duration>,
 }
 
-/// What is decided.
+/// Decision about a request.
 #[expect(clippy::large_enum_variant, reason = "each lives until the next line")]
 #[derive(Debug)]
 pub(crate) enum Choice {
@@ -66,7 +68,7 @@ pub(crate) enum Choice {
     Never(Refusal),
 }
 
-/// What a request waits for.
+/// Fabric that a request waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Awaited {
     pub(crate) fabric: FabricName,
@@ -74,7 +76,7 @@ pub(crate) struct Awaited {
     pub(crate) takes: Duration,
 }
 
-/// What a fabric can do for a request.
+/// Offer of a fabric for a request.
 enum Offered {
     Now(Plan, Duration),
     Later(Refusal, Option<Awaited>),
@@ -140,7 +142,7 @@ impl Fabrics {
         self.nothing_of(passed, network, group)
     }
 
-    /// Whether a request waits where none has a plan: it does if one of them may have one later.
+    /// Decides whether a request waits where no fabric has a plan: it does if one of them may have one later.
     fn nothing_of(&self, passed: Vec<Passed>, network: &NetworkState, group: &Group) -> Choice {
         let mut last = None;
         for Passed { fabric, why } in passed {
@@ -262,7 +264,8 @@ impl Fabrics {
     }
 }
 
-/// Of those that are free and about as good as the best of them the first, by its time and place; `least` is what others may take.
+/// Finds the first of those that are free and about as good as the best of them, by its time and place;
+/// `least` is the least time of the others.
 fn best_of(offers: &[(FabricName, Offered)], least: Option<Duration>) -> Option<(Duration, usize)> {
     let ready = || {
         offers.iter().enumerate().filter_map(|(place, (_, offered))| match offered {
@@ -276,13 +279,14 @@ fn best_of(offers: &[(FabricName, Offered)], least: Option<Duration>) -> Option<
     ready().find(|(takes, _)| *takes <= about)
 }
 
-/// Whether it stays the same one, whatever those say that take at least so long.
+/// Returns true if it stays the same one, whatever the others offer, which take at least `least`.
 fn is_settled(offers: &[(FabricName, Offered)], least: Duration) -> bool {
     let best = best_of(offers, None);
     best.is_some() && best == best_of(offers, Some(least))
 }
 
-/// When a fabric that is in use is free for a group, and its plan then; nothing where that cannot be told.
+/// Returns the time until a fabric that is in use is free for a group, and its plan then; nothing where that
+/// is not known.
 fn free_in(
     fabric: &dyn Fabric,
     network: &mut NetworkState,

@@ -1,8 +1,9 @@
-//! The fabric `datacast`: several arc-disjoint trees with caches in a BCube, torus or fat-tree (Datacast, section 4).
+//! The fabric `datacast`: several arc-disjoint trees with caches in a BCube, torus or fat-tree (Datacast,
+//! section 4).
 //!
-//! Receivers pull along source routes, and forwarders keep no state of groups. Groups share links and adapt their
-//! rates, so that a plan holds nothing; it names all nodes and links of its trees. After a failure, trees that still
-//! work stay as they are, and a receiver that no tree can reach any more is left out.
+//! Receivers pull along source routes, and forwarders keep no state of groups. Groups share links and adapt
+//! their rates, so that a plan holds nothing; it names all nodes and links of its trees. After a failure,
+//! trees that still work stay as they are, and a receiver that no tree can reach any more is left out.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -23,7 +24,7 @@ use crate::trees::{TreePlan, TreePlanner};
 /// Limits of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatacastConfig {
-    /// How receivers pull.
+    /// Settings with which receivers pull.
     pub pulling: Pulling,
     /// No group gets more trees than this.
     pub trees_max: usize,
@@ -31,13 +32,14 @@ pub struct DatacastConfig {
     pub hops_max: usize,
     /// The most ports of a node that a hop can name.
     pub ports_max: u32,
-    /// One tree of shortest ways, and every node on them keeps packets: the content centric networking that the paper
-    /// compares with (section 7).
+    /// One tree of shortest ways, and every node on them keeps packets: the content centric networking that
+    /// the paper compares with (section 7).
     pub single_tree: bool,
 }
 
 impl Default for DatacastConfig {
-    /// Packets of 8 KiB over links of 1 Gbit/s, the paper's 16 credits (section 7), and routes without bounds.
+    /// Packets of 8 KiB over links of 1 Gbit/s, the paper's 16 credits (section 7), and routes without
+    /// bounds.
     fn default() -> Self {
         let (link_rate, tuning) = (Rate(1_000_000_000), crate::PullTuning::default());
         let pulling = Pulling { payload_bytes: 8_192, credits: 16, link_rate, tuning };
@@ -87,7 +89,7 @@ impl Datacast {
         Ok(Datacast { network, places, config, planner: RefCell::new(planner) })
     }
 
-    /// How many hops the longest source routes have where nothing has failed.
+    /// Returns the number of hops of the longest source routes where nothing has failed.
     #[must_use]
     pub fn whole_depth(&self) -> u32 {
         self.planner.borrow().whole_depth()
@@ -247,7 +249,8 @@ impl Fabric for Datacast {
         ours.filter_map(better).collect()
     }
 
-    /// Forwarders keep nothing of a group, so that its trees can be planned anew; receivers on them hear of that.
+    /// Forwarders keep nothing of a group, so that its trees can be planned anew; receivers on them hear of
+    /// that.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
         let Channel::SourceRoutes { .. } = channel else { return None };
         self.plan(network, group).ok()

@@ -37,7 +37,7 @@ pub struct PacketRule {
     pub switches: Vec<u32>,
 }
 
-/// How one layer of a group is encoded.
+/// Encoding of one layer of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElmoLayer {
     /// The rules in the packet.
@@ -74,7 +74,8 @@ impl ElmoRandom {
         ElmoRandom(seed)
     }
 
-    /// How many candidates are passed over: none with probability 2/3, each more with 1/3 of the rest.
+    /// Draws the number of candidates that are passed over: none with probability 2/3, each more with 1/3 of
+    /// the rest.
     fn passed_over(&mut self) -> usize {
         let mut count = 0;
         loop {

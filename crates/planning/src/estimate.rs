@@ -1,15 +1,18 @@
-//! How long a transfer will take over a plan: what the choice among several fabrics goes by (Republic section III-B leaves it to
-//! the manager; Blast section IV-A estimates service times in the same way).
+//! Estimates of the time that a transfer will take over a plan, by which one of several fabrics is chosen
+//! (Republic section III-B leaves the choice to the manager; Blast section IV-A estimates service times in
+//! the same way).
 //!
-//! An estimate has two parts. *Set-up* is the time until all receivers can take the object: the session with each of them,
-//! and beside it what devices have to do. *Carrying* is the time of the bytes: at the path's own rate, or at the host's link, which
-//! transfers share, and for what lies between source and receivers. All times are whole nanoseconds, all rates bits
-//! a second; what does not fit is the longest time that there is, so that no size and no setting can make it panic.
+//! An estimate has two parts. *Set-up* is the time until all receivers can take the object: the session with
+//! each of them, and beside it the work of the devices. *Carrying* is the time of the bytes: at the path's
+//! own rate, or at that of the host's link, which transfers share, and for the way between source and
+//! receivers. All times are whole nanoseconds, all rates bits a second; a time that does not fit is the
+//! longest time that there is, so that no size and no setting can make it panic.
 //!
-//! The assumptions are coarse. Transfers that have gone well correct them: [`Estimator::learn`] has one factor for either part
-//! of each fabric. A factor moves a quarter of the way to what was seen, and stays within a quarter and four times the assumption:
-//! agents say how long transfers took, and one that lies cannot steer far. What was learned is a record of the manager's
-//! ([`Estimator::resume`]): its successor goes on with it.
+//! The assumptions are coarse. Transfers that have gone well correct them: [`Estimator::learn`] has one
+//! factor for either part of each fabric. A factor moves a quarter of the way to the observed one, and stays
+//! within a quarter and four times the assumption: agents report how long transfers took, and one that lies
+//! cannot steer far. The learned factors are a record of the manager's ([`Estimator::resume`]): its successor
+//! goes on with them.
 
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
@@ -21,14 +24,15 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Rate, Time};
 use serde::{Deserialize, Serialize};
 
-/// A session's beginning, and what each receiver adds to it: docs/measurements.md has 8 to 13 ms for 1 KiB to 8 receivers.
+/// A session's beginning, and what each receiver adds to it: docs/measurements.md has 8 to 13 ms for 1 KiB to
+/// 8 receivers.
 const SESSION: Duration = Duration::from_millis(4);
 const RECEIVER: Duration = Duration::from_millis(1);
 /// A receiver of a chain passes on what it has verified, a group at a time.
 const GROUP_BYTES: u64 = 256 << 10;
-/// What a further host of a chain takes beside that: it has to reach the one before it.
+/// Time that a further host of a chain takes beside that: it has to reach the one before it.
 const CHAIN_HOP: Duration = Duration::from_millis(1);
-/// What a relay or a forwarder on the way adds. It makes of two equal ways the shorter one the better.
+/// Time that a relay or a forwarder on the way adds. It makes of two equal ways the shorter one the better.
 const HOP: Duration = Duration::from_micros(100);
 
 /// Factors are in parts of this.
@@ -37,22 +41,22 @@ const ONE: u64 = 1 << 16;
 const FACTORS: (u64, u64) = (ONE / 4, ONE * 4);
 /// A factor moves by one of so many parts of the way to what was seen.
 const INERTIA: i128 = 4;
-/// Set-up is learned of transfers whose bytes take at most so many times as long, and the rate of those whose bytes take at least so many
-/// times as long: what varies in one part is not taken for the other.
+/// Set-up is learned of transfers whose bytes take at most so many times as long, and the rate of those whose
+/// bytes take at least so many times as long: what varies in one part is not taken for the other.
 const SPLIT: (u64, u64) = (4, 8);
-/// What was not confirmed for so long does not count any more.
+/// Time without confirmation after which factors no longer count.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 /// Fabrics that something is known of: a network has fewer.
 const LEARNED_MAX: usize = 64;
 
-/// What is assumed of a network that its plans do not say.
+/// Assumptions about a network that its plans do not contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assumed {
     /// Rate of a host's link, where a path has none of its own.
     pub link_rate: Rate,
-    /// How long a circuit switch takes to make circuits.
+    /// Time that a circuit switch takes to make circuits.
     pub circuits: Duration,
-    /// How long switches and agents of racks take to hold rules or labels.
+    /// Time until switches and agents of racks hold rules or labels.
     pub rules: Duration,
 }
 
@@ -64,7 +68,7 @@ impl Default for Assumed {
     }
 }
 
-/// How long a transfer takes over a plan, as far as is assumed.
+/// Time that a transfer takes over a plan, as far as is assumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Estimate {
     /// Until all receivers can take the object.
@@ -73,21 +77,21 @@ pub struct Estimate {
     pub carrying: Duration,
 }
 
-/// How far off the assumptions are for one fabric: factors in parts of 65,536.
+/// Corrections of the assumptions for one fabric: factors in parts of 65,536.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Learned {
     /// The fabric.
     pub fabric: FabricName,
-    /// How long set-up takes, of what is assumed.
+    /// Time of set-up, relative to the assumption.
     pub set_up: u64,
-    /// How long the bytes take, of what is assumed.
+    /// Time of the bytes, relative to the assumption.
     pub carrying: u64,
-    /// When that was seen last.
+    /// Time of the last observation.
     pub at: Time,
 }
 
 impl Learned {
-    /// Whether both factors are within a quarter and four times.
+    /// Returns true if both factors are within a quarter and four times.
     #[must_use]
     pub fn is_within_bounds(&self) -> bool {
         [self.set_up, self.carrying].iter().all(|factor| (FACTORS.0..=FACTORS.1).contains(factor))
@@ -108,7 +112,8 @@ impl Estimator {
         Estimator { assumed, learned: BTreeMap::new() }
     }
 
-    /// What is assumed of `bytes` bytes over a plan that `network` does not hold yet. `is_ready`: devices hold it already.
+    /// Returns the assumed time of `bytes` bytes over a plan that `network` does not hold yet. `is_ready`:
+    /// devices hold it already.
     #[must_use]
     pub fn assume(
         &self,
@@ -149,7 +154,7 @@ impl Estimator {
         scaled(session_of(group), self.factors(now, fabric).0)
     }
 
-    /// How long the devices of a plan take; they are told at the same time.
+    /// Returns the time that the devices of a plan take; they are configured at the same time.
     fn devices(&self, commands: &[DeviceCommand]) -> Duration {
         let of = |command: &DeviceCommand| match command {
             DeviceCommand::CrossConnect { .. } => self.assumed.circuits,
@@ -161,7 +166,8 @@ impl Estimator {
         commands.iter().map(of).max().unwrap_or(Duration::ZERO)
     }
 
-    /// The same with what is known of the fabric: when the transfer ends if it begins now. Without the time nothing is known.
+    /// The same with what is known of the fabric: when the transfer ends if it begins now. Without the time
+    /// nothing is known.
     #[must_use]
     pub fn expect(&self, now: Option<Time>, fabric: FabricName, assumed: Estimate) -> Duration {
         let (set_up, carrying) = self.factors(now, fabric);
@@ -174,8 +180,9 @@ impl Estimator {
         learned.map_or((ONE, ONE), |learned| (learned.set_up, learned.carrying))
     }
 
-    /// A transfer of which `assumed` was assumed has taken so long from its grant to its end. Small objects teach how long set-up takes,
-    /// large ones the rate, and those between nothing. Gives whether anything was learned.
+    /// A transfer of which `assumed` was assumed has taken so long from its grant to its end. Small objects
+    /// teach how long set-up takes, large ones the rate, and those between nothing. Gives whether anything
+    /// was learned.
     pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) -> bool {
         if !self.learned.contains_key(&fabric) && self.learned.len() >= LEARNED_MAX {
             return false;
@@ -193,7 +200,7 @@ impl Estimator {
         true
     }
 
-    /// What was learned, fabric by fabric.
+    /// Returns the learned factors, fabric by fabric.
     pub fn learned(&self) -> impl Iterator<Item = &Learned> {
         self.learned.values()
     }
@@ -239,12 +246,12 @@ fn moved(factor: u64, assumed: Duration, seen: u64) -> u64 {
     u64::try_from(i128::from(factor) + step).unwrap_or(least).clamp(least, most)
 }
 
-/// How long it takes to meet all receivers.
+/// Returns the time that it takes to meet all receivers.
 fn session_of(group: &Group) -> Duration {
     SESSION + RECEIVER * group.receivers.len() as u64
 }
 
-/// How many trees lead to every receiver, at least one.
+/// Returns the least number of trees that lead to a receiver, at least one.
 fn trees_of_all(trees: &[TreeRoutes], group: &Group) -> u64 {
     let mut ways: BTreeMap<_, u64> = group.receivers.iter().map(|host| (*host, 0)).collect();
     for (host, _) in trees.iter().flat_map(|tree| &tree.routes) {

@@ -1,7 +1,9 @@
-//! What a fabric is: a kind of network that makes plans for groups (Republic section III-B: fabrics are plug-ins).
+//! Fabrics: a fabric is a kind of network that makes plans for groups (Republic section III-B: fabrics are
+//! plug-ins).
 //!
-//! A fabric is a pure function of the network's state. It never changes the state: the caller that accepts a plan does,
-//! with [`NetworkState::hold`] and [`NetworkState::release`]. docs/howto/fabric.md says how to add one.
+//! A fabric is a pure function of the network's state. It never changes the state: the caller that accepts a
+//! plan does, with [`NetworkState::hold`] and [`NetworkState::release`]. docs/howto/fabric.md describes how
+//! to add one.
 
 use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
@@ -12,16 +14,16 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What becomes of a running plan that a failure touched.
+/// Outcome for a running plan that a failure touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replan {
     /// The plan.
     pub id: PlanId,
-    /// What becomes of it.
+    /// Outcome for the plan.
     pub outcome: ReplanOutcome,
 }
 
-/// What a failure means for a plan.
+/// Consequence of a failure for a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "each lives for the time of one call")]
 pub enum ReplanOutcome {
@@ -36,7 +38,7 @@ pub trait Fabric: fmt::Debug + Send {
     /// Its name in plans, settings and reports.
     fn name(&self) -> FabricName;
 
-    /// How `group` can be served by what is free in `network`.
+    /// Makes a plan that serves `group` from the free resources in `network`.
     ///
     /// # Errors
     /// It cannot: not now, or not ever.
@@ -46,41 +48,44 @@ pub trait Fabric: fmt::Debug + Send {
     /// becomes of each. `network` knows of the failure already; new plans do not collide with each other.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan>;
 
-    /// The running plans of this fabric that can be better now that something works again, and those better plans.
+    /// The running plans of this fabric that can be better now that something works again, and those better
+    /// plans.
     fn improve(&self, _network: &NetworkState) -> Vec<(PlanId, Plan)> {
         Vec::new()
     }
 
-    /// The plan of a transfer that runs already, from the channel that its source knows, for a manager that has
-    /// restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its path.
+    /// The plan of a transfer that runs already, from the channel that its source knows, for a manager that
+    /// has restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its
+    /// path.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan>;
 
-    /// Whether a plan that a transfer's source has kept for a manager that restarted can be this fabric's plan for the
-    /// group: it uses what it says that it holds, and nothing else. `false` where [`Fabric::adopt`] tells as much.
+    /// Returns true if a plan that a transfer's source has kept for a manager that restarted can be this
+    /// fabric's plan for the group: it uses the resources that it claims to hold, and nothing else. `false`
+    /// where [`Fabric::adopt`] tells as much.
     fn vouches(&self, _group: &Group, _plan: &Plan) -> bool {
         false
     }
 
-    /// What a device that keeps this has in use, no matter which manager told it.
+    /// Returns the resources that a device with this command has in use, no matter which manager sent it.
     fn resources_of(&self, _command: &DeviceCommand) -> Vec<Resource> {
         Vec::new()
     }
 
-    /// Whether any number of its paths can be there at the same time, so that one may be lent for any length of
-    /// time, without waiting for others.
+    /// Returns true if any number of its paths can be there at the same time, so that one may be granted for
+    /// any length of time, without waiting for others.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// The plan of a stream of messages, which no transfer waits for: it takes nothing that transfers wait for. `None` where the
-    /// fabric has no such paths.
+    /// The plan of a stream of messages, which no transfer waits for: it takes nothing that transfers wait
+    /// for. `None` where the fabric has no such paths.
     fn plan_stream(&self, network: &NetworkState, group: &Group) -> Option<Result<Plan, Refusal>> {
         self.is_shared().then(|| self.plan(network, group))
     }
 
     /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
-    /// plan any more. The channel has to stay as it is; of one with labels that may be others, which are the source's
-    /// business alone, and of one over trees the ways, which receivers are told anew.
+    /// plan any more. The channel has to stay as it is; of one with labels that may be others, which are the
+    /// source's business alone, and of one over trees the ways, which receivers are told anew.
     ///
     /// # Errors
     /// What the new group needs is not free, or the channel cannot stay.
@@ -90,8 +95,9 @@ pub trait Fabric: fmt::Debug + Send {
         self.adopt(network, group, &old.channel).ok_or_else(cannot)
     }
 
-    /// What may be why these receivers were not reached over a plan: what the ways to all of them have in common and the
-    /// ways to the others do not, the likeliest first. Nothing where that cannot be told.
+    /// Returns the likely reasons why these receivers were not reached over a plan: parts that the ways to
+    /// all of them have in common and the ways to the others do not, the likeliest first. Empty where that is
+    /// not known.
     fn suspects(
         &self,
         _network: &NetworkState,
@@ -102,7 +108,7 @@ pub trait Fabric: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// What is out of use while a part of this name is, if the network has one.
+    /// Returns everything that is out of use while a part of this name is, if the network has one.
     fn part(&self, _name: PartName) -> Vec<Failure> {
         Vec::new()
     }
@@ -112,7 +118,8 @@ pub trait Fabric: fmt::Debug + Send {
         Vec::new()
     }
 
-    /// What devices keep all the time while the fabric is in use, as far as nothing of `network` prevents it.
+    /// Returns the commands that devices keep all the time while the fabric is in use, as far as nothing in
+    /// `network` prevents it.
     fn standing_commands(&self, _network: &NetworkState) -> Vec<DeviceCommand> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
 //! Names of fabrics, as they are in plans, settings and reports.
 //!
-//! A name is data, and as small as a number: a plan that another manager has written down can be read by one that has no
-//! such fabric. Which names have a fabric behind them, [`Fabrics`](crate::Fabrics) says.
+//! A name is data, and as small as a number: a plan that another manager has written down can be read by one
+//! that has no such fabric. Which names have a fabric behind them, [`Fabrics`](crate::Fabrics) says.
 
 use alloc::string::String;
 use core::fmt;

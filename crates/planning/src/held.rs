@@ -1,5 +1,5 @@
-//! What is held of resources that differ by a number alone, such as the places of a spine's table: the next free one is found without
-//! a look at each of those that are held, however many they are.
+//! Held resources that differ by a number alone, such as the places of a spine's table: the next free one is
+//! found without a check of each of those that are held, however many they are.
 
 use crate::plan::Resource;
 use alloc::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl Held {
         })
     }
 
-    /// How many places of each spine's table are held.
+    /// Counts the places of each spine's table that are held.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, u64)> + use<'_> {
         let spines = self.0.range(Row::Entries(0)..=Row::Entries(u32::MAX));
         spines.filter_map(|(row, held)| match row {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is found without a look at each is what a look at each finds.
+        /// Numbers that are found without a check of each are those that a check of each finds.
         #[test]
         fn free_numbers_are_those_that_a_look_at_each_finds(
             steps in proptest::collection::vec(step(), 0..60), first in 0..NUMBERS, end in 0..=NUMBERS

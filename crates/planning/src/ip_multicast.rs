@@ -74,7 +74,7 @@ impl AddressPool {
         Self::new(address.octets(), count, port)
     }
 
-    /// How many addresses there are.
+    /// Returns the number of addresses.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count

@@ -11,13 +11,14 @@ use polycast_types::Time;
 /// A plan in force and the group that it serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
-    /// Whom it serves.
+    /// Group that the plan serves.
     pub group: Group,
     /// The plan.
     pub plan: Plan,
 }
 
-/// Why something is out of use. One thing can be so for several reasons, and is back when none is left.
+/// Reason why something is out of use. One thing can be so for several reasons, and is back when none is
+/// left.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cause {
     /// A device says that it has failed.
@@ -28,28 +29,29 @@ pub enum Cause {
     Drained,
 }
 
-/// What is held and what has failed.
+/// Resources that are held, and those that have failed.
 #[derive(Clone, Default, Debug)]
 pub struct NetworkState {
     running: BTreeMap<PlanId, Running>,
     holders: BTreeMap<Resource, PlanId>,
     /// The same by number, of what there is much of.
     numbers: Held,
-    /// What is out of use, and why.
+    /// Resources and parts that are out of use, and why.
     out: BTreeSet<(Failure, Cause)>,
-    /// What may have failed and is taken only where nothing else is free.
+    /// Resources and parts that may have failed, taken only where nothing else is free.
     doubtful: BTreeSet<Failure>,
-    /// What may be in use by transfers that have not been heard of yet.
+    /// Resources that may be in use by transfers that have not reported yet.
     reserved: BTreeSet<Resource>,
-    /// Whether the circuit switch has yet to say what it holds.
+    /// True while the circuit switch has yet to report its circuits.
     circuits_unknown: bool,
-    /// Whether transfers may use what is not known to be held, whatever it is.
+    /// True while transfers may use resources that are not known to be held, whichever they are.
     uses_unknown: bool,
-    /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
+    /// Place where fabrics begin to search for free resources, so that those that were just released rest for
+    /// a while.
     turn: u64,
     /// Plans that no transfer holds any more and that devices still do, oldest first.
     kept: Vec<Running>,
-    /// When plans end, as far as that is estimated, and the same in their order, fabric by fabric.
+    /// Times when plans end, as far as estimated, and the same in their order, fabric by fabric.
     ends: BTreeMap<PlanId, Time>,
     by_end: BTreeSet<(FabricName, Time, PlanId)>,
     /// In how many plans without a rate of their own each host is: they share its link.
@@ -74,25 +76,25 @@ impl NetworkState {
         NetworkState { turn: first_turn, ..NetworkState::default() }
     }
 
-    /// Whether `resource` can be lent now.
+    /// Returns true if `resource` can be allocated now.
     #[must_use]
     pub fn is_free(&self, resource: &Resource) -> bool {
         let unknown = self.uses_unknown || self.circuits_unknown && resource.is_of_circuits();
         self.can_be_held(resource) && !self.reserved.contains(resource) && !unknown
     }
 
-    /// Whether one that uses it already can go on with it, as far as is known.
+    /// Returns true if a plan that uses it already can go on with it, as far as is known.
     fn can_be_held(&self, resource: &Resource) -> bool {
         !self.holders.contains_key(resource) && !self.has_failed(resource)
     }
 
-    /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to a
-    /// new request, and other fabrics serve those that do not wait.
+    /// Records whether the circuits that the circuit switch holds are known. Until then none of its ports and
+    /// splitters is allocated to a new request, and other fabrics serve those that do not wait.
     pub fn set_circuits_known(&mut self, known: bool) {
         self.circuits_unknown = !known;
     }
 
-    /// Why no circuit is lent now, whatever is free: something is not known yet.
+    /// Returns the reason why no circuit is allocated now, whatever is free: something is not known yet.
     #[must_use]
     pub fn circuits_wait_for(&self) -> Option<&'static str> {
         if self.circuits_unknown {
@@ -104,8 +106,8 @@ impl NetworkState {
             .then_some("agents have not said yet what their transfers use: wait for them to come back")
     }
 
-    /// Whether it is known what transfers use. Until then nothing is lent to a new request, and what holds nothing serves
-    /// those that do not wait.
+    /// Records whether the resources that transfers use are known. Until then nothing is allocated to a new
+    /// request, and fabrics that hold nothing serve those that do not wait.
     pub fn set_uses_known(&mut self, known: bool) {
         self.uses_unknown = !known;
     }
@@ -116,7 +118,7 @@ impl NetworkState {
         self.holders.get(resource).copied()
     }
 
-    /// Where to begin the search among equal resources.
+    /// Returns the place where the search among equal resources begins.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn
@@ -146,8 +148,9 @@ impl NetworkState {
             && self.hold_reserved(id, group, plan)
     }
 
-    /// As [`NetworkState::hold`], by the holder for whom its resources were [reserved](NetworkState::reserve): they are
-    /// reserved no more. Where the plan cannot be held they stay reserved, since its holder uses them until it hears so.
+    /// As [`NetworkState::hold`], by the holder for whom its resources were
+    /// [reserved](NetworkState::reserve): they are reserved no more. Where the plan cannot be held they stay
+    /// reserved, since its holder uses them until it hears so.
     #[must_use]
     pub fn hold_reserved(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
         if self.running.contains_key(&id) || !plan.resources.iter().all(|held| self.can_be_held(held)) {
@@ -215,7 +218,8 @@ impl NetworkState {
         hosts.filter_map(|host| self.company.get(host)).copied().max().unwrap_or(0)
     }
 
-    /// A plan that runs carries next to nothing, such as a stream of messages: no other plan's share is less for it.
+    /// A plan that runs carries next to nothing, such as a stream of messages: no other plan's share is less
+    /// for it.
     pub fn set_quiet(&mut self, id: PlanId) {
         if let Some(running) = self.running.get(&id).cloned()
             && self.quiet.insert(id)
@@ -233,8 +237,8 @@ impl NetworkState {
         self.by_end.insert((fabric, at, id));
     }
 
-    /// The plans of a fabric that end after `now`, the first that ends first. Of one that should have ended by now nothing is
-    /// known.
+    /// The plans of a fabric that end after `now`, the first that ends first. Of one that should have ended
+    /// by now nothing is known.
     pub(crate) fn ends_of(
         &self,
         fabric: FabricName,
@@ -259,7 +263,8 @@ impl NetworkState {
         }
     }
 
-    /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it is.
+    /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it
+    /// is.
     pub fn keep(&mut self, running: Running) {
         self.kept.push(running);
     }
@@ -293,12 +298,13 @@ impl NetworkState {
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }
 
-    /// Keeps these from being lent until [`NetworkState::hold_reserved`] or [`NetworkState::end_reservations`].
+    /// Keeps these from being lent until [`NetworkState::hold_reserved`] or
+    /// [`NetworkState::end_reservations`].
     pub fn reserve(&mut self, resources: impl IntoIterator<Item = Resource>) {
         self.reserved.extend(resources);
     }
 
-    /// What is reserved still can be lent.
+    /// Ends all reservations that are left: their resources can be allocated.
     pub fn end_reservations(&mut self) {
         self.reserved.clear();
     }
@@ -313,7 +319,7 @@ impl NetworkState {
         self.out.remove(&(what, cause));
     }
 
-    /// Whether there is any reason for it to be out of use.
+    /// Returns true if there is any reason for it to be out of use.
     #[must_use]
     pub fn is_out(&self, what: &Failure) -> bool {
         self.out.range((*what, Cause::Broken)..=(*what, Cause::Drained)).next().is_some()
@@ -324,7 +330,7 @@ impl NetworkState {
         self.out.iter().copied()
     }
 
-    /// Whether something may have failed: fabrics take it only where nothing else is free.
+    /// Records whether something may have failed: fabrics take it only where nothing else is free.
     pub fn set_doubtful(&mut self, what: Failure, doubtful: bool) {
         if doubtful {
             self.doubtful.insert(what);
@@ -333,7 +339,7 @@ impl NetworkState {
         }
     }
 
-    /// Whether a resource may have failed.
+    /// Returns true if a resource may have failed.
     #[must_use]
     pub fn is_doubtful(&self, resource: &Resource) -> bool {
         self.doubtful.contains(&Failure::Resource(*resource))
@@ -349,7 +355,7 @@ impl NetworkState {
         self.take_out(Failure::Resource(resource), Cause::Broken);
     }
 
-    /// Whether a resource is out of use.
+    /// Returns true if a resource is out of use.
     #[must_use]
     pub fn has_failed(&self, resource: &Resource) -> bool {
         self.is_out(&Failure::Resource(*resource))
@@ -363,12 +369,13 @@ impl NetworkState {
             .filter(|found| self.is_free(found))
     }
 
-    /// How many places of each spine's table plans hold.
+    /// Counts the places of each spine's table that plans hold.
     pub(crate) fn entries_held(&self) -> impl Iterator<Item = (u32, u64)> + use<'_> {
         self.numbers.entries()
     }
 
-    /// Takes a part of a network that is broken out of use; the plans that use it stay until they are planned anew.
+    /// Takes a part of a network that is broken out of use; the plans that use it stay until they are planned
+    /// anew.
     pub fn fail_part(&mut self, part: Part) {
         self.take_out(Failure::Part(part), Cause::Broken);
     }

@@ -3,8 +3,8 @@
 //!
 //! A group holds one fibre of each of its racks, the splitters of its cascade, and a multicast address. The
 //! circuit switch leads the source's light through the cascade; the switches of the racks copy between the
-//! servers and the fibre. The path is the group's alone, so it has a rate. Where one cascade is too short or too dark, the
-//! source's rack feeds several, each by a fibre of its own.
+//! servers and the fibre. The path is the group's alone, so it has a rate. Where one cascade is too short or
+//! too dark, the source's rack feeds several, each by a fibre of its own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -26,14 +26,14 @@ use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
 use crate::suspects::in_common;
 
-/// What the fabric is made of.
+/// Configuration of the fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct OcsConfig {
     /// The racks, fibres and splitters.
     pub hybrid: Hybrid,
     /// The most splitters of one group: k.
     pub cascade_max: u32,
-    /// What the light may lose.
+    /// Loss that the light may have.
     pub budget: PowerBudget,
     /// Rate of a fibre.
     pub rate: Rate,
@@ -45,7 +45,7 @@ pub struct OcsConfig {
 #[derive(Clone, Debug)]
 pub struct Ocs {
     config: OcsConfig,
-    /// What is at the ports of the circuit switch.
+    /// Owners of the circuit switch's ports.
     ports: Arc<PortTable>,
     places: Places,
     pool: AddressPool,
@@ -69,13 +69,14 @@ impl Ocs {
         Ok(Ocs { config, ports: Arc::new(PortTable::of(&hybrid)), places, pool })
     }
 
-    /// The same where racks and splitters are at these ports of the circuit switch, and not in the program's own order.
+    /// The same where racks and splitters are at these ports of the circuit switch, and not in the program's
+    /// own order.
     #[must_use]
     pub fn with_ports(self, ports: PortTable) -> Self {
         Ocs { ports: Arc::new(ports), ..self }
     }
 
-    /// What a port of the circuit switch belongs to: a fibre of a rack, or a splitter.
+    /// Returns the resource that a port of the circuit switch belongs to: a fibre of a rack, or a splitter.
     fn resource_of(&self, port: u32) -> Option<Resource> {
         Some(match self.ports.owner(port)? {
             PortOwner::Rack(_) => Resource::CircuitPort { port },
@@ -100,7 +101,7 @@ impl Ocs {
         Ok((source_rack, racks))
     }
 
-    /// Whether the group could have circuits if nothing else were held (constraints 1 and 2).
+    /// Checks whether the group could have circuits if nothing else were held (constraints 1 and 2).
     fn check(&self, network: &NetworkState, source_rack: u32, racks: &BTreeSet<u32>) -> Result<(), Refusal> {
         let OcsConfig { hybrid, cascade_max, .. } = self.config;
         let (count, fanout) = (racks.len() as u32, hybrid.splitter_fanout);
@@ -222,7 +223,8 @@ impl Ocs {
             }
             SetupError::Power(_) | SetupError::RackRange { .. } => Refusal::Impossible(format!("{error}")),
         })?;
-        // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
+        // A transfer that runs keeps its address where it can, so that its source and receivers notice
+        // nothing.
         let address = old.and_then(|old| address_of(network, old));
         let address = match address {
             Some(address) => address,
@@ -248,8 +250,9 @@ impl Ocs {
     }
 }
 
-/// What may be why these hosts got nothing: their light is followed through the plan's circuits, from the source's fibre through
-/// the splitters to the fibre of their rack. Splitters come first, then the source's fibre, then the rack's.
+/// Returns the likely reasons why these hosts got nothing: their light is followed through the plan's
+/// circuits, from the source's fibre through the splitters to the fibre of their rack. Splitters come first,
+/// then the source's fibre, then the rack's.
 fn suspects(
     plan: &Plan,
     unreached: &BTreeSet<HostId>,
@@ -331,8 +334,9 @@ impl Fabric for Ocs {
         None
     }
 
-    /// Its circuits join only ports that it holds, its rules copy only what goes to its own address to members in their own
-    /// racks, and it holds no more than such a group can need: fibres of its racks, and the splitters of one cascade.
+    /// Its circuits join only ports that it holds, its rules copy only what goes to its own address to
+    /// members in their own racks, and it holds no more than such a group can need: fibres of its racks, and
+    /// the splitters of one cascade.
     fn vouches(&self, group: &Group, plan: &Plan) -> bool {
         let Channel::Multicast { group: address, .. } = plan.channel else { return false };
         let Ok((source_rack, racks)) = self.racks(group) else { return false };

@@ -1,7 +1,8 @@
 //! The fabric `orca`: a Clos network whose switches forward by labels (Orca, section 3).
 //!
 //! A group holds a multicast address, whose number is the session's, and the entries that spines need for it.
-//! Servers keep the leaf labels. With pod labels no switch keeps anything, and some servers keep a spine label more.
+//! Servers keep the leaf labels. With pod labels no switch keeps anything, and some servers keep a spine
+//! label more.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -25,7 +26,7 @@ use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Refusal, Resource};
 
-/// How labels name leafs.
+/// Way in which labels name leafs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Encoding {
     /// The paper's filter, with entries at spines.
@@ -36,7 +37,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// What stands beside source labels.
+    /// Returns the kind that stands beside source labels.
     #[must_use]
     pub fn kind(self) -> LabelKind {
         match self {
@@ -46,21 +47,22 @@ impl Encoding {
     }
 }
 
-/// What the fabric is made of.
+/// Configuration of the fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct OrcaConfig {
     /// The network.
     pub clos: Clos,
-    /// How labels are made.
+    /// Options of the labels.
     pub labels: LabelOptions,
-    /// How labels name leafs; `None` chooses for each session: pod labels where they name all its pods, else the filter, and
-    /// pod labels again where spines have no room for the entries that the filter needs.
+    /// Way in which labels name leafs; `None` chooses for each session: pod labels where they name all its
+    /// pods, else the filter, and pod labels again where spines have no room for the entries that the filter
+    /// needs.
     pub encoding: Option<Encoding>,
-    /// How many entries a spine's table holds.
+    /// Number of entries that a spine's table holds.
     pub entries_max: u32,
-    /// How many trees through different cores a session has, at most (appendix A.4); pod labels have one.
+    /// Maximum number of trees of a session through different cores (appendix A.4); pod labels have one.
     pub trees: u32,
-    /// Whether the source hears racks and not hosts (appendix A.4).
+    /// True if the source gets reports from racks and not from hosts (appendix A.4).
     pub rack_feedback: bool,
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     pub rate: Option<Rate>,
@@ -86,11 +88,11 @@ pub enum OrcaError {
 /// The group of a session, its address, and the server of its source.
 type To<'a> = (&'a Group, ([u8; 4], u16), Node);
 
-/// Whom a label has to reach.
+/// Receivers that a label has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
     All,
-    /// Those that failures have not cut off from all others.
+    /// Receivers that failures have not cut off from all others.
     Connected,
 }
 
@@ -215,7 +217,8 @@ impl Orca {
         self.with(to, plans, (Encoding::Filter, labels), (slots, commands, Vec::new()))
     }
 
-    /// By the best way that has a leaf to ask, where one has to be asked: this one, if a label names it already.
+    /// By the best way that has a leaf to ask, where one has to be asked: this one, if a label names it
+    /// already.
     fn by_pods(
         &self,
         to: To<'_>,
@@ -263,7 +266,7 @@ impl Orca {
         })
     }
 
-    /// Whether failures leave a server no way up.
+    /// Returns true if failures leave a server no way up.
     fn is_cut_off(&self, server: Node, failures: &Failures) -> bool {
         let clos = &self.config.clos;
         let leaf = clos.leaf(clos.leaf_index_of(server));
@@ -434,7 +437,8 @@ impl Fabric for Orca {
         true
     }
 
-    /// The session stays, with labels for the new group; those whom failures have cut off do not keep others from it.
+    /// The session stays, with labels for the new group; those whom failures have cut off do not keep others
+    /// from it.
     fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
         let Channel::Label { group: address, .. } = old.channel else {
             return Err(Refusal::Impossible("the path has no label".into()));
@@ -447,7 +451,8 @@ impl Fabric for Orca {
         all.or_else(|_| self.plan_at(network, group, address, Reach::Connected, any))
     }
 
-    /// The label tells the way, and with the group the entries; a group that has changed since has another label.
+    /// The label tells the way, and with the group the entries; a group that has changed since has another
+    /// label.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
         let Channel::Label { group: address, encoding, label, further, .. } = channel else { return None };
         if self.config.encoding.is_some_and(|only| only != *encoding) {

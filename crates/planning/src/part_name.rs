@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum PartName {
     /// A port of the circuit switch; its ports count from 1.
     Port(u32),
-    /// A splitter; they count from 0. In a Shufflecast that of the logical ToR of this number, which is its rack's
-    /// where no rack stands for several.
+    /// A splitter; they count from 0. In a Shufflecast that of the logical ToR of this number, which is its
+    /// rack's where no rack stands for several.
     Splitter(u32),
     /// The switch of a rack; racks count from 0.
     Tor(u32),

@@ -1,4 +1,4 @@
-//! Where hosts are: the server's number of each in a fabric's network.
+//! Places of hosts: the server's number of each in a fabric's network.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,8 +1,9 @@
-//! Plans: which hosts are served, what a path holds of the network, what its devices keep, and how the transport reaches the
-//! receivers (Republic section III-B, Table II).
+//! Plans: which hosts are served, what a path holds of the network, what its devices keep, and how the
+//! transport reaches the receivers (Republic section III-B, Table II).
 //!
-//! All of it is data, which managers write down and hand on to each other. Where a kind is added to [`Resource`],
-//! [`DeviceCommand`] or [`Channel`], the compiler names the places that have to know it: nothing here is matched by `_`.
+//! All of it is data, which managers write down and hand on to each other. Where a kind is added to
+//! [`Resource`], [`DeviceCommand`] or [`Channel`], the compiler names the places that have to know it:
+//! nothing here is matched by `_`.
 
 use crate::fabric_name::FabricName;
 use crate::orca::Encoding;
@@ -57,7 +58,7 @@ pub enum Resource {
         column: u32,
         /// The partition of this column.
         partition: u32,
-        /// Which of the shares of the relays' rate.
+        /// Number of the share of the relays' rate.
         share: u32,
     },
     /// A place in the table of a spine switch.
@@ -70,7 +71,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Whether it belongs to the optical circuit switch.
+    /// Returns true if it belongs to the optical circuit switch.
     pub(crate) fn is_of_circuits(&self) -> bool {
         matches!(self, Resource::CircuitPort { .. } | Resource::Splitter { .. })
     }
@@ -126,14 +127,14 @@ impl Part {
     }
 }
 
-/// What a device keeps while a plan is in force: set before the path is used, and taken away after it.
+/// State that a device keeps while a plan is in force: set before the path is used, and removed after it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum DeviceCommand {
     /// The optical circuit switch leads light that enters at one port to another.
     CrossConnect {
-        /// Where it enters.
+        /// Port at which it enters.
         from: u32,
-        /// Where it leaves.
+        /// Port at which it leaves.
         to: u32,
     },
     /// The switch of a rack copies the packets of a multicast group.
@@ -154,10 +155,11 @@ pub enum DeviceCommand {
         rack: u32,
         /// The rack of the source.
         source: u32,
-        /// Where the rack has several splitters, and so several copies come in, the fibre whose copies are taken: which of the
-        /// rack's fibres from splitters. The others' are dropped. Without it there is one copy, whatever fibre it comes in by.
+        /// Fibre whose copies are taken, where the rack has several splitters and so several copies come in:
+        /// its number among the rack's fibres from splitters. The others' are dropped. Without it there is
+        /// one copy, whatever fibre it comes in by.
         from: Option<u32>,
-        /// Which of the rack's splitters they go into; there may be none.
+        /// Splitters of the rack that they go into, by their numbers; there may be none.
         to: Vec<u32>,
     },
     /// A spine switch leaves a link out for a session, although the label's filter says yes to it.
@@ -175,8 +177,8 @@ pub enum DeviceCommand {
         leaf: u32,
         /// The session.
         session: u32,
-        /// The leaf label, all zero where the rack has no receivers; behind it the front of the pod's spine label where
-        /// the pod's spine asks this rack ([`crate::labels::pod_labels::SPINE_LABEL_LEN_MAX`]).
+        /// The leaf label, all zero where the rack has no receivers; behind it the front of the pod's spine
+        /// label where the pod's spine asks this rack ([`crate::labels::pod_labels::SPINE_LABEL_LEN_MAX`]).
         label: Vec<u8>,
     },
 }
@@ -194,7 +196,7 @@ pub enum RackPort {
     FromSplitters,
 }
 
-/// How the transport reaches the receivers.
+/// Way in which the transport reaches the receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Channel {
     /// One send reaches all of them.
@@ -203,7 +205,8 @@ pub enum Channel {
         group: ([u8; 4], u16),
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
-        /// The longest interval of attempt sending (Republic's `i_a`); zero where it follows from the time waited alone.
+        /// The longest interval of attempt sending (Republic's `i_a`); zero where it follows from the time
+        /// waited alone.
         attempt_interval: Duration,
     },
     /// One send reaches all of them; the label before every packet says where it goes (Orca).
@@ -212,18 +215,20 @@ pub enum Channel {
         group: ([u8; 4], u16),
         /// The session that switches and agents look up; it travels beside the label.
         session: u32,
-        /// How the labels name leafs.
+        /// Way in which the labels name leafs.
         #[serde(default)]
         encoding: Encoding,
         /// The source label.
         label: Vec<u8>,
-        /// Source labels of further trees of the same receivers, as long as the first: packets take turns among all.
+        /// Source labels of further trees of the same receivers, as long as the first: packets take turns
+        /// among all.
         further: Vec<Vec<u8>>,
-        /// The racks of receivers: where several share one, the source need hear only one of them. None where it is to hear
-        /// all.
+        /// The racks of receivers: where several share one, the source need hear only one of them. None where
+        /// it is to hear all.
         #[serde(default)]
         racks: Vec<(HostId, u32)>,
-        /// Receivers that no label leads to, since failures have cut them off: a source need not wait for them.
+        /// Receivers that no label leads to, since failures have cut them off: a source need not wait for
+        /// them.
         #[serde(default)]
         left_out: Vec<HostId>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
@@ -231,9 +236,9 @@ pub enum Channel {
     },
     /// Receivers pull over several trees that share no arc (Datacast).
     SourceRoutes {
-        /// How many trees there are when nothing has failed; trees are numbered below that.
+        /// Number of trees when nothing has failed; trees are numbered below that.
         tree_count: u32,
-        /// How receivers pull.
+        /// Settings with which receivers pull.
         pulling: Pulling,
         /// The trees in use.
         trees: Vec<TreeRoutes>,
@@ -255,8 +260,8 @@ impl Channel {
         }
     }
 
-    /// Whether receivers of one hear the other: the same, but for labels, and for ways over trees, which receivers are told
-    /// anew.
+    /// Returns true if receivers of one channel receive the other too: the same, but for labels, and for ways
+    /// over trees, of which receivers are notified.
     #[must_use]
     pub fn is_heard_like(&self, other: &Channel) -> bool {
         match (self, other) {
@@ -282,38 +287,38 @@ pub struct TreeRoutes {
     pub routes: Vec<(HostId, Vec<TreeHop>)>,
 }
 
-/// How receivers pull, the same for all transfers of a fabric.
+/// Settings with which receivers pull, the same for all transfers of a fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pulling {
     /// Bytes of the object in a packet.
     pub payload_bytes: u16,
-    /// How many packets a receiver may ask for at a time in each tree (w of Datacast, section 5.1).
+    /// Number of packets that a receiver may request at a time in each tree (w of Datacast, section 5.1).
     pub credits: u32,
     /// The rate of a link: no tree is ever sent faster.
     pub link_rate: Rate,
-    /// What is set otherwise than it follows from the link.
+    /// Settings that differ from those that follow from the link.
     #[serde(default)]
     pub tuning: PullTuning,
 }
 
-/// How one group is served.
+/// Plan by which one group is served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the fabric that made it.
     pub fabric: FabricName,
-    /// What it holds while it is in force.
+    /// Resources that it holds while it is in force.
     pub resources: Vec<Resource>,
-    /// What it uses beside others, in rising order: when one of these fails the plan is touched.
+    /// Parts that it uses beside others, in rising order: when one of them fails the plan is touched.
     pub uses: Vec<Part>,
-    /// What devices have to do to set it up.
+    /// Commands for devices to set it up.
     pub commands: Vec<DeviceCommand>,
-    /// How the transport uses it.
+    /// Channel by which the transport uses it.
     pub channel: Channel,
 }
 
 impl Plan {
-    /// Whether a failure touches this plan, which serves `group`. A receiver that is down does not: the others go
-    /// on without it.
+    /// Returns true if a failure touches this plan, which serves `group`. A receiver that is down does not:
+    /// the others go on without it.
     #[must_use]
     pub fn is_touched(&self, group: &Group, failure: &Failure) -> bool {
         match failure {
@@ -324,7 +329,7 @@ impl Plan {
     }
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Not now: what it needs is held by others.
@@ -333,8 +338,8 @@ pub enum Refusal {
     /// Not ever, as this network is.
     #[error("{0}")]
     Impossible(String),
-    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name should say
-    /// that.
+    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name
+    /// should say that.
     #[error("the settings of the fabric {fabric} do not say where host {} is", host.0)]
     NoPlace {
         /// The host.

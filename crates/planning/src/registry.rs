@@ -1,5 +1,5 @@
-//! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans mean them,
-//! is said here and nowhere else.
+//! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans
+//! mean them, is said here and nowhere else.
 
 use crate::estimate::{Estimate, Estimator, Learned};
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 /// A fabric that was better, and why it does not carry a transfer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PassedOver {
-    /// Which.
+    /// Fabric that was passed over.
     pub fabric: FabricName,
-    /// Why, in a sentence.
+    /// Reason, in a sentence.
     pub why: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn explained(
     }
 }
 
-/// Which parts have to come back for a plan, where operators have taken some out.
+/// Names the parts that have to come back for a plan, where operators have taken some out.
 fn drained_in_the_way(fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Option<String> {
     let drained: Vec<Failure> =
         network.out().filter(|(_, cause)| *cause == Cause::Drained).map(|(what, _)| what).collect();
@@ -75,21 +75,21 @@ fn drained_in_the_way(fabric: &dyn Fabric, network: &NetworkState, group: &Group
 pub struct Fabrics {
     /// Best first.
     fabrics: Vec<Box<dyn Fabric>>,
-    /// When a group waits for a fabric that is in use.
+    /// Rule for groups that wait for a fabric that is in use.
     patience: Patience,
-    /// Whether the fabric is chosen by which the object is there earliest, and not by their order.
+    /// True if the fabric by which the object arrives earliest is chosen, and not the first in their order.
     by_time: bool,
-    /// How long transfers take, where that is asked for.
+    /// Estimator of transfers' times, where those are requested.
     estimator: Option<Estimator>,
 }
 
-/// When a group waits for a fabric that is in use though another one is free.
+/// Rule by which a group waits for a fabric that is in use though another one is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Patience {
     /// Never.
     #[default]
     Never,
-    /// Where the object is there earlier so, as far as is known.
+    /// For one by which the object arrives earlier, as far as is known.
     Gains,
     /// For the first in the order of preference that could carry it.
     Best,
@@ -114,8 +114,8 @@ impl Fabrics {
         Fabrics { estimator: Some(estimator), ..self }
     }
 
-    /// A request goes to the fabric by which the object is there earliest, as far as is estimated; of those that are about equal to the first. It
-    /// waits for one that is in use where that gains time, if `waits`.
+    /// A request goes to the fabric by which the object is there earliest, as far as is estimated; of those
+    /// that are about equal to the first. It waits for one that is in use where that gains time, if `waits`.
     #[must_use]
     pub fn choosing_by_time(self, waits: bool) -> Self {
         let patience = if waits { Patience::Gains } else { Patience::Never };
@@ -123,13 +123,14 @@ impl Fabrics {
         Fabrics { patience, by_time: true, estimator, ..self }
     }
 
-    /// Whether it is by time that fabrics are chosen.
+    /// Returns true if fabrics are chosen by time.
     #[must_use]
     pub fn chooses_by_time(&self) -> bool {
         self.by_time
     }
 
-    /// What is assumed of the time that `bytes` bytes take over a plan that `network` does not hold yet, and when they are there.
+    /// Returns the assumed time that `bytes` bytes take over a plan that `network` does not hold yet, and the
+    /// expected time until they are there.
     #[must_use]
     pub fn estimate(
         &self,
@@ -145,7 +146,8 @@ impl Fabrics {
         Some((assumed, estimator.expect(now, plan.fabric, assumed)))
     }
 
-    /// The least that any plan of one of these takes for a group ([`Estimator::least`]); nothing where there is none.
+    /// The least that any plan of one of these takes for a group ([`Estimator::least`]); nothing where there
+    /// is none.
     pub(crate) fn least_of(
         &self,
         now: Option<Time>,
@@ -162,7 +164,7 @@ impl Fabrics {
             && self.estimator.as_mut().is_some_and(|estimator| estimator.learn(now, fabric, assumed, took))
     }
 
-    /// What was learned, fabric by fabric.
+    /// Returns the learned factors, fabric by fabric.
     pub fn learned(&self) -> impl Iterator<Item = &Learned> {
         self.estimator.iter().flat_map(Estimator::learned)
     }
@@ -207,14 +209,14 @@ impl Fabrics {
         all().filter(move |fabric| is_wished(*fabric)).chain(others)
     }
 
-    /// What is said of a name that no fabric of this network has.
+    /// Returns the refusal for a name that no fabric of this network has.
     #[must_use]
     pub fn no_fabric(&self, name: FabricName) -> Refusal {
         let names = self.names().map(String::from).collect::<Vec<_>>().join(", ");
         Refusal::Impossible(format!("there is no fabric '{name}' here, only {names}"))
     }
 
-    /// Whether this network has a fabric of this name.
+    /// Returns true if this network has a fabric of this name.
     #[must_use]
     pub fn has(&self, name: FabricName) -> bool {
         self.named(&name).is_some()
@@ -293,13 +295,13 @@ impl Fabrics {
         self.named(fabric)?.adopt(network, group, channel)
     }
 
-    /// Whether the fabric of its name vouches for a plan ([`Fabric::vouches`]).
+    /// Returns true if the fabric that a plan names vouches for it ([`Fabric::vouches`]).
     #[must_use]
     pub fn vouches(&self, group: &Group, plan: &Plan) -> bool {
         self.named(&plan.fabric).is_some_and(|fabric| fabric.vouches(group, plan))
     }
 
-    /// What devices that keep this have in use ([`Fabric::resources_of`]).
+    /// Returns the resources that devices with this command have in use ([`Fabric::resources_of`]).
     #[must_use]
     pub fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {
         self.fabrics.iter().flat_map(|fabric| fabric.resources_of(command)).collect()
@@ -320,7 +322,7 @@ impl Fabrics {
         Ok(plan)
     }
 
-    /// What may be why these receivers were not reached ([`Fabric::suspects`]).
+    /// Returns the likely reasons why these receivers were not reached ([`Fabric::suspects`]).
     #[must_use]
     pub fn suspects(
         &self,
@@ -334,10 +336,10 @@ impl Fabrics {
             .unwrap_or_default()
     }
 
-    /// What is out of use while the part of this name is, in all fabrics.
+    /// Returns everything that is out of use while the part of this name is, in all fabrics.
     ///
     /// # Errors
-    /// None of them has such a part: in a sentence that says which there are.
+    /// None of them has such a part: in a sentence that lists those that there are.
     pub fn part(&self, name: PartName) -> Result<Vec<Failure>, String> {
         let found: Vec<Failure> = self.fabrics.iter().flat_map(|fabric| fabric.part(name)).collect();
         if !found.is_empty() {
@@ -355,7 +357,7 @@ impl Fabrics {
         })
     }
 
-    /// What devices keep all the time ([`Fabric::standing_commands`]).
+    /// Returns the commands that devices keep all the time ([`Fabric::standing_commands`]).
     #[must_use]
     pub fn standing_commands(&self, network: &NetworkState) -> Vec<DeviceCommand> {
         self.fabrics.iter().flat_map(|fabric| fabric.standing_commands(network)).collect()
@@ -367,8 +369,9 @@ impl Fabrics {
         self.fabrics.iter().flat_map(|fabric| fabric.improve(network)).collect()
     }
 
-    /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another, and so may
-    /// one whose fabric this network does not have: a manager with other settings may have made it.
+    /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another,
+    /// and so may one whose fabric this network does not have: a manager with other settings may have made
+    /// it.
     pub fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         let ours = self.fabrics.iter().flat_map(|fabric| fabric.replan(network, failure));
         let others = network.running().filter(|(_, running)| {

@@ -1,4 +1,4 @@
-//! Which of the requests that wait get a path now (Republic section III-B: the scheduling plug-in).
+//! Choice of the waiting requests that get a path now (Republic section III-B: the scheduling plug-in).
 
 mod greedy_matching;
 mod partition_fcfs;
@@ -25,22 +25,22 @@ pub struct RequestId(pub u64);
 pub struct Pending {
     /// Its number; a later request has a higher one.
     pub id: RequestId,
-    /// Whom the path is for.
+    /// Group that the path is for.
     pub group: Group,
     /// Length of the object in bytes.
     pub object_bytes: u64,
     /// Bytes of it that are still to be sent.
     pub remaining_bytes: u64,
-    /// Whether part of the remaining bytes may be accepted; otherwise it is all or nothing.
+    /// True if part of the remaining bytes may be accepted; otherwise it is all or nothing.
     pub divisible: bool,
-    /// When it came.
+    /// Time of its arrival.
     pub since: Time,
-    /// Which fabric is to carry it.
+    /// Fabric that is to carry it.
     #[serde(default)]
     pub wish: Wish,
 }
 
-/// Which fabric a request is for.
+/// Fabric that a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Wish {
     /// This one before all others.
@@ -49,7 +49,7 @@ pub struct Wish {
     pub or_fail: bool,
 }
 
-/// What is decided about a request.
+/// Decision about a request.
 #[expect(clippy::large_enum_variant, reason = "decisions are few, and live until the next line")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
@@ -68,14 +68,14 @@ pub enum Decision {
     Wait {
         /// The request.
         request: RequestId,
-        /// When what it waits for is free, where that is known.
+        /// Time when the awaited fabric is free, where that is known.
         until: Option<Time>,
     },
     /// It will never get one.
     Reject {
         /// The request.
         request: RequestId,
-        /// Why.
+        /// Reason.
         refusal: Refusal,
     },
 }
@@ -98,8 +98,8 @@ pub trait Scheduler: fmt::Debug + Send {
     ) -> Vec<Decision>;
 }
 
-/// The network as it will be when the decisions so far are in force. What a draft holds goes back when the draft
-/// ends: deciding costs as much as what is decided, however much is held already.
+/// The network as it will be when the decisions so far are in force. What a draft holds goes back when the
+/// draft ends: deciding costs as much as what is decided, however much is held already.
 #[derive(Debug)]
 pub struct Draft<'a> {
     network: &'a mut NetworkState,
@@ -202,7 +202,8 @@ impl Scheduler for Fcfs {
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
         for request in pending {
-            // Those behind one that waits do so too: small groups must not keep a large one waiting without an end.
+            // Those behind one that waits do so too: small groups must not keep a large one waiting without
+            // an end.
             if draft.decide(request, fabrics) {
                 break;
             }

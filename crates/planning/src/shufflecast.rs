@@ -1,9 +1,11 @@
-//! The fabric `shufflecast`: racks joined by passive splitters, with racks that relay (Shufflecast, section III).
+//! The fabric `shufflecast`: racks joined by passive splitters, with racks that relay (Shufflecast, section
+//! III).
 //!
-//! The relays' rules are there all the time ([`Fabric::standing_commands`]); for a group only the switches of its
-//! racks learn which servers ask for its packets. A plan holds a share of the partitions that relay for its source:
-//! plans in different partitions do not touch each other, plans that share one have a part of its rate each. A stream of messages
-//! holds no share: it takes of its relays' rate what transfers leave, and its channel has no rate by which it is known again.
+//! The relays' rules are there all the time ([`Fabric::standing_commands`]); for a group only the switches of
+//! its racks learn which servers ask for its packets. A plan holds a share of the partitions that relay for
+//! its source: plans in different partitions do not touch each other, plans that share one have a part of its
+//! rate each. A stream of messages holds no share: it takes of its relays' rate what transfers leave, and its
+//! channel has no rate by which it is known again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -26,7 +28,7 @@ use crate::suspects::in_common;
 /// The most shares of a partition.
 pub const SHARES_MAX: u32 = 4_096;
 
-/// What the fabric is made of.
+/// Configuration of the fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct ShufflecastConfig {
     /// The racks and splitters. Where there are fewer racks than logical ToRs, some racks stand for several.
@@ -35,13 +37,14 @@ pub struct ShufflecastConfig {
     pub servers_per_rack: u32,
     /// Rate of a splitter.
     pub rate: Rate,
-    /// How many plans may relay through a partition at a time; each has its part of the rate. 1 to [`SHARES_MAX`].
+    /// Number of plans that may relay through a partition at a time; each has its part of the rate. 1 to
+    /// [`SHARES_MAX`].
     pub shares: u32,
     /// Interval of attempt sending.
     pub attempt_interval: Duration,
 }
 
-/// What a path is for.
+/// Purpose of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Transfer,
@@ -84,8 +87,8 @@ impl Shufflecast {
         Ok(Shufflecast { config, places, pool })
     }
 
-    /// A splitter, and the rack's way into it, as a part that can fail. A rack that stands for itself alone has the number of
-    /// its splitter.
+    /// A splitter, and the rack's way into it, as a part that can fail. A rack that stands for itself alone
+    /// has the number of its splitter.
     #[must_use]
     pub fn part(splitter: u32) -> Part {
         Part::Node { fabric: Self::NAME, node: splitter }
@@ -174,7 +177,7 @@ impl Shufflecast {
         Ok(recovery.relay_set(&topology, home))
     }
 
-    /// Which of a rack's splitters are among these.
+    /// Returns those of a rack's splitters that are among these.
     fn own_splitters(&self, rack: u32, relays: &[u32]) -> Vec<u32> {
         let wiring = &self.config.network;
         let own = relays.iter().filter(|relay| wiring.physical(**relay) == rack);
@@ -224,7 +227,7 @@ impl Shufflecast {
     }
 }
 
-/// What the switches of the group's racks have to know.
+/// Makes the rules for the switches of the group's racks.
 fn rules(
     group: &Group,
     address: [u8; 4],
@@ -259,7 +262,8 @@ impl Fabric for Shufflecast {
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         replan_each(Self::NAME, network, failure, |network, old| {
-            // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
+            // A transfer that runs keeps its address where it can, so that its source and receivers notice
+            // nothing.
             let kind = Kind::of(&old.plan.channel);
             self.plan_at(network, &old.group, address_of(network, &old.plan), kind)
         })

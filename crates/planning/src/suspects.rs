@@ -1,11 +1,12 @@
-//! What ways have in common that led nowhere.
+//! Parts that ways that led nowhere have in common.
 
 use crate::plan::Failure;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// What is on all the ways in `dark`, and on none of those that led to a receiver. Where these have nothing of that kind in common
-/// it is what each of them has alone. In the order of the first way.
+/// Returns the parts on all the ways in `dark`, and on none of those that led to a receiver, in the order of
+/// the first way. Where they have none in common, returns for each way the part nearest to its end that no
+/// way to a receiver has.
 pub(crate) fn in_common(dark: &[Vec<Failure>], lit: &[Vec<Failure>]) -> Vec<Failure> {
     let innocent: BTreeSet<Failure> = lit.iter().flatten().copied().collect();
     let Some((first, others)) = dark.split_first() else { return Vec::new() };

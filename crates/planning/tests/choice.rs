@@ -1,4 +1,5 @@
-//! Which fabric serves a group, and what is said where none does: by trying all short lists of fabrics with all their answers.
+//! Choice of the fabric that serves a group, and the refusal where none does: checked on all short
+//! lists of fabrics with all their answers.
 
 use polycast_planning::estimate::{Estimator, Learned};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a stub says when it is asked for a plan.
+/// Answer of a stub to a request for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     Plan,
@@ -112,7 +113,7 @@ fn all_answers() -> Vec<Vec<Says>> {
     all
 }
 
-/// What is said where these fabrics, by their numbers, were asked and none has a plan.
+/// Returns the refusal where these fabrics, by their numbers, were asked and none has a plan.
 fn refusal(asked: &[(usize, Says)]) -> Refusal {
     let busy = asked.iter().find(|(_, says)| *says == Says::Busy);
     let never = asked.iter().rev().find(|(_, says)| *says == Says::Never);
@@ -292,8 +293,8 @@ fn a_channel_that_changes_is_no_change_of_the_group() {
     assert!(refused.to_string().contains("channel would change"), "{refused}");
 }
 
-/// After a failure: what the own fabric saves stays there, what it loses another one may save, unless the source is down; and
-/// two new plans never hold the same.
+/// After a failure: what the own fabric saves stays there, what it loses another one may save, unless the
+/// source is down; and two new plans never hold the same.
 #[test]
 fn plans_after_failures_do_not_collide() {
     let touched = |fabrics: &Fabrics, network: &NetworkState, failure| fabrics.replan(network, &failure);
@@ -505,8 +506,8 @@ fn no_request_overtakes_the_oldest() {
 }
 
 proptest! {
-    /// The order of the greedy matching is that of bytes times receivers over racks, as fractions; of equals the older goes
-    /// first. A host without a rack is one for itself.
+    /// The order of the greedy matching is that of bytes times receivers over racks, as fractions; of equals
+    /// the older goes first. A host without a rack is one for itself.
     #[test]
     fn the_most_bytes_for_a_rack_go_first(
         requests in proptest::collection::vec((0u64..40, proptest::collection::btree_set(0u32..9, 2..5)), 1..7),
@@ -545,7 +546,8 @@ proptest! {
     }
 }
 
-/// A fabric whose paths have a rate of their own, and circuits that take their time; it counts how often it is asked.
+/// A fabric whose paths have a rate of their own, and circuits that take their time; it counts how often it
+/// is asked.
 #[derive(Clone, Debug)]
 struct Paced {
     stub: Stub,
@@ -592,7 +594,8 @@ const LEARNED_ONE: u64 = 1 << 16;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
-    /// Not all fabrics are asked, and the choice is the same as if they were: of those within 10 ms or an eighth of the best the first.
+    /// Not all fabrics are asked, and the choice is the same as if they were: of those within 10 ms or an
+    /// eighth of the best the first.
     #[test]
     fn who_is_not_asked_would_not_have_been_chosen(
         says in proptest::collection::vec((0usize..4, 0u32..40, any::<bool>(), 16u64..256, 16u64..256), 1..4),
@@ -653,8 +656,8 @@ fn refused((at, says): (usize, Says)) -> Passed {
     Passed { fabric: NAMES[at], why: PassedWhy::Refused(refusal(&[(at, says)])) }
 }
 
-/// Without a choice by time, the first that has a path gets a request however much faster those behind it are estimated; with
-/// patience for the best, the first that may have one later is waited for.
+/// Without a choice by time, the first that has a path gets a request however much faster those behind it are
+/// estimated; with patience for the best, the first that may have one later is waited for.
 #[test]
 fn by_order_no_estimate_counts() {
     let request = pending(1, group(0, &[1, 2]), 1_000_000);
@@ -691,8 +694,9 @@ fn by_order_no_estimate_counts() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
-    /// One fabric is free, and another one will be: it is waited for where that gains time and patience is asked for. Else it is named
-    /// beside the chosen one where it is before it, or where it would have been faster with the wait.
+    /// One fabric is free, and another one will be: it is waited for where that gains time and patience is
+    /// asked for. Else it is named beside the chosen one where it is before it, or where it would have been
+    /// faster with the wait.
     #[test]
     fn one_that_is_in_use_is_waited_for_or_named_where_it_would_be_faster(
         free_rate in 0u32..20, busy_rate in 0u32..20, magnitude in 10u32..34, busy_first: bool, waits: bool,

@@ -1,5 +1,6 @@
-//! The fabric `ocs` on switches that were not cabled in the program's own order: splitters of different fan-outs, losses and
-//! amplifiers, circuits that are there already, and groups that one cascade does not reach.
+//! The fabric `ocs` on switches that were not cabled in the program's own order: splitters of different
+//! fan-outs, losses and amplifiers, circuits that are there already, and groups that one cascade does not
+//! reach.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
@@ -56,7 +57,8 @@ fn circuits(plan: &Plan) -> BTreeSet<(u32, u32)> {
     plan.commands.iter().filter_map(circuit).collect()
 }
 
-/// The racks that light from the fibres which the source's rule feeds gets to; asserts that none gets it twice.
+/// The racks that light from the fibres which the source's rule feeds gets to; asserts that none gets it
+/// twice.
 fn lit(table: &PortTable, plan: &Plan, source: u32) -> BTreeSet<u32> {
     let circuits: BTreeMap<u32, u32> = circuits(plan).into_iter().collect();
     let fed = plan.commands.iter().find_map(|command| match command {

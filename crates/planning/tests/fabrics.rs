@@ -1,6 +1,6 @@
-//! The fabrics of the four papers behind the one planning interface: nothing is held twice, every receiver is reached by
-//! what devices are told, and refusals say what is in the way. Reach is found by following the light, the relays,
-//! the labels and the routes, not by asking the planners.
+//! The fabrics of the four papers behind the one planning interface: nothing is held twice, every receiver is
+//! reached by what devices are told, and refusals say what is in the way. Reach is found by following the
+//! light, the relays, the labels and the routes, not by asking the planners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,8 @@ fn bcube() -> Network {
     "bcube:4,2".parse().unwrap()
 }
 
-/// The hosts to which the rules of racks copy what comes from a port; circuits and splitters are followed by `on`.
+/// The hosts to which the rules of racks copy what comes from a port; circuits and splitters are followed by
+/// `on`.
 fn copied(rules: &[DeviceCommand], at: u32, port: RackPort) -> Vec<RackPort> {
     let matches = rules.iter().filter_map(|rule| match rule {
         DeviceCommand::RackRule { rack, from, to, .. } if (*rack, *from) == (at, port) => Some(to.clone()),
@@ -335,8 +336,8 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
     got
 }
 
-/// Checks that a receiver that is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
-/// runs go on without it.
+/// Checks that a receiver that is left out of trees is cut off, or was at an earlier failure: the trees of a
+/// transfer that runs go on without it.
 fn only_who_was_cut_off_is_left_out(
     running: &Running,
     got: &BTreeSet<HostId>,
@@ -416,7 +417,8 @@ fn failure(which: usize, network: &NetworkState, number: u32) -> Failure {
     }
 }
 
-/// Whether a server of a network with labels has no way up any more: its label goes on for the others.
+/// Returns true if a server of a network with labels no longer has a way up: its label goes on for the
+/// others.
 fn is_cut_off(which: usize, network: &NetworkState, host: HostId) -> bool {
     if which != 2 {
         return false;
@@ -433,7 +435,8 @@ fn is_cut_off(which: usize, network: &NetworkState, host: HostId) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
-    /// Groups come and go and things fail: what is in force never collides and always reaches exactly its receivers.
+    /// Groups come and go and things fail: what is in force never collides and always reaches exactly its
+    /// receivers.
     #[test]
     fn plans_are_disjoint_and_reach_everybody(
         which in 0usize..4,
@@ -589,8 +592,8 @@ fn relays_of_different_partitions_run_side_by_side() {
     assert!(!busy && why.contains("rack 0 has failed"), "{why}");
 }
 
-/// A stream takes no partition's share from transfers, nor waits for one, also when its group changes, a relay fails or a manager
-/// begins anew.
+/// A stream takes no partition's share from transfers, nor waits for one, also when its group changes, a
+/// relay fails or a manager begins anew.
 #[test]
 fn streams_take_relays_that_transfers_hold() {
     let fabrics = Fabrics::new(vec![Box::new(shufflecast(1))]);
@@ -699,7 +702,8 @@ fn a_leaf_that_is_asked_is_part_of_the_plan() {
     assert_eq!(walk_label(&group, &again, &network), everybody);
 }
 
-/// A failure had another leaf asked; a manager that takes the path over when it is repaired knows nothing of it.
+/// A failure had another leaf asked; a manager that takes the path over when it is repaired knows nothing of
+/// it.
 #[test]
 fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
     let fabric = orca(Encoding::Pods, 0);
@@ -747,7 +751,8 @@ fn labels_without_places_for_pods_are_refused() {
     assert_eq!(new(Some(Encoding::Filter), 1), Ok(()));
 }
 
-/// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there are.
+/// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there
+/// are.
 fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize {
     let clos = clos();
     let with_receivers: BTreeSet<u32> =
@@ -864,7 +869,8 @@ fn a_group_over_trees_can_grow_and_shrink_while_it_is_served() {
     assert!(!Channel::Chain { order: vec![] }.is_heard_like(&old.channel));
 }
 
-/// The last way up of a leaf fails: the hosts there are left out, and the others go on under the same label's address.
+/// The last way up of a leaf fails: the hosts there are left out, and the others go on under the same label's
+/// address.
 #[test]
 fn hosts_that_are_cut_off_cost_the_others_nothing() {
     let fabrics = Fabrics::new(vec![Box::new(orca(Encoding::Filter, 100))]);
@@ -922,7 +928,8 @@ fn routes_longer_than_packets_can_carry_are_refused() {
 }
 
 proptest! {
-    /// Receivers join and leave a path over labels: its session stays, and its labels reach exactly the group that it has.
+    /// Receivers join and leave a path over labels: its session stays, and its labels reach exactly the group
+    /// that it has.
     #[test]
     fn groups_of_labels_change_while_they_run(
         source in 0u32..36, steps in proptest::collection::vec(proptest::collection::btree_set(0u32..36, 1..12), 1..12),

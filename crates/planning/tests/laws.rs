@@ -1,5 +1,5 @@
-//! Laws of plans and of what stands around them: kept plans, drafts, what a fabric vouches for, what a plan says that it uses,
-//! and sums that a second count agrees with.
+//! Laws of plans and of what stands around them: kept plans, drafts, what a fabric vouches for, what a plan
+//! says that it uses, and sums that a second count agrees with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,8 +87,8 @@ fn fabrics() -> Vec<(Box<dyn Fabric>, Group)> {
     ]
 }
 
-/// A kept plan is lent again as long as all of it is free and works: not while one of its resources is held, reserved or out
-/// of use, and not while a part that it uses has failed.
+/// A kept plan is lent again as long as all of it is free and works: not while one of its resources is held,
+/// reserved or out of use, and not while a part that it uses has failed.
 #[test]
 fn a_kept_plan_is_lent_only_whole() {
     for (fabric, group) in fabrics() {
@@ -164,7 +164,8 @@ fn what_is_reserved_is_only_for_those_who_claim_it() {
     assert_eq!(idle.failed_parts(Ocs::NAME).count(), 0);
 }
 
-/// Until the circuit switch has said what it holds, none of its ports and splitters is lent; other things are.
+/// Until the circuit switch has said what it holds, none of its ports and splitters is lent; other things
+/// are.
 #[test]
 fn unknown_circuits_are_not_lent() {
     let (circuits, chain) = (ocs(), TcpChain);
@@ -250,7 +251,7 @@ fn deciding_changes_nothing() {
     }
 }
 
-/// What is made of a rule's rack, group address, and the ports that packets come from and go to.
+/// Change of a rule's rack, group address, and the ports that packets come from and go to.
 type ChangeOfRule<'a> = &'a dyn Fn(&mut u32, &mut [u8; 4], &mut RackPort, &mut Vec<RackPort>);
 
 /// A fabric vouches for its own plans and for none that was changed to reach further.
@@ -340,8 +341,9 @@ fn ports_of_circuits_are_what_the_network_says() {
     assert_eq!(fabrics.resources_of(&rule), []);
 }
 
-/// The parts of a plan over labels are the nodes and links from the source up to the spines and cores of its trees and down
-/// to the receivers: where one of them fails the plan is touched, and where another one fails it is not.
+/// The parts of a plan over labels are the nodes and links from the source up to the spines and cores of its
+/// trees and down to the receivers: where one of them fails the plan is touched, and where another one fails
+/// it is not.
 #[test]
 fn plans_over_labels_name_all_that_they_use() {
     let clos = clos();
@@ -423,7 +425,8 @@ proptest! {
     }
 }
 
-/// The hosts that got something in vain: each once that is no receiver or got two copies, and the first host of each leaf in vain.
+/// The hosts that got something in vain: each once that is no receiver or got two copies, and the first host
+/// of each leaf in vain.
 #[test]
 fn copies_in_vain_are_found() {
     let clos = clos();
@@ -468,8 +471,9 @@ fn bills_are_the_sum_of_their_parts() {
     for gbps in [10, 25, 100] {
         let rate = *catalogue.rate(gbps).unwrap();
         let bills = economics::compare(&catalogue, 8, gbps).unwrap();
-        // 2,2-Shufflecast: 8 ToRs receive and 4 relay through splitters of 2; 8 ToRs on 2 layers of switches with 4 ports have
-        // 8 uplinks and 14 ports of the core; a chain has two ports a ToR. Fibres in units of a duplex pair.
+        // 2,2-Shufflecast: 8 ToRs receive and 4 relay through splitters of 2; 8 ToRs on 2 layers of switches
+        // with 4 ports have 8 uplinks and 14 ports of the core; a chain has two ports a ToR. Fibres in units
+        // of a duplex pair.
         let parts = [(12, 4, 4.0), (22, 0, 11.0), (16, 0, 8.0)];
         for (bill, (ports, splitters, fibres)) in bills.iter().zip(parts) {
             let name = bill.name;
@@ -483,8 +487,8 @@ fn bills_are_the_sum_of_their_parts() {
         }
         let hop = 1_500.0 + 512.0 / f64::from(gbps);
         assert!((catalogue.hop_ns(gbps) - hop).abs() < 1e-9);
-        // Hops: 2 ToRs are 1 hop away and so on, by the relays' tree; under 3-port switches 2 are 2 and 5 are 4 hops away; a
-        // chain of 8 has 1 to 7.
+        // Hops: 2 ToRs are 1 hop away and so on, by the relays' tree; under 3-port switches 2 are 2 and 5 are
+        // 4 hops away; a chain of 8 has 1 to 7.
         let hops = |bill: &Bill| bill.latency_ns / hop;
         let reach = relays::walk(&Splitters::new(2, 2).unwrap(), 0, |tor| {
             relays::is_relay(&Splitters::new(2, 2).unwrap(), tor, 0)
@@ -537,7 +541,7 @@ fn latency_of_a_core_is_that_of_its_switches() {
     }
 }
 
-/// How many layers of switches with `ports` ports join `nodes` nodes.
+/// Counts the layers of switches with `ports` ports that join `nodes` nodes.
 fn layers_left(nodes: u32, ports: u32) -> u32 {
     if nodes <= ports { 1 } else { 1 + layers_left(nodes.div_ceil(ports - 1), ports) }
 }
@@ -552,14 +556,16 @@ fn below_of(tor: u32, layer: u32, ports: u32) -> u32 {
 fn a_group_that_waits_is_not_overtaken_at_its_partitions() {
     let fabrics = Fabrics::new(vec![Box::new(shufflecast())]);
     let mut network = NetworkState::default();
-    // Rack 0 of 2,2-Shufflecast relays by the partitions 0 and 0, rack 1 by 0 and 1, rack 2 by 1 and 0, rack 3 by 1 and 1.
+    // Rack 0 of 2,2-Shufflecast relays by the partitions 0 and 0, rack 1 by 0 and 1, rack 2 by 1 and 0, rack
+    // 3 by 1 and 1.
     let running = group(0, &[9]);
     let plan = fabrics.plan(&network, &running).unwrap();
     assert!(network.hold(PlanId(1), running, plan));
     let requests = [pending(1, group(2, &[9])), pending(2, group(6, &[9]))];
     let list: Vec<&Pending> = requests.iter().collect();
     let decisions = PartitionFcfs.decide(Time(0), &list, Draft::new(&mut network), &fabrics);
-    // The first waits for a partition of the one that runs; the second one needs the other that the first will need.
+    // The first waits for a partition of the one that runs; the second one needs the other that the first
+    // will need.
     assert!(decisions.iter().all(|decision| matches!(decision, Decision::Wait { .. })), "{decisions:?}");
     let decisions = PartitionFcfs.decide(Time(0), &list[1..], Draft::new(&mut network), &fabrics);
     assert!(matches!(decisions[..], [Decision::Accept { .. }]), "{decisions:?}");

@@ -1,5 +1,5 @@
-//! Parts by themselves: which are suspected where light does not arrive, which are taken last, and which have names. Light is
-//! followed through circuits and rules, not asked of the planners.
+//! Parts by themselves: which are suspected where light does not arrive, which are taken last, and which have
+//! names. Light is followed through circuits and rules, not asked of the planners.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
@@ -80,8 +80,9 @@ fn dark(fabrics: &Fabrics, group: &Group, plan: &Plan, dead: Resource) -> BTreeS
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// One part of a plan over circuits is dark: it is suspected, and with it exactly those in whose place the same receivers would
-    /// get nothing. A host that gets nothing beside another one of its rack is no fault of the path.
+    /// One part of a plan over circuits is dark: it is suspected, and with it exactly those in whose place
+    /// the same receivers would get nothing. A host that gets nothing beside another one of its rack is no
+    /// fault of the path.
     #[test]
     fn what_explains_the_dark_is_suspected_and_nothing_else(
         members in proptest::collection::btree_set(0u32..21, 2..14), first: usize,
@@ -113,7 +114,8 @@ proptest! {
     }
 }
 
-/// What may have failed is held only where nothing else is free, and like anything else once that is over.
+/// Resources that may have failed are held only where nothing else is free, and like any others once that is
+/// over.
 #[test]
 fn what_is_doubtful_is_taken_last() {
     let fabric = ocs();
@@ -141,7 +143,7 @@ fn what_is_doubtful_is_taken_last() {
     assert!(circuits(&network).iter().any(|held| matches!(held, Resource::Splitter { .. })), "nothing else");
 }
 
-/// What is named lies within the network, and the sentence of what is not says which names there are.
+/// Parts with names lie within the network, and the refusal of other names lists those that there are.
 #[test]
 fn parts_have_names_as_far_as_the_network_goes() {
     let circuits = Fabrics::new(vec![Box::new(ocs())]);

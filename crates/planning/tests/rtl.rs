@@ -1,7 +1,7 @@
 //! The Verilog switches of `rtl/` do what the forwarding code of `labels::switches` does, clock by clock.
 //!
-//! Every test writes lines of inputs and of the outputs that our own code gives, and lets iverilog compare. The lines
-//! are described in `rtl/README.md`. Skipped without iverilog.
+//! Every test writes lines of inputs and of the outputs that our own code gives, and lets iverilog compare.
+//! The lines are described in `rtl/README.md`. Skipped without iverilog.
 
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Networks, filters, and whether the filter is the paper's plain one. Some have no cores, one core a spine, or
-/// numbers of ports that leave numbers over which no port has.
+/// Networks, filters, and whether the filter is the paper's plain one. Some have no cores, one core a spine,
+/// or numbers of ports that leave numbers over which no port has.
 const CASES: [(&str, u32, bool); 5] = [
     ("fat-tree:48,3", 69, false),
     ("fat-tree:4,3", 16, true),
@@ -162,10 +162,10 @@ fn next_agent(active: u128, served: u128) -> u128 {
     waiting & waiting.wrapping_neg()
 }
 
-/// What a leaf is told and what comes out.
+/// Inputs and outputs of a leaf.
 struct LeafLines {
     lines: String,
-    /// How many leaf labels came from ports that may not name hosts, and from ports that may.
+    /// Numbers of leaf labels from ports that may not name hosts, and from ports that may.
     refused: u32,
     taken: u32,
 }
@@ -224,7 +224,7 @@ fn core_lines(case: &mut Case) -> String {
     lines
 }
 
-/// What a spine's controller knows of its table.
+/// Table as a spine's controller knows it.
 #[derive(Default)]
 struct Table {
     places: BTreeMap<(u32, usize), u32>,
@@ -249,14 +249,14 @@ impl Table {
     }
 }
 
-/// What a spine is told and what comes out.
+/// Inputs and outputs of a spine.
 struct SpineLines {
     lines: String,
-    /// How many packets an entry kept from a link.
+    /// Number of packets that an entry kept from a link.
     blocked: u32,
-    /// How many named a port that there is not.
+    /// Number of packets that named a port that does not exist.
     outside: u32,
-    /// How many asked an agent.
+    /// Number of packets that asked an agent.
     asked: u32,
     /// The switch's pod.
     pod: u32,

@@ -140,7 +140,8 @@ proptest! {
         prop_assert_eq!(decisions.len(), waiting.len());
     }
 
-    /// A request that goes has no older one before it that needs one of its partitions; one that waits has a reason.
+    /// A request that goes has no older one before it that needs one of its partitions; one that waits has a
+    /// reason.
     #[test]
     fn no_request_overtakes_at_a_partition(
         sources in proptest::collection::vec(0u32..8, 1..10),

@@ -1,5 +1,5 @@
-//! A Shufflecast among any number of ToRs: packets are followed through the rules as switches would apply them, splitter by
-//! splitter.
+//! A Shufflecast among any number of ToRs: packets are followed through the rules as switches would apply
+//! them, splitter by splitter.
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
@@ -25,15 +25,16 @@ fn fabric(network: Wiring) -> Shufflecast {
     Shufflecast::new(config, (0..network.tors()).map(|tor| (HostId(tor), tor)), pool).unwrap()
 }
 
-/// What became of one packet.
+/// Deliveries and lit splitters of one packet.
 struct Spread {
     /// Copies that went to receivers, by rack.
     delivered: BTreeMap<u32, u32>,
-    /// How often each splitter was lit.
+    /// Number of times that each splitter was lit.
     lit: BTreeMap<u32, u32>,
 }
 
-/// Lets a packet of a rack's host go, while some splitters and fibres, from splitters to logical ToRs, are dark.
+/// Lets a packet of a rack's host go, while some splitters and fibres, from splitters to logical ToRs, are
+/// dark.
 fn spread(
     wiring: &Wiring,
     source: u32,
@@ -92,7 +93,8 @@ fn spread(
     spread
 }
 
-/// Checks that each source reaches all other racks, once each, while these splitters are dead; returns how many could not send.
+/// Checks that each source reaches all other racks, once each, while these splitters are dead; returns how
+/// many could not send.
 fn all_are_reached_once(wiring: Wiring, dead: &BTreeSet<u32>) -> usize {
     let fabric = fabric(wiring);
     let mut network = NetworkState::default();
@@ -140,8 +142,8 @@ fn dead_splitters_are_gone_around_whatever_racks_they_are_at() {
     }
 }
 
-/// A splitter on the light's way goes dark: it is suspected, and with it exactly those in whose place the same racks would get
-/// nothing.
+/// A splitter on the light's way goes dark: it is suspected, and with it exactly those in whose place the
+/// same racks would get nothing.
 #[test]
 fn the_splitters_that_explain_the_dark_are_suspected() {
     for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15), (3, 2, 11)] {
@@ -174,7 +176,8 @@ fn the_splitters_that_explain_the_dark_are_suspected() {
     }
 }
 
-/// The logical ToR that a dark fibre leads to has failed, and its rack has another fibre wherever it stands for several.
+/// The logical ToR that a dark fibre leads to has failed, and its rack has another fibre wherever it stands
+/// for several.
 #[test]
 fn a_dark_fibre_costs_no_rack_that_has_another_one() {
     for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15), (3, 2, 11)] {
@@ -225,8 +228,8 @@ fn failures_outside_the_network_are_none() {
     }
 }
 
-/// 15 ToRs are wired as a 2,3-Shufflecast, and nine of them have two splitters (section III-A1). Those have a rule for each
-/// other rack, and those with one splitter at most k p^(k-1), as in a network without doubles.
+/// 15 ToRs are wired as a 2,3-Shufflecast, and nine of them have two splitters (section III-A1). Those have a
+/// rule for each other rack, and those with one splitter at most k p^(k-1), as in a network without doubles.
 #[test]
 fn fifteen_racks_have_as_many_rules_as_their_splitters_take() {
     let wiring = Wiring::smallest(15, 2).unwrap();

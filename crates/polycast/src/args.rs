@@ -176,7 +176,8 @@ pub(crate) struct OfferArgs {
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How long to wait for the receivers to appear (30s, 2m); those of --receivers that did not are reported [default: 30s]
+    /// How long to wait for the receivers to appear (30s, 2m); those of --receivers that did not are reported
+    /// [default: 30s]
     #[arg(long, value_name = "T", value_parser = duration, requires = "receivers")]
     pub timeout: Option<Duration>,
     /// What becomes of a receiver that is slower than the others
@@ -189,26 +190,31 @@ pub(crate) struct OfferArgs {
 /// Which machines may take an offer, and where it is found.
 #[derive(Arguments, Debug)]
 pub(crate) struct OfferDoor {
-    /// Any machine on the network may take it, and read along: nothing is sealed; without this, those with its code: polycast accept CODE
+    /// Any machine on the network may take it, and read along: nothing is sealed; without this, those with
+    /// its code: polycast accept CODE
     #[arg(long)]
     pub open: bool,
-    /// Seal nothing, although there is a code: every machine on the network can read along; receivers need --insecure too
+    /// Seal nothing, although there is a code: every machine on the network can read along; receivers need
+    /// --insecure too
     #[arg(long)]
     pub insecure: bool,
     /// In place of a code the key of a cluster, as `polycast key new FILE` writes it; receivers need it too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["open", "insecure", "code"])]
     pub key_file: Option<PathBuf>,
-    /// Stay until Ctrl-C and serve machines that come later, also with --receivers: the beginning waits for these
+    /// Stay until Ctrl-C and serve machines that come later, also with --receivers: the beginning waits for
+    /// these
     #[arg(long)]
     pub serve: bool,
-    /// A code of your own, four words or more, or one that you have drawn before; - reads it from standard input. Other users of this machine
-    /// can read arguments, and neither that nor POLYCAST_CODE [default: four words that are drawn, and say that the offer is yours]
+    /// A code of your own, four words or more, or one that you have drawn before; - reads it from standard
+    /// input. Other users of this machine can read arguments, and neither that nor POLYCAST_CODE [default:
+    /// four words that are drawn, and say that the offer is yours]
     #[arg(long, value_name = "CODE", env = code::VARIABLE, hide_env_values = true, conflicts_with = "open")]
     pub code: Option<CodeArg>,
     /// Take a code of your own that can be guessed while an offer stands
     #[arg(long, requires = "code")]
     pub weak_code: bool,
-    /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken another one]
+    /// TCP port for everything that receivers ask of this machine [default: 18067, or where that is taken
+    /// another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// UDP port of the data, which the source sends to a group address
@@ -250,8 +256,9 @@ pub(crate) struct AcceptArgs {
 /// Which offer is looked for, and where.
 #[derive(Arguments, Debug)]
 pub(crate) struct SearchArgs {
-    /// The code that `offer` prints, with hyphens or spaces; - reads it from standard input. Other users of this machine can read arguments,
-    /// and neither that nor POLYCAST_CODE. Without a code, an offer is taken that any machine may take (`offer --open`)
+    /// The code that `offer` prints, with hyphens or spaces; - reads it from standard input. Other users of
+    /// this machine can read arguments, and neither that nor POLYCAST_CODE. Without a code, an offer is taken
+    /// that any machine may take (`offer --open`)
     #[arg(value_name = "CODE", env = code::VARIABLE, hide_env_values = true, num_args = 1..)]
     pub code: Vec<String>,
     /// The machine that offers, where the network carries no multicast [default port: 18067]
@@ -266,8 +273,8 @@ pub(crate) struct SearchArgs {
     /// How long to look for the offer (30s, 10m) [default: until Ctrl-C]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// TCP port where this machine passes on what it has, should multicast not get through [default: 18068, or where that is
-    /// taken another one]
+    /// TCP port where this machine passes on what it has, should multicast not get through [default: 18068,
+    /// or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGHUP, which comes when the terminal is closed, unless whatever has started this program has it ignored, as nohup does.
+/// SIGHUP, which comes when the terminal is closed, unless whatever has started this program has it ignored,
+/// as nohup does.
 pub(crate) struct Hangup(Option<Signal>);
 
 impl Hangup {
@@ -24,19 +25,19 @@ impl Hangup {
     }
 }
 
-/// Whether a process with this `/proc/PID/status` ignores a signal.
+/// Returns true if the process with this `/proc/PID/status` ignores a signal.
 fn is_ignored(status: &str, signal: u32) -> bool {
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Whether the user or the system has asked to end.
+/// Set once the user or the system has asked to end.
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// What is told of it; `None` until signals are watched.
+/// Flags to set then; `None` until signals are watched.
 static FLAGS: Mutex<Option<Vec<Weak<AtomicBool>>>> = Mutex::new(None);
 
-/// Whether the user or the system has asked to end.
+/// Returns true once the user or the system has asked to end.
 pub(crate) fn is_asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }

@@ -31,8 +31,8 @@ const FILES_MIN: u64 = 32;
 /// No more files than these are asked for.
 const FILES_MAX: u64 = 1 << 20;
 
-/// Asks for as many files as this user may have open: shells and services are given few at first. Gives how many it may have;
-/// `None` is no limit.
+/// Asks for as many files as this user may have open: shells and services are given few at first. Gives how
+/// many it may have; `None` is no limit.
 fn allow_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
@@ -45,7 +45,7 @@ fn allow_files() -> Option<u64> {
     }
 }
 
-/// Whether a program may open as many files as it needs to begin.
+/// Checks that a program may open as many files as it needs to begin.
 fn check_files() -> Result<(), Failure> {
     match allow_files() {
         Some(files) if files < FILES_MIN => {
@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args) -> Exit {
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }
 
-/// What can be done about a file that changes while it is sent.
+/// Hint for a file that changes while it is sent.
 const RETRY_HINT: &str = "--retry-changed 3 begins again by itself, three times at most";
 
 impl From<TransferError> for Failure {

@@ -1,9 +1,10 @@
 //! Commands and settings of the documents, held against the command line and against the readers of settings.
 //!
-//! Nothing is run. In blocks of `console` a command follows `$ `, or `# ` where it needs root; in blocks of `sh` every line is one. Each
-//! command is parsed as if it were typed. A span of code in a sentence, which may have words in place of values, has a command that
-//! there is and options that this command has. Each block of `toml` fits a reader. A block that cannot be parsed has the line
-//! `<!-- unchecked: WHY -->` before it.
+//! Nothing is run. In blocks of `console` a command follows `$ `, or `# ` where it needs root; in blocks of
+//! `sh` every line is one. Each command is parsed as if it were typed. A span of code in a sentence, which
+//! may have words in place of values, has a command that there is and options that this command has. Each
+//! block of `toml` fits a reader. A block that cannot be parsed has the line `<!-- unchecked: WHY -->` before
+//! it.
 
 use crate::args::Args;
 use crate::commands::research::plan::parts::PartsFile;
@@ -17,7 +18,7 @@ const MARKER: &str = "<!-- unchecked: ";
 const MADE: &str = "reference";
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What reads a file of settings, by the name of what it sets.
+/// Reader of a file of settings, and the name of what it sets.
 type Reader = (&'static str, fn(&str) -> Result<(), String>);
 static READERS: [Reader; 7] = [
     ("manager", |text| said(polycast_manager::ManagerConfig::from_toml(text))),
@@ -130,7 +131,8 @@ fn shell_lines(block: &Block) -> Vec<(usize, String)> {
     found
 }
 
-/// The commands of a line, each as its words: quotes are taken off; comments, and where input comes from and output goes to, are left out.
+/// The commands of a line, each as its words: quotes are taken off; comments, and where input comes from and
+/// output goes to, are left out.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let (mut all, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
     let mut quote = None;
@@ -179,7 +181,8 @@ fn without_redirections(commands: Vec<Vec<String>>) -> Vec<Vec<String>> {
     commands.into_iter().map(plain).filter(|words| !words.is_empty()).collect()
 }
 
-/// What `polycast` is told in a command, also where another program runs it: `sudo`, `ip netns exec`, `polycast lab exec`, a container.
+/// Returns the arguments of `polycast` in a command, also where another program runs it: `sudo`,
+/// `ip netns exec`, `polycast lab exec`, a container.
 fn told(words: &[String]) -> Vec<&[String]> {
     let known = |word: &String| Args::command().find_subcommand(word).is_some();
     let mut found = Vec::new();
@@ -197,7 +200,7 @@ fn told(words: &[String]) -> Vec<&[String]> {
     found
 }
 
-/// What is wrong with what `polycast` is told.
+/// Returns the mistake in the arguments of `polycast`.
 fn wrong(arguments: &[String]) -> Option<String> {
     let typed = std::iter::once("polycast").chain(arguments.iter().map(String::as_str));
     let error = Args::try_parse_from(typed).err()?;
@@ -205,7 +208,8 @@ fn wrong(arguments: &[String]) -> Option<String> {
     (!is_page).then(|| error.to_string().lines().take_while(|line| !line.is_empty()).collect())
 }
 
-/// What is wrong with a span of code, if it is a command: it may lack values, and have words or dots in place of them.
+/// Returns the mistake in a span of code, if it is a command: it may lack values, and have words or dots in
+/// place of them.
 fn wrong_span(span: &str) -> Option<String> {
     let mut words = span.split_whitespace().peekable();
     words.next_if(|word| *word == "sudo");
@@ -232,7 +236,8 @@ fn wrong_span(span: &str) -> Option<String> {
     None
 }
 
-/// What is wrong with a document: commands that are not parsed, settings that no reader takes, blocks without a language.
+/// Lists the mistakes in a document: commands that are not parsed, settings that no reader takes, blocks
+/// without a language.
 fn problems(path: &str, text: &str) -> Vec<String> {
     let (blocks, prose) = parts(text);
     let mut problems = Vec::new();

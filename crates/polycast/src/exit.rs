@@ -1,4 +1,4 @@
-//! How the program ends.
+//! Exit status and failures of the program.
 
 use crate::cancel;
 use polycast_api::error::Kind;
@@ -29,14 +29,14 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command could not do its work: one sentence, and what to do about it where that is known.
+/// Reason why a command could not do its work: one sentence, and what to do about it where that is known.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What kind of failure it is, for programs: those of the API, and three of the way to the agent.
+    /// Kind of failure, for programs: those of the API, and three of the way to the agent.
     pub kind: &'static str,
     /// The sentence.
     pub message: String,
-    /// What the user can do.
+    /// Remedy for the user.
     pub hint: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Failure {
         Failure::of(Kind::Path, message)
     }
 
-    /// What could not be written: where that is since a disk is full, it is known by it.
+    /// Returns the failure of a write: its kind shows if the cause is a full disk.
     pub(crate) fn writing(error: &(dyn std::error::Error + 'static)) -> Self {
         Failure::of(if is_full(error) { Kind::StoreFull } else { Kind::Path }, error.to_string())
     }

@@ -13,10 +13,11 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What logs that the user has not asked for are at.
+/// Level of logs that the user has not asked for.
 pub(crate) const USUAL: &str = "warn";
 
-/// Starts logging as the user asked; to a person who has asked for nothing, and runs no daemon, it is told as other lines are.
+/// Starts logging as the user asked; to a person who has asked for nothing, and runs no daemon, it is told as
+/// other lines are.
 pub(crate) fn start(options: &LogOptions, is_daemon: bool) -> Result<(), Failure> {
     let level = match (options.quiet, options.verbose) {
         (true, _) => "error",
@@ -77,7 +78,7 @@ impl io::Write for Above {
     }
 }
 
-/// What is logged of each part of the program; nothing where these are no levels.
+/// Parses the levels at which parts of the program are logged; `None` where these are no levels.
 fn parts(text: &str) -> Option<Targets> {
     // A word that is no level would be taken for the name of a part, and silently log nothing.
     let is_level = |part: &&str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
@@ -92,14 +93,14 @@ fn parts(text: &str) -> Option<Targets> {
     }
 }
 
-/// The same without what the client of HTTP says of its work: at its finest level that is requests as they are sent, with addresses that
-/// sign or name who may read there.
+/// The same without what the client of HTTP says of its work: at its finest level that is requests as they
+/// are sent, with addresses that sign or name who may read there.
 fn without_requests(wanted: Targets) -> Targets {
     let level = wanted.default_level().unwrap_or(LevelFilter::OFF).min(LevelFilter::WARN);
     wanted.with_targets([("ureq", level), ("ureq_proto", level)])
 }
 
-/// How fields are written. What others say is in them: it neither begins a line nor moves a cursor.
+/// Formats fields. The text of others in them neither begins a line nor moves a cursor.
 fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
     let field = format::debug_fn(|writer, field, value| {
         let value = format!("{value:?}");
@@ -177,7 +178,8 @@ mod tests {
         }
     }
 
-    /// A name that another host has chosen cannot make up a line of the log, or move the cursor of the terminal that shows it.
+    /// A name that another host has chosen cannot make up a line of the log, or move the cursor of the
+    /// terminal that shows it.
     #[test]
     fn what_others_say_stays_in_its_line() {
         let written: Arc<Mutex<Vec<u8>>> = Arc::default();

@@ -24,18 +24,18 @@ pub(crate) struct Named {
     pub kind: ObjectKind,
     /// Its bytes.
     pub source: Arc<dyn ObjectSource>,
-    /// Where they lie, if they have come from standard input.
+    /// File of the bytes, if they have come from standard input.
     pub spool: Option<Spool>,
 }
 
-/// What an object from standard input is called.
+/// Name of an object from standard input.
 const STDIN_NAME: &str = "stdin";
-/// What several paths are called that do not lie in one directory.
+/// Name of several paths that do not lie in one directory.
 const SEVERAL_NAME: &str = "files";
 /// Things that are left out and named.
 const SKIPPED_NAMED: usize = 8;
 
-/// Whether a file that a program writes to is read as it is now, where its file system can do that.
+/// Way to read a file that a program writes to: as it is now, where its file system can do that, or in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reading {
     /// It is: this process sends it.
@@ -99,8 +99,8 @@ pub(crate) fn open_chosen(choice: &ChoiceArgs, reading: Reading) -> Result<Named
     }
 }
 
-/// Delivers, and begins again with what is there by then where that was changed meanwhile: `retries` times at most. `deliver` gets the
-/// object, and how many times may follow.
+/// Delivers, and begins again with what is there by then where that was changed meanwhile: `retries` times at
+/// most. `deliver` gets the object, and how many times may follow.
 pub(crate) fn deliver_unchanged(
     retries: u32,
     mut open: impl FnMut() -> Result<Named, Failure>,
@@ -124,7 +124,7 @@ pub(crate) fn deliver_unchanged(
     }
 }
 
-/// That an object was changed since it was opened, if it was.
+/// Returns a failure if an object was changed since it was opened.
 pub(crate) fn changed(source: &dyn ObjectSource) -> Option<Failure> {
     let error = source.check().err()?;
     changed_in(&error).map(|changed| Failure::of(Kind::TransferFailed, changed.to_string()))
@@ -173,7 +173,8 @@ fn name_of_all(paths: &[PathBuf]) -> String {
     name.filter(|name| check_name(name).is_ok()).unwrap_or_else(|| SEVERAL_NAME.into())
 }
 
-/// What lies at `path`: looked at before it is opened, as opening a named pipe would block without an end.
+/// Returns the kind of object at `path`, checked before it is opened, as opening a named pipe would block
+/// without an end.
 pub(crate) fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::path("read", path, &error))?;
     let file_type = metadata.file_type();

@@ -1,4 +1,4 @@
-//! What is printed: text for people, or one JSON document.
+//! Output of commands: text for people, or one JSON document.
 
 use crate::exit::{Exit, Failure};
 use crate::{reference, screen};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How results are written.
+/// Format of results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
     /// Text for people.
@@ -30,7 +30,8 @@ pub(crate) fn result(format: Format, value: &impl Serialize, text: &str) -> Resu
     }
 }
 
-/// A document with its version, which each entry of a list has; a document that has another field of that name keeps it.
+/// A document with its version, which each entry of a list has; a document that has another field of that
+/// name keeps it.
 fn versioned(document: &Value) -> String {
     match document {
         Value::Array(entries) => {
@@ -74,7 +75,7 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether the user asks for errors only; and whether progress is told as lines of JSON.
+/// Set if the user asks for errors only; the second one, if progress is reported as lines of JSON.
 static QUIET: AtomicBool = AtomicBool::new(false);
 static EVENTS: AtomicBool = AtomicBool::new(false);
 
@@ -84,12 +85,12 @@ pub(crate) fn begin(format: Format, quiet: bool) {
     EVENTS.store(format == Format::Json, Ordering::Relaxed);
 }
 
-/// Whether the user asks for errors only.
+/// Returns true if the user asks for errors only.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Whether progress is told as lines of JSON.
+/// Returns true if progress is reported as lines of JSON.
 pub(crate) fn tells_events() -> bool {
     EVENTS.load(Ordering::Relaxed)
 }
@@ -105,7 +106,8 @@ pub(crate) fn progress(bytes: u64, total: u64, rate_bps: u64) {
     say(&format!("{percent}% of {}, {}", format_bytes(total), format_rate(rate_bps as f64)));
 }
 
-/// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from other machines.
+/// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from
+/// other machines.
 pub(crate) fn say(message: &str) {
     if !is_quiet() || message.starts_with("error: ") || message.starts_with("hint: ") {
         tell(message);
@@ -125,8 +127,8 @@ pub(crate) fn tell(message: &str) {
     let _ = screen::above(|| writeln!(io::stderr(), "{}", lines.join("\n")));
 }
 
-/// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with `{"event":`; for
-/// people what `text` says.
+/// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with
+/// `{"event":`; for people what `text` says.
 pub(crate) fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
         // If this fails, the user cannot be told.

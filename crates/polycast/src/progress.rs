@@ -1,5 +1,6 @@
-//! What is shown on standard error while a command runs, if a person is watching: how far a transfer is, at what rate, for how long
-//! still, and for whom. One component for all commands; whatever else is written there goes above it.
+//! Display on standard error while a command runs, if a person is watching: the progress of a transfer, its
+//! rate, the time left, and its receivers. One component for all commands; anything else written there goes
+//! above it.
 
 mod line;
 
@@ -20,11 +21,12 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 /// A user who sees no bar gets a line so often, and a program an event.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const EVENT_EVERY: Duration = Duration::from_secs(1);
-/// What is shown while a command runs; it is invisible where standard error is no terminal, and goes when it is dropped.
+/// Display while a command runs; it is invisible where standard error is no terminal, and goes when it is
+/// dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
     pace: RefCell<Pace>,
-    /// When a line was written instead of a bar, or the transfer began.
+    /// Time when a line was last written instead of a bar, or the transfer began.
     told: Cell<Option<Instant>>,
     /// The length of what was all there when that was told last.
     last: Cell<u64>,
@@ -81,7 +83,8 @@ impl Progress {
         }
     }
 
-    /// Shows how much has come of what comes here, whose length is 0 where it is not known; `waiting` until something has.
+    /// Shows how much has come of what comes here, whose length is 0 where it is not known; `waiting` until
+    /// something has.
     pub(crate) fn reception(&self, bytes: u64, total: u64, waiting: &str) {
         match (bytes, total) {
             (0, _) => self.state(waiting),

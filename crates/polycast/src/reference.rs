@@ -1,7 +1,8 @@
 //! The page that describes all JSON, and the check that what is printed is what it says.
 //!
-//! The page, docs/reference/json.md, is the only list of fields there is. A build with assertions reads it and stops where it prints a field
-//! that the page lacks, or leaves out one that the page promises; tests run such a build.
+//! The page, docs/reference/json.md, is the only list of fields there is. A build with assertions reads it
+//! and stops where it prints a field that the page lacks, or leaves out one that the page promises; tests run
+//! such a build.
 
 use serde_json::Value;
 
@@ -35,7 +36,7 @@ mod page {
 
     const TEXT: &str = include_str!("../../../docs/reference/json.md");
 
-    /// What a field holds.
+    /// Content of a field.
     #[derive(Clone, Debug, PartialEq)]
     pub(super) struct Kind {
         what: String,
@@ -105,7 +106,7 @@ mod page {
         panic!("docs/reference/json.md does not describe this document: {value}{why}");
     }
 
-    /// Whether a document, or each of a list of documents, has the fields of a section.
+    /// Checks that a document, or each of a list of documents, has the fields of a section.
     pub(super) fn fits(value: &Value, fields: &Fields) -> Result<(), String> {
         match value {
             Value::Array(entries) => entries.iter().try_for_each(|entry| is_object(entry, fields, "")),

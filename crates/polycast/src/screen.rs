@@ -1,5 +1,5 @@
-//! The terminal that standard error and standard output may be: what is shown there while a command runs, what is written above it, and
-//! colours.
+//! The terminal that standard error and standard output may be: what is shown there while a command runs,
+//! what is written above it, and colours.
 
 use console::{Style, Term};
 use indicatif::ProgressBar;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
 
-/// What is shown at the moment.
+/// Bar that is shown at the moment.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Shows this from now on, or nothing.
@@ -30,7 +30,7 @@ pub(crate) fn width() -> usize {
     Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns))
 }
 
-/// What a word tells, by its colour where the terminal has colours (and NO_COLOR is not set).
+/// Meaning of a word, by its colour where the terminal has colours (and NO_COLOR is not set).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tone {
     /// It is as it should be.
@@ -39,7 +39,7 @@ pub(crate) enum Tone {
     Poor,
     /// It is wrong.
     Bad,
-    /// What can be done.
+    /// Something can be done.
     Advice,
 }
 

@@ -1,6 +1,7 @@
-//! Tables for people: columns that line up, and lines that fit a terminal of 80 columns where their cells allow it.
+//! Tables for people: columns that line up, and lines that fit a terminal of 80 columns where their cells
+//! allow it.
 
-/// How wide a terminal is taken to be.
+/// Assumed width of a terminal.
 const WIDTH: usize = 80;
 
 /// Between two columns.
@@ -9,7 +10,7 @@ const GAP: usize = 2;
 /// The least width of a last column that is broken into lines.
 const BROKEN_MIN: usize = 24;
 
-/// How the cells of a column stand.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
@@ -56,7 +57,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether nothing was added.
+    /// Returns true if no row was added.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Agents that crash and are back at once, that do not come back, and a manager that is away, as processes of their own.
+//! Agents that crash and are back at once, that do not come back, and a manager that is away, as processes of
+//! their own.
 
 mod common;
 
@@ -27,7 +28,7 @@ fn published_to(cluster: &Cluster, name: &str, count: usize) -> Value {
     cluster.await_answer(name, &["publish", "t", &file], is_to)
 }
 
-/// What a run of an agent had ends with it, however long the manager waits for agents that are away.
+/// State of an agent's run ends with it, however long the manager waits for agents that are away.
 #[test]
 fn a_restart_leaves_nothing_of_the_run_before() {
     let mut cluster = Cluster::with("reconnect-ms = 600000\n", &["a", "b", "c"]);
@@ -86,7 +87,8 @@ fn ip(line: &str) {
     assert!(ran.is_ok_and(|status| status.success()), "ip {line}");
 }
 
-/// A cluster with a at the loopback interface, and b at another one, which has the address 10.77.0.2 at first.
+/// A cluster with a at the loopback interface, and b at another one, which has the address 10.77.0.2 at
+/// first.
 fn apart(interface: &str) -> (Cluster, Daemon) {
     for line in ["link set lo up", "link add e0 type veth peer name e1", "link set e1 up", "link set e0 up"] {
         ip(line);
@@ -101,7 +103,7 @@ fn apart(interface: &str) -> (Cluster, Daemon) {
     (cluster, b)
 }
 
-/// What a status says of b.
+/// Returns the entry for b in a status.
 fn of_b(status: &Value) -> Option<&Value> {
     status["peers"].as_array()?.iter().find(|peer| peer["name"] == "b")
 }
@@ -127,7 +129,8 @@ fn an_agent_is_where_its_interface_is() {
     });
 }
 
-/// An agent whose manager hears it, and that is not where it says, is not well: its peers' status names who could not reach it.
+/// An agent whose manager hears it, and that is not where it says, is not well: its peers' status names who
+/// could not reach it.
 #[test]
 fn an_agent_that_cannot_be_reached_is_named() {
     polycast_testing::isolated(|| {

@@ -1,4 +1,5 @@
-//! Keys, certificates and tokens that are wrong: one sentence that says what is wrong and what would be right, and nothing half-started.
+//! Keys, certificates and tokens that are wrong: one sentence that says what is wrong and what would be
+//! right, and nothing half-started.
 
 mod common;
 
@@ -12,7 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Something wrong, the program that is started with it, and what is said of it: what is wrong, and what would be right.
+/// Something wrong, the program that is started with it, and what is said of it: what is wrong, and what
+/// would be right.
 struct Row {
     what: &'static str,
     arguments: Vec<String>,
@@ -46,7 +48,7 @@ fn key(place: &Place, name: &str) -> String {
     path
 }
 
-/// How an agent of this name is started at a manager, with these words.
+/// Returns the arguments that start an agent of this name at a manager, with `more` behind them.
 fn agent<T: AsRef<str>>(place: &Place, manager: &str, name: &str, more: &[T]) -> Vec<String> {
     let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
     let own =

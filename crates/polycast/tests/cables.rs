@@ -1,5 +1,5 @@
-//! `polycast manager --check --probe` in labs whose cables are as the settings say, or are not. Skipped without root or the
-//! programs that labs need.
+//! `polycast manager --check --probe` in labs whose cables are as the settings say, or are not. Skipped
+//! without root or the programs that labs need.
 
 mod common;
 

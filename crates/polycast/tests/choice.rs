@@ -1,5 +1,5 @@
-//! The manager's choice among the fabrics of a lab, with real namespaces, daemons, switches and devices. `choice/choice.py` measures
-//! how good it is.
+//! The manager's choice among the fabrics of a lab, with real namespaces, daemons, switches and devices.
+//! `choice/choice.py` measures how good it is.
 
 mod common;
 
@@ -26,7 +26,8 @@ fn the_manager_chooses_the_fabric_by_the_object() {
         assert!(report["took_s"].as_f64().is_some_and(|took| took > 0.0), "{report}");
         report
     };
-    // Which path is taken is its choice; a receiver that is late on a busy machine may be left to catch up by another way.
+    // Which path is taken is its choice; a receiver that is late on a busy machine may be left to catch up by
+    // another way.
     let over = |report: &serde_json::Value, fabric: &str| {
         report["fabric"].as_str().unwrap().split('+').next() == Some(fabric)
     };

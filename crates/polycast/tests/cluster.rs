@@ -193,8 +193,8 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), THREE.join("\n").as_bytes()).unwrap();
         end(child).json()
     };
-    // The source's agent hears of its path at the same time as we did, and datagrams may be lost where processors are
-    // busy: so there are messages until both have had enough.
+    // The source's agent hears of its path at the same time as we did, and datagrams may be lost where
+    // processors are busy: so there are messages until both have had enough.
     let mut is_heard = false;
     while [&mut text, &mut json].into_iter().any(|child| child.try_wait().unwrap().is_none()) {
         let sent = send();

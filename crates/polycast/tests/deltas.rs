@@ -1,4 +1,5 @@
-//! Versions that go as deltas between processes: sealed and with permits, over each way that needs no device, and with subscribers that are killed.
+//! Versions that go as deltas between processes: sealed and with permits, over each way that needs no device,
+//! and with subscribers that are killed.
 
 mod common;
 

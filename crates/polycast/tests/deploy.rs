@@ -1,4 +1,5 @@
-//! The pages of docs/deploy, as they stand: the public daemons with their settings, each box a network namespace.
+//! The pages of docs/deploy, as they stand: the public daemons with their settings, each box a network
+//! namespace.
 
 mod common;
 
@@ -80,7 +81,8 @@ fn label_switches_and_agents_of_racks_are_started_by_hand() {
     let Some(said) = run("orca.md", more) else { return };
     assert!(said.contains(" over orca"), "{said}");
     let carried = number(&said, "carried=");
-    // Once, with headers, and not once a receiver or rack. What is lost comes again over TCP, which does not go there.
+    // Once, with headers, and not once a receiver or rack. What is lost comes again over TCP, which does not
+    // go there.
     assert!(
         (8_000_000..16_000_000).contains(&carried),
         "the leaf sent {carried} bytes up for 8,000,000: {said}"

@@ -1,5 +1,5 @@
-//! The doctor says what is wrong with a host and its network: between hosts that are namespaces, whose network is broken on
-//! purpose. And the pages and completions that the program writes of itself.
+//! The doctor says what is wrong with a host and its network: between hosts that are namespaces, whose
+//! network is broken on purpose. And the pages and completions that the program writes of itself.
 
 mod common;
 
@@ -41,7 +41,7 @@ impl Hosts {
         Hosts { tag, listener }
     }
 
-    /// What the first one's doctor finds: status and verdict of each check.
+    /// Returns the findings of the first host's doctor: the exit status, and the verdict of each check.
     fn ask(&self, args: &[&str]) -> (i32, Vec<(String, String)>) {
         let host = format!("{}a", self.tag);
         let ran = Command::new("ip")

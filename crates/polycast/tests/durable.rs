@@ -1,5 +1,6 @@
-//! What was reported as received is here after its agent was killed, at whatever moment: agents that are processes of their own, with stores
-//! in memory and on a disk, and a kernel that kills them, or fails them, at a call that is chosen.
+//! Objects that were reported as received are here after their agent was killed, at whatever moment: agents
+//! that are processes of their own, with stores in memory and on a disk, and a kernel that kills them, or
+//! fails them, at a call that is chosen.
 
 mod common;
 
@@ -19,12 +20,12 @@ const LEN: usize = 2_000_000;
 /// A source, and a receiver whose store is on a disk or in memory.
 struct World {
     cluster: Cluster,
-    /// Where a store on a disk is, and where a store in memory.
+    /// Folders of a store on a disk, and of a store in memory.
     disk: TempDir,
     memory: TempDir,
 }
 
-/// Where the receiver's store is.
+/// Place of the receiver's store.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Store {
     Disk,
@@ -75,7 +76,7 @@ impl World {
         listed.as_array().unwrap().iter().find(is).cloned()
     }
 
-    /// What lies under final names is the object, whether it counts or not.
+    /// Checks that all files under final names are the object, whether they count or not.
     fn check_store(&self, store: Store, bytes: &[u8]) {
         for file in fs::read_dir(self.folder(store)).unwrap() {
             let path = file.unwrap().path();
@@ -114,7 +115,8 @@ fn what_is_reported_outlives_its_agent() {
     }
 }
 
-/// A receiver that is killed as soon as something is to be seen of the object in its store, whatever it does just then.
+/// A receiver that is killed as soon as something is to be seen of the object in its store, whatever it does
+/// just then.
 #[test]
 fn a_receiver_that_is_killed_in_between_has_all_or_a_rest() {
     let world = World::start();
@@ -150,22 +152,22 @@ fn name_ends(path: &Path, with: &str) -> bool {
 /// The call by which a file gets another name.
 const RENAME: &str = if cfg!(target_arch = "x86_64") { "rename" } else { "renameat" };
 
-/// The calls of an object on its way to its place, and which of them it is in its thread. The first sync of a folder is for what an earlier
-/// run may have taken away, the second one for the names.
+/// The calls of an object on its way to its place, and which of them it is in its thread. The first sync of a
+/// folder is for what an earlier run may have taken away, the second one for the names.
 fn calls(store: Store) -> Vec<(&'static str, u8)> {
     let names = [(RENAME, 1), (RENAME, 2)];
     let disk = [("fdatasync", 1), ("fdatasync", 2), ("fsync", 1), ("fsync", 2)];
     names.into_iter().chain(disk).filter(|(call, _)| store == Store::Disk || *call == RENAME).collect()
 }
 
-/// Whether the kernel waits for a disk there.
+/// Returns true if the kernel waits for a disk there.
 fn waits(store: Store, world: &World) -> bool {
     let folder = fs::File::open(world.folder(store).parent().unwrap()).unwrap();
     !polycast_net::store::is_in_memory(&folder)
 }
 
-/// A receiver that the kernel kills, or a disk that fails, at each call in turn: nothing is reported, nothing is lost that had come, and
-/// nothing that is wrong has a final name.
+/// A receiver that the kernel kills, or a disk that fails, at each call in turn: nothing is reported, nothing
+/// is lost that had come, and nothing that is wrong has a final name.
 #[test]
 fn nothing_is_reported_before_it_is_kept() {
     if !needs(&[Need::Tool("strace")]) {

@@ -1,5 +1,5 @@
-//! Several managers and a real etcd: the leader is killed in mid-transfer, or stopped for a while, again and again. Transfers
-//! go on, requests that wait are kept, and no path is lent twice.
+//! Several managers and a real etcd: the leader is killed in mid-transfer, or stopped for a while, again and
+//! again. Transfers go on, requests that wait are kept, and no path is lent twice.
 //!
 //! `POLYCAST_RUNS` says how often (default 4); `cargo xtask leaders 100` does it 100 times.
 
@@ -173,8 +173,8 @@ fn fail_over(mut managers: Managers, rounds: u32) {
     println!("{rounds} of {rounds} leaders killed or stopped without a loss");
 }
 
-/// What a manager has written is what the next one goes on from, though its settings name the hosts in another order, or more
-/// of them, or fewer.
+/// A manager goes on from the state that the last one has written, though its settings name the hosts in
+/// another order, or more of them, or fewer.
 #[test]
 fn a_manager_leads_after_its_settings_have_changed() {
     let place = Place::new();
@@ -205,7 +205,8 @@ fn a_manager_leads_after_its_settings_have_changed() {
     }
 }
 
-/// An etcd that another program has filled is named to users, and not a manager that they should go to. When there is room again, all goes on.
+/// An etcd that another program has filled is named to users, and not a manager that they should go to. When
+/// there is room again, all goes on.
 #[test]
 fn users_are_told_that_etcd_is_full() {
     let place = Place::new();
@@ -222,8 +223,8 @@ fn users_are_told_that_etcd_is_full() {
     assert_eq!(send().status, 0);
     let mut filled = 0;
     const SAYS: &str = "no manager leads now: etcd's database is full";
-    // Managers make what room they can, and what is written just before etcd sees that it is full is written. On a slow machine what was
-    // wrong at the end may be that nothing had answered in time.
+    // Managers make what room they can, and what is written just before etcd sees that it is full is written.
+    // On a slow machine what was wrong at the end may be that nothing had answered in time.
     let said = polycast_testing::wait_for("what users are told", || {
         filled = etcd::fill(&etcd, filled);
         let ran = send();

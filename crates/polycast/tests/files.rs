@@ -1,5 +1,5 @@
-//! The source's side of files: those that change while they are sent, links that lead out of a directory, names that are no text, and
-//! addresses with secrets.
+//! The source's side of files: those that change while they are sent, links that lead out of a directory,
+//! names that are no text, and addresses with secrets.
 
 mod common;
 
@@ -49,7 +49,8 @@ impl Drop for Log {
     }
 }
 
-/// Waits until a command begins again since its file has changed, lets the file rest, and gives what the command came to.
+/// Waits until a command begins again since its file has changed, lets the file rest, and gives what the
+/// command came to.
 fn rest(sending: Talking, log: Log) -> serde_json::Value {
     sending.await_words("beginning again, time 1 of 1000");
     log.stop();

@@ -1,5 +1,5 @@
-//! With the ports open that docs/guide.md names, and all others closed, everything works; and where multicast is closed too,
-//! everything goes over TCP.
+//! With the ports open that docs/guide.md names, and all others closed, everything works; and where multicast
+//! is closed too, everything goes over TCP.
 
 mod common;
 
@@ -42,7 +42,8 @@ fn without_multicast_an_offer_needs_tcp_only() {
     assert_eq!(fabrics(&lan.deliver(3, &["--from", &from])), ["tcp-chain"; 3]);
 }
 
-/// A host that may not send multicast sends everything over TCP, and one that may not ask for offers hears of them.
+/// A host that may not send multicast sends everything over TCP, and one that may not ask for offers hears of
+/// them.
 #[test]
 fn a_host_that_may_not_send_multicast_does_without() {
     const ALL_MULTICAST: &str = "ip daddr 224.0.0.0/4 drop";

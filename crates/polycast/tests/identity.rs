@@ -1,4 +1,5 @@
-//! A cluster whose machines show each other their certificates: what they send, and which are kept out, in a sentence.
+//! A cluster whose machines show each other their certificates: what they send, and which are kept out, in a
+//! sentence.
 
 mod common;
 
@@ -19,7 +20,8 @@ fn key(place: &Place, name: &str) -> String {
     path
 }
 
-/// Runs an agent that is expected not to be let in, to its end. One that the manager has not answered in time knows no better.
+/// Runs an agent that is expected not to be let in, to its end. One that the manager has not answered in time
+/// knows no better.
 fn kept_out(place: &Place, manager: &str, name: &str, more: &[&str]) -> Ran {
     let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
     let local = ["--interface", "lo", "--store", &store, "--socket", &socket];
@@ -27,7 +29,7 @@ fn kept_out(place: &Place, manager: &str, name: &str, more: &[&str]) -> Ran {
     wait_for("an answer", || Some(polycast(&words)).filter(|ran| !common::was_late(ran)))
 }
 
-/// What the last line of it says.
+/// Returns the last line of its standard error.
 fn sentence(ran: &Ran) -> &str {
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     ran.stderr.lines().last().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What happens when a receiver or the source is killed or stopped in mid-transfer.
+//! Behaviour when a receiver or the source is killed or stopped in mid-transfer.
 
 mod common;
 
@@ -14,7 +14,7 @@ static NETWORK: Mutex<()> = Mutex::new(());
 
 /// Length of the object: 2.7 s at the rate of the offers here.
 const LEN: usize = 40_000_000;
-/// How much a receiver has when something happens to it or to the source.
+/// Bytes that a receiver has when something happens to it or to the source.
 const PART: u64 = 6_000_000;
 
 fn accept(out: &str, name: &str) -> Child {

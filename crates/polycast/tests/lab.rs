@@ -1,5 +1,4 @@
-//! Labs with real namespaces, daemons, switches and devices. Skipped without root or the programs
-//! that they need.
+//! Labs with real namespaces, daemons, switches and devices; skipped without root or the programs they need.
 
 mod common;
 
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Switches of labs in which nothing fails have so long: on a busy machine they are late, and not broken.
 const PATIENT: &str = "patience-ms=60000";
 
-/// Whether a lab can run here that uses these programs.
+/// Returns true if a lab that uses these programs can run here.
 fn can(programs: &[&'static str]) -> bool {
     let rights = [Need::Root, Need::Namespaces];
     let needed: Vec<Need> = rights.into_iter().chain(programs.iter().copied().map(Need::Tool)).collect();
@@ -43,9 +42,9 @@ fn all_verified(report: &Value, receivers: usize) {
     assert!(list.iter().all(|receiver| receiver["verified"] == true), "{report}");
 }
 
-/// The report of a delivery that was as it is to be where no host or switch waits for the processor: it is tried until one is, as
-/// a neighbour that gets none for a second is silent like one that is gone, and a receiver that gets none is left to catch up.
-/// Every try delivers.
+/// The report of a delivery that was as it is to be where no host or switch waits for the processor: it is
+/// tried until one is, as a neighbour that gets none for a second is silent like one that is gone, and a
+/// receiver that gets none is left to catch up. Every try delivers.
 fn shown(arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -60,20 +59,20 @@ fn shown(arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Whether no link was taken for broken, and all receivers were served over the fabric itself.
+/// Returns true if no link was taken for broken, and all receivers were served over the fabric itself.
 fn undisturbed(report: &Value) -> bool {
     let down = |event: &Value| event["what"].as_str().unwrap().contains("down");
     let events = report["events"].as_array();
     !events.is_some_and(|all| all.iter().any(down)) && report["path_lost"].is_null() && in_time(report)
 }
 
-/// Whether no receiver had to be served by another host, over the packet core.
+/// Returns true if no receiver had to be served by another host, over the packet core.
 fn in_time(report: &Value) -> bool {
     let chain = |receiver: &Value| receiver["fabric"] == "tcp-chain";
     !report["receivers"].as_array().unwrap().iter().any(chain)
 }
 
-/// Whether a path of this fabric was what carried the delivery, though some receivers may have been left to catch up.
+/// Returns true if a path of this fabric carried the delivery. Some receivers may have been left to catch up.
 fn over(report: &Value, fabric: &str) -> bool {
     report["fabric"].as_str().unwrap().split('+').next() == Some(fabric)
 }
@@ -229,7 +228,7 @@ fn labs_come_up_are_used_and_leave_nothing_however_they_end() {
     assert!(gone.status == 1 && gone.stderr.contains(&format!("no lab '{name}'")), "{}", gone.stderr);
 }
 
-/// How many processes have a file of this lab in their command line.
+/// Counts the processes that have a file of this lab in their command line.
 fn processes_of(lab: &str) -> usize {
     let inside = format!("/{lab}/inside/");
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -290,10 +289,10 @@ fn circuits_and_splitters_carry_a_delivery() {
     assert!(at_manager <= at_source, "{report}");
 }
 
-/// What the report calls the time from a request to its path, on the manager's clock and on the source's.
+/// Names in the report for the time from a request to its path, on the manager's clock and on the source's.
 const PATH_TIMES: [&str; 2] = ["request to path, at the manager", "request to path, at the source"];
 
-/// A circuit switch that does not do what it is told: everyone gets the object, and the report says what happened.
+/// Circuits by a switch of each kind, as its own dialect asks for them.
 #[test]
 fn circuits_are_made_in_every_dialect() {
     if !can(&OPTICS) {
@@ -311,7 +310,7 @@ fn circuits_are_made_in_every_dialect() {
     }
 }
 
-/// What a ToR's own tool lists, and not what was planned.
+/// Rules that a ToR's own tool lists, and not those that were planned.
 #[test]
 fn racks_relay_with_as_many_rules_as_the_paper_counts() {
     if !can(&OPTICS) {
@@ -366,8 +365,8 @@ fn a_circuit_switch_that_misbehaves_stops_nobody() {
     }
 }
 
-/// What becomes of a path that its circuit switch does not make: the next fabric carries it, or, where only the light is missing,
-/// TCP does. That it may wait is a test of `parts.rs`.
+/// Replacement of a path that its circuit switch does not make: the next fabric carries the object, or, where
+/// only the light is missing, TCP does. The case that it waits is a test of `parts.rs`.
 #[test]
 fn a_path_that_is_not_made_is_replaced() {
     if !can(&OPTICS) {
@@ -445,13 +444,15 @@ fn fixed_splitters_carry_a_delivery_over_relays() {
     }
 }
 
-/// The most that the source can have sent to the group: the report does not tell patches that went there from those over TCP.
+/// The most that the source can have sent to the group: the report does not tell patches that went there from
+/// those over TCP.
 fn sent_once(report: &Value) -> u64 {
     report["sent_bytes"].as_u64().unwrap()
 }
 
-/// 15 ToRs as a 2,3-Shufflecast of 24 logical ones: nine have two splitters and get two copies, of which hosts see one
-/// (Shufflecast section III-A1). A dead splitter is gone around there too, also by the rack that has another one.
+/// 15 ToRs as a 2,3-Shufflecast of 24 logical ones: nine have two splitters and get two copies, of which
+/// hosts see one (Shufflecast section III-A1). A dead splitter is gone around there too, also by the rack
+/// that has another one.
 #[test]
 fn racks_stand_for_several_where_there_are_fewer() {
     if !can(&OPTICS) {
@@ -494,9 +495,10 @@ fn a_dead_splitter_holds_nobody_up() {
     let place = Place::new();
     let file = place.file("object", &noise(4_000_000));
     let spec = "shufflecast:2,2,hosts=1,rate=20mbit";
-    // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1. It is this splitter that fails, and not one of the racks that miss its light, of which one is
-    // the source's. A lab takes a splitter's ports down one after the other: where its machine stands still between the two, one rack misses light
-    // that the other one has, and says so when it is asked.
+    // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1. It is this splitter that fails, and not one of the
+    // racks that miss its light, of which one is the source's. A lab takes a splitter's ports down one after
+    // the other: where its machine stands still between the two, one rack misses light that the other one
+    // has, and says so when it is asked.
     let report = shown(&["lab", "cast", spec, &file, "--fail", "link:splitter4@10%", "--json"], |report| {
         report["path_lost"].is_null()
     });
@@ -505,7 +507,8 @@ fn a_dead_splitter_holds_nobody_up() {
     assert!(report["events"].to_string().contains("rack 4 relays no more"), "{report}");
 }
 
-/// Every link of the tree carries the object once, the agents' detour apart, and hosts outside the group get nothing.
+/// Every link of the tree carries the object once, the agents' detour apart, and hosts outside the group get
+/// nothing.
 #[test]
 fn labels_lead_to_the_receivers_and_nowhere_else() {
     if !can(&LABELS) {
@@ -548,7 +551,8 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
     );
 }
 
-/// With labels that name the leafs of pods: every link of the tree carries the object once, and others nothing.
+/// With labels that name the leafs of pods: every link of the tree carries the object once, and others
+/// nothing.
 #[test]
 fn labels_with_pods_lead_to_the_receivers_and_nowhere_else() {
     if !can(&LABELS) {
@@ -577,8 +581,8 @@ fn labels_with_pods_lead_to_the_receivers_and_nowhere_else() {
     }
 }
 
-/// A switch on the way fails in mid-transfer: the source gets another label, and nothing goes over TCP. Whatever way the
-/// first label took, the way of the second one is in the report.
+/// A switch on the way fails in mid-transfer: the source gets another label, and nothing goes over TCP.
+/// Whatever way the first label took, the way of the second one is in the report.
 #[test]
 fn labels_lead_around_switches_that_fail() {
     if !can(&LABELS) {
@@ -594,12 +598,13 @@ fn labels_lead_around_switches_that_fail() {
     });
     let rerouted = |event: &&Value| event["what"].as_str().unwrap().contains("orca goes another way");
     assert!(report["events"].as_array().unwrap().iter().any(|event| rerouted(&event)), "{report}");
-    // Every tree of the source's two went through one of its pod's spines: one is dead, and the other carried the rest.
+    // Every tree of the source's two went through one of its pod's spines: one is dead, and the other carried
+    // the rest.
     assert!(link(&report, "leaf0", "spine1") > 12_000_000, "{report}");
 }
 
-/// A spine and a core die in mid-transfer without a link going dark: their neighbours' probes tell, and the source gets another
-/// label.
+/// A spine and a core die in mid-transfer without a link going dark: their neighbours' probes tell, and the
+/// source gets another label.
 #[test]
 fn labels_lead_around_switches_that_fall_silent() {
     if !can(&["ip", "tc", "clang"]) {
@@ -613,7 +618,8 @@ fn labels_lead_around_switches_that_fall_silent() {
         all_verified(report, 15);
         report["fabric"] == "orca" && in_time(report)
     });
-    // The source's pod has two spines, and above the other one two cores, of which one is left: the way of all that came later.
+    // The source's pod has two spines, and above the other one two cores, of which one is left: the way of
+    // all that came later.
     assert!(link(&report, "leaf0", "spine1") > 12_000_000, "{report}");
     let events = report["events"].as_array().unwrap();
     let last = events.iter().rfind(|event| event["what"].as_str().unwrap().contains("orca goes another way"));
@@ -634,7 +640,8 @@ fn a_source_hears_racks() {
         assert_eq!(ran.status, status, "{}", ran.stderr);
         ran.json()
     };
-    // What a busy machine loses is told of as well, by hosts and racks alike: where packets come slowly it loses few.
+    // What a busy machine loses is told of as well, by hosts and racks alike: where packets come slowly it
+    // loses few.
     let few = place.file("few", &noise(3_000_000));
     until("racks are heard less than hosts", || {
         let [hosts, racks] = [",rate=10mbit,feedback=0", ",rate=10mbit"].map(|settings| {
@@ -661,8 +668,8 @@ impl Drop for Up {
     }
 }
 
-/// Labelled packets that are wrong, from hosts of a lab: each kind is named once in the log, and none reaches a host that does
-/// not have to look at it.
+/// Labelled packets that are wrong, from hosts of a lab: each kind is named once in the log, and none reaches
+/// a host that does not have to look at it.
 #[test]
 fn wrong_labels_are_dropped_and_named_once() {
     if !can(&["ip", "tc", "clang", "bash", "nft"]) {
@@ -682,8 +689,8 @@ fn wrong_labels_are_dropped_and_named_once() {
                   nft add chain inet seen early '{ type filter hook prerouting priority -300; }'; \
                   nft add rule inet seen early udp dport 7474 counter";
     exec("h15", counts);
-    // Version, length of the label, two zeros, session 239.77.64.9, label of ten bytes, two of padding; a hundred times. The
-    // shell's own printf would cut a datagram at a line feed, which ten is.
+    // Version, length of the label, two zeros, session 239.77.64.9, label of ten bytes, two of padding; a
+    // hundred times. The shell's own printf would cut a datagram at a line feed, which ten is.
     let send = |host: &str, front: &str, label: &str| {
         let packet = format!("{front}\\x00\\x00\\xef\\x4d\\x40\\x09{label}payload");
         exec(
@@ -780,8 +787,8 @@ fn ways_are_compared_in_one_lab() {
         assert_eq!(run(way)["verified"], true, "{way}");
         assert!(run(way)["seconds"].as_f64().unwrap() > 0.0);
     }
-    // Two trees carry half each, and more where something is sent again; one tree passes every link once, and the source has two
-    // branches of it.
+    // Two trees carry half each, and more where something is sent again; one tree passes every link once, and
+    // the source has two branches of it.
     assert!(stress("polycast", "link") > 0.49, "{report}");
     assert!(stress("single-tree", "link") > 0.99, "{report}");
     assert!(stress("single-tree", "source") > 1.9, "{report}");
@@ -792,7 +799,8 @@ fn ways_are_compared_in_one_lab() {
     assert!((ratio - stress("tcp", "network") / stress("polycast", "network")).abs() < 1e-6, "{report}");
 }
 
-/// Copies of one file, as most people make them: each crosses the source's link, and each receiver has the object.
+/// Copies of one file, as most people make them: each crosses the source's link, and each receiver has the
+/// object.
 #[test]
 fn scp_rsync_and_nfs_send_a_copy_to_every_receiver() {
     if !can(&["ip", "tc", "sshd", "scp", "rsync", "ganesha.nfsd", "nfs-cp"]) {
@@ -866,7 +874,8 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     let flow = &joined["flow"];
     assert!(flow["received"].as_u64().unwrap() > 100 && flow["failed"] == 0, "{flow}");
 
-    // A machine on which messages come more rarely than an agent is replaced shows no gap: then it is measured again.
+    // A machine on which messages come more rarely than an agent is replaced shows no gap: then it is
+    // measured again.
     let measure = || polycast(&[&["bench", "rack-kill", "orca:4", "--kills", "2"][..], &load].concat());
     let shows = |ran: &common::Ran| !ran.stderr.contains("no receiver missed a message");
     let killed = std::iter::repeat_with(measure).take(5).find(shows).expect("a kill is seen in one of five");
@@ -923,7 +932,8 @@ fn a_host_joins_a_transfer_over_trees_while_it_runs() {
     }
 }
 
-/// How many of the object's pieces of 16 bytes in a row hosts of this lab could see while it was sent to all of them.
+/// Counts the object's pieces of 16 bytes in a row that hosts of this lab could see while it was sent to all
+/// of them.
 fn seen_in(spec: &str) -> usize {
     let place = Place::new();
     let object = noise(1_000_000);

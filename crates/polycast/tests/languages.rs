@@ -1,6 +1,8 @@
-//! The examples of other languages: each is built in a copy of its folder, and run beside a manager and two agents.
+//! The examples of other languages: each is built in a copy of its folder, and run beside a manager and two
+//! agents.
 //!
-//! Those that download libraries run where they are named: `cargo test -p polycast --test languages -- --ignored`.
+//! Those that download libraries run where they are named: `cargo test -p polycast --test languages --
+//! --ignored`.
 
 mod common;
 
@@ -66,7 +68,7 @@ impl Example<'_> {
         object.strip_prefix("object ").unwrap().to_string()
     }
 
-    /// What a generated client does.
+    /// Checks the operations of a generated client.
     fn is_right(&self) {
         let bytes = noise(LENGTH);
         let file = self.cluster.place.file("model.bin", &bytes);

@@ -84,8 +84,9 @@ fn end(child: Child) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {said} {}", String::from_utf8_lossy(&ended.stderr)))
 }
 
-/// A receiver that hears a message hears all that follow, in order, over relays. That a message counts as heard, as there is a receiver,
-/// may be a moment before the racks' switches have the rules and the receiver its socket: until each has heard one, some are lost.
+/// A receiver that hears a message hears all that follow, in order, over relays. That a message counts as
+/// heard, as there is a receiver, may be a moment before the racks' switches have the rules and the receiver
+/// its socket: until each has heard one, some are lost.
 #[test]
 fn messages_over_splitters_reach_all_in_order_from_the_first_on() {
     let tools = ["ip", "tc", "ovs-vswitchd", "ethtool"].into_iter().map(Need::Tool);

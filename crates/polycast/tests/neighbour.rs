@@ -1,6 +1,6 @@
-//! A hostile neighbour, which speaks the wire format on its own (`neighbour/*.py`, written from docs/protocol.md alone),
-//! beside honest transfers: what it says, and how slowly, ends its own session only. And a receiver of the same second
-//! implementation, which is honest.
+//! A hostile neighbour, which speaks the wire format on its own (`neighbour/*.py`, written from
+//! docs/protocol.md alone), beside honest transfers: what it says, and how slowly, ends its own session only.
+//! And a receiver of the same second implementation, which is honest.
 //!
 //! How much time an attack costs is measured by the same program (docs/measurements.md), not asserted here.
 

@@ -99,7 +99,8 @@ fn alone(test: impl FnOnce() + Send) {
     });
 }
 
-/// Another program has the port of announcements for itself: the offer goes on, and each end says what is in the way.
+/// Another program has the port of announcements for itself: the offer goes on, and each end says what is in
+/// the way.
 #[test]
 fn where_another_program_has_the_port_offers_go_on() {
     alone(|| {
@@ -239,7 +240,8 @@ fn an_offer_with_a_code_is_for_those_who_know_it() {
     });
 }
 
-/// A code that was drawn says whose offer it is: the user that has drawn it offers under it again, and no other one does.
+/// A code that was drawn says whose offer it is: the user that has drawn it offers under it again, and no
+/// other one does.
 #[test]
 fn a_drawn_code_is_its_sources_own() {
     alone(|| {
@@ -454,7 +456,7 @@ fn signals_leave_nothing_behind() {
     }
 }
 
-/// Whether a process does something of its own when this signal comes; until then it just ends.
+/// Returns true if a process does something of its own when this signal comes; until then it just ends.
 fn catches(pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -462,7 +464,8 @@ fn catches(pid: u32, signal: Signal) -> bool {
     mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-/// Without a terminal a user hears how far it is. With --quiet that is left out, but not what has to be typed at other machines.
+/// Without a terminal a user hears how far it is. With --quiet that is left out, but not what has to be typed
+/// at other machines.
 #[test]
 fn without_a_terminal_lines_say_how_far_it_is() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);

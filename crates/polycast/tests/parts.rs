@@ -1,5 +1,5 @@
-//! Parts of optical labs that die, lie or are taken out of use while transfers come one after the other. Skipped without root or
-//! the programs that labs need.
+//! Parts of optical labs that die, lie or are taken out of use while transfers come one after the other.
+//! Skipped without root or the programs that labs need.
 
 mod common;
 
@@ -74,12 +74,14 @@ impl Drop for Lab {
     }
 }
 
-/// Whether a path of this fabric was what carried the delivery, though some receivers may have been left to catch up.
+/// Returns true if a path of this fabric carried the delivery, though some receivers may have been left to
+/// catch up.
 fn over(report: &Value, fabric: &str) -> bool {
     report["fabric"].as_str().unwrap().split('+').next() == Some(fabric)
 }
 
-/// Transfers of two sources in turn, as long as a splitter that is dead rests, and six at most: all go over circuits, and none over it.
+/// Transfers of two sources in turn, as long as a splitter that is dead rests, and six at most: all go over
+/// circuits, and none over it.
 fn others_are_undisturbed(lab: &Lab, splitter: u64) {
     let part = format!("splitter:{splitter}");
     for id in 0..6 {
@@ -109,8 +111,9 @@ fn splitters_in_use(status: &Value) -> Vec<u64> {
 
 const FOUR_SPLITTERS: &str = "blast:racks=4,hosts=1,splitters=4,circuit-ms=4,rate=40mbit";
 
-/// One splitter of four dies between two transfers that use the same circuits: the next one goes over another splitter, and no
-/// later one over the dead one. Where ports tell nothing of light (`optics=lit`), the transfer itself finds out, and goes over TCP.
+/// One splitter of four dies between two transfers that use the same circuits: the next one goes over another
+/// splitter, and no later one over the dead one. Where ports tell nothing of light (`optics=lit`), the
+/// transfer itself finds out, and goes over TCP.
 #[test]
 fn a_dead_splitter_is_not_lent_twice() {
     if !can() {
@@ -270,7 +273,8 @@ fn acceptors_answer_every_request_by_unicast_and_over_streams() {
     assert!(few.status == 1 && few.stderr.contains("it can have at most 3 acceptors"), "{}", few.stderr);
 }
 
-/// One host's links are narrow from the beginning. Over every fabric the others go on without it, and the report names it.
+/// One host's links are narrow from the beginning. Over every fabric the others go on without it, and the
+/// report names it.
 #[test]
 fn a_narrow_host_holds_nobody_over_any_fabric() {
     if !can() {
@@ -278,7 +282,8 @@ fn a_narrow_host_holds_nobody_over_any_fabric() {
     }
     let place = Place::new();
     let file = place.file("object", &noise(8_000_000));
-    // Of a rack with labels one host takes part: the other one passes labels on, and a narrow one there would hold its rack.
+    // Of a rack with labels one host takes part: the other one passes labels on, and a narrow one there would
+    // hold its rack.
     for (spec, fabric, receivers, slow) in [
         ("blast:racks=4,hosts=1,circuit-ms=4,rate=100mbit", "ocs", "h1,h2,h3", "h3"),
         ("shufflecast:2,2,hosts=1,rate=100mbit", "shufflecast", "h1,h2,h3,h4,h5,h6,h7", "h5"),
@@ -293,7 +298,8 @@ fn a_narrow_host_holds_nobody_over_any_fabric() {
         assert!(report["fabric"].as_str().unwrap().starts_with(fabric), "{report}");
         let receivers = report["receivers"].as_array().unwrap().iter();
         assert!(receivers.clone().all(|receiver| receiver["verified"] == true), "{report}");
-        // Others may be late on a busy machine, and are left to catch up, too. This one is whatever the machine does.
+        // Others may be late on a busy machine, and are left to catch up, too. This one is whatever the
+        // machine does.
         let narrow = receivers.clone().find(|receiver| receiver["name"] == slow).unwrap();
         assert_eq!(narrow["slow"], true, "{report}");
         let took = |receiver: &Value| receiver["seconds"].as_f64().unwrap();

@@ -1,5 +1,5 @@
-//! What the manager allows, and what becomes of those that do without: calls of a member that has the key and no permit, or
-//! one of its own making, and a policy that changes while the cluster runs.
+//! Permits of the manager, and the fate of calls without them: those of a member that has the key and no
+//! permit, or one of its own making, and a policy that changes while the cluster runs.
 
 mod common;
 
@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether an agent has answered.
+/// Interval at which an agent's answer is polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A cluster with one key, whose manager has these settings.
@@ -57,7 +57,7 @@ fn member_at(agent: &str, key: &str) -> FrameStream {
     FrameStream::connect(agent.parse().unwrap(), HANG, Some(&security), &Expected::Sharer).unwrap()
 }
 
-/// Why what was asked for is refused; nothing where the answer `is_right`.
+/// Returns the reason why a request is refused; `None` where the answer `is_right`.
 fn answer(mut stream: FrameStream, is_right: impl Fn(&Control<'_>) -> bool) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < HANG {
@@ -84,7 +84,8 @@ fn listen(channel: SocketAddrV4) -> UdpSocket {
     socket
 }
 
-/// A transfer's handle is in clear in its packets. A member that is no receiver reads nothing by it, neither at the source nor at a receiver.
+/// A transfer's handle is in clear in its packets. A member that is no receiver reads nothing by it, neither
+/// at the source nor at a receiver.
 #[test]
 fn a_member_that_hears_a_handle_fetches_nothing_by_it() {
     let channel = SocketAddrV4::new(Ipv4Addr::new(239, 255, 66, 7), 7_411);
@@ -203,7 +204,8 @@ fn the_policy_says_who_sends_what_to_whom() {
     audited(cluster, &audit);
 }
 
-/// What the manager has written down of that is whole, and says so; with one letter changed it is not.
+/// Checks that the manager's audit log of that is whole, and is found to be; with one letter changed it is
+/// not.
 fn audited(mut cluster: Cluster, path: &str) {
     assert_eq!(cluster.managers[0].stop(rustix::process::Signal::TERM), Some(0));
     let refusals = format!("{}refusals-audit", path.strip_suffix("audit").unwrap());
@@ -227,7 +229,7 @@ fn audited(mut cluster: Cluster, path: &str) {
     assert!(broken.stdout.contains("was changed"), "{}", broken.stdout);
 }
 
-/// Of each policy that was read while the manager ran whether it was taken.
+/// Returns for each policy that was read while the manager ran whether it was accepted.
 fn policies(path: &str) -> Vec<bool> {
     let text = fs::read_to_string(path).unwrap_or_default();
     // The last line may be half there.
@@ -241,7 +243,8 @@ fn log(path: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A receiver that is not allowed any more in mid-transfer is taken out, and the others go on under keys that it does not know.
+/// A receiver that is not allowed any more in mid-transfer is taken out, and the others go on under keys that
+/// it does not know.
 #[test]
 fn who_is_banned_in_mid_transfer_gets_no_new_keys() {
     let place = Place::new();
@@ -252,7 +255,8 @@ fn who_is_banned_in_mid_transfer_gets_no_new_keys() {
          port = 17413\nrate = '16mbit'\n"
     );
     let (cluster, _) = cluster(&settings, &["a", "b", "c"]);
-    // It would take 30 s. Under new keys what a receiver can make by itself, such as a hole, is there at once.
+    // It would take 30 s. Under new keys what a receiver can make by itself, such as a hole, is there at
+    // once.
     let file = cluster.place.file("big", &noise(60_000_000));
     let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5", "--slow", "wait"]);
     cluster.await_status("c", |status| {

@@ -1,4 +1,5 @@
-//! Where objects go, what a second run of the same command does, and what a transfer that is ended leaves.
+//! Places where objects go, effects of a second run of the same command, and remains of a transfer that is
+//! ended.
 
 mod common;
 
@@ -51,7 +52,8 @@ fn a_file_and_a_directory_have_one_rule() {
         let below = probe.strip_prefix(name).unwrap();
         assert!(Path::new(&format!("{out}{below}")).is_file());
         assert!(Path::new(&folder).join(probe).is_file());
-        // The same once more is refused before another machine is waited for, in words that say what can be done.
+        // The same once more is refused before another machine is waited for, in words that say what can be
+        // done.
         let again = end(accept(&["--out", &out]));
         assert_eq!(again.status, 1);
         assert!(again.stderr.contains("--update") && again.stderr.contains("--force"), "{}", again.stderr);
@@ -96,7 +98,8 @@ fn the_users_mask_counts_for_all_that_is_received() {
     }
 }
 
-/// A volume of a container is mounted where the directory is to be; a file that is mounted by itself is refused before an offer is looked for.
+/// A volume of a container is mounted where the directory is to be; a file that is mounted by itself is
+/// refused before an offer is looked for.
 #[test]
 fn what_is_mounted_stays_and_gets_the_contents() {
     if !needs(&[Need::Root, Need::Namespaces]) {

@@ -1,4 +1,4 @@
-//! What the planners answer on the command line, byte for byte: other programs read it.
+//! Answers of the planners on the command line, byte for byte: other programs read them.
 
 mod common;
 
@@ -19,8 +19,8 @@ fn without_times(text: &str) -> String {
     plain
 }
 
-/// In the file, a command follows a `$`, and the line behind it is the exit status and the document. `{}` is the folder
-/// of its inputs.
+/// In the file, a command follows a `$`, and the line behind it is the exit status and the document. `{}` is
+/// the folder of its inputs.
 #[test]
 fn answers_are_as_they_were() {
     let file = std::fs::read_to_string(format!("{INPUTS}/plan.txt")).unwrap();
@@ -37,7 +37,8 @@ fn answers_are_as_they_were() {
     }
 }
 
-/// What people read, without the times: each command behind a `$`, and its lines. None is longer than a terminal is wide.
+/// Output for people, without the times: each command behind a `$`, and its lines. None is longer than a
+/// terminal is wide.
 #[test]
 fn people_read_tables_with_names() {
     let path = format!("{INPUTS}/plan-people.txt");

@@ -70,8 +70,8 @@ fn the_report_is_a_page_a_paper_and_a_file_per_figure() {
     assert!(rows.starts_with(begins), "{rows}");
 }
 
-/// Of every item that is soon done: each row has a kind, a number of the paper has the place where it is printed, and a verdict is
-/// one that the numbers can turn.
+/// Rows of items that are soon done: each has a kind, a number of the paper has the place where it is
+/// printed, and a verdict is one that the numbers can turn.
 #[test]
 fn rows_have_a_kind_and_their_numbers_a_place() {
     for (paper, item) in
@@ -87,8 +87,8 @@ fn rows_have_a_kind_and_their_numbers_a_place() {
     }
 }
 
-/// Items that need a lab: without root the paper's numbers stand alone and the note says why, and with it ours are there. The exit status is
-/// that of a run that was done in both cases.
+/// Items that need a lab: without root the paper's numbers stand alone and the note says why, and with it
+/// ours are there. The exit status is that of a run that was done in both cases.
 #[test]
 fn an_item_that_needs_a_lab_is_measured_or_says_why_not() {
     let place = tempfile::tempdir().unwrap();
@@ -133,12 +133,13 @@ fn the_table_has_a_line_for_every_figure_of_a_paper() {
     assert!(text.starts_with("| figure |") && text.contains("| shufflecast Fig. 1 |"), "{text}");
 }
 
-/// What is done when the user ends it is on the page, and the page says so.
+/// Items that are done when the user ends the report are on its page, which states that it is partial.
 #[test]
 fn a_report_that_is_ended_early_is_partial() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("report");
-    // The items of the paper that is drawn from millions of sessions are far from done when the first ones of another are.
+    // The items of the paper that is drawn from millions of sessions are far from done when the first ones of
+    // another are.
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_polycast"));
     command.args(["reproduce", "all", "--json", "--out"]).arg(&out);
     let mut child =

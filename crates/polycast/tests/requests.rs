@@ -16,24 +16,26 @@ fn cluster_of(fabrics: &str, group: &str, rate: &str, names: &[&str]) -> Cluster
     Cluster::with(&format!("{fabrics}\n{multicast}"), names)
 }
 
-/// A manager that lends one path at a time, so slow that who has it still has it when the test is through with it.
+/// A manager that lends one path at a time, so slow that who has it still has it when the test is through
+/// with it.
 fn one_path(group: &str, names: &[&str]) -> Cluster {
     cluster_of("fabrics = ['ip-multicast']", group, "8mbit", names)
 }
 
-/// The file of a transfer with this number, which takes 40 s, and 320 s at the rate at which requests have to wait however busy the
-/// machine is. Of one that is a hole a receiver needs no bytes, if it comes to know its hashes by another way; nor of one that it is about
-/// to send itself, so each transfer has its own.
+/// The file of a transfer with this number, which takes 40 s, and 320 s at the rate at which requests have to
+/// wait however busy the machine is. Of one that is a hole a receiver needs no bytes, if it comes to know its
+/// hashes by another way; nor of one that it is about to send itself, so each transfer has its own.
 fn long(cluster: &Cluster, number: usize) -> String {
     cluster.place.file(&format!("long-{number}"), &noise(40_000_000 + number))
 }
 
-/// Whether an agent has a transfer that waits for a path with so many before it.
+/// Returns true if an agent has a transfer that waits for a path with this number of others before it.
 fn waits(status: &Value, before: u64) -> bool {
     status["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t["waiting"]["before"] == before))
 }
 
-/// Waits until an agent has a transfer that waits for a path with so many before it; says why where one of the commands ends before that.
+/// Waits until an agent has a transfer that waits for a path with so many before it; says why where one of
+/// the commands ends before that.
 #[track_caller]
 fn await_turn(cluster: &Cluster, agent: &str, before: u64, commands: &mut [&mut Child]) -> Value {
     cluster.await_status(agent, |status| {
@@ -215,7 +217,8 @@ fn the_next_fabric_takes_over_where_devices_fail() {
     let report = ran.json();
     assert!(report["fabric"].as_str().unwrap().ends_with("ip-multicast"), "{report}");
     assert_eq!(report["receivers"][0]["fabric"], "ip-multicast", "{report}");
-    // A circuit switch that does not say what it holds lends nothing: the fabric is passed over from the start.
+    // A circuit switch that does not say what it holds lends nothing: the fabric is passed over from the
+    // start.
     assert_eq!(report["passed_over"][0]["fabric"], "ocs", "{report}");
     assert!(report["passed_over"][0]["why"].as_str().is_some_and(|why| !why.is_empty()), "{report}");
 }

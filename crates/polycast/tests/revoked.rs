@@ -7,7 +7,8 @@ use common::cluster::{Cluster, Daemon, socket};
 use common::{Place, end, polycast};
 use serde_json::Value;
 
-/// A cluster of a, b and c whose certificates have the numbers 1 to 3, and whose one path is slow enough to do something meanwhile.
+/// A cluster of a, b and c whose certificates have the numbers 1 to 3, and whose one path is slow enough to
+/// do something meanwhile.
 fn cluster(authority: &Authority) -> Cluster {
     let place = Place::new();
     let list = authority.revoke(&place, &[]);
@@ -43,7 +44,8 @@ fn await_bytes(cluster: &Cluster, agent: &str) {
     });
 }
 
-/// Waits until the rest goes to b alone. The connection of c ends when the source sees the list, and the keys change when the manager does.
+/// Waits until the rest goes to b alone. The connection of c ends when the source sees the list, and the keys
+/// change when the manager does.
 fn await_new_keys(cluster: &Cluster) {
     let rest = serde_json::json!(["b"]);
     cluster.await_status("a", |status| {

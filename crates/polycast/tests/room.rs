@@ -1,4 +1,5 @@
-//! Stores make room by what is really there: on a file system in memory of 24 MB, without a `store-max`, as a container has it.
+//! Stores make room by what is really there: on a file system in memory of 24 MB, without a `store-max`, as a
+//! container has it.
 
 mod common;
 
@@ -58,7 +59,7 @@ impl Small {
         None
     }
 
-    /// Where bytes of an object lie in its store.
+    /// Returns the path of an object's bytes in its store.
     fn lies(&self, id: u64, is_part: bool) -> PathBuf {
         let name = format!("00000000-0000-0000-0000-000000000000-{id}.object");
         self.seen(&if is_part { format!(".{name}.polycast-part") } else { name })
@@ -100,7 +101,8 @@ fn a_small_file_system_takes_objects_without_end() {
     assert_eq!(small.here(), [6, 14]);
 }
 
-/// Another program takes all that is left in the middle of a transfer, which was promised room: the store makes it anew.
+/// Another program takes all that is left in the middle of a transfer, which was promised room: the store
+/// makes it anew.
 #[test]
 fn room_is_made_while_an_object_comes() {
     if !needs(&[Need::Root, Need::Namespaces]) {

@@ -1,4 +1,5 @@
-//! A machine on the network that has neither code nor key reads nothing of what is delivered, and puts nothing in.
+//! A machine on the network that has neither code nor key reads nothing of what is delivered, and puts
+//! nothing in.
 
 mod common;
 
@@ -14,7 +15,7 @@ use std::process::{ChildStdout, Command, Stdio};
 
 /// Bytes of the object that a listener may not see in a row.
 const WINDOW_LEN: usize = 16;
-/// What the object is called: a listener may not see that either.
+/// Name of the object: a listener may not see that either.
 const NAME: &str = "the-name-of-the-object";
 
 /// Starts a script in a namespace, and waits until it has begun; gives what else it says, too.
@@ -35,7 +36,7 @@ fn await_line(says: &mut BufReader<ChildStdout>, expected: &str) {
     assert_eq!(line.trim(), expected);
 }
 
-/// How many of the object's pieces of 16 bytes were seen on the way, and whether its name was.
+/// Counts the object's pieces of 16 bytes that were seen on the way, and reports whether its name was.
 fn seen(frames: &[u8], object: &[u8]) -> (usize, bool) {
     let windows: BTreeSet<&[u8]> = object.chunks_exact(WINDOW_LEN).collect();
     // Any 31 bytes of the object in a row have one of these windows in them.
@@ -44,8 +45,8 @@ fn seen(frames: &[u8], object: &[u8]) -> (usize, bool) {
     (pieces.len(), frames.windows(NAME.len()).any(|window| window == NAME.as_bytes()))
 }
 
-/// Delivers to all hosts with these words of the offer and the receivers' while a listener is at the switch; gives the
-/// source's report, and what was seen.
+/// Delivers to all hosts with these words of the offer and the receivers' while a listener is at the switch;
+/// gives the source's report, and what was seen.
 fn overheard(lan: &Lan, offer: &[&str], accept: &[&str]) -> (Value, (usize, bool)) {
     let object = noise(1_000_000);
     let file = lan.place.file(NAME, &object);

@@ -182,7 +182,8 @@ fn the_ideal_stands_beside_the_time() {
     assert!(run["finish_s"].as_f64().unwrap() > ideal_s);
     let people = polycast(&["simulate", &scenario]);
     assert!(people.stdout.contains("the ideal is 13.4 ms"), "{}", people.stdout);
-    // The source has a link of its own to the circuit switch, which is faster than the one to the packet switch.
+    // The source has a link of its own to the circuit switch, which is faster than the one to the packet
+    // switch.
     let run = document(&["simulate", &sample("circuits.toml"), "--json"]);
     let ideal_s = run["transfers"][0]["ideal_s"].as_f64().unwrap();
     assert!((ideal_s - 0.026_843_546).abs() < 1e-8, "{ideal_s}");

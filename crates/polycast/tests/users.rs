@@ -1,5 +1,5 @@
-//! Several users of one machine at one agent: what is whose, and that the agent opens nothing for one that this one could not open
-//! itself.
+//! Several users of one machine at one agent: what is whose, and that the agent opens nothing for one that
+//! this one could not open itself.
 
 mod common;
 
@@ -17,7 +17,8 @@ use std::process::Command;
 /// Users that own nothing else.
 const ONE: u32 = 65_534;
 const ANOTHER: u32 = 65_533;
-/// Where a test that runs itself again as another user finds the socket, and a file that only root can read.
+/// Variables from which a test that runs itself again as another user takes the socket, and a file that only
+/// root can read.
 const SOCKET: &str = "POLYCAST_TEST_SOCKET";
 const SECRET: &str = "POLYCAST_TEST_SECRET";
 
@@ -120,7 +121,8 @@ fn users_of_one_machine_have_what_is_theirs() {
     refused(&another("a", &["get", "9", "--out", &format!("{others}/secret")]), "there is no object 9 here");
 }
 
-/// The daemon is asked by another user, with words that the command line does not say, to send what only the daemon can open.
+/// The daemon is asked by another user, with words that the command line does not say, to send what only the
+/// daemon can open.
 #[test]
 fn an_agent_opens_no_path_for_another_user() {
     if let Some(socket) = std::env::var_os(SOCKET) {
@@ -151,8 +153,8 @@ fn an_agent_opens_no_path_for_another_user() {
     assert!(ran.stdout.contains("1 passed"), "{}", ran.stdout);
 }
 
-/// In a folder that every user can write to, another user's agent may be there before one's own; it would say which files have an object's
-/// bytes.
+/// In a folder that every user can write to, another user's agent may be there before one's own; it would say
+/// which files have an object's bytes.
 #[test]
 fn no_agent_of_another_user_is_spoken_to_where_every_user_can_make_a_socket() {
     if !needs(&[Need::Root, Need::Tool("setpriv")]) {
@@ -179,7 +181,8 @@ fn no_agent_of_another_user_is_spoken_to_where_every_user_can_make_a_socket() {
     assert_eq!(ls(ONE).status, 0);
 }
 
-/// An agent that is not root, as systemd runs it: root hands over what the agent cannot open, and others are not let in unasked.
+/// An agent that is not root, as systemd runs it: root hands over what the agent cannot open, and others are
+/// not let in unasked.
 #[test]
 fn root_sends_through_an_agent_that_is_not_root() {
     if !needs(&[Need::Root, Need::Tool("setpriv")]) {

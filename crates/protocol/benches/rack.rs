@@ -1,6 +1,6 @@
-//! Orca, figure 6d: confirmed updates of a central controller, its leaf controllers and their agents, all in one thread,
-//! with every message written and read again. Confirmations are heartbeats; those that nothing but time asks for come when
-//! no message is on its way.
+//! Orca, figure 6d: confirmed updates of a central controller, its leaf controllers and their agents, all in
+//! one thread, with every message written and read again. Confirmations are heartbeats; those that nothing
+//! but time asks for come when no message is on its way.
 
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

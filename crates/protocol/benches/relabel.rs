@@ -1,5 +1,6 @@
-//! What an agent takes to relabel a packet in user space, with a million sessions of which 100,000 are active (Orca,
-//! figure 5c). `cargo bench -p polycast-protocol --bench relabel`; the kernel's part is measured by a bench of `polycast-net`.
+//! Time that an agent takes to relabel a packet in user space, with a million sessions of which 100,000 are
+//! active (Orca, figure 5c). `cargo bench -p polycast-protocol --bench relabel`; the kernel's part is
+//! measured by a bench of `polycast-net`.
 
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, Throughput};
@@ -51,7 +52,7 @@ fn in_user_space(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What it takes to relabel `count` packets, a queue at a time; writing their headers does not count.
+/// Returns the time to relabel `count` packets, a queue at a time; writing their headers does not count.
 fn relabelling(
     labels: &mut RackLabels,
     packets: &mut [Vec<u8>],
@@ -77,8 +78,8 @@ fn relabelling(
     spent
 }
 
-/// The same with packets of other sizes, which only makes a difference to what else has to be in the processor's caches: labels
-/// are put in place, and the payload is not touched.
+/// The same with packets of other sizes, which only makes a difference to what else has to be in the
+/// processor's caches: labels are put in place, and the payload is not touched.
 fn by_size(criterion: &mut Criterion) {
     let mut labels = RackLabels::new(LABEL_LEN, ACTIVE);
     let active = active();

@@ -1,30 +1,32 @@
-//! The life of one delivery at its source's agent: which path it asks for, for whom and for how long, and what follows when that is used up, lost,
-//! or leads to some of the receivers only (Blast section IV-A).
+//! The life of one delivery at its source's agent: which path it asks for, for whom and for how long, and
+//! what follows when that is used up, lost, or leads to some of the receivers only (Blast section IV-A).
 //!
-//! A delivery has one carrier at a time, which sends the object over a path that the manager has granted. A path that was granted for a part of the
-//! object is given back when that is sent, and the carrier goes on over the next one. Receivers that a path could not reach get the object by a
-//! further carrier. Where a receiver was taken out, the rest goes on under other keys: that is a further carrier, too. All paths
+//! A delivery has one carrier at a time, which sends the object over a path that the manager has granted. A
+//! path that was granted for a part of the object is given back when that is sent, and the carrier goes on
+//! over the next one. Receivers that a path could not reach get the object by a further carrier. Where a
+//! receiver was taken out, the rest goes on under other keys: that is a further carrier, too. All paths
 //! together are held no longer than was asked for.
 //!
-//! Where the source has a delta against an older version, the first carrier brings that, and those that lack the object all the same get
-//! it by the next one.
+//! Where the source has a delta against an older version, the first carrier brings that, and those that lack
+//! the object all the same get it by the next one.
 //!
-//! The machine sees neither paths nor bytes: its driver holds the path that was granted last, and gives it to the carrier.
+//! The machine sees neither paths nor bytes: its driver holds the path that was granted last, and gives it to
+//! the carrier.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// How many further carriers are tried for receivers that the paths before could not reach. Those that have new keys do not count: a receiver is
-/// taken out only once.
+/// Maximum number of further carriers for receivers that earlier paths could not reach. Carriers under new
+/// keys do not count: a receiver is removed only once.
 pub const CARRIERS_AGAIN_MAX: usize = 3;
 /// Changes of the receivers that wait for the next carrier; one more than a cluster has agents, twice.
 pub const CHANGES_MAX: usize = 8_192;
-/// What a carrier is told whose path may not be held any longer.
+/// Reason given to a carrier whose path may no longer be held.
 const OVER_TIME: &str = "the time is over that its path was asked for";
 
-/// Whom a path is to lead to.
+/// Receivers that a path has to lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum To {
     /// All agents of the cluster.
@@ -33,20 +35,20 @@ pub enum To {
     Named(Vec<String>),
 }
 
-/// What is delivered, and what limits it.
+/// Settings of a delivery: its receivers and its limits.
 #[derive(Clone, Debug)]
 pub struct DeliveryConfig {
     /// The object's length in bytes.
     pub object_len: u64,
     /// The receivers.
     pub to: To,
-    /// How long all paths together are wanted; `None` until they are given back.
+    /// Time that all paths together are requested for; `None` until they are given back.
     pub lease: Option<Duration>,
-    /// When the delivery has to have ended.
+    /// Time by which the delivery has to end.
     pub deadline: Option<Time>,
 }
 
-/// What a carrier brings.
+/// Form in which a carrier sends the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The object as it is.
@@ -58,36 +60,37 @@ pub enum Form {
 /// A path that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whom it is to lead to.
+    /// Receivers that it has to lead to.
     pub to: To,
-    /// What is to go over it.
+    /// Form that is to be sent over it.
     pub form: Form,
     /// Bytes that are still to be sent.
     pub remaining: u64,
-    /// How long it is wanted; `None` until it is given back.
+    /// Time that it is requested for; `None` until it is given back.
     pub lease: Option<Duration>,
-    /// Whether the carrier that runs is to go on over it.
+    /// Set if the current carrier is to continue over it.
     pub goes_on: bool,
 }
 
-/// How a carrier has ended.
+/// End of a carrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Each of its receivers is done, has failed, or is among these, which its path did not reach.
     Finished {
-        /// Their names; of a carrier of a delta those of all that lack the object and have not been taken out.
+        /// Their names; of a carrier of a delta those of all that lack the object and have not been taken
+        /// out.
         left: Vec<String>,
-        /// Whether it has ended so that the rest goes on under other keys.
+        /// Set if it has ended so that the rest continues under other keys.
         rekeyed: bool,
     },
     /// No transfer was possible.
     Failed,
 }
 
-/// What happens.
+/// Events that a delivery handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// What it is sent from is open: it may begin.
+    /// The source of the object is open: the delivery may begin.
     Start {
         /// The length of its delta in bytes, where the source has one.
         delta_len: Option<u64>,
@@ -96,7 +99,7 @@ pub enum Input {
     Granted {
         /// Bytes that may be sent over it; `None` for all that remain.
         bytes: Option<u64>,
-        /// When it has to be given back.
+        /// Time by which it has to be given back.
         ends_at: Option<Time>,
     },
     /// There is no path, for this reason.
@@ -120,7 +123,7 @@ pub enum Input {
     Tick,
 }
 
-/// How a delivery ends.
+/// End of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The reports of its carriers say how.
@@ -135,16 +138,16 @@ pub enum Outcome {
     Failed,
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Ask the manager for a path.
     Ask(Wanted),
-    /// What was asked for is not wanted any more.
+    /// Withdraw the request for a path.
     Unask,
     /// Begin a carrier over the path that was granted.
     Begin {
-        /// What it brings.
+        /// Form that it sends.
         form: Form,
         /// Bytes that may be sent over it; `None` for all.
         bytes: Option<u64>,
@@ -166,7 +169,7 @@ pub enum Output {
     Done(Outcome),
 }
 
-/// What a delivery does just now.
+/// Current phase of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing has begun.
@@ -187,18 +190,19 @@ pub struct Delivery {
     /// The length of the delta, while that is what is sent.
     delta_len: Option<u64>,
     phase: Phase,
-    /// Whether a path is held, and when it has to be given back.
+    /// Set while a path is held, with the time by which it has to be given back.
     held: Option<Option<Time>>,
-    /// How long the next path may be held, where none is.
+    /// Time that the next path may be held, while none is.
     left: Option<Duration>,
-    /// Whether the carrier that runs waits for a path that was asked for.
+    /// Set while the current carrier waits for a requested path.
     awaits_next: bool,
-    /// How many carriers have run, and how many of these for receivers that were left.
+    /// Number of carriers that have run, and number of those of the object that have finished without new
+    /// keys.
     carriers: usize,
     again: usize,
     /// Changes for the next carrier.
     changes: VecDeque<u64>,
-    /// Those that the carrier of a delta was told of: where it fails they are for the next one.
+    /// Changes that were sent to the carrier of a delta: if it fails they are for the next one.
     told: VecDeque<u64>,
     outputs: VecDeque<Output>,
 }
@@ -248,25 +252,25 @@ impl Delivery {
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is to come, if nothing else happens before.
+    /// Returns the time when [`Input::Tick`] is due if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         // A carrier looks at the clock itself.
         self.config.deadline.filter(|_| matches!(self.phase, Phase::Waiting | Phase::Asking))
     }
 
-    /// Whether it is over.
+    /// Returns true once the delivery is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// What the carrier that runs brings, or the next one.
+    /// Returns the form that the current carrier sends, or the next one.
     fn form(&self) -> Form {
         if self.delta_len.is_some() { Form::Delta } else { Form::Object }
     }
@@ -399,7 +403,7 @@ impl Delivery {
         }
     }
 
-    /// What was asked for in mid-transfer is not wanted any more.
+    /// Withdraws the request that was made in mid-transfer.
     fn unask(&mut self) {
         if core::mem::take(&mut self.awaits_next) {
             self.outputs.push_back(Output::Unask);

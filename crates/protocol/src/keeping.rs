@@ -1,16 +1,20 @@
-//! Keeping a received object: the order of steps by which it gets its place in a store, and what a start makes of what it finds there.
+//! Keeping a received object: the order of steps by which it gets its place in a store, and what a start
+//! makes of what it finds there.
 //!
-//! No machine hears that an object is here before it would survive what may happen next: the end of its agent in a store of any kind, and on
-//! a disk the loss of power too. A store has two files for an object, its bytes and a description, and no file system names both in one
-//! step. So the order is all that there is: [`steps`] is that order, [`verdict`] is what it means where it was cut off, and a model of a
-//! disk that loses what is not synced tries both (`tests/keeping.rs`).
+//! No machine hears that an object is here before it would survive what may happen next: the end of its agent
+//! in a store of any kind, and on a disk the loss of power too. A store has two files for an object, its
+//! bytes and a description, and no file system names both in one step. So the order is all that there is:
+//! [`steps`] is that order, [`verdict`] is what it means where it was cut off, and a model of a disk that
+//! loses what is not synced tries both (`tests/keeping.rs`).
 
 /// One step on an object's way to its place. A driver does it, and goes on to the next one when it is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Takes away what has the final names, first the bytes and then the description: what these were is not known.
+    /// Takes away what has the final names, first the bytes and then the description: what these were is not
+    /// known.
     Vacate,
-    /// Makes lasting what was taken away in the folder before: no old description may come back beside new bytes.
+    /// Makes lasting what was taken away in the folder before: no old description may come back beside new
+    /// bytes.
     SyncRemovals,
     /// Makes the bytes of the part file lasting.
     SyncBytes,
@@ -28,14 +32,14 @@ pub enum Step {
     Report,
 }
 
-/// What a store is like when an object is to get its place.
+/// State of a store when an object is to get its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// It outlives a loss of power: it is on a disk.
     pub lasts: bool,
     /// Nothing has the object's final names.
     pub is_free: bool,
-    /// What was taken away in the folder stays away after a loss of power.
+    /// Removals in the folder survive a loss of power.
     pub is_settled: bool,
 }
 
@@ -52,8 +56,8 @@ const ORDER: [Step; 9] = [
     Step::Report,
 ];
 
-/// Gives the steps that an object takes in such a place. On a disk three of them wait for it, and a fourth where something was taken away
-/// just before.
+/// Gives the steps that an object takes in such a place. On a disk three of them wait for it, and a fourth
+/// where something was taken away just before.
 pub fn steps(place: Place) -> impl Iterator<Item = Step> {
     ORDER.into_iter().filter(move |step| match step {
         Step::Vacate => !place.is_free,
@@ -63,7 +67,7 @@ pub fn steps(place: Place) -> impl Iterator<Item = Step> {
     })
 }
 
-/// What stands under an object's final description name.
+/// Content found under an object's final description name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Described {
     /// Nothing.
@@ -72,21 +76,22 @@ pub enum Described {
     Of {
         /// Its length.
         length_bytes: u64,
-        /// Whether the bytes are as they were written when it was: nothing has written to them since.
+        /// Set if the bytes are as they were when it was written: nothing has written to them since.
         is_of_these: bool,
     },
     /// Something that cannot be read now, or by this version.
     Unreadable,
 }
 
-/// What a start makes of what has an object's final names.
+/// Verdict at a start on the files that have an object's final names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// There is nothing.
     Nothing,
     /// The object is whole.
     Whole,
-    /// Bytes that no description vouches for: they become a part file again, and the next transfer checks them.
+    /// Bytes that no description vouches for: they become a part file again, and the next transfer checks
+    /// them.
     Rest,
     /// A description without bytes: it goes.
     Stray,
@@ -94,7 +99,8 @@ pub enum Verdict {
     Unread,
 }
 
-/// Judges what a start finds under an object's final names: the length of the bytes, if there are any, and the description.
+/// Judges what a start finds under an object's final names: the length of the bytes, if there are any, and
+/// the description.
 #[must_use]
 pub fn verdict(bytes: Option<u64>, described: Described) -> Verdict {
     match (bytes, described) {

@@ -1,17 +1,18 @@
-//! The manager's core: which agents are there, which ask for a path, and which hold one (Republic section III-B, Table II).
+//! The manager's core: which agents are there, which ask for a path, and which hold one (Republic section
+//! III-B, Table II).
 //!
 //! [`Leases`] is the whole state of a manager as one machine. Agents join, and say by heartbeats that they
 //! live. A source's agent asks for a path; the scheduler decides about all requests that wait whenever
 //! something has changed; what it grants is a lease. A lease ends when its holder releases it, leaves or
 //! restarts, or when no heartbeat has named it for too long: what a dead agent held comes back by itself.
 //!
-//! Applications talk to it as in Blast, section IV-A: a request that can never be served is denied at once, one
-//! that has to wait is told its place and gets its answer later; it can be changed (time, membership) and withdrawn
-//! at any time, and every decision looks at all that wait.
+//! Applications talk to it as in Blast, section IV-A: a request that can never be served is denied at once;
+//! one that waits learns its place, gets its answer later, and can be changed (time, members) or withdrawn at
+//! any time. Every decision looks at all requests that wait.
 //!
-//! A manager that restarts without records knows nothing. Agents join it again and name the leases that they use, and it
-//! takes them over, so that no path is lent a second time while a transfer uses it. One that knows what was lent takes
-//! over nothing that it does not know, however it is named.
+//! A manager that restarts without records knows nothing. Agents join it again and name the leases that they
+//! use, and it takes them over, so that no path is lent a second time while a transfer uses it. One that
+//! knows what was lent takes over nothing that it does not know, however it is named.
 
 mod changes;
 mod check;
@@ -46,40 +47,41 @@ use polycast_types::{Duration, ObjectId, Time};
 /// Limits and times of a manager.
 #[derive(Clone, Debug)]
 pub struct LeasesConfig {
-    /// How long a lease lives after the last heartbeat that named it.
+    /// Time that a lease lives after the last heartbeat that named it.
     pub lease: Duration,
     /// An agent that has been silent for this long is gone.
     pub silence: Duration,
     /// Times and limits of agents' sessions.
     pub sessions: SessionsConfig,
-    /// How many requests may wait.
+    /// Maximum number of waiting requests.
     pub pending_max: usize,
-    /// How many leases there may be at the same time.
+    /// Maximum number of leases at the same time.
     pub leases_max: usize,
-    /// How many of them one agent may hold.
+    /// Maximum number of them that one agent may hold.
     pub agent_leases_max: usize,
-    /// How many of them may lead to one agent: more share its link, and it has to turn them away in the end.
+    /// Maximum number of them that may lead to one agent: more share its link, and it has to reject them.
     pub receiver_leases_max: usize,
     /// The most bytes of one grant, where a request is divisible.
     pub grant_bytes_max: u64,
-    /// How many agents may join.
+    /// Maximum number of agents.
     pub agents_max: usize,
-    /// What becomes of a path whose devices fail.
+    /// Handling of a path whose devices fail.
     pub on_device_failure: OnDeviceFailure,
-    /// How many paths that were given back devices hold ready.
+    /// Maximum number of returned paths that devices hold ready.
     pub kept_max: usize,
-    /// Where the circuit switch may hold what transfers use that a manager before has lent to: no circuit is lent until
-    /// [`Input::Found`] has come, and what it names only when no agent has claimed it for this long.
+    /// Set where the circuit switch may hold paths that an earlier manager has leased: no circuit is leased
+    /// until [`Input::Found`] has come, and resources that it names only when no agent has claimed them for
+    /// this long.
     pub claims: Option<Duration>,
-    /// How long agents may take to come to a manager that has just begun.
+    /// Time that agents may take to join a manager that has just started.
     pub patience: Duration,
-    /// Whether changes of the state are noted, for [`Leases::changes`].
+    /// Set if changes of the state are recorded, for [`Leases::changes`].
     pub recorded: bool,
     /// Number of the first lease. Two runs of a manager should not give the same numbers.
     pub first_plan: PlanId,
 }
 
-/// What becomes of a path whose devices fail to set it up.
+/// Handling of a path whose devices fail to set it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnDeviceFailure {
     /// The next fabric that has a path takes its place.
@@ -109,22 +111,22 @@ const LATE: u64 = 4;
 struct Waiting {
     key: RequestKey,
     object: ObjectId,
-    /// Whether a receiver that goes away is left out; otherwise the request is denied.
+    /// Set if it is for all agents: a receiver that leaves in good order is then not noted as missed.
     all: bool,
-    /// How long the path is wanted.
+    /// Time that the path is requested for.
     lease: Option<Duration>,
     /// Receivers that are lost or silent: they hold no other.
     missed: Vec<String>,
-    /// What it was told last about how it stands.
+    /// State that was last reported to its agent.
     told: Option<Wait>,
 }
 
-/// What the manager knows of those whom a manager before has lent to.
+/// Knowledge of the leases that an earlier manager has granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claims {
     /// Nothing: devices have not said yet what they hold.
     Unknown,
-    /// What no agent claims until then is free.
+    /// Resources that no agent claims until then are free.
     Until(Time),
     /// All that there is to know.
     Known,
@@ -138,36 +140,37 @@ struct Lease {
     grant: Grant,
     granted_at: Time,
     expires_at: Time,
-    /// When it ends however often it is named.
+    /// Time when it ends however often it is named.
     ends_at: Option<Time>,
-    /// How often its devices have failed since they last did not.
+    /// Number of failures of its devices since they last succeeded.
     tries: u32,
-    /// Whether it has been planned anew since it was granted.
+    /// Set once it has been planned again since it was granted.
     moved: bool,
-    /// Whether no other fabric is to carry it.
+    /// Set if no other fabric may carry it.
     only: bool,
-    /// What its holder has said of how it fared, if anything.
+    /// Report of its holder on its transfer, if any.
     fared: Option<parts::Fared>,
-    /// What was assumed of how long it takes, where it is for a whole object.
+    /// Assumed duration, where it is for a whole object.
     assumed: Option<Estimate>,
-    /// When it will be given back as [`Leases::overs`] has it.
+    /// Time when it will be given back, as listed in [`Leases::overs`].
     over: Option<Time>,
 }
 
 impl Lease {
-    /// When it ends if nothing happens.
+    /// Returns the time when it ends if nothing happens.
     fn due_at(&self) -> Time {
         self.ends_at.map_or(self.expires_at, |ends_at| ends_at.min(self.expires_at))
     }
 
-    /// When others can count on it: estimates are coarse, and a request that has waited for a path gives up when it is not back by then.
+    /// Returns the time by which other requests can count on the path: estimates are coarse, and a request
+    /// that has waited for it gives up if it is not back by then.
     fn back_at(&self) -> Option<Time> {
         let takes = self.grant.estimate.or(self.grant.service);
         let back = takes.map(|takes| self.granted_at + takes + takes / LATE);
         back.into_iter().chain(self.ends_at).min()
     }
 
-    /// When it will be given back, as far as that can be told.
+    /// Returns the time when it will be given back, as far as known.
     fn over_at(&self) -> Option<Time> {
         let takes = self.grant.estimate.or(self.grant.service);
         takes.map(|takes| self.granted_at + takes).into_iter().chain(self.ends_at).min()
@@ -182,7 +185,7 @@ pub struct Leases {
     scheduler: alloc::boxed::Box<dyn Scheduler>,
     members: Members,
     network: NetworkState,
-    /// What the scheduler sees, oldest first, and beside it what only we need.
+    /// Requests as the scheduler sees them, oldest first, with data that only the manager needs.
     pending: BTreeMap<RequestId, (Pending, Waiting)>,
     pending_by_key: BTreeMap<RequestKey, RequestId>,
     next_request: u64,
@@ -190,19 +193,19 @@ pub struct Leases {
     leases: BTreeMap<PlanId, Lease>,
     by_request: BTreeMap<RequestKey, PlanId>,
     expiries: BTreeSet<(Time, PlanId)>,
-    /// When those will be given back that others wait for, as far as that can be told.
+    /// Times when paths that others wait for will be given back, as far as known.
     overs: BTreeSet<(Time, PlanId)>,
-    /// When the devices of which path are told again.
+    /// Times when the devices of paths are commanded again.
     retries: BTreeSet<(Time, PlanId)>,
-    /// Whether something has changed since the scheduler decided last.
+    /// Set if something has changed since the scheduler last decided.
     undecided: bool,
-    /// When a path should be back that a request waits for though another one is free: then it is decided anew.
+    /// Time for a new decision: a path that a request waits for, though another is free, should be back.
     look_again: Option<Time>,
     claims: Claims,
     claimed: claims::Claimed,
     /// Requests for receivers that may yet come.
     early: early::Early,
-    /// What is suspected to be dead, and what is taken out.
+    /// Parts that are suspected to be dead, and parts that are taken out of use.
     parts: parts::Parts,
     /// Records that have changed, where the settings ask for them.
     changed: BTreeSet<RecordKey>,
@@ -210,7 +213,7 @@ pub struct Leases {
     outputs: VecDeque<Output>,
 }
 
-/// How many of these are an agent's.
+/// Returns the number of an agent's requests among these.
 fn held_by<T>(requests: &BTreeMap<RequestKey, T>, agent: &AgentKey) -> usize {
     requests.range(agent.request(0)..=agent.request(u64::MAX)).count()
 }
@@ -248,8 +251,8 @@ impl Leases {
         }
     }
 
-    /// The number that the agent of this name has in plans whenever it is here. Fabrics that know the hosts' places
-    /// need it before an agent has joined: [`known_hosts`] gives the numbers that the first calls will get.
+    /// The number that the agent of this name has in plans whenever it is here. Fabrics that know the hosts'
+    /// places need it before an agent joins: [`known_hosts`] gives the numbers that the first calls get.
     pub fn know_host(&mut self, name: &str) -> HostId {
         self.touch(RecordKey::Host(String::from(name)));
         self.members.know(name)
@@ -309,7 +312,7 @@ impl Leases {
         self.outputs.pop_front()
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let expiry = self.expiries.first().map(|(at, _)| *at);
@@ -327,7 +330,7 @@ impl Leases {
         self.members.iter()
     }
 
-    /// What others say of a member that they cannot reach where it says that it is.
+    /// Returns the report of another agent that it cannot reach this member at its address.
     #[must_use]
     pub fn unreachable(&self, name: &str) -> Option<&Unreachable> {
         self.members.unreachable(name)
@@ -390,7 +393,8 @@ impl Leases {
         })
     }
 
-    /// Whether an agent's request for a path for this object, to this receiver among others, waits.
+    /// Returns true if an agent's request for a path waits, for this object and to this receiver among
+    /// others.
     #[must_use]
     pub fn waits(&self, agent: &AgentKey, object: ObjectId, receiver: &str) -> bool {
         let Some(member) = self.members.get(receiver) else { return false };
@@ -401,7 +405,7 @@ impl Leases {
         })
     }
 
-    /// Whether it was granted after this time.
+    /// Returns true if a path for this object and receiver was granted after this time.
     #[must_use]
     pub fn has_begun(&self, agent: &AgentKey, object: ObjectId, receiver: &str, since: Time) -> bool {
         let own = agent.request(0)..=agent.request(u64::MAX);
@@ -421,7 +425,7 @@ impl Leases {
         self.fabrics.names()
     }
 
-    /// What devices keep all the time, as the network is now.
+    /// Returns the commands that devices keep all the time, for the present state of the network.
     #[must_use]
     pub fn standing_commands(&self) -> Vec<polycast_planning::DeviceCommand> {
         self.fabrics.standing_commands(&self.network)
@@ -542,7 +546,8 @@ impl Leases {
         let key = request.agent.request(request.request);
         let lent = self.by_request.get(&key).and_then(|id| Some((*id, self.leases.get(id)?)));
         if let Some((id, lease)) = lent {
-            // Asked a second time: the answer may have been lost on its way, with most of the time for which the path was lent.
+            // Asked a second time: the answer may have been lost on its way, with most of the time for which
+            // the path was lent.
             let response = if lease.object == request.object {
                 let grant = lease.grant.clone();
                 self.renew(now, id);
@@ -592,7 +597,8 @@ impl Leases {
         }
     }
 
-    /// Lends a stream of messages its path: it takes nothing that others wait for, so the scheduler is not asked.
+    /// Lends a stream of messages its path: it takes nothing that others wait for, so the scheduler is not
+    /// asked.
     fn lend_at_once(
         &mut self,
         now: Time,
@@ -640,7 +646,7 @@ impl Leases {
         self.keep(now, key, object, grant);
     }
 
-    /// How many requests of one agent may wait: a quarter of all, so that others can be heard, and never few.
+    /// Returns one agent's limit of waiting requests: a quarter of all, to leave room for others, never few.
     fn agent_pending_max(&self) -> usize {
         (self.config.pending_max / 4).max(AGENT_PENDING_MIN)
     }
@@ -767,7 +773,8 @@ impl Leases {
             *led_to.entry(*host).or_default() += 1;
         }
         let mut has_place = |pending: &Pending, waiting: &Waiting| {
-            // An agent that has all the paths that one may have waits beside the others, and holds nothing that they could have.
+            // An agent that has all the paths that one may have waits beside the others, and holds nothing
+            // that they could have.
             let held = match held.get_mut(&waiting.key.agent) {
                 Some(held) => held,
                 None => held
@@ -778,7 +785,8 @@ impl Leases {
                 return false;
             }
             *held += 1;
-            // One that waits for one of its receivers keeps its places at the others: those that came later do not pass it for good.
+            // One that waits for one of its receivers keeps its places at the others: those that came later
+            // do not pass it for good.
             let mut has_room = true;
             for host in &pending.group.receivers {
                 let count = led_to.entry(*host).or_default();
@@ -877,7 +885,7 @@ impl Leases {
         id
     }
 
-    /// What a fabric's refusal is to those who know hosts by their names.
+    /// Converts a fabric's refusal into a denial that names the host.
     fn refused(&self, refusal: Refusal) -> Denial {
         match refusal {
             Refusal::NoPlace { host, fabric } => match self.members.name_of(host) {
@@ -947,7 +955,8 @@ impl Leases {
         self.overs.extend(over.map(|at| (at, id)));
     }
 
-    /// Notes when a path is back for others, as far as that can be told. A stream has no end, and carries next to nothing.
+    /// Notes when a path is back for others, as far as that can be told. A stream has no end, and carries
+    /// next to nothing.
     fn note_end(&mut self, id: PlanId) {
         let Some(lease) = self.leases.get(&id) else { return };
         match lease.back_at() {
@@ -985,7 +994,7 @@ impl Leases {
     }
 }
 
-/// How long a transfer takes on a path that has a rate of its own.
+/// Returns the duration of a transfer on a path that has a rate of its own.
 fn service_time(plan: &Plan, bytes: u64) -> Option<Duration> {
     Some(plan.channel.own_rate()?.time_for(bytes))
 }

@@ -1,11 +1,11 @@
 #![no_std]
 //! Sans-I/O protocol machines.
 //!
-//! Every machine has one shape: `handle(now, Input)`, then `poll(now) -> Option<Output>` until `None`,
-//! and again at `deadline()`. The same inputs give the same outputs; no machine sees payload bytes.
+//! Every machine has one shape: `handle(now, Input)`, then `poll(now) -> Option<Output>` until `None`, and
+//! again at `deadline()`. The same inputs give the same outputs; no machine sees payload bytes.
 //!
-//! A single transfer needs [`session`] and [`push`], and [`reuse`] where receivers have older versions. The rest is that of a
-//! cluster and its fabrics, and comes with the feature `cluster`.
+//! A single transfer needs [`session`] and [`push`], and [`reuse`] where receivers have older versions. The
+//! rest is that of a cluster and its fabrics, and comes with the feature `cluster`.
 #![warn(missing_docs)]
 
 extern crate alloc;

@@ -1,15 +1,17 @@
-//! What an object has in common with versions of it that are here already.
+//! Search for the bytes that an object has in common with versions of it that are here already.
 //!
-//! A receiver need not be sent the groups that it has: in the rest that an earlier try has left, or at the same place of an older
-//! version. [`Reuse`] hears how many hashes of the object are known, and says which group of which version to look at; the
-//! driver reads its bytes and hashes them, and says whether they are the object's. Nothing else makes a group count, so
-//! that a version that is not what it is taken for costs time and no byte.
+//! A receiver need not be sent the groups that it has: in the rest that an earlier try has left, or at the
+//! same place of an older version. [`Reuse`] is given the number of known hashes of the object, and returns
+//! which group of which version to check; the driver reads its bytes and hashes them, and reports whether
+//! they are the object's. Nothing else makes a group count, so that a version that was mistaken for another
+//! one costs time and no byte.
 //!
-//! A receiver that looks does not take packets yet, and its source has to hash ahead of sending. So an older version that has next to
-//! nothing of the object's first eighth is left alone, and the receiver begins. What an earlier try has left is
-//! looked at as a whole.
+//! A receiver that checks groups does not take packets yet, and its source has to hash ahead of sending. So
+//! an older version that has next to nothing of the object's first eighth is left alone, and the receiver
+//! begins. The rest of an earlier try is checked as a whole.
 //!
-//! Where many groups in a row lack, they may have moved: then an older version is searched for them (`shifted`).
+//! Where many groups in a row are lacking, they may have moved: then an older version is searched for them
+//! (`shifted`).
 
 mod shifted;
 
@@ -20,10 +22,10 @@ use shifted::Shifted;
 
 /// So many versions are looked at; others are left alone.
 pub const VERSIONS_MAX: usize = 4;
-/// A version is left alone when of this part of the object, and at least of so many groups,
+/// Part of the object, and minimum number of groups, after which a version may be left alone.
 const TRIAL_PART: u64 = 8;
 const TRIAL_LEAST: u64 = 64;
-/// it has had less than one in so many.
+/// A version that has had less than one group in this number is left alone then.
 const WORTH: u64 = 16;
 
 /// Something that may have groups of the object.
@@ -42,9 +44,9 @@ pub struct Version {
 pub struct Look {
     /// In which version, by its number in the list.
     pub version: usize,
-    /// Which.
+    /// The group.
     pub group: u64,
-    /// Where its bytes begin in the version.
+    /// Offset of its bytes in the version.
     pub at: u64,
 }
 
@@ -59,7 +61,7 @@ pub struct Seek {
     pub to: u64,
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     /// Look at a group.
@@ -70,23 +72,23 @@ pub enum Act {
     Seek(Seek),
 }
 
-/// What happens.
+/// Events that the search handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
     /// The hashes of so many groups are known, from the first one on.
     Known(u64),
     /// A group was looked at.
     Looked {
-        /// Which.
+        /// The group.
         look: Look,
-        /// Whether its bytes have the hash of the object's group.
+        /// Set if its bytes have the hash of the object's group.
         same: bool,
     },
     /// The sums of so many groups are known, from the first one on.
     Sums(u64),
     /// Places were searched.
     Sought {
-        /// Which.
+        /// The places.
         seek: Seek,
         /// The first place with the sum of a group that is not here, and the group.
         found: Option<(u64, u64)>,
@@ -209,7 +211,8 @@ impl Reuse {
         }
     }
 
-    /// What to do next; `None` until more hashes or sums are known, or for good when [`Reuse::is_done`].
+    /// Returns the next action; `None` until more hashes or sums are known, or for good when
+    /// [`Reuse::is_done`].
     pub fn poll(&mut self) -> Option<Act> {
         assert!(self.pending.is_none(), "one thing is done at a time");
         let act = match self.look_in_place() {
@@ -236,7 +239,7 @@ impl Reuse {
         None
     }
 
-    /// Whether no version has more at its own place, whatever becomes known.
+    /// Returns true if no version has more at its own place, whatever becomes known.
     fn is_looked_at(&self) -> bool {
         let group = self.group;
         // Nothing that is still looked at reaches so far.
@@ -250,7 +253,8 @@ impl Reuse {
         self.shifted.as_mut()?.as_mut()?.poll(self.known, &self.held)
     }
 
-    /// A search in the version that is most like the object, where so much lacks in a row that it may have moved.
+    /// A search in the version that is most like the object, where so much lacks in a row that it may have
+    /// moved.
     fn begin_search(&self) -> Option<Shifted> {
         let version = self.candidates.iter().position(|candidate| candidate.shifts)?;
         let candidate = &self.candidates[version];
@@ -261,7 +265,7 @@ impl Reuse {
         is_worth.then(|| Shifted::new(version, candidate.len, self.geometry, first))
     }
 
-    /// Whether there is nothing more to do, whatever becomes known.
+    /// Returns true if there is nothing more to do, whatever becomes known.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let searches = match &self.shifted {
@@ -271,7 +275,7 @@ impl Reuse {
         self.is_looked_at() && !searches
     }
 
-    /// How many groups are here.
+    /// Returns the number of groups that are here.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held.len()
@@ -307,8 +311,9 @@ mod tests {
     use proptest::prelude::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Looks at everything, where so many hashes more become known at a time; gives the groups that are here, how many looks that
-    /// took, and how many hashes it needed. `same` tells whether a group of a version is the object's.
+    /// Looks at everything, where so many hashes more become known at a time; gives the groups that are here,
+    /// how many looks that took, and how many hashes it needed. `same` tells whether a group of a version is
+    /// the object's.
     fn run(
         geometry: Geometry,
         versions: &[Version],

@@ -36,7 +36,7 @@ pub enum RouteError {
     /// Too many hops, or none.
     #[error("a source route of {hops} hops: it can have 1 to {HOPS_MAX}")]
     Length {
-        /// How many there were.
+        /// Number of hops.
         hops: usize,
     },
     /// A port number that does not fit a hop.
@@ -108,20 +108,20 @@ impl Route {
         Route::from_bytes(hops.bytes(), hops.position()).expect("routes on the wire are as long as ours")
     }
 
-    /// How many nodes the packet has left.
+    /// Returns the number of nodes that the packet has left behind.
     #[must_use]
     pub fn position(&self) -> u8 {
         self.at
     }
 
-    /// Whether the packet is where the route ends.
+    /// Returns true if the packet is at the end of the route.
     #[must_use]
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.at >= self.len
     }
 
-    /// Whether the node where the packet is only passes it on.
+    /// Returns true if the packet's current node only passes it on.
     #[must_use]
     #[inline]
     pub fn is_non_branching(&self) -> bool {

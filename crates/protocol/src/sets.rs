@@ -1,8 +1,9 @@
 //! Sending a set of files: the list first, and then every file to those who still take part.
 //!
-//! [`Delivery`] says which file goes to whom next, and hears how each transfer went. Several files are on their way at the same time.
-//! A receiver that did not get one is sent no others, and is named with the first reason. A receiver that has a file already says so in that
-//! file's transfer, so nothing of that is decided here.
+//! [`Delivery`] says which file goes to whom next, and hears how each transfer went. Several files are on
+//! their way at the same time. A receiver that did not get one is sent no others, and is named with the first
+//! reason. A receiver that has a file already says so in that file's transfer, so nothing of that is decided
+//! here.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -17,7 +18,7 @@ pub struct Delivery {
     files: usize,
     next: usize,
     running: BTreeMap<usize, BTreeSet<String>>,
-    /// Why a receiver has failed; `None` while it has not.
+    /// Reason for the failure of each receiver; `None` while it has not failed.
     receivers: BTreeMap<String, Option<String>>,
 }
 
@@ -29,7 +30,8 @@ impl Delivery {
         Delivery { files, next: 0, running: BTreeMap::new(), receivers }
     }
 
-    /// The number of the next file, and the receivers that are to get it; `None` while enough are on their way, and when there are no more.
+    /// The number of the next file, and the receivers that are to get it; `None` while enough are on their
+    /// way, and when there are no more.
     pub fn poll(&mut self) -> Option<(usize, Vec<String>)> {
         if self.running.len() >= FILES_AT_A_TIME || self.next >= self.files {
             return None;
@@ -69,13 +71,13 @@ impl Delivery {
         }
     }
 
-    /// Whether nothing is on its way, and nothing more will be.
+    /// Returns true if nothing is on its way, and nothing more will be.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.running.is_empty() && self.next >= self.files
     }
 
-    /// What has become of the receivers so far: those that are right may still get files.
+    /// Returns the result of each receiver so far: receivers without a failure may still get files.
     pub fn outcomes(&self) -> impl Iterator<Item = (String, Result<(), String>)> + '_ {
         let outcome = |failed: &Option<String>| failed.clone().map_or(Ok(()), Err);
         self.receivers.iter().map(move |(name, failed)| (name.clone(), outcome(failed)))
@@ -96,8 +98,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever fails, in whatever order transfers end: a receiver counts as right when it has every file, and otherwise never; one that
-        /// failed is sent nothing more; each file goes out once at most.
+        /// Whatever fails, in whatever order transfers end: a receiver counts as right when it has every
+        /// file, and otherwise never; one that failed is sent nothing more; each file goes out once at most.
         #[test]
         fn who_is_right_has_every_file(
             files in 0usize..12, receivers in 0usize..5,

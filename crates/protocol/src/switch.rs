@@ -1,8 +1,9 @@
 //! A switch that forwards labelled packets, as a machine: leaf, spine or core (Orca, sections 3.4 and 3.5).
 //!
-//! The decisions are those of `polycast_planning::labels::switches`; around them the machine checks what comes in from the
-//! network, takes the agents of its rack in turn, and counts what it drops. The kernel's switch forwards the same packets to
-//! the same ports and counts the same faults, which a test in `polycast-lab` holds.
+//! The decisions are those of `polycast_planning::labels::switches`; around them the machine checks what
+//! comes in from the network, takes the agents of its rack in turn, and counts what it drops. The kernel's
+//! switch forwards the same packets to the same ports and counts the same faults, which a test in
+//! `polycast-lab` holds.
 
 mod probes;
 mod rack_labels;
@@ -23,10 +24,11 @@ pub use rack_labels::{RackLabelError, RackLabels};
 /// Agents of a rack that may be active at the same time.
 pub const AGENTS_MAX: usize = 16;
 
-/// What happens to a switch.
+/// Events that a switch handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// A labelled packet came in by a port; `header` is the front of its UDP payload, as far as the label's end or further.
+    /// A labelled packet came in by a port; `header` is the front of its UDP payload, as far as the label's
+    /// end or further.
     Packet {
         /// The port: down first, then up.
         port: u32,
@@ -49,7 +51,7 @@ pub enum Input<'a> {
     },
 }
 
-/// What a switch does.
+/// Actions of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Sends a copy of the packet by this port.
@@ -57,7 +59,8 @@ pub enum Output {
         /// The port.
         port: u32,
     },
-    /// Sends a copy of the packet by this port that asks an agent for the pod's spine label: its kind is [`LabelKind::Asks`].
+    /// Sends a copy of the packet by this port that asks an agent for the pod's spine label: its kind is
+    /// [`LabelKind::Asks`].
     Ask {
         /// The port.
         port: u32,
@@ -91,9 +94,9 @@ pub struct Switch {
     blocked: BTreeMap<u32, u128>,
     active: Vec<u32>,
     rack: u128,
-    /// How many packets agents were given.
+    /// Number of packets given to agents.
     turn: u32,
-    /// When the agent at a port sent a relabelled packet last.
+    /// Time when the agent at a port last sent a relabelled packet.
     relabelled: BTreeMap<u32, Time>,
     faults: [u64; Fault::ALL.len()],
     outputs: VecDeque<Output>,
@@ -127,7 +130,8 @@ impl Switch {
     /// Takes in what happened.
     ///
     /// # Panics
-    /// If what it ordered for the input before has not been taken, or more than [`AGENTS_MAX`] agents are named.
+    /// If what it ordered for the input before has not been taken, or more than [`AGENTS_MAX`] agents are
+    /// named.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
         match input {
@@ -157,7 +161,7 @@ impl Switch {
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll(&mut self, _now: Time) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -168,13 +172,13 @@ impl Switch {
         None
     }
 
-    /// How many packets were dropped for a reason.
+    /// Returns the number of packets that were dropped for a reason.
     #[must_use]
     pub fn dropped(&self, fault: Fault) -> u64 {
         self.faults[fault as usize]
     }
 
-    /// When the agent at a port of a leaf sent a relabelled packet last.
+    /// Returns the time when the agent at a port of a leaf last sent a relabelled packet.
     #[must_use]
     pub fn relabelled_at(&self, port: u32) -> Option<Time> {
         self.relabelled.get(&port).copied()

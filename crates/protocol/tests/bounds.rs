@@ -1,5 +1,5 @@
-//! The bounds of ARCHITECTURE.md that the transports' machines keep: each is filled, and what is one more is refused, split,
-//! or takes the place of the oldest.
+//! The bounds of ARCHITECTURE.md that the transports' machines keep: each is filled, and what is one more is
+//! refused, split, or takes the place of the oldest.
 
 use polycast_protocol::pull::{
     self, Blocks, Data, Decision, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Hop,
@@ -77,7 +77,7 @@ fn ranges_of_a_request() -> Bound {
     Bound("ranges of PTCH_REQ", RANGES_MAX as u64, sizes.into_iter().max().unwrap())
 }
 
-/// What does not fit is said to be lacking, and sent once more than needed.
+/// Groups that do not fit are reported as lacking, and sent once more than needed.
 fn ranges_of_a_have() -> Bound {
     let mut machine = receiver(geometry(2 * RANGES_MAX as u64 + 3, 1_024));
     for group in (0..2 * RANGES_MAX as u64 + 3).step_by(2) {
@@ -141,7 +141,8 @@ fn streamed(mut sender: Sender, peers: u32) -> (Sender, Time, u64) {
     (sender, now, sent)
 }
 
-/// Without reports the oldest batches are forgotten. `check` holds how many there may be; a late report does no harm.
+/// Without reports the oldest batches are forgotten. `check` holds how many there may be; a late report does
+/// no harm.
 fn sent_batches() -> Bound {
     let fragments = (1 << 16) + 200;
     let (mut sender, now, sent) =

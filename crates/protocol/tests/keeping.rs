@@ -1,5 +1,6 @@
-//! A store's order of steps against a disk that loses what is not synced: at a crash each change of a name that is not synced may or may
-//! not have happened, in any combination, and bytes that are not synced are the old ones, the new ones or neither.
+//! A store's order of steps against a disk that loses what is not synced: at a crash each change of a name
+//! that is not synced may or may not have happened, in any combination, and bytes that are not synced are the
+//! old ones, the new ones or neither.
 
 use polycast_protocol::keeping::{Described, Place, Step, Verdict, steps, verdict};
 use proptest::prelude::*;
@@ -19,7 +20,8 @@ enum Kind {
 /// A kind of file, and whose it is.
 type Name = (Kind, u8);
 
-/// What a file has: nothing, all bytes of a version, or some of them. A description says of which version it is.
+/// Content of a file: nothing, all bytes of a version, or some of them. A description names the version that
+/// it is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
     Empty,
@@ -62,7 +64,7 @@ struct Disk {
     files: Vec<File>,
     names: Names,
     lasting: Names,
-    /// What was changed since the names were synced.
+    /// Changes since the names were synced.
     pending: Vec<Change>,
 }
 
@@ -105,7 +107,7 @@ impl Disk {
         self.names.get(&name).map(|file| self.files[*file].now)
     }
 
-    /// How many ways there are to lose power now.
+    /// Returns the number of ways to lose power now.
     fn losses(&self) -> u64 {
         let files = self.files.iter().filter(|file| file.now != file.lasting).count();
         (1 << self.pending.len()) * 3u64.pow(files as u32)
@@ -127,7 +129,7 @@ impl Disk {
     }
 }
 
-/// How an agent ends.
+/// End of an agent.
 #[derive(Clone, Copy, Debug)]
 enum Crash {
     Killed,
@@ -165,7 +167,7 @@ enum Act {
     RemovePart(u8),
 }
 
-/// What a caller or source makes an agent do.
+/// Order that a caller or source gives an agent.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// An object is received, in the next version.
@@ -175,7 +177,7 @@ enum Order {
     Remove(u8),
 }
 
-/// How objects get their places, and what a start does with what lies there.
+/// Rules by which objects get their places, and a start treats the files that it finds.
 #[derive(Clone)]
 struct Rules {
     steps: fn(Place) -> Vec<Step>,
@@ -220,9 +222,9 @@ struct Agent {
     disk: Disk,
     is_settled: bool,
     version: u32,
-    /// What was said to be here.
+    /// Versions of objects that were reported to be here.
     told: BTreeMap<u8, u32>,
-    /// What had arrived whole and was not said to be here yet.
+    /// Object and version that had arrived whole and were not reported yet.
     arrived: Option<(u8, u32)>,
 }
 
@@ -234,7 +236,7 @@ impl Agent {
         Agent { rules, lasts, disk, is_settled, version: 0, told, arrived: None }
     }
 
-    /// What an order comes to now.
+    /// Returns the acts that an order leads to now.
     fn acts(&mut self, order: Order) -> Vec<Act> {
         match order {
             Order::Receive(object) if self.told.contains_key(&object) => Vec::new(),
@@ -330,7 +332,7 @@ impl Agent {
         }
     }
 
-    /// What is wrong after a start; `killed` says that no power was lost.
+    /// Checks the state after a start; `killed` says that no power was lost.
     fn wrong(&mut self, objects: u8, killed: bool) -> Result<(), String> {
         let arrived = self.arrived.take();
         for object in 0..objects {
@@ -378,14 +380,15 @@ impl Agent {
     }
 }
 
-/// What came of crashes.
+/// Outcome of crashes.
 #[derive(Default)]
 struct Outcome {
     tried: u64,
     failures: Vec<String>,
 }
 
-/// Carries out orders, and crashes in every way between any two acts of them, and in every way once more after the start.
+/// Carries out orders, and crashes in every way between any two acts of them, and in every way once more
+/// after the start.
 fn every_crash(rules: &Rules, lasts: bool, orders: &[Order]) -> Outcome {
     let mut agent = Agent::new(rules.clone(), lasts);
     let mut outcome = Outcome::default();
@@ -482,7 +485,8 @@ fn crash() -> impl Strategy<Value = Crash> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Long histories with several crashes, of either kind, after each of which the agent goes on with what it finds.
+    /// Long histories with several crashes, of either kind, after each of which the agent goes on with what
+    /// it finds.
     #[test]
     fn histories_of_crashes_lose_nothing(
         lasts in any::<bool>(),

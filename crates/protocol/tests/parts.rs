@@ -149,7 +149,8 @@ fn a_splitter_that_reached_no_receiver_is_not_lent_again() {
     let grant = ask(&mut manager, seconds(0), 0, 1, &[1, 2]);
     let dead = splitters(&grant.plan)[0];
     assert_eq!(release(&mut manager, seconds(1), (0, 1), &grant, &[1, 2]), [splitter(dead)]);
-    // While it rests and when it is only doubtful; by its own source and by others, over kept paths and new ones.
+    // While it rests and when it is only doubtful; by its own source and by others, over kept paths and new
+    // ones.
     for number in 2..80 {
         let source = (number % 2) as u32 * 3;
         let grant = ask(&mut manager, seconds(number), source, number, &[1, 2]);
@@ -458,8 +459,8 @@ fn keys_of_records_read_back() {
     }
 }
 
-/// Each time that a part is found dead again it rests for twice as long: 30 seconds first, ten minutes at most. When nothing was heard of it for an
-/// hour after its rest it is as good as any other.
+/// Each time that a part is found dead again it rests for twice as long: 30 seconds first, ten minutes at
+/// most. When nothing was heard of it for an hour after its rest it is as good as any other.
 #[test]
 fn rests_grow_and_are_forgotten() {
     let mut manager = manager();
@@ -499,7 +500,7 @@ fn rests_grow_and_are_forgotten() {
     assert_eq!(suspect(&manager), None);
 }
 
-/// Whom a path has not reached that has changed since says nothing of what it is now.
+/// Receivers that a path did not reach say nothing about it if the path has changed since.
 #[test]
 fn a_path_that_has_changed_is_not_judged() {
     for changes in [false, true] {
@@ -522,8 +523,8 @@ fn a_path_that_has_changed_is_not_judged() {
     }
 }
 
-/// A store may say that a part rests which a path holds: by other settings, or by the hand of an operator. Its holder may ask for
-/// anything then.
+/// A store may say that a part rests which a path holds: by other settings, or by the hand of an operator.
+/// Its holder may ask for anything then.
 #[test]
 fn a_path_with_a_part_that_rests_goes_on_as_it_is() {
     let mut first = manager();

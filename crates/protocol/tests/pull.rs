@@ -1,5 +1,5 @@
-//! The pull machines, which hear anything at all: they neither panic nor go beyond their bounds, what they say makes
-//! sense, and when the truth comes at last it still helps.
+//! The pull machines, which hear anything at all: they neither panic nor go beyond their bounds, what they
+//! say makes sense, and when the truth comes at last it still helps.
 
 use polycast_protocol::pull::{
     Blocks, Data, Decision, Digest, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Hop,
@@ -67,7 +67,7 @@ impl Liar {
         Data { name, route, decision, length, tree, again: self.below(4) == 0 }
     }
 
-    /// How far time goes on: mostly a little, at times for years.
+    /// Advances the time: mostly a little, at times for years.
     fn pass(&mut self, now: Time) -> Time {
         now + match self.below(12) {
             0..=3 => Duration::ZERO,

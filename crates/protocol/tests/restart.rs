@@ -1,4 +1,5 @@
-//! A manager that restarts without the state of the one before: devices say what they hold, agents say what they use.
+//! A manager that restarts without the state of the one before: devices say what they hold, agents say what
+//! they use.
 
 #[path = "leases/circuits.rs"]
 mod circuits;
@@ -104,7 +105,8 @@ fn granted(outputs: &[Output]) -> Option<Grant> {
     })
 }
 
-/// What host 0 uses, as an earlier manager has granted it to send to host 1.
+/// Returns a lease that an earlier manager has granted host 0 to send to host 1, and its commands at the
+/// switch.
 fn in_use() -> (HeldLease, Vec<DeviceCommand>) {
     let mut before = manager(1);
     apply(&mut before, Time(0), Input::Found { commands: vec![] });
@@ -149,7 +151,8 @@ fn circuits_in_use_are_lent_to_no_other() {
     assert!(granted(&apply(&mut after, late, release)).is_some());
 }
 
-/// A path is planned for all of its receivers: its source names also those whose agents its manager did not see.
+/// A path is planned for all of its receivers: its source names also those whose agents its manager did not
+/// see.
 #[test]
 fn a_path_is_named_with_receivers_that_are_gone() {
     let mut before = manager(1);
@@ -186,8 +189,8 @@ fn a_path_is_named_with_receivers_that_are_gone() {
     assert_eq!(after.leases().map(|lease| lease.grant.plan.clone()).collect::<Vec<_>>(), [grant.plan]);
 }
 
-/// A path that cannot go on because a part of it has failed is still used until its holder hears that: nothing of it is lent
-/// before.
+/// A path that cannot go on because a part of it has failed is still used until its holder hears that:
+/// nothing of it is lent before.
 #[test]
 fn circuits_of_a_path_that_cannot_go_on_rest() {
     let (held, commands) = in_use();
@@ -247,7 +250,8 @@ fn a_plan_that_uses_what_it_does_not_hold_is_lost() {
     assert_eq!(taken_over(Some(less)), 0);
 }
 
-/// A circuit switch that does not answer delays no transfer that can be served without it, and gives nothing away.
+/// A circuit switch that does not answer delays no transfer that can be served without it, and gives nothing
+/// away.
 #[test]
 fn other_fabrics_do_not_wait_for_the_circuit_switch() {
     let mut manager = manager_with(1, vec![Box::new(TcpChain)]);

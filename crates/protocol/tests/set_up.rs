@@ -252,7 +252,8 @@ fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Gr
     apply(manager, now, Input::Join(join))
 }
 
-/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on it is not taken down.
+/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on it is
+/// not taken down.
 #[test]
 fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
     let mut manager = manager(OnDeviceFailure::Fallback, 1);
@@ -272,7 +273,8 @@ fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
     assert!(!is_taken_down(&released), "{released:?}");
 }
 
-/// What is kept ready with something of a path that its holder comes back for is let go, but for what both need.
+/// A kept path that shares something with a path whose holder returns is dropped, but for the commands that
+/// both need.
 #[test]
 fn a_path_that_its_holder_comes_back_for_displaces_what_is_kept_ready() {
     let mut manager = manager(OnDeviceFailure::Fallback, 4);
@@ -340,7 +342,7 @@ fn the_next_leader_keeps_no_more_than_it_may() {
     assert_eq!(next.kept_commands().collect::<Vec<_>>(), two.plan.commands.iter().collect::<Vec<_>>());
 }
 
-/// Of a record of kept paths and one of a lease that was not written yet, the lease counts.
+/// A lease counts against a record of kept paths that names the same path, where a change was cut off.
 #[test]
 fn what_is_lent_is_not_kept_for_others() {
     let mut first = manager(OnDeviceFailure::Fallback, 2);

@@ -58,12 +58,13 @@ struct World {
     incarnations: BTreeMap<u32, u64>,
     /// By agent and stream.
     told: BTreeMap<(String, String), StreamWord>,
-    /// What the source of each request has: the channel, and the lease's number.
+    /// Lease of the source of each request: its number, and the channel.
     lent: BTreeMap<(String, u64), (PlanId, Channel)>,
     words: usize,
     /// The number of each stream's next message.
     next: BTreeMap<String, u64>,
-    /// Whether sources do not answer where they are; what they were asked then, by source, stream and receiver.
+    /// Set while sources do not answer where they are; the questions to them follow, by source, stream and
+    /// receiver.
     silent: bool,
     questions: Vec<(AgentKey, String, String, u64)>,
     asks: u64,
@@ -268,7 +269,7 @@ impl World {
         self.told.get(&(name(host), stream.to_string()))
     }
 
-    /// Whether a receiver was told where its source sends now.
+    /// Returns true if a receiver was notified of the channel on which its source sends now.
     fn hears(&self, host: u32, stream: &str, source: u32) -> bool {
         let Some(StreamWord::Joined { channel, .. }) = self.word(host, stream) else { return false };
         let sends = self.lent.get(&(name(source), STREAMS_FROM + 7));
@@ -321,7 +322,8 @@ fn receivers_are_told_where_a_stream_is_since_they_have_joined() {
     world.next.insert("ticks".into(), 7);
     world.join_as(1, "ticks", 100);
     assert_eq!(from(&world, 1), Some((100, 7)));
-    // A source that does not answer has no receiver that could be played what is old; the path is there meanwhile.
+    // A source that does not answer has no receiver that could be played what is old; the path is there
+    // meanwhile.
     world.silent = true;
     world.join_as(2, "ticks", 200);
     assert_eq!((from(&world, 2), world.receivers(0).len()), (None, 2));
@@ -342,7 +344,8 @@ fn receivers_are_told_where_a_stream_is_since_they_have_joined() {
     world.join_as(2, "ticks", 300);
     let asked = world.questions.clone();
     assert_eq!((asked.len(), from(&world, 2)), (1, Some((299, 9))));
-    // Neither an answer to an old question nor another agent's counts; the source's session breaks, and it is asked again.
+    // Neither an answer to an old question nor another agent's counts; the source's session breaks, and it is
+    // asked again.
     let at = |host, ask, world: &World| {
         let (agent, name, receiver) = (world.agent(host), "ticks".to_string(), name(2));
         StreamsInput::At { agent, name, receiver, ask, next: 0 }
@@ -367,7 +370,8 @@ fn receivers_are_told_where_a_stream_is_since_they_have_joined() {
     assert_eq!(from(&world, 2), Some((300, 30)));
 }
 
-/// A path that ends though its stream goes on is asked for again, not at once and not only when a receiver joins.
+/// A path that ends though its stream goes on is asked for again, not at once and not only when a receiver
+/// joins.
 #[test]
 fn a_path_that_is_taken_away_is_asked_for_again() {
     let retry = StreamsConfig::default().retry;
@@ -516,7 +520,8 @@ fn who_was_let_in_before_and_does_not_come_back_is_taken_out() {
     }
 }
 
-/// An agent that has a new session says again what it takes part in; what it has not said for a while is over.
+/// An agent that has a new session says again what it takes part in; what it has not said for a while is
+/// over.
 #[test]
 fn what_an_agent_does_not_say_again_is_over() {
     let mut world = World::new(false, 8);
@@ -535,7 +540,7 @@ fn what_an_agent_does_not_say_again_is_over() {
     assert_eq!(world.leases.leases().count(), 0, "its source has not said so");
 }
 
-/// Of several that were to join together only those are turned down who cannot.
+/// Only receivers that cannot join are refused, of several that were to join together.
 #[test]
 fn one_that_cannot_join_holds_no_other_out() {
     for bad in [5, 6, 7] {
@@ -567,7 +572,8 @@ fn a_path_whose_receivers_do_not_come_back_is_given_back() {
     assert_eq!(world.leases.leases().count(), 0, "no receiver has come");
 }
 
-/// A source that has no session when its path is given back names it when it comes: it has to be given back again.
+/// A source that has no session when its path is given back names it when it comes: it has to be given back
+/// again.
 #[test]
 fn a_path_that_was_given_back_unheard_is_given_back_again() {
     let mut world = World::new(false, 8);
@@ -678,10 +684,10 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     proptest::collection::vec(deed, 1..80)
 }
 
-/// What should be: the source and the receivers of each stream.
+/// Expected state: the source and the receivers of each stream.
 type Model = BTreeMap<String, (u32, BTreeSet<u32>)>;
 
-/// What an agent asks of a stream itself: to send it, or to hear it.
+/// Requests that agents themselves make of streams: to send one, or to hear it.
 type Wants = BTreeSet<(u32, String)>;
 
 fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) {
@@ -798,7 +804,7 @@ proptest! {
     }
 }
 
-/// What a request for a stream's path may be denied with.
+/// Returns reasons for which a request for a stream's path may be denied.
 fn denial() -> impl Strategy<Value = Denial> {
     prop_oneof![
         (0u8..5).prop_map(|host| Denial::AlreadyReceiver(format!("h{host}"))),
@@ -808,7 +814,8 @@ fn denial() -> impl Strategy<Value = Denial> {
     ]
 }
 
-/// What comes to a table: from agents that say anything in any order, and answers to what was never asked.
+/// Returns inputs of a table: agents send anything in any order, and answers to questions that were never
+/// asked.
 fn anything() -> impl Strategy<Value = StreamsInput> {
     let agent = || {
         (0u8..4, 0u64..3).prop_map(|(host, incarnation)| AgentKey { name: format!("h{host}"), incarnation })
@@ -878,7 +885,8 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
 }
 
 proptest! {
-    /// Whatever is said, in whatever order: the table does not panic, keeps to its bounds, and comes to an end.
+    /// Whatever is said, in whatever order: the table does not panic, keeps to its bounds, and comes to an
+    /// end.
     #[test]
     fn a_table_survives_all_words(inputs in proptest::collection::vec((anything(), 0u64..3_000), 1..120)) {
         let config = StreamsConfig { streams_max: 3, parked_max: 4, ..StreamsConfig::default() };
@@ -895,8 +903,8 @@ proptest! {
         }
     }
 
-    /// Whatever pieces come: numbers rise, but for the first message, which may be of any sender; nothing panics, and what waits
-    /// is bounded.
+    /// Whatever pieces come: numbers rise, but for the first message, which may be of any sender; nothing
+    /// panics, and what waits is bounded.
     #[test]
     fn an_order_survives_all_pieces(
         pieces in proptest::collection::vec(

@@ -1,4 +1,5 @@
-//! A source whose bytes are written to while it is hashed: in no order of events are all hashes told of what never was one file.
+//! A source whose bytes are written to while it is hashed: in no order of events are all hashes told of what
+//! never was one file.
 
 use polycast_protocol::session::{Telling, TellingInput as Input, TellingOutput as Output};
 use polycast_types::{Duration, Time};
@@ -87,7 +88,8 @@ proptest! {
                 Step::Wait(ms) => now += Duration::from_millis(ms),
             }
             file.turn(now, &mut machine);
-            // The first state is the only one that is ever told as a whole: a receiver that has that many has one file.
+            // The first state is the only one that is ever told as a whole: a receiver that has that many has
+            // one file.
             prop_assert!(file.told.len() < groups as usize || file.told.iter().all(|version| *version == 0));
         }
         // Left alone, it comes to an end: all is told, or it says that it has changed.

@@ -1,8 +1,9 @@
-//! Receivers that bring an object to each other: hosts with a rate up and a rate down, in virtual time, around the machines of
-//! [`polycast_protocol::push::overlay`].
+//! Receivers that bring an object to each other: hosts with a rate up and a rate down, in virtual time,
+//! around the machines of [`polycast_protocol::push::overlay`].
 //!
-//! A host sends to those that it serves in turn, a piece each, and no more than a window ahead of what has come out of the other
-//! end's path down, as TCP does. Requests and what is said of groups take the latency alone.
+//! A host sends to those that it serves in turn, a piece each, and no more than a window ahead of what has
+//! come out of the other end's path down, as TCP does. Requests and what is said of groups take the latency
+//! alone.
 
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use alloc::format;
@@ -24,13 +25,14 @@ pub const GROUP_LEN: u64 = 256 << 10;
 const PIECE_LEN: u64 = 64 << 10;
 const WINDOW_LEN: u64 = 256 << 10;
 const LATENCY: Duration = Duration::from_micros(50);
-/// A piece of a group every four hundred milliseconds: no upstream seems to stall that gives something so often.
+/// A piece of a group every four hundred milliseconds: no upstream seems to stall that gives something so
+/// often.
 const DRIPPED_BYTES_PER_S: u64 = 160 << 10;
 const TICK: Duration = Duration::from_millis(50);
 /// The source itself.
 const SOURCE: usize = 0;
 
-/// How a receiver behaves.
+/// Behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mood {
     /// As it should.
@@ -52,21 +54,21 @@ pub enum Mood {
 }
 
 impl Mood {
-    /// Whether it gets the object in the end.
+    /// Returns true if the receiver gets the object in the end.
     #[must_use]
     pub fn is_served(self) -> bool {
         matches!(self, Mood::Honest | Mood::Stops(..) | Mood::Hidden | Mood::Comes(_))
     }
 }
 
-/// What a receiver is like.
+/// Properties of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     /// Bytes a second that it sends.
     pub up: u64,
     /// Bytes a second that it takes.
     pub down: u64,
-    /// How it behaves.
+    /// Behaviour of the receiver.
     pub mood: Mood,
 }
 
@@ -132,22 +134,22 @@ enum Event {
 /// The receivers that others have named, and for what.
 pub type Named = BTreeMap<usize, BTreeSet<&'static str>>;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// When each receiver had its first group.
+    /// Time at which each receiver had its first group.
     pub first: Vec<Option<Time>>,
-    /// When each had all.
+    /// Time at which each receiver had all groups.
     pub done: Vec<Option<Time>>,
-    /// Those that the source takes for keeping back what they are given.
+    /// Receivers that the source takes for keeping back the groups that they are given.
     pub keepers: Vec<u32>,
-    /// How many objects the source has sent.
+    /// Number of objects that the source has sent.
     pub objects: f64,
     /// The receivers that others have named, and for what.
     pub named: Named,
     /// Groups that came to one that had them.
     pub twice: u64,
-    /// How often receivers have said that they lack something.
+    /// Number of times that receivers have reported missing groups.
     pub lacking: u64,
     /// Groups with wrong bytes that came.
     pub wrong: u64,
@@ -155,7 +157,7 @@ pub struct Outcome {
     pub events: u64,
     /// The hash.
     pub hash: u64,
-    /// What must not happen and has.
+    /// Breach of a rule that must always hold, if any.
     pub breach: Option<String>,
 }
 
@@ -314,7 +316,7 @@ impl World {
         node.is_gone || stops
     }
 
-    /// Which receiver hears of an event, and until when it stands still.
+    /// Returns the time until which the receiver of an event stands still, if it does.
     fn sleeper(&self, event: &Event) -> Option<Time> {
         let at = match event {
             Event::Told(at, ..) | Event::Connected(at, ..) => *at,

@@ -1,5 +1,5 @@
-//! Receivers that bring an object to each other, in virtual time: how long the honest ones take, what the source sends, and whom
-//! they name.
+//! Receivers that bring an object to each other, in virtual time: how long the honest ones take, what the
+//! source sends, and whom they name.
 
 use polycast_simulator::overlay::{GROUP_LEN, Host, Mood, Outcome, World};
 use polycast_types::{Duration, Time};
@@ -30,13 +30,13 @@ fn run(seed: u64, groups: u64, hosts: &[Host]) -> Outcome {
     outcome
 }
 
-/// When the last of these was done, in seconds.
+/// Returns the time at which the last of the given receivers was done, in seconds.
 fn last(outcome: &Outcome, of: impl IntoIterator<Item = usize>) -> f64 {
     let done = |at: usize| outcome.done[at].unwrap_or_else(|| panic!("receiver {at} is not done"));
     Duration(of.into_iter().map(done).max().expect("there is one").0).as_secs_f64()
 }
 
-/// What one path takes for the object.
+/// Returns the time that one path takes for the object.
 fn ideal(groups: u64) -> f64 {
     Duration(groups * GROUP_LEN * 1_000_000_000 / GIGABIT).as_secs_f64()
 }
@@ -56,7 +56,7 @@ fn as_many_as_there_are_take_as_long_as_one() {
     }
 }
 
-/// What the honest ones take with this one among them, over what they take without it.
+/// Returns the time of the honest receivers with this one among them, over their time without it.
 fn beside(hosts: &[Host], faulty: &[Host], seed: u64) -> (f64, Outcome) {
     let without = last(&run(seed, GROUPS, hosts), 1..=hosts.len());
     let all: Vec<Host> = hosts.iter().chain(faulty).copied().collect();
@@ -197,8 +197,9 @@ fn those_that_none_can_reach_get_the_object_too() {
     }
 }
 
-/// As behind firewalls, where no member lets another one in: the source gives everything to each. It gives a group to one at a time, and finds out
-/// after a while each that it has come to no other, so that this takes several times as long as it takes the source.
+/// As behind firewalls, where no member lets another one in: the source gives everything to each. It gives a
+/// group to one at a time, and finds out after a while each that it has come to no other, so that this takes
+/// several times as long as it takes the source.
 #[test]
 fn where_none_can_be_reached_all_fetch_from_the_source() {
     for seed in 0..3 {
@@ -236,7 +237,8 @@ fn a_thousand_have_their_first_group_after_a_few_trips() {
     println!("  all after {:.3} of the ideal time", last(&outcome, 1..=receivers) / ideal(64));
 }
 
-/// Prints what many receivers take, of which some are slow or die: one line a case, in times of what one path takes for the object.
+/// Prints what many receivers take, of which some are slow or die: one line a case, in times of what one path
+/// takes for the object.
 #[test]
 #[ignore = "a thousand receivers take two minutes; the tests above ask the same of fewer"]
 fn many_receivers_in_a_table() {

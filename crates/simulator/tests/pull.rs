@@ -110,7 +110,8 @@ fn without_faults_every_link_of_a_tree_carries_every_packet_once() {
     }
 }
 
-/// How long the group takes, with or without what the paper's machines do not do about losses by chance.
+/// Returns the time that the group takes, with or without measures against losses by chance that the paper's
+/// machines lack.
 fn seconds(loss_ppm: u32, papers: bool, seed: u64) -> f64 {
     let faults = Faults { loss_ppm, ..Faults::NONE };
     let mut run =
@@ -135,7 +136,8 @@ fn losses_by_chance_cost_little() {
     }
 }
 
-/// What a TCP connection over a link of the tree gets, of all that it and the group take, in percent.
+/// Returns the part that a TCP connection over a link of the tree gets, of all that it and the group take, in
+/// percent.
 fn tcp_part(queue_bytes: u64, receive_window: u64, papers: bool) -> u64 {
     let setting = Setting { bytes: 100_000_000, trees: 1, queue_bytes, ..Setting::default() };
     let mut run = figure_4(&setting);
@@ -364,7 +366,8 @@ proptest! {
     }
 }
 
-/// Bytes of payload that the source sends to these receivers in BCube(8, 3), in packets of 1,416 bytes, with and without lists.
+/// Bytes of payload that the source sends to these receivers in BCube(8, 3), in packets of 1,416 bytes, with
+/// and without lists.
 fn source_bytes(receivers: u32, bytes: u64, lists: bool) -> u64 {
     let topology: Topology = "bcube:8,3".parse().unwrap();
     let receivers: Vec<u32> = (1..=receivers).map(|number| number * 511 / receivers).collect();

@@ -1,8 +1,9 @@
-//! What tests need of the machine that they run on: root, namespaces, programs, files.
+//! Requirements of tests on the machine that they run on: root, namespaces, programs, files.
 //!
-//! A test that lacks something returns early, and the test harness then calls it `ok`. So that it is not taken for one that
-//! has tested something, each such test says here what it needs. A skip is written to the file that `POLYCAST_SKIPS`
-//! names, and is a failure where `POLYCAST_REQUIRE` is `all`. `cargo xtask ci` sets both.
+//! A test that lacks something returns early, and the test harness then calls it `ok`. So that it is not
+//! taken for one that has tested something, each such test states here what it needs. A skip is written to
+//! the file that `POLYCAST_SKIPS` names, and is a failure where `POLYCAST_REQUIRE` is `all`. `cargo xtask ci`
+//! sets both.
 //!
 //! Only tests use this crate.
 
@@ -25,11 +26,12 @@ const SKIPS: &str = "POLYCAST_SKIPS";
 /// `all` where a skip is a failure.
 const REQUIRE: &str = "POLYCAST_REQUIRE";
 
-/// Ports that the system does not give to a socket that asks for any: Linux begins with 32,768 unless it is told otherwise.
+/// Ports that the system does not give to a socket that asks for any: Linux begins with 32,768 unless it is
+/// told otherwise.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// A port of this machine on which nothing listens, for a program that is started with it. Until that listens, no socket that asks
-/// for any port gets this one, and this process gets it once.
+/// A port of this machine on which nothing listens, for a program that is started with it. Until that
+/// listens, no socket that asks for any port gets this one, and this process gets it once.
 ///
 /// # Panics
 /// If none is free.
@@ -46,8 +48,8 @@ pub fn free_port() -> u16 {
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
 }
 
-/// A folder whose files no disk makes slow: in memory, where the machine has a file system there. Its path is short enough for
-/// sockets.
+/// A folder whose files no disk makes slow: in memory, where the machine has a file system there. Its path is
+/// short enough for sockets.
 ///
 /// # Panics
 /// No folder can be made.
@@ -71,7 +73,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What is missing, in words; `None` if it is there.
+    /// Names the missing requirement; `None` if it is met.
     fn missing(self) -> Option<String> {
         let (there, words) = match self {
             Need::Root => (nix::unistd::geteuid().is_root(), "root".to_string()),
@@ -97,7 +99,8 @@ fn is_on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
-/// Whether everything is there that a test needs. If not, the test is noted as skipped and has to return.
+/// Returns true if everything is there that a test needs. If not, the test is noted as skipped and has to
+/// return.
 ///
 /// # Panics
 /// Something is missing, and every test must run.
@@ -119,8 +122,8 @@ pub fn skip(reason: &str) {
     Policy::of_environment().skip(&caller(), reason);
 }
 
-/// Runs a part of a test in a network namespace of its own, which ends with it. `None` where that cannot be done: the
-/// test is noted as skipped.
+/// Runs a part of a test in a network namespace of its own, which ends with it. `None` where that cannot be
+/// done: the test is noted as skipped.
 ///
 /// # Panics
 /// The test does, or every test must run and this one cannot.
@@ -145,7 +148,7 @@ fn caller() -> String {
     format!("{name}: {}", std::thread::current().name().unwrap_or("a test"))
 }
 
-/// What becomes of skips.
+/// Policy for skips.
 struct Policy {
     file: Option<PathBuf>,
     all_required: bool,
@@ -230,8 +233,8 @@ mod tests {
     /// Set where a test runs its own program again.
     const AGAIN: &str = "POLYCAST_TESTING_AGAIN";
 
-    /// The variables are what `cargo xtask ci` sets: this test is run again with them in a process of its own, where it lacks
-    /// something.
+    /// The variables are what `cargo xtask ci` sets: this test is run again with them in a process of its
+    /// own, where it lacks something.
     #[test]
     fn the_variables_are_heard() {
         if std::env::var_os(AGAIN).is_some() {

@@ -1,5 +1,5 @@
-//! A real Open vSwitch: its own database and daemon, and ports without devices, so that it needs no root and touches nothing
-//! else on the machine.
+//! A real Open vSwitch: its own database and daemon, and ports without devices, so that it needs no root and
+//! touches nothing else on the machine.
 
 use crate::{HANG, Need, folder_in_memory, needs, until};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl OpenVswitch {
         self.place.path().join(name).to_str().unwrap().to_string()
     }
 
-    /// Where it is spoken to.
+    /// Returns the path of its control socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         PathBuf::from(self.path("br0.mgmt"))
@@ -117,7 +117,7 @@ impl OpenVswitch {
         let _said = self.run("ovs-vsctl", &[&[within.as_str(), &database], arguments].concat());
     }
 
-    /// What the switch's own tool says.
+    /// Returns the output of the switch's own tool.
     #[must_use]
     pub fn ofctl(&self, command: &str, more: &[&str]) -> String {
         let bridge = format!("unix:{}", self.path("br0.mgmt"));

@@ -3,9 +3,10 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what has to come. Only a fault takes as long: a machine that is merely busy does not.
+/// Time that a test waits for an expected event. Only a fault takes as long: a machine that is merely busy
+/// does not.
 pub const HANG: Duration = Duration::from_secs(120);
-/// How often a test looks.
+/// Interval of a test's checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Waits until something is so.

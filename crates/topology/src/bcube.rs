@@ -38,13 +38,13 @@ impl BCube {
         Ok(BCube { ports, levels, servers, switches_per_level: servers / ports })
     }
 
-    /// n: the ports of a switch.
+    /// Returns the number of ports of a switch (n).
     #[must_use]
     pub fn ports(&self) -> u32 {
         self.ports
     }
 
-    /// k: the levels, and the ports of a server.
+    /// Returns the number of levels, and of ports of a server (k).
     #[must_use]
     pub fn levels(&self) -> u32 {
         self.levels

@@ -61,55 +61,55 @@ impl Clos {
         Clos::new(1, leafs, spines, hosts, 0)
     }
 
-    /// How many pods there are.
+    /// Returns the number of pods.
     #[must_use]
     pub fn pods(&self) -> u32 {
         self.pods
     }
 
-    /// How many leafs a pod has: a spine's ports down.
+    /// Returns the number of leafs in a pod: a spine's ports down.
     #[must_use]
     pub fn leafs_per_pod(&self) -> u32 {
         self.leafs_per_pod
     }
 
-    /// How many spines a pod has: a leaf's ports up.
+    /// Returns the number of spines in a pod: a leaf's ports up.
     #[must_use]
     pub fn spines_per_pod(&self) -> u32 {
         self.spines_per_pod
     }
 
-    /// How many hosts a leaf has: a leaf's ports down.
+    /// Returns the number of hosts at a leaf: a leaf's ports down.
     #[must_use]
     pub fn hosts_per_leaf(&self) -> u32 {
         self.hosts_per_leaf
     }
 
-    /// How many cores a spine is wired to: a spine's ports up.
+    /// Returns the number of cores that a spine is wired to: a spine's ports up.
     #[must_use]
     pub fn cores_per_spine(&self) -> u32 {
         self.cores_per_spine
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.leafs() * self.hosts_per_leaf
     }
 
-    /// How many leafs there are.
+    /// Returns the number of leafs.
     #[must_use]
     pub fn leafs(&self) -> u32 {
         self.pods * self.leafs_per_pod
     }
 
-    /// How many spines there are.
+    /// Returns the number of spines.
     #[must_use]
     pub fn spines(&self) -> u32 {
         self.pods * self.spines_per_pod
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     #[must_use]
     pub fn cores(&self) -> u32 {
         self.spines_per_pod * self.cores_per_spine
@@ -140,7 +140,7 @@ impl Clos {
         host / self.hosts_per_leaf
     }
 
-    /// What kind of node this is, and its number among its kind.
+    /// Returns the kind of this node, and its number among its kind.
     #[must_use]
     pub fn kind(&self, node: Node) -> (Kind, u32) {
         let mut index = node;

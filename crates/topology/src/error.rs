@@ -1,4 +1,4 @@
-//! What can be wrong with a description of a network.
+//! Errors in the description of a network.
 
 use alloc::string::String;
 
@@ -10,7 +10,7 @@ pub enum TopologyError {
     Size {
         /// The kind of network.
         network: &'static str,
-        /// Which of its sizes.
+        /// Name of the size.
         what: &'static str,
         /// The refused value.
         value: u64,

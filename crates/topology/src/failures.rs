@@ -1,4 +1,4 @@
-//! What has failed: an overlay of two bit sets beside a topology.
+//! Failed nodes and links: an overlay of two bit sets beside a topology.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -41,20 +41,20 @@ impl BitSet {
         was
     }
 
-    /// Whether `value` is in the set.
+    /// Returns true if `value` is in the set.
     #[must_use]
     #[inline]
     pub fn contains(&self, value: u32) -> bool {
         self.words.get(value as usize / 64).is_some_and(|word| word >> (value % 64) & 1 == 1)
     }
 
-    /// How many numbers are in the set.
+    /// Returns the number of values in the set.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether nothing is in the set.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -124,7 +124,7 @@ impl Failures {
         self.nodes.remove(node)
     }
 
-    /// Whether nothing has failed.
+    /// Returns true if nothing has failed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.links.is_empty()
@@ -142,13 +142,13 @@ impl Failures {
         &self.nodes
     }
 
-    /// Whether this node has failed.
+    /// Returns true if this node has failed.
     #[must_use]
     pub fn node_failed(&self, node: Node) -> bool {
         self.nodes.contains(node)
     }
 
-    /// Whether the link at `port` of `node` works: neither it nor one of its ends has failed.
+    /// Returns true if the link at `port` of `node` works: neither it nor one of its ends has failed.
     #[must_use]
     pub fn link_works<G: Graph + ?Sized>(&self, graph: &G, node: Node, port: u32) -> bool {
         !self.links.contains(graph.link(node, port))

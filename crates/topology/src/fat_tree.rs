@@ -1,9 +1,9 @@
-//! fat-tree(n, k): n-port switches in k layers, 2 (n/2)^k servers (Datacast, appendix A.1).
+//! Topology fat-tree(n, k): n-port switches in k layers, 2 (n/2)^k servers (Datacast, appendix A.1).
 //!
-//! With h = n/2, a server reads as a pod digit below n and k - 1 digits below h. The switches of layer
-//! l < k have the server's digits without the last l, and then l - 1 digits below h that tell apart the
-//! switches above the same servers. Numbers: all servers, then all switches of layer 1 (leaf), then of
-//! layer 2 (spine), and so on, each in the order of their digits.
+//! With h = n/2, a server reads as a pod digit below n and k - 1 digits below h. The switches of layer l < k
+//! have the server's digits without the last l, and then l - 1 digits below h that tell apart the switches
+//! above the same servers. Numbers: all servers, then all switches of layer 1 (leaf), then of layer 2
+//! (spine), and so on, each in the order of their digits.
 //!
 //! Ports of a switch: down first, in the order of the nodes below, then up.
 
@@ -21,7 +21,7 @@ pub struct FatTree {
 }
 
 impl FatTree {
-    /// fat-tree(n, k) of n-port switches in k layers.
+    /// Creates fat-tree(n, k) of n-port switches in k layers.
     ///
     /// # Errors
     /// If n is odd or below 4, k < 2 or the network is too large.
@@ -43,19 +43,19 @@ impl FatTree {
         Ok(FatTree { ports, layers, servers: 2 * (ports / 2).pow(layers) })
     }
 
-    /// n: the ports of a switch.
+    /// Returns the number of ports of a switch (n).
     #[must_use]
     pub fn ports(&self) -> u32 {
         self.ports
     }
 
-    /// k: the layers of switches.
+    /// Returns the number of layers of switches (k).
     #[must_use]
     pub fn layers(&self) -> u32 {
         self.layers
     }
 
-    /// n/2: the ports of a switch that lead one way.
+    /// Returns the number of ports of a switch that lead one way (n/2).
     #[must_use]
     pub fn half(&self) -> u32 {
         self.ports / 2
@@ -90,7 +90,7 @@ impl FatTree {
         if self.layers == 3 { Clos::new(self.ports, half, half, half, half).ok() } else { None }
     }
 
-    /// How many switches of `layer` stand above the same servers.
+    /// Returns the number of switches of `layer` that stand above the same servers.
     fn parallel(&self, layer: u32) -> u32 {
         if layer == 0 { 1 } else { self.half().pow(layer - 1) }
     }
@@ -118,7 +118,7 @@ impl FatTree {
         subtree * parallel + which
     }
 
-    /// How many ports of a node of this layer lead down.
+    /// Returns the number of ports of a node of this layer that lead down.
     #[must_use]
     pub fn down_ports(&self, layer: u32) -> u32 {
         match layer {

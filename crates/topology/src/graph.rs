@@ -1,4 +1,4 @@
-//! What every network offers to a planner, and the compact arrays that a planner may make of it.
+//! Interface that every network offers to a planner, and the compact arrays that a planner may make of it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,13 +14,13 @@ pub type Arc = u32;
 
 /// A network as arithmetic: nothing is stored.
 pub trait Graph {
-    /// How many nodes there are, servers and switches together.
+    /// Returns the number of nodes, servers and switches together.
     fn node_count(&self) -> u32;
-    /// How many of the nodes are servers; these have the numbers below it.
+    /// Returns the number of servers among the nodes; these have the numbers below it.
     fn server_count(&self) -> u32;
-    /// How many undirected links there are.
+    /// Returns the number of undirected links.
     fn link_count(&self) -> u32;
-    /// How many ports of `node` are wired; they have the numbers below it.
+    /// Returns the number of wired ports of `node`; they have the numbers below it.
     fn port_count(&self, node: Node) -> u32;
     /// The node at the other end of a port's link.
     fn neighbor(&self, node: Node, port: Port) -> Node;
@@ -79,25 +79,25 @@ impl CompactGraph {
         CompactGraph { server_count: graph.server_count(), first, target, reverse, link_arc }
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.first.len() as u32 - 1
     }
 
-    /// How many of the nodes are servers.
+    /// Returns the number of servers among the nodes.
     #[must_use]
     pub fn server_count(&self) -> u32 {
         self.server_count
     }
 
-    /// How many arcs there are: two a link.
+    /// Returns the number of arcs: two a link.
     #[must_use]
     pub fn arc_count(&self) -> u32 {
         self.target.len() as u32
     }
 
-    /// How many links there are.
+    /// Returns the number of links.
     #[must_use]
     pub fn link_count(&self) -> u32 {
         self.link_arc.len() as u32

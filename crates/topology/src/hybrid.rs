@@ -22,7 +22,7 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// How many ports of the OCS the racks and splitters take.
+    /// Returns the number of ports of the OCS that the racks and splitters take.
     #[must_use]
     pub fn ports_needed(&self) -> u64 {
         u64::from(self.racks) * u64::from(self.ports_per_rack)

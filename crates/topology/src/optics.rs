@@ -16,8 +16,8 @@ pub fn splitter_loss_db(fanout: u32) -> f64 {
     10.0 * libm::log10(f64::from(fanout.max(1))) + SPLITTER_EXCESS_DB
 }
 
-/// How many splitters of `fanout` outputs a group of `racks` racks (the source's among them) takes:
-/// m = ceil((r - 2) / (N - 1)).
+/// Returns the number of splitters of `fanout` outputs that a group of `racks` racks (the source's among
+/// them) takes: m = ceil((r - 2) / (N - 1)).
 #[must_use]
 pub fn splitters_needed(racks: u32, fanout: u32) -> u32 {
     racks.saturating_sub(2).div_ceil(fanout.max(2) - 1)
@@ -37,7 +37,7 @@ pub fn racks_reachable(cascade_max: u32, fanout: u32) -> u32 {
 pub struct Stage {
     /// The splitter that feeds it and the output it hangs from; `None` for the first one.
     pub fed_by: Option<(u32, u32)>,
-    /// How many splitters the light has passed when it leaves this one.
+    /// Number of splitters that the light has passed when it leaves this one.
     pub depth: u32,
 }
 
@@ -59,8 +59,8 @@ impl Cascade {
         Cascade::of(receivers, &vec![fanout; count as usize])
     }
 
-    /// The flattest cascade of splitters with these outputs, the first of which the source feeds. Together they must have
-    /// enough of them.
+    /// The flattest cascade of splitters with these outputs, the first of which the source feeds. Together
+    /// they must have enough of them.
     #[must_use]
     pub fn of(receivers: u32, fanouts: &[u32]) -> Self {
         // In breadth-first order: the first ones feed splitters.
@@ -84,7 +84,7 @@ impl Cascade {
     }
 }
 
-/// What the light may lose, and what an amplifier gives back.
+/// Loss that the light may suffer, and the gain of an amplifier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerBudget {
     /// From the transmitter's power to the receiver's sensitivity.
@@ -104,9 +104,10 @@ pub struct PowerBudget {
      {budget_db:.1} dB: use fewer receivers, smaller splitters or amplifiers of a higher gain"
 )]
 pub struct PowerError {
-    /// The loss where the light goes out: at the weakest receiver, or before an amplifier. Gains of amplifiers are counted.
+    /// The loss where the light goes out: at the weakest receiver, or before an amplifier. Gains of
+    /// amplifiers are counted.
     pub loss_db: f64,
-    /// What was allowed.
+    /// Loss that was allowed.
     pub budget_db: f64,
     /// The size of the group.
     pub receivers: u32,
@@ -117,13 +118,13 @@ pub struct PowerError {
 pub struct PowerPlan {
     /// The splitters that need an amplifier before their input.
     pub amplified: Vec<u32>,
-    /// What is left of the budget at the weakest receiver.
+    /// Rest of the budget at the weakest receiver.
     pub margin_db: f64,
 }
 
 impl PowerBudget {
-    /// Places as few amplifiers as suffice on the way to the receivers that are farthest from the source, each as late as
-    /// possible. Splitters of the same depth are amplified together.
+    /// Places as few amplifiers as suffice on the way to the receivers that are farthest from the source,
+    /// each as late as possible. Splitters of the same depth are amplified together.
     ///
     /// # Errors
     /// If some receiver would stay too dark even with an amplifier before every splitter.
@@ -132,7 +133,8 @@ impl PowerBudget {
         self.plan_each(cascade, &vec![usual; cascade.stages.len()])
     }
 
-    /// The same where every splitter has a loss, and an amplifier before it a gain, of its own; a gain of 0 is no amplifier.
+    /// The same where every splitter has a loss, and an amplifier before it a gain, of its own; a gain of 0
+    /// is no amplifier.
     ///
     /// # Errors
     /// If some receiver would stay too dark even with all amplifiers.
@@ -143,7 +145,8 @@ impl PowerBudget {
         let margin = |amplified: &[bool]| self.margin(cascade, splitters, amplified, &ends);
         // Light that is amplified is never weaker for it: if this is not enough, nothing is.
         let mut margin_db = margin(&amplified).map_err(|dark| self.error(dark, cascade))?;
-        // An amplifier does more good the later it comes, so the first ones are taken away where those behind them suffice.
+        // An amplifier does more good the later it comes, so the first ones are taken away where those behind
+        // them suffice.
         for level in 0..amplified.len() {
             let was = core::mem::replace(&mut amplified[level], false);
             match margin(&amplified) {
@@ -158,8 +161,9 @@ impl PowerBudget {
         Ok(PowerPlan { amplified: amplified.collect(), margin_db })
     }
 
-    /// What is left of the budget at the weakest receiver, where the splitters of these depths, from 1 on, are amplified and
-    /// receivers hang from the splitters `ends`. An error says how much is missing where the light goes out.
+    /// Returns the rest of the budget at the weakest receiver, where the splitters of the depths `amplified`,
+    /// from 1 on, are amplified and receivers hang from the splitters `ends`. An error states the power that
+    /// is missing where the light goes out.
     fn margin(
         &self,
         cascade: &Cascade,

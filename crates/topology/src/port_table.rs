@@ -1,5 +1,5 @@
-//! What is at the ports of an optical circuit switch: fibres of racks and splitters, in whatever order they were cabled and
-//! whatever their fan-outs (Blast, section II-A). Other ports are other people's.
+//! Ports of an optical circuit switch and their fibres, of racks and splitters, in whatever order they were
+//! cabled and whatever their fan-outs (Blast, section II-A). Other ports are other people's.
 
 use crate::error::TopologyError;
 use crate::hybrid::Hybrid;
@@ -13,21 +13,22 @@ pub struct SplitterPorts {
     pub input: u32,
     /// The ports where its outputs come in.
     pub outputs: Vec<u32>,
-    /// What the light loses in it, in dB; what a network's splitters lose usually without it.
+    /// Loss of the light in it, in dB; without it the usual loss of a network's splitters.
     pub loss_db: Option<f64>,
-    /// Gain of the amplifier before it, in dB: 0 where there is none, what a network's amplifiers give usually without it.
+    /// Gain of the amplifier before it, in dB: 0 where there is none, what a network's amplifiers give
+    /// usually without it.
     pub gain_db: Option<f64>,
 }
 
 impl SplitterPorts {
-    /// How many outputs it has.
+    /// Returns the number of outputs.
     #[must_use]
     pub fn fanout(&self) -> u32 {
         self.outputs.len() as u32
     }
 }
 
-/// Whose a port is.
+/// Owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortOwner {
     /// A rack's.
@@ -104,7 +105,7 @@ impl PortTable {
         self.racks.get(rack as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// How many racks there are.
+    /// Returns the number of racks.
     #[must_use]
     pub fn racks(&self) -> u32 {
         self.racks.len() as u32
@@ -116,7 +117,7 @@ impl PortTable {
         &self.splitters
     }
 
-    /// Whose a port is; `None` if it is not ours.
+    /// Returns the owner of a port; `None` if it is not ours.
     #[must_use]
     pub fn owner(&self, port: u32) -> Option<PortOwner> {
         self.owners.get(&port).copied()

@@ -1,9 +1,9 @@
-//! p, k-Shufflecast: racks in k columns of p^k, each joined to p racks of the next column by one passive
-//! splitter (Shufflecast, section III-A).
+//! Topology p, k-Shufflecast: racks in k columns of p^k, each joined to p racks of the next column by one
+//! passive splitter (Shufflecast, section III-A).
 //!
-//! ToR `i` has the column `i / p^k` and the row `i mod p^k`, read as k digits of base p,
-//! `[r_{k-1} .. r_0]`. Its splitter feeds the p ToRs of the next column whose rows are its own row shifted
-//! left by one digit, with any last digit. The most significant digit is the ToR's partition.
+//! ToR `i` has the column `i / p^k` and the row `i mod p^k`, read as k digits of base p, `[r_{k-1} .. r_0]`.
+//! Its splitter feeds the p ToRs of the next column whose rows are its own row shifted left by one digit,
+//! with any last digit. The most significant digit is the ToR's partition.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ pub struct Shufflecast {
 }
 
 impl Shufflecast {
-    /// p, k-Shufflecast with 1:p splitters and k columns.
+    /// Creates a p, k-Shufflecast with 1:p splitters and k columns.
     ///
     /// # Errors
     /// If p < 2, k < 1 or the network is too large.
@@ -37,31 +37,31 @@ impl Shufflecast {
         Ok(Shufflecast { fanout, columns, rows: fanout.pow(columns) })
     }
 
-    /// p: the outputs of a splitter.
+    /// Returns the number of outputs of a splitter (p).
     #[must_use]
     pub fn fanout(&self) -> u32 {
         self.fanout
     }
 
-    /// k: the columns.
+    /// Returns the number of columns (k).
     #[must_use]
     pub fn columns(&self) -> u32 {
         self.columns
     }
 
-    /// p^k: the ToRs of a column.
+    /// Returns the number of ToRs in a column (p^k).
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// p^(k-1): the ToRs of a partition.
+    /// Returns the number of ToRs in a partition (p^(k-1)).
     #[must_use]
     pub fn partition_size(&self) -> u32 {
         self.rows / self.fanout
     }
 
-    /// k p^k: all ToRs.
+    /// Returns the number of all ToRs (k p^k).
     #[must_use]
     pub fn tors(&self) -> u32 {
         self.columns * self.rows
@@ -199,7 +199,7 @@ impl Wiring {
         self.logical
     }
 
-    /// How many physical ToRs there are.
+    /// Returns the number of physical ToRs.
     #[must_use]
     pub fn tors(&self) -> u32 {
         self.tors
@@ -218,7 +218,7 @@ impl Wiring {
         (physical..end).step_by(self.tors as usize).collect()
     }
 
-    /// Which of its ToR's logical ones a logical ToR is.
+    /// Returns the index of a logical ToR among those of its physical ToR.
     #[must_use]
     pub fn nth(&self, logical: u32) -> u32 {
         logical / self.tors
@@ -231,20 +231,21 @@ impl Wiring {
         (physical < self.tors && logical < self.logical.tors()).then_some(logical)
     }
 
-    /// Where a splitter's fibre comes in at one of the logical ToRs that it feeds: the number of the fibre among all that come
-    /// from splitters to the physical ToR, p for each of its logical ones, by partitions.
+    /// Returns the place where a splitter's fibre comes in at one of the logical ToRs that it feeds: the
+    /// number of the fibre among all that come from splitters to the physical ToR, p for each of its logical
+    /// ones, by partitions.
     #[must_use]
     pub fn fibre(&self, splitter: u32, child: u32) -> u32 {
         self.nth(child) * self.logical.fanout() + self.logical.partition(splitter)
     }
 
-    /// Whether every ToR stands for itself alone.
+    /// Returns true if every ToR stands for itself alone.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.tors == self.logical.tors()
     }
 
-    /// How many ToRs have more than one splitter.
+    /// Returns the number of ToRs that have more than one splitter.
     #[must_use]
     pub fn doubled(&self) -> u32 {
         (self.logical.tors() - self.tors).min(self.tors)
@@ -294,7 +295,8 @@ mod tests {
             (wiring.logical_at(8, 1), wiring.logical_at(9, 1), wiring.logical_at(15, 0)),
             (Some(23), None, None)
         );
-        // Splitter 4 is in partition 1 and feeds ToRs 8 and 9; splitter 13, in partition 1 too, feeds 18 and 19, of ToRs 3 and 4.
+        // Splitter 4 is in partition 1 and feeds ToRs 8 and 9; splitter 13, in partition 1 too, feeds 18 and
+        // 19, of ToRs 3 and 4.
         assert_eq!((wiring.fibre(4, 8), wiring.fibre(13, 18), wiring.physical(18)), (1, 3, 3));
         // More than twice as many logical as physical ToRs: some stand for three.
         let wiring = Wiring::smallest(9, 2).unwrap();

@@ -1,5 +1,5 @@
-//! Networks written as text: `bcube:4,2`, `torus:16,3`, `fat-tree:48,3`, `leaf-spine:8,4,16`; and as labs write them:
-//! `orca:4`, `datacast:bcube:4,2`, `bridge:8`.
+//! Networks written as text: `bcube:4,2`, `torus:16,3`, `fat-tree:48,3`, `leaf-spine:8,4,16`; and as labs
+//! write them: `orca:4`, `datacast:bcube:4,2`, `bridge:8`.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,9 +16,9 @@ use crate::{BCube, Clos, FatTree, Torus};
 pub enum Network {
     /// BCube(n, k).
     BCube(BCube),
-    /// torus(n, k).
+    /// Torus (n, k).
     Torus(Torus),
-    /// fat-tree(n, k).
+    /// Fat-tree (n, k).
     FatTree(FatTree),
     /// Leaf-spine, or pods of it under cores.
     Clos(Clos),

@@ -1,7 +1,8 @@
-//! torus(n, k): servers in a k-dimensional grid that wraps round, without switches (Datacast, appendix A.3).
+//! Topology torus(n, k): servers in a k-dimensional grid that wraps round, without switches (Datacast,
+//! appendix A.3).
 //!
-//! A server's number reads as k digits of base n, most significant first; digit `j` has weight n^j. Port
-//! 2j leads one step up in dimension j, port 2j + 1 one step down.
+//! A server's number reads as k digits of base n, most significant first; digit `j` has weight n^j. Port 2j
+//! leads one step up in dimension j, port 2j + 1 one step down.
 
 use crate::error::{TopologyError, checked_nodes};
 use crate::graph::{Graph, Link, Node, Port};
@@ -15,7 +16,7 @@ pub struct Torus {
 }
 
 impl Torus {
-    /// torus(n, k) with n servers in each of k dimensions.
+    /// Creates torus(n, k) with n servers in each of k dimensions.
     ///
     /// # Errors
     /// If n < 3 (two servers would be joined twice), k < 1 or the network is too large.
@@ -33,13 +34,13 @@ impl Torus {
         Ok(Torus { side, dimensions, servers })
     }
 
-    /// n: the servers in one dimension.
+    /// Returns the number of servers in one dimension (n).
     #[must_use]
     pub fn side(&self) -> u32 {
         self.side
     }
 
-    /// k: the dimensions.
+    /// Returns the number of dimensions (k).
     #[must_use]
     pub fn dimensions(&self) -> u32 {
         self.dimensions

@@ -1,5 +1,6 @@
-//! Laws of the networks, checked from outside: sizes of the papers, ports that are given out once, digits that make up a
-//! number, failures that a second count agrees with, and light that is followed fibre by fibre.
+//! Laws of the networks, checked from outside: sizes of the papers, ports that are given out once, digits
+//! that make up a number, failures that a second count agrees with, and light that is followed fibre by
+//! fibre.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,7 +111,8 @@ fn networks_that_cannot_be_are_refused_at_their_bounds() {
 #[test]
 fn networks_have_at_most_16777216_nodes() {
     let nodes = |text: &str| text.parse::<Network>().map(|network| network.node_count());
-    // 2^23 servers and as many wires up to one core each: exactly 2^24 nodes are left out, one server less is not.
+    // 2^23 servers and as many wires up to one core each: exactly 2^24 nodes are left out, one server less is
+    // not.
     assert_eq!(nodes("leaf-spine:1,1,16777214"), Ok(1 << 24));
     for text in [
         "leaf-spine:1,1,16777215",
@@ -173,8 +175,8 @@ fn nodes_and_links_that_are_not_there_are_named() {
     assert!(links(20).ends_with("7, 13 more"), "{}", links(20));
 }
 
-/// Datacast, appendix A: servers are neighbours of a switch where they differ in its digit alone; servers of a torus where
-/// they differ by one in one digit.
+/// Datacast, appendix A: servers are neighbours of a switch where they differ in its digit alone; servers of
+/// a torus where they differ by one in one digit.
 #[test]
 fn digits_tell_the_neighbours() {
     let digits = |mut number: u32, base: u32, count: u32| -> Vec<u32> {
@@ -340,7 +342,8 @@ proptest! {
         prop_assert!(empty.is_empty() && empty.iter().next().is_none() && !empty.contains(room));
     }
 
-    /// Every port of the circuit switch belongs to one fibre, one splitter's input or one of its outputs, without gaps.
+    /// Every port of the circuit switch belongs to one fibre, one splitter's input or one of its outputs,
+    /// without gaps.
     #[test]
     fn ports_of_a_circuit_switch_are_given_out_once(
         racks in 1u32..9, servers_per_rack in 1u32..4, ports_per_rack in 1u32..4,
@@ -384,7 +387,8 @@ fn a_hybrid_network_says_what_it_lacks() {
     assert_eq!(what(Hybrid { splitter_fanout: 1, ..hybrid }, 99), Some(("splitter fanout", 1)));
 }
 
-/// Shufflecast, section III-A: a ToR feeds the next column's ToRs whose rows are its own row, shifted by one digit.
+/// Shufflecast, section III-A: a ToR feeds the next column's ToRs whose rows are its own row, shifted by one
+/// digit.
 #[test]
 fn shufflecast_shifts_digits() {
     for (p, k) in [(2u32, 1u32), (2, 3), (3, 2), (3, 3), (4, 2)] {
@@ -445,7 +449,8 @@ fn instances_are_the_best_of_all() {
     assert_eq!(Shufflecast::at_least(9, 2).map(|network| network.tors()), Some(24));
 }
 
-/// Section III-A1: the logical ToRs are dealt out among the physical ones, all of them, as evenly as numbers allow.
+/// Section III-A1: the logical ToRs are dealt out among the physical ones, all of them, as evenly as numbers
+/// allow.
 #[test]
 fn wirings_deal_out_all_splitters() {
     for (fanout, columns) in [(2, 2), (3, 2), (2, 3)] {
@@ -539,8 +544,9 @@ fn cascades_are_flat_trees() {
     assert_eq!(Cascade::new(5, 0), Cascade::new(5, 2));
 }
 
-/// What is left of the light at each receiver, followed splitter by splitter; `None` if it goes out on the way. The light
-/// may not get weaker than the budget before an amplifier or a receiver, nor stronger than it was launched.
+/// Returns the least light left at a receiver, followed splitter by splitter; `None` if it goes out on the
+/// way. The light may not get weaker than the budget before an amplifier or a receiver, nor stronger than it
+/// was launched.
 fn light(budget: &PowerBudget, cascade: &Cascade, amplified: &BTreeSet<u32>) -> Option<f64> {
     let mut behind: Vec<f64> = Vec::new();
     for (splitter, stage) in (0..).zip(&cascade.stages) {
@@ -573,8 +579,9 @@ fn way(cascade: &Cascade, receiver: (u32, u32)) -> Vec<u32> {
 }
 
 proptest! {
-    /// Blast, section II: the plan's margin is the light that is left where it is followed, and there are no more amplifiers
-    /// on any way than the longest one needs. Losses are sixteenths of a decibel, so that sums are exact.
+    /// Blast, section II: the plan's margin is the light that is left where it is followed, and there are no
+    /// more amplifiers on any way than the longest one needs. Losses are sixteenths of a decibel, so that
+    /// sums are exact.
     #[test]
     fn light_reaches_all_with_few_amplifiers(
         receivers in 1u32..20, fanout in 2u32..5,
@@ -630,15 +637,16 @@ fn fewest_amplifiers(budget: &PowerBudget, splitters: usize) -> Option<usize> {
 fn amplifiers_come_late_and_never_above_the_launch() {
     let budget =
         PowerBudget { budget_db: 14.0, switch_loss_db: 2.0, splitter_loss_db: 7.0, amplifier_gain_db: 100.0 };
-    // One splitter: 14 - 2 - 7 - 2 = 3 dB are left. The second one needs an amplifier, which lifts to 14 dB and no higher:
-    // 14 - 7 - 2 = 5 dB are left behind it.
+    // One splitter: 14 - 2 - 7 - 2 = 3 dB are left. The second one needs an amplifier, which lifts to 14 dB
+    // and no higher: 14 - 7 - 2 = 5 dB are left behind it.
     let plan = budget.plan(&Cascade::new(4, 4)).unwrap();
     assert_eq!((plan.amplified.len(), plan.margin_db), (0, 3.0));
     let plan = budget.plan(&Cascade::new(5, 4)).unwrap();
     assert_eq!((plan.amplified, plan.margin_db), (vec![1], 3.0));
     let plan = budget.plan(&Cascade::new(16, 4)).unwrap();
     assert_eq!((plan.amplified, plan.margin_db), (vec![1, 2, 3, 4], 5.0));
-    // The last pass through the switch is counted: with 11 dB nothing is left, and with less there is no light.
+    // The last pass through the switch is counted: with 11 dB nothing is left, and with less there is no
+    // light.
     let last =
         |budget_db| PowerBudget { budget_db, amplifier_gain_db: 0.0, ..budget }.plan(&Cascade::new(4, 4));
     assert_eq!(last(11.0).map(|plan| plan.margin_db), Ok(0.0));

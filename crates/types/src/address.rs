@@ -6,8 +6,8 @@ use alloc::string::String;
 /// Stands for what was left out.
 const LEFT_OUT: &str = "***";
 
-/// The text with every address in it as it may be printed or logged: without user and password, and without query and fragment, which
-/// often sign or name who may read it (`X-Amz-Signature`, `sig`, `token`).
+/// The text with every address in it as it may be printed or logged: without user and password, and without
+/// query and fragment, which often sign or name who may read it (`X-Amz-Signature`, `sig`, `token`).
 #[must_use]
 pub fn without_secrets(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
@@ -35,13 +35,14 @@ fn ends_address(c: char) -> bool {
     c.is_whitespace() || c.is_control() || matches!(c, '"' | '<' | '>' | '`')
 }
 
-/// What follows the scheme.
+/// Appends the part after the scheme.
 fn show(address: &str, shown: &mut String) {
     let end = address.find(['?', '#']).unwrap_or(address.len());
     let (place, secret) = address.split_at(end);
     let slash = place.find(['/', '\\']).unwrap_or(place.len());
     let host = &place[..slash];
-    // A password with a slash in it, which should not be there, makes what is before it look like a host with an odd port.
+    // A password with a slash in it, which should not be there, makes what is before it look like a host with
+    // an odd port.
     let is_host = host.rsplit_once(':').is_none_or(|(_, port)| {
         port.is_empty() || port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
     });

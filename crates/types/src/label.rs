@@ -1,7 +1,7 @@
-//! What the bits of an Orca label are.
+//! Kinds of Orca labels, which define the meaning of their bits.
 
-/// What a label is; it stands beside the label in the packet's header. A leaf label, whose first bit is set, is the same in
-/// all encodings, and has the first kind.
+/// Kind of a label; it stands beside the label in the packet's header. A leaf label, whose first bit is set,
+/// is the same in all encodings, and has the first kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LabelKind {

@@ -1,4 +1,4 @@
-//! When a file was changed last.
+//! Time of a file's last change.
 
 /// A modification time: whole seconds since 1970, rounded down, and the nanoseconds after them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -2,12 +2,12 @@
 
 use core::fmt::{self, Write as _};
 
-/// What is printed of a text at most, in bytes of the text: the longest sentence that a frame carries.
+/// Largest part of a text that is printed, in bytes of the text: the longest sentence that a frame carries.
 const PRINTED_MAX: usize = 1_024;
 
-/// A text that comes from another machine, for terminals, logs and reports: `Printable(name)` prints like the text, but control
-/// characters, line breaks and characters that turn the direction of writing are escaped as `\u{1b}`, and what exceeds 1,024 bytes
-/// is left out, with `…` in its place.
+/// A text that comes from another machine, for terminals, logs and reports: `Printable(name)` prints like the
+/// text, but control characters, line breaks and characters that turn the direction of writing are escaped as
+/// `\u{1b}`, and what exceeds 1,024 bytes is left out, with `…` in its place.
 ///
 /// ```
 /// # use polycast_types::Printable;
@@ -29,7 +29,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a character only shows itself.
+/// Returns true if a character only shows itself.
 fn is_plain(c: char) -> bool {
     // Separators of lines and paragraphs, marks and overrides of direction, and the byte order mark.
     let turns = matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');

@@ -1,30 +1,32 @@
-//! What may be set of a pull transfer.
+//! Settings of a pull transfer.
 
 use crate::Rate;
 use alloc::format;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
-/// What may be set of a pull transfer (Datacast, section 5); what is `None` follows from the link, or is told by round trips.
+/// Settings of a pull transfer (Datacast, section 5); a value that is `None` follows from the link, or from
+/// round trips.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PullTuning {
-    /// w: how many packets a receiver may ask for at a time in each tree.
+    /// Number of packets that a receiver may request at a time in each tree (w).
     pub credits: Option<u32>,
     /// The rate of a tree at first.
     pub initial_rate: Option<Rate>,
-    /// δ: what is added to the rate after each interval without a duplicate interest.
+    /// Amount that is added to the rate after each interval without a duplicate interest (δ).
     pub increase: Option<Rate>,
-    /// T: that interval, in microseconds.
+    /// Length of that interval, in microseconds (T).
     pub interval_us: Option<u32>,
-    /// σ: how much may be sent at once after a pause, in bytes.
+    /// Number of bytes that may be sent at once after a pause (σ).
     pub burst_bytes: Option<u32>,
-    /// B: the least bytes of a block.
+    /// Minimum number of bytes in a block (B).
     pub block_bytes: Option<u64>,
-    /// RTO: after how long a receiver asks again, in milliseconds.
+    /// Time after which a receiver requests again, in milliseconds (RTO).
     pub rto_ms: Option<u32>,
-    /// How many packets that were asked for later come before one that counts as lost; 0: none is counted, only time tells.
+    /// Number of packets requested later that arrive before one counts as lost; 0: none is counted, only time
+    /// decides.
     pub overtaken: Option<u32>,
-    /// Whether the source takes single losses for chance while it sees no queue.
+    /// Set if the source takes single losses for chance while it sees no queue.
     pub chance: Option<bool>,
 }
 
@@ -70,10 +72,10 @@ impl PullTuning {
         Ok(())
     }
 
-    /// Whether each value can be.
+    /// Checks that each value is possible.
     ///
     /// # Errors
-    /// The key that cannot, and why.
+    /// The key of the impossible value, and why.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let outside = |value: Option<u64>, least: u64, most: u64| {
             value

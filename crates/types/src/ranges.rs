@@ -11,7 +11,7 @@ use core::ops::Range;
 /// the number of ranges stays small. All operations take `O(log n + k)` where `k` ranges are touched.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// start -> end (exclusive); no two ranges touch.
+    /// Ends (exclusive) by start; no two ranges touch.
     ranges: BTreeMap<u64, u64>,
     /// Sum of all ranges' lengths.
     len: u64,
@@ -24,31 +24,31 @@ impl RangeSet {
         Self::default()
     }
 
-    /// How many numbers the set holds.
+    /// Returns the number of values in the set.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the set holds nothing.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many maximal ranges the set consists of.
+    /// Returns the number of maximal ranges in the set.
     #[must_use]
     pub fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether `value` is in the set.
+    /// Returns true if `value` is in the set.
     #[must_use]
     pub fn contains(&self, value: u64) -> bool {
         self.run_at(value).is_some()
     }
 
-    /// Whether the whole of `range` is in the set; an empty range always is.
+    /// Returns true if the whole of `range` is in the set; an empty range always is.
     #[must_use]
     pub fn covers(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.run_at(range.start).is_some_and(|run| run.end >= range.end)

@@ -21,7 +21,8 @@ pub struct ParseUnitError {
 }
 
 impl Rate {
-    /// How long `bytes` take at this rate, rounded up to a nanosecond; `Duration(u64::MAX)` at rate zero.
+    /// Returns the time that `bytes` take at this rate, rounded up to a nanosecond; `Duration(u64::MAX)` at
+    /// rate zero.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
@@ -31,7 +32,7 @@ impl Rate {
         Duration(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many whole bytes pass in `span` at this rate.
+    /// Returns the number of whole bytes that pass in `span` at this rate.
     #[must_use]
     pub fn bytes_in(self, span: Duration) -> u64 {
         let bytes = u128::from(self.0) * u128::from(span.0) / 8_000_000_000;
@@ -47,7 +48,8 @@ fn split(text: &str) -> Option<(f64, String)> {
     Some((number, text[end..].trim().to_ascii_lowercase()))
 }
 
-/// Reads a size in bytes. `K`, `M`, `G`, `T` and `KiB` … `TiB` are powers of 1024, `KB` … `TB` powers of 1000.
+/// Reads a size in bytes. `K`, `M`, `G`, `T` and `KiB` … `TiB` are powers of 1024, `KB` … `TB` powers of
+/// 1000.
 ///
 /// # Errors
 /// The text is not a non-negative number with one of these suffixes, or exceeds 64 bits.

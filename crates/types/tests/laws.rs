@@ -1,5 +1,5 @@
-//! Laws of the words that every crate shares: what is written is read again, sums and products stop at the ends instead of
-//! wrapping, and units are those of the tables below.
+//! Laws of the words that every crate shares: what is written is read again, sums and products stop at the
+//! ends instead of wrapping, and units are those of the tables below.
 
 use polycast_types::{
     AppId, DataId, Duration, Handle, ObjectId, RangeSet, Rate, Time, format_bytes, format_rate, parse_bytes,
@@ -152,7 +152,8 @@ proptest! {
         prop_assert_eq!(AppId(app).to_string().parse(), Ok(AppId(app)));
     }
 
-    /// Whole numbers below their ends: spans are numbers, and a span of this crate is one of the standard library.
+    /// Whole numbers below their ends: spans are numbers, and a span of this crate is one of the standard
+    /// library.
     #[test]
     fn spans_are_numbers(a in 0u64..1 << 40, b in 0u64..1 << 40, factor in 1u64..1 << 20) {
         prop_assert_eq!(Duration(a) + Duration(b), Duration(a + b));

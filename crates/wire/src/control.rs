@@ -14,17 +14,18 @@
 //! source -> receiver   FINISHED                  the transfer is over for all
 //! ```
 //!
-//! Receivers that multicast does not reach bring the object to each other in GROUPs, with the frames of [`Overlay`]. INVITE opens a transfer
-//! at an agent.
-//! Where receivers share a rack, one may speak for all of it (Orca appendix A.4): the source says GATHER to that one and SPEAKER
-//! to the others, these say MEMBER to it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
+//! Receivers that multicast does not reach bring the object to each other in GROUPs, with the frames of
+//! [`Overlay`]. INVITE opens a transfer at an agent. Where receivers share a rack, one may speak for all of
+//! it (Orca appendix A.4): the source says GATHER to that one and SPEAKER to the others, these say MEMBER to
+//! it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
 //!
-//! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
-//! TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
+//! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind
+//! WELCOME come TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
 //!
-//! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, PAIR, SHARE, PROVE and PAIRED come
-//! first, on a connection of their own: the two ends see that both know it, and the receiver learns the offer's secret. With that it opens
-//! sealed connections; on one that is not, it says JOIN in place of HELLO, which proves that it has the secret.
+//! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, PAIR,
+//! SHARE, PROVE and PAIRED come first, on a connection of their own: the two ends see that both know it, and
+//! the receiver learns the offer's secret. With that it opens sealed connections; on one that is not, it says
+//! JOIN in place of HELLO, which proves that it has the secret.
 
 mod overlay;
 
@@ -44,38 +45,40 @@ use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 pub const FRAME_LEN_MAX: usize = 2 << 20;
 /// Stands for no block in a ROUTE.
 const NO_BLOCK: u32 = u32::MAX;
-/// The longest frame that is taken on an accepted connection before its HELLO or MEMBER is accepted, length field not counted.
+/// The longest frame that is taken on an accepted connection before its HELLO or MEMBER is accepted, length
+/// field not counted.
 pub const FIRST_FRAME_LEN_MAX: usize = 64 << 10;
 /// Bytes of the length field.
 pub const LENGTH_LEN: usize = 4;
-/// How many ranges one HAVE or PTCH_REQ may hold.
+/// Maximum number of ranges in one HAVE or PTCH_REQ.
 pub const RANGES_MAX: usize = 4_096;
-/// How many hashes one HASHES may hold.
+/// Maximum number of hashes in one HASHES.
 pub const HASHES_MAX: usize = 8_192;
-/// How many sums one SUMS may hold.
+/// Maximum number of sums in one SUMS.
 pub const SUMS_MAX: usize = 32_768;
-/// How many digests one ROOTS may hold.
+/// Maximum number of digests in one ROOTS.
 pub const DIGESTS_MAX: usize = 32_768;
-/// The longest time between two PROGRESS of a pull transfer's receiver, and the longest time to ask again, in milliseconds.
+/// The longest time between two PROGRESS of a pull transfer's receiver, and the longest time to ask again, in
+/// milliseconds.
 pub const PULL_TIME_MAX_MS: u32 = 60_000;
 
 /// All permissions that a file may bring along: those to read, write and execute.
 pub const MODE_MAX: u16 = 0o777;
 
-/// How many receivers a rack's speaker may speak for.
+/// Maximum number of receivers that a rack's speaker may speak for.
 pub const MEMBERS_MAX: usize = 256;
 
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; 32];
 
-/// What PAIRED has under the key of a pairing: the offer's secret (32 bytes), the public key of its source (32, Ed25519), the number by which a
-/// drawn code was made of that key (16), and a tag (16).
+/// Content of PAIRED under the key of a pairing: the offer's secret (32 bytes), the public key of its source
+/// (32, Ed25519), the number by which a drawn code was made of that key (16), and a tag (16).
 pub type Sealed = [u8; 96];
 
-/// What chooses the group that a receiver has to show, and how; see [`proven_group`].
+/// Bytes that choose the group that a receiver has to show, and how; see [`proven_group`].
 pub type Salt = [u8; 32];
 
-/// What a delta leads from and to (`polycast_net::delta`).
+/// Versions that a delta leads from and to (`polycast_net::delta`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta {
     /// The root hash of the version that it is against.
@@ -86,7 +89,7 @@ pub struct Delta {
     pub len: u64,
 }
 
-/// What the keys of a sealed transfer are made of; it is not printed.
+/// Secret from which the keys of a sealed transfer are derived; it is not printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SealSecret(pub [u8; 32]);
 
@@ -96,23 +99,23 @@ impl core::fmt::Debug for SealSecret {
     }
 }
 
-/// What a receiver says first.
+/// First message of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The transfer that it asks to join.
     pub handle: Handle,
     /// Its name in reports; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
-    /// How many bytes of datagrams its socket can hold: the sender keeps no more in flight.
+    /// Number of bytes of datagrams that its socket can hold: the sender keeps no more in flight.
     pub window_bytes: u64,
     /// TCP port where it serves other receivers of a chain.
     pub serve_port: u16,
 }
 
-/// What an object's bytes are.
+/// Kind of an object's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Those of a file.
+    /// Bytes of a file.
     File,
     /// A directory as a tar stream.
     Directory,
@@ -120,18 +123,19 @@ pub enum Form {
     Set,
 }
 
-/// What the source answers.
+/// Answer of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
     /// The object's name.
     pub object: ObjectId,
-    /// What the object's bytes are.
+    /// Kind of the object's bytes.
     pub form: Form,
     /// Permissions of the file at the source, at most [`MODE_MAX`]; those in a directory are in its stream.
     pub mode: u16,
-    /// When the file was changed last, if the source tells; the times in a directory are in its stream.
+    /// Time of the file's last change, if the source gives it; the times in a directory are in its stream.
     pub modified: Option<ModificationTime>,
-    /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
+    /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the
+    /// beginning is sent.
     pub name: &'a str,
     /// The object's length in bytes.
     pub object_len: u64,
@@ -141,22 +145,24 @@ pub struct Welcome<'a> {
     pub group_len: u32,
     /// Data channel: multicast group and port; all zero where there is none (TCP only).
     pub channel: ([u8; 4], u16),
-    /// Bytes of the network's own header before every datagram of the data channel: 0, or a multiple of 4 (labelled packets).
+    /// Bytes of the network's own header before every datagram of the data channel: 0, or a multiple of 4
+    /// (labelled packets).
     pub outer_len: u8,
     /// After this many ns without a sign of life either end gives the other up.
     pub stall_ns: u64,
     /// Random bytes, others for every receiver: DATA_RCVD has to show bytes that these choose.
     pub salt: Salt,
-    /// What of the object's length is no hole, in bytes, if the source knows of holes: runs of zeros that need not be sent.
+    /// Length of the object without its holes, in bytes, if the source knows of holes: runs of zeros that
+    /// need not be sent.
     pub data_len: Option<u64>,
 }
 
-/// What a source says of its offer to one that asks.
+/// Description of a source's offer, for a receiver that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered<'a> {
     /// The transfer.
     pub handle: Handle,
-    /// How many more receivers the source takes.
+    /// Number of further receivers that the source takes.
     pub places: u32,
     /// The object's length in bytes.
     pub object_len: u64,
@@ -164,16 +170,17 @@ pub struct Offered<'a> {
     pub name: &'a str,
     /// Name of the source's machine, cut in the same way.
     pub host: &'a str,
-    /// What it shows of its code; `None` where any host may take the offer.
+    /// Sign of the offer's code; `None` where any host may take the offer.
     pub code: Option<CodeSign>,
     /// Bytes of this connection's own: what JOIN proves, it proves for them.
     pub challenge: Hash,
-    /// That the source has the offer's secret, for the nonce of ASK; zeros where there is no code.
+    /// Proof that the source has the offer's secret, for the nonce of ASK; zeros where there is no code.
     pub proof: Hash,
 }
 
-/// The hash group that a receiver with this salt shows in the end, of an object of so many groups: the first 8 bytes of the
-/// salt, modulo the number of groups. The proof in DATA_RCVD is the BLAKE3 hash of that group's bytes, with the salt as the key.
+/// The hash group that a receiver with this salt shows in the end, of an object of so many groups: the first
+/// 8 bytes of the salt, modulo the number of groups. The proof in DATA_RCVD is the BLAKE3 hash of that
+/// group's bytes, with the salt as the key.
 ///
 /// # Panics
 /// There are no groups; an object has at least one.
@@ -219,9 +226,10 @@ pub enum Control<'a> {
         lost: u64,
         /// Bytes verified so far.
         verified_bytes: u64,
-        /// When the packet before `position` reached this host, in nanoseconds of its own clock; 0 if unknown.
+        /// Time at which the packet before `position` reached this host, in nanoseconds of its own clock; 0
+        /// if unknown.
         arrived_ns: u64,
-        /// How long it then waited there to be taken out of the socket.
+        /// Time that it then waited there to be taken out of the socket.
         waited_ns: u64,
     },
     /// Receiver: these fragments (half-open ranges) are lost (PTCH_REQ).
@@ -237,7 +245,7 @@ pub enum Control<'a> {
     DataRcvd {
         /// Bytes that came as patches.
         patched_bytes: u64,
-        /// What only one can know that has the bytes of [`proven_group`].
+        /// Proof that the receiver has the bytes of [`proven_group`].
         proof: Hash,
     },
     /// Source: the data channel has offered you everything up to this position (DATA_FNSD).
@@ -264,15 +272,17 @@ pub enum Control<'a> {
         handle: Handle,
         /// The object.
         object: ObjectId,
-        /// Whether it is pulled over trees.
+        /// True if it is pulled over trees.
         pulled: bool,
         /// The object's length in bytes.
         object_len: u64,
-        /// Its root hash, where the source knows it already: a receiver that has that object need not get it again.
+        /// Its root hash, where the source knows it already: a receiver that has that object need not get it
+        /// again.
         root: Option<Hash>,
-        /// That the manager allows it, where agents show certificates.
+        /// Manager's permit for it, where agents show certificates.
         permit: Option<ShownPermit<'a>>,
-        /// What is sent is a delta, of which the receiver makes the object: length and root hash before are the delta's.
+        /// Delta, if one is sent, of which the receiver makes the object: length and root hash before are the
+        /// delta's.
         delta: Option<Box<Delta>>,
     },
     /// Receiver's agent: it joins.
@@ -317,25 +327,26 @@ pub enum Control<'a> {
     Join {
         /// The proof that it does, for the challenge of OFFERED and the name in HELLO.
         proof: Hash,
-        /// What HELLO says.
+        /// Content of HELLO.
         hello: Hello<'a>,
     },
     /// Receiver: so many packets came for the transfer that were not of its source.
     Forged {
-        /// How many.
+        /// Number of these packets.
         packets: u64,
     },
     /// Source, over a sealed connection: what the packets of the transfer are sealed with.
     Seal(SealSecret),
-    /// Source: these receivers, by their numbers, share your rack, and may come to you: speak for them (Orca appendix A.4).
+    /// Source: these receivers, by their numbers, share your rack, and may come to you: speak for them (Orca
+    /// appendix A.4).
     Gather {
         /// Your own number.
         own: u32,
         /// Theirs, at most [`MEMBERS_MAX`].
         members: Vec<u32>,
     },
-    /// Source: give your PROGRESS and PTCH_REQ to the receiver there, which speaks for your rack; at port 0, to the source
-    /// again.
+    /// Source: give your PROGRESS and PTCH_REQ to the receiver there, which speaks for your rack; at port 0,
+    /// to the source again.
     Speaker {
         /// Your number.
         member: u32,
@@ -343,7 +354,7 @@ pub enum Control<'a> {
         address: [u8; 4],
         /// TCP port.
         port: u16,
-        /// Where ends show certificates: the name of the receiver there.
+        /// Name of the receiver there, where ends show certificates.
         name: Option<&'a str>,
     },
     /// Receiver to its rack's speaker, as the first frame: which receiver it is.
@@ -352,7 +363,7 @@ pub enum Control<'a> {
         handle: Handle,
         /// Its number.
         member: u32,
-        /// What shows that the source lets it take part, as in ENTER.
+        /// Proof that the source lets it take part, as in ENTER.
         ticket: Hash,
     },
     /// Speaker: its PROGRESS counts for these receivers too from now on, and for no others.
@@ -361,17 +372,17 @@ pub enum Control<'a> {
     RackReq(Vec<Range<u64>>),
     /// Source: the object is pulled over trees.
     Trees {
-        /// How many trees.
+        /// Number of trees.
         count: u8,
         /// Bytes of a block; a tree carries whole blocks.
         block_bytes: u64,
-        /// How many packets may be asked for at a time in each tree.
+        /// Number of packets that may be requested at a time in each tree.
         credits: u32,
         /// After how long a packet is asked for again, in milliseconds; 0: as the round trips say.
         retry_ms: u32,
-        /// How many packets that were asked for later come before one that counts as lost; 0: only time tells.
+        /// Number of packets requested later that arrive before one counts as lost; 0: only time tells.
         overtaken: u32,
-        /// How often a receiver says how far it is, in milliseconds.
+        /// Interval between a receiver's progress reports, in milliseconds.
         progress_ms: u32,
     },
     /// Source: the way to it in a tree.
@@ -406,7 +417,7 @@ pub enum Control<'a> {
         /// One a group.
         sums: Vec<u64>,
     },
-    /// Those of the overlay.
+    /// Frames of the overlay.
     Overlay(Overlay<'a>),
 }
 
@@ -711,7 +722,7 @@ fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
     })
 }
 
-/// Where another receiver is, and its name, if that is said.
+/// Writes the address of another receiver, and its name, if it is given.
 fn put_end(address: &[u8; 4], port: u16, name: Option<&str>, out: &mut Vec<u8>) {
     out.extend_from_slice(address);
     out.u16(port);
@@ -836,7 +847,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
     if sane { Ok(welcome) } else { Err(WireError::Malformed) }
 }
 
-/// Whether a header of the network's own can be that long.
+/// Returns true if a header of the network's own can have this length.
 fn is_outer_len(len: u8) -> bool {
     usize::from(len) <= crate::label::header_len(crate::label::LABEL_LEN_MAX) && len.is_multiple_of(4)
 }

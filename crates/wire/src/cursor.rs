@@ -1,5 +1,5 @@
-//! Reading and writing of integers and strings in network byte order, with bounds always checked: for our own packets and
-//! for other languages of bytes.
+//! Reading and writing of integers and strings in network byte order, with bounds always checked: for our own
+//! packets and for other languages of bytes.
 
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ pub const SENTENCE_LEN_MAX: u16 = 1_024;
 
 /// Reads from the front of a byte slice. Where that is too short, it is [`WireError::Malformed`].
 pub struct Reader<'a>(
-    /// What has not been read yet.
+    /// Bytes that have not been read yet.
     pub &'a [u8],
 );
 
@@ -110,8 +110,8 @@ pub trait Put {
     fn u32(&mut self, v: u32);
     /// Eight bytes.
     fn u64(&mut self, v: u64);
-    /// A string behind its 2-byte length. One of more than `most` bytes loses its end: it may have been made of a peer's words,
-    /// and whatever a peer says can be passed on.
+    /// A string behind its 2-byte length. One of more than `most` bytes loses its end: it may have been made
+    /// of a peer's words, and whatever a peer says can be passed on.
     fn text(&mut self, v: &str, most: u16);
     /// As many zeros.
     fn zeros(&mut self, count: usize);
@@ -147,10 +147,10 @@ pub(crate) fn head(magic: [u8; 4]) -> Vec<u8> {
     out
 }
 
-/// What is behind such a head.
+/// Returns a reader of the bytes behind such a head.
 ///
 /// # Errors
-/// It is something else, or of a peer of another version.
+/// The datagram is something else, or of a peer of another version.
 pub(crate) fn after_head(datagram: &[u8], magic: [u8; 4]) -> Result<Reader<'_>, WireError> {
     let mut reader = Reader(datagram);
     if reader.array()? != magic {

@@ -7,13 +7,13 @@
 //! +-------+-------+-------+-------+---------------+----------------+----------------+------------+---------+
 //! ```
 //!
-//! `length` is the header's own length with its extension. `round` counts how often the sender has
-//! wrapped round, so that `round * fragments + sn` rises without end and a late or repeated packet
-//! cannot be mistaken for a new round. The extension holds, for a fragment with sn 0, the object's size
-//! (8 bytes, where Republic puts it), and for a coded patch the distances of the other fragments in it.
-//! 32 bytes are set aside for the extension in every fragment's size, so that fragments of sealed packets are as long as those of
-//! plain ones. A sealed fragment's header ends with the tag of its content (16 bytes) and one of the header before (8 bytes), a
-//! sealed coded patch's with one tag of header and payload (12 bytes).
+//! `length` is the header's own length with its extension. `round` counts how often the sender has wrapped
+//! round, so that `round * fragments + sn` rises without end and a late or repeated packet cannot be mistaken
+//! for a new round. The extension holds, for a fragment with sn 0, the object's size (8 bytes, where Republic
+//! puts it), and for a coded patch the distances of the other fragments in it. 32 bytes are set aside for the
+//! extension in every fragment's size, so that fragments of sealed packets are as long as those of plain
+//! ones. A sealed fragment's header ends with the tag of its content (16 bytes) and one of the header before
+//! (8 bytes), a sealed coded patch's with one tag of header and payload (12 bytes).
 
 use crate::{VERSION, WireError};
 use polycast_types::Handle;
@@ -22,17 +22,17 @@ use polycast_types::Handle;
 pub const HEADER_LEN: usize = 24;
 /// Room for the extension that every fragment leaves.
 pub const EXTENSION_LEN_MAX: usize = 32;
-/// How many fragments one coded patch can combine: the one in the header and 16 distances.
+/// Maximum number of fragments that one coded patch can combine: the one in the header and 16 distances.
 pub const CODED_FRAGMENTS_MAX: usize = 1 + EXTENSION_LEN_MAX / 2;
 /// Bytes of the tag of a sealed coded patch, and of a piece of a message.
 pub const TAG_LEN: usize = 12;
-/// Bytes of the tag of a sealed fragment's content,
+/// Bytes of the tag of a sealed fragment's content.
 pub const CONTENT_TAG_LEN: usize = 16;
-/// and of the one of its header.
+/// Bytes of the tag of a sealed fragment's header.
 pub const HEADER_TAG_LEN: usize = 8;
 /// Both.
 pub const FRAGMENT_TAGS_LEN: usize = CONTENT_TAG_LEN + HEADER_TAG_LEN;
-/// How many fragments one sealed coded patch can combine.
+/// Maximum number of fragments that one sealed coded patch can combine.
 pub const SEALED_FRAGMENTS_MAX: usize = 1 + (EXTENSION_LEN_MAX - TAG_LEN) / 2;
 /// Bytes of IPv4 and UDP header before ours.
 pub const IP_UDP_LEN: usize = 28;
@@ -52,15 +52,16 @@ pub const FLAG_ATTEMPT: u8 = 8;
 pub const FLAG_SEALED: u8 = 16;
 const FLAGS_KNOWN: u8 = FLAG_SIZE | FLAG_PATCH | FLAG_REPORT | FLAG_ATTEMPT | FLAG_SEALED;
 
-/// What shows that a packet is its source's.
+/// Tag that shows that a packet is its source's.
 pub type Tag = [u8; TAG_LEN];
-/// What shows that a fragment's bytes are.
+/// Tag that shows that a fragment's bytes are.
 pub type ContentTag = [u8; CONTENT_TAG_LEN];
 
 /// Ciphers take blocks of so many bytes; a part of one costs as much as several.
 const CIPHER_BLOCK_LEN: u32 = 16;
 
-/// The largest fragment of whole blocks of a cipher that fits into one frame of an interface with this MTU, at most 65,535 bytes.
+/// The largest fragment of whole blocks of a cipher that fits into one frame of an interface with this MTU,
+/// at most 65,535 bytes.
 #[must_use]
 pub fn fragment_len_for_mtu(mtu: u32) -> u32 {
     let overhead = (IP_UDP_LEN + HEADER_LEN + EXTENSION_LEN_MAX) as u32;
@@ -73,15 +74,16 @@ pub fn fragment_len_for_mtu(mtu: u32) -> u32 {
 pub struct FragmentHeader {
     /// The transfer.
     pub handle: Handle,
-    /// How often the sender has wrapped round.
+    /// Number of times that the sender has wrapped round.
     pub round: u32,
     /// Sequence number of the fragment.
     pub sn: u64,
-    /// `FLAG_PATCH`, `FLAG_REPORT`, `FLAG_ATTEMPT`; `FLAG_SIZE` follows from `object_len`, `FLAG_SEALED` from `sealed`.
+    /// `FLAG_PATCH`, `FLAG_REPORT`, `FLAG_ATTEMPT`; `FLAG_SIZE` follows from `object_len`, `FLAG_SEALED` from
+    /// `sealed`.
     pub flags: u8,
     /// The object's size in bytes; only with sn 0.
     pub object_len: Option<u64>,
-    /// Whether tags end the header.
+    /// True if tags end the header.
     pub sealed: bool,
 }
 
@@ -107,8 +109,8 @@ pub enum Header {
 }
 
 impl CodedHeader {
-    /// A patch for these fragments: 2 to [`CODED_FRAGMENTS_MAX`], rising, each at most 65,535 after the first.
-    /// `None` where they do not fit into one header.
+    /// A patch for these fragments: 2 to [`CODED_FRAGMENTS_MAX`], rising, each at most 65,535 after the
+    /// first. `None` where they do not fit into one header.
     #[must_use]
     pub fn new(handle: Handle, fragments: &[u64]) -> Option<Self> {
         let fits = (2..=CODED_FRAGMENTS_MAX).contains(&fragments.len())
@@ -136,7 +138,8 @@ impl CodedHeader {
 }
 
 impl Header {
-    /// Reads the header at the front of a datagram; gives it and its length, so that the payload begins there.
+    /// Reads the header at the front of a datagram; gives it and its length, so that the payload begins
+    /// there.
     ///
     /// # Errors
     /// Not a datagram of this format or of this version.
@@ -192,8 +195,9 @@ impl Header {
         }
     }
 
-    /// The last tag in the packet whose header this is, which is `length` bytes long, and what stands before it; `None` where it is
-    /// not sealed. Of a fragment it is the tag of the header, of a coded patch that of header and payload.
+    /// The last tag in the packet whose header this is, which is `length` bytes long, and what stands before
+    /// it; `None` where it is not sealed. Of a fragment it is the tag of the header, of a coded patch that of
+    /// header and payload.
     #[must_use]
     pub fn tag_in<'a>(&self, datagram: &'a [u8], length: usize) -> Option<(&'a [u8], &'a [u8])> {
         let last = match self {

@@ -1,8 +1,8 @@
-//! How a source and its receivers find each other without a manager (`offer` and `accept`).
+//! Discovery of sources and receivers without a manager (`offer` and `accept`).
 //!
 //! The source multicasts an [`Announcement`] now and then; a receiver that starts asks for one with a
-//! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
-//! [`PORT`] on the chosen interface. Where no multicast passes, ASK and OFFERED of the control channel say the same.
+//! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and [`PORT`]
+//! on the chosen interface. Where no multicast passes, ASK and OFFERED of the control channel carry the same.
 
 use crate::WireError;
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, after_head, head};
@@ -16,19 +16,22 @@ pub const GROUP: [u8; 4] = [239, 255, 80, 67];
 pub const PORT: u16 = 18_067;
 /// A question of earlier versions, which has nothing behind its kind.
 pub const QUESTION_LEN_MIN: usize = 6;
-/// A question that any source may answer: half as long as the longest announcement, which has both names and a code.
+/// A question that any source may answer: half as long as the longest announcement, which has both names and
+/// a code.
 pub const QUESTION_LEN: usize = (QUESTION_LEN_MIN + 26 + 2 * (2 + NAME_LEN_MAX as usize) + 3).div_ceil(2);
 
 const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
 const KIND_SOLICIT: u8 = 2;
 
-/// What an offer shows of its code: nothing on which a guess could be tried. Whether the code is the right one shows in the pairing alone.
+/// Sign that an offer shows of its code: nothing on which a guess could be tried. The pairing alone shows
+/// whether the code is the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeSign {
     /// It has one that a person has made up.
     Own,
-    /// It has one that was drawn, whose first word stands for these bits: the offer's name plate, no part of what has to be guessed.
+    /// It has one that was drawn, whose first word stands for these bits: the offer's name plate, no part of
+    /// what has to be guessed.
     Drawn(u16),
 }
 
@@ -41,15 +44,16 @@ pub struct Announcement {
     pub address: [u8; 4],
     /// TCP port of the source's control listener.
     pub port: u16,
-    /// How many more receivers the source takes.
+    /// Number of further receivers that the source takes.
     pub places: u32,
     /// The object's length in bytes, for people.
     pub object_len: u64,
-    /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
+    /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is
+    /// sent.
     pub name: String,
     /// Name of the source's machine, for people; cut in the same way.
     pub host: String,
-    /// What it shows of its code; `None` where any host may take the offer.
+    /// Sign of the offer's code; `None` where any host may take the offer.
     pub code: Option<CodeSign>,
 }
 
@@ -58,8 +62,8 @@ pub struct Announcement {
 pub enum Discovery {
     /// A source offers an object.
     Announce(Announcement),
-    /// A receiver asks sources to announce at once. No source answers with more than twice the question's bytes: any host can ask in
-    /// another's name.
+    /// A receiver asks sources to announce at once. No source answers with more than twice the question's
+    /// bytes: any host can ask in another's name.
     Solicit {
         /// The length of the whole datagram in bytes; zeros are behind its kind.
         len: usize,

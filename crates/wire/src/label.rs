@@ -1,4 +1,5 @@
-//! Labelled packets: Orca's label and the session's number before a datagram (Orca sections 3.2 and 3.5, appendix A.4).
+//! Labelled packets: Orca's label and the session's number before a datagram (Orca sections 3.2 and 3.5,
+//! appendix A.4).
 //!
 //! ```text
 //!  0       1       2               4               8
@@ -7,15 +8,16 @@
 //! +-------+-------+---------------+---------------+-------------------+---------+
 //! ```
 //!
-//! The whole is the payload of a UDP datagram to the session's multicast address, whose number is the session's, and to a
-//! UDP port that a network has for all its sessions: by the port switches know labelled packets. Legacy switches on the way
-//! see IP multicast of an address of its own for every session, and forward it as they are told to, or everywhere. All labels
-//! of a network have the same length; a switch drops others. The label's bits are the business of
-//! `polycast_planning::labels`, and the kind says which of them it is. A zero byte keeps it aligned, and takes what a later
-//! version needs.
+//! The whole is the payload of a UDP datagram to the session's multicast address, whose number is the
+//! session's, and to a UDP port that a network has for all its sessions: by the port switches know labelled
+//! packets. Legacy switches on the way see IP multicast of an address of its own for every session, and
+//! forward it as they are told to, or everywhere. All labels of a network have the same length; a switch
+//! drops others. The label's bits are the business of `polycast_planning::labels`, and the kind says which of
+//! them it is. A zero byte keeps it aligned, and takes what a later version needs.
 //!
-//! On the same port a switch asks a neighbour whether it still forwards, by a [`Probe`], which the neighbour's data path sends
-//! back by the port that it came in by (as the echo function of BFD does, RFC 5880, section 6.4).
+//! On the same port a switch asks a neighbour whether it still forwards, by a [`Probe`], which the
+//! neighbour's data path sends back by the port that it came in by (as the echo function of BFD does, RFC
+//! 5880, section 6.4).
 
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -25,7 +27,7 @@ pub use polycast_types::LabelKind;
 
 /// Bytes before the label.
 pub const FIXED_LEN: usize = 8;
-/// Where the kind is.
+/// Offset of the kind.
 pub const KIND_AT: usize = 2;
 /// The longest label.
 pub const LABEL_LEN_MAX: usize = 164;
@@ -39,7 +41,7 @@ pub const fn header_len(label_len: usize) -> usize {
 /// A label and the session that it belongs to; the label's bytes stay where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// What the label is.
+    /// Kind of the label.
     pub kind: LabelKind,
     /// The session.
     pub session: u32,
@@ -48,7 +50,8 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Reads the header at the front of a datagram; gives it and its length, so that the payload begins there.
+    /// Reads the header at the front of a datagram; gives it and its length, so that the payload begins
+    /// there.
     ///
     /// # Errors
     /// Not a labelled packet, or one of another version.
@@ -111,9 +114,9 @@ pub const PROBE_LEN: usize = 8;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether it has been at the neighbour.
+    /// True once the probe has been at the neighbour.
     pub is_answer: bool,
-    /// Which of the asking switch's probes it is.
+    /// Number of the probe at the asking switch.
     pub number: u32,
 }
 
@@ -139,7 +142,7 @@ impl Probe {
     }
 }
 
-/// Why a switch or an agent drops a labelled packet.
+/// Reason why a switch or an agent drops a labelled packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// Too short, or zeros that are none.

@@ -1,9 +1,11 @@
-//! Permits: what the manager that leads has allowed one transfer, as a source shows it to the agents that it calls.
+//! Permits: what the manager that leads has allowed one transfer, as a source shows it to the agents that it
+//! calls.
 //!
-//! The permit itself is what the manager signs. It names its receivers by one hash: that of a tree (RFC 6962) whose leaves are
-//! their names. So it is short however many there are, and a receiver is shown the way from its own name up to that hash. Which
-//! hashes and signatures these are is an [`Authority`]'s business: Ed25519 and BLAKE3 in production, ideal ones in the simulator,
-//! whose attacker so meets the checks of production.
+//! The permit itself is what the manager signs. It names its receivers by one hash: that of a tree (RFC 6962)
+//! whose leaves are their names. So it is short however many there are, and a receiver is shown the way from
+//! its own name up to that hash. Which hashes and signatures these are is an [`Authority`]'s business:
+//! Ed25519 and BLAKE3 in production, ideal ones in the simulator, whose attacker so meets the checks of
+//! production.
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
@@ -16,23 +18,25 @@ pub const HASH_LEN: usize = 32;
 pub const SIGNATURE_LEN: usize = 64;
 /// The longest permit.
 pub const PERMIT_LEN_MAX: usize = 1_024;
-/// The longest way from a name to the hash of all names: nothing has more names than a number of 4 bytes counts.
+/// The longest way from a name to the hash of all names: nothing has more names than a number of 4 bytes
+/// counts.
 pub const WAY_LEN_MAX: usize = 32;
-/// No permit holds for longer, whatever it says: what a manager has allowed ends soon after it has changed its mind.
+/// No permit holds for longer, whatever it says: what a manager has allowed ends soon after it has changed
+/// its mind.
 pub const PERMIT_LIFE_MAX_S: u64 = 900;
 /// Clocks of managers may differ by so much.
 pub const CLOCKS_DIFFER_S: u64 = 300;
 
 type Hash = [u8; HASH_LEN];
 
-/// What one transfer may do.
+/// Permission for one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit<'a> {
     /// The number of its path at the manager.
     pub lease: u64,
     /// The source's name.
     pub source: &'a str,
-    /// Where its control listener is: the IPv4 address that it has joined with.
+    /// Address of its control listener: the IPv4 address that it has joined with.
     pub address: [u8; 4],
     /// The object.
     pub object: ObjectId,
@@ -46,15 +50,15 @@ pub struct Permit<'a> {
     pub fabric: &'a str,
     /// Its data channel: multicast group and port; all zero where there is none.
     pub channel: ([u8; 4], u16),
-    /// Whether it may be pulled over trees.
+    /// True if it may be pulled over trees.
     pub pulled: bool,
-    /// How many receivers it has.
+    /// Number of its receivers.
     pub receivers: u32,
     /// The hash of their names.
     pub group: [u8; HASH_LEN],
-    /// From when on it is good, in seconds since 1970,
+    /// Time from which on it is valid, in seconds since 1970.
     pub from_unix_s: u64,
-    /// and until when.
+    /// Time until which it is valid, in seconds since 1970.
     pub until_unix_s: u64,
 }
 
@@ -131,7 +135,7 @@ pub struct ShownPermit<'a> {
     pub permit: &'a [u8],
     /// The manager's signature.
     pub signature: [u8; SIGNATURE_LEN],
-    /// Which leaf of the tree the receiver's name is.
+    /// Index of the receiver's name among the leaves of the tree.
     pub index: u32,
     /// The hashes beside the way from that leaf to the top; at most [`WAY_LEN_MAX`].
     pub way: Vec<[u8; HASH_LEN]>,
@@ -164,15 +168,15 @@ impl<'a> ShownPermit<'a> {
 
 /// The hashes by which a permit names its receivers.
 pub trait NameHashes {
-    /// That of a name.
+    /// Returns the hash of a name.
     fn leaf(&self, name: &str) -> Hash;
-    /// That of two hashes beside each other.
+    /// Returns the hash of two hashes beside each other.
     fn node(&self, left: &Hash, right: &Hash) -> Hash;
 }
 
-/// What an agent checks permits with.
+/// Authority by which an agent checks permits.
 pub trait Authority: NameHashes {
-    /// Whether a manager that is trusted has signed these bytes.
+    /// Returns true if a trusted manager has signed these bytes.
     fn has_signed(&self, permit: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool;
 }
 
@@ -181,7 +185,7 @@ pub trait Authority: NameHashes {
 pub struct NameTree(Vec<Vec<Hash>>);
 
 impl NameTree {
-    /// Of these names, in this order.
+    /// Builds the tree of these names, in this order.
     #[must_use]
     pub fn new<'n>(hashes: &impl NameHashes, names: impl Iterator<Item = &'n str>) -> Self {
         let mut levels = Vec::from([names.map(|name| hashes.leaf(name)).collect::<Vec<_>>()]);
@@ -231,7 +235,7 @@ fn top(hashes: &impl NameHashes, leaf: Hash, index: u32, count: u32, way: &[Hash
     way.next().is_none().then_some(hash)
 }
 
-/// Why a permit is none.
+/// Reason why a permit is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
     /// No manager that is trusted has signed it.
@@ -250,13 +254,13 @@ pub enum Refusal<'a> {
     },
     /// It is for others.
     OtherReceivers {
-        /// Whose permit it is.
+        /// Source whose permit it is.
         source: &'a str,
     },
 }
 
-/// Checks that the manager has signed the permit, that it holds at this time, and that it is for the receiver of this name; gives
-/// what it allows.
+/// Checks that the manager has signed the permit, that it holds at this time, and that it is for the receiver
+/// of this name; gives what it allows.
 ///
 /// # Errors
 /// One of these is not so.
@@ -284,7 +288,7 @@ pub fn check<'a>(
     Ok(permit)
 }
 
-/// What a source calls an agent for, as far as its permit binds it.
+/// Call from a source to an agent, as far as its permit binds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The object.
@@ -293,14 +297,14 @@ pub struct Call {
     pub object_len: u64,
     /// Its root hash, where the source says it.
     pub root: Option<[u8; HASH_LEN]>,
-    /// Where the source's control listener is; `None` where that is no IPv4 address.
+    /// Address of the source's control listener; `None` where that is no IPv4 address.
     pub address: Option<[u8; 4]>,
-    /// Whether it is pulled over trees.
+    /// True if it is pulled over trees.
     pub pulled: bool,
 }
 
 impl Permit<'_> {
-    /// Whether this is the transfer that it allows.
+    /// Returns true if this is the transfer that the permit allows.
     #[must_use]
     pub fn covers(&self, call: &Call) -> bool {
         self.object == call.object

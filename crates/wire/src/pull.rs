@@ -7,15 +7,17 @@
 //! +-------+-------+-------+-------+--------+-------+--------------+------------+--------+-------+--------+---------+
 //! ```
 //!
-//! All packets have the same header, with every field at a fixed place, so that a node that only passes packets on
-//! reads and writes two bytes of it: the hop at `position`, and `position` itself. The route has a byte a hop, as in
-//! the paper: the port, and in the highest bit whether the node is a non-branching one. The paper has room for 8
-//! hops, and nodes take no more unless their settings say so; the format has room for 14, as the trees of BCube(8, 4) need 10.
+//! All packets have the same header, with every field at a fixed place, so that a node that only passes
+//! packets on reads and writes two bytes of it: the hop at `position`, and `position` itself. The route has a
+//! byte a hop, as in the paper: the port, and in the highest bit whether the node is a non-branching one. The
+//! paper has room for 8 hops, and nodes take no more unless their settings say so; the format has room for
+//! 14, as the trees of BCube(8, 4) need 10.
 //!
-//! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver asks for, so that
-//! a node that keeps packets can tell what belongs under a name without knowing the transfer. It is a keyed hash, with handle and
-//! sn as the key: bytes that fit one name fit no other. Of the object's packets in short payloads only the first bytes of it are
-//! used ([`digest_len`]); the rest of the field is zero.
+//! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver asks
+//! for, so that a node that keeps packets can tell what belongs under a name without knowing the transfer. It
+//! is a keyed hash, with handle and sn as the key: bytes that fit one name fit no other. Of the object's
+//! packets in short payloads only the first bytes of it are used ([`digest_len`]); the rest of the field is
+//! zero.
 
 use crate::{VERSION, WireError};
 use polycast_types::Handle;
@@ -26,9 +28,9 @@ pub const HEADER_LEN: usize = 56;
 pub const HOPS_MAX: usize = 14;
 /// The longest source route that nodes take where nothing else is set, in hops: the paper's (section 6.1).
 pub const HOPS_USUAL: usize = 8;
-/// Where in a packet the position in the route is.
+/// Offset of the position in the route.
 pub const POSITION_AT: usize = 4;
-/// Where in a packet the route begins.
+/// Offset of the route.
 pub const ROUTE_AT: usize = 6;
 /// In a hop: the node feeds a single other one and keeps nothing.
 pub const NON_BRANCHING: u8 = 0x80;
@@ -39,8 +41,8 @@ pub const DIGEST_SHORT_LEN: usize = 6;
 /// From this payload on digests are used whole.
 pub const PAYLOAD_LONG: u16 = 4_096;
 
-/// How many bytes are used of the digests of an object's packets with such payloads: names cost the source less than 0.45 % of an object
-/// in frames of 1,500 bytes, and 0.22 % in frames of 9,000.
+/// Number of bytes that are used of the digests of an object's packets with such payloads: names cost the
+/// source less than 0.45 % of an object in frames of 1,500 bytes, and 0.22 % in frames of 9,000.
 #[must_use]
 pub fn digest_len(payload_bytes: u16) -> usize {
     if payload_bytes < PAYLOAD_LONG { DIGEST_SHORT_LEN } else { DIGEST_LEN }
@@ -68,7 +70,8 @@ impl Digest {
         digest
     }
 
-    /// Whether a payload with this hash belongs under the digest. One that is zero where short digests end is short.
+    /// Returns true if a payload with this hash belongs under the digest. A digest that is zero where short
+    /// digests end is short.
     #[must_use]
     pub fn fits(&self, hash: &[u8; 32]) -> bool {
         let is_short = self.0[DIGEST_SHORT_LEN..].iter().all(|byte| *byte == 0);
@@ -76,7 +79,7 @@ impl Digest {
     }
 }
 
-/// What the hash of a packet's payload is keyed with.
+/// Returns the key for the hash of a packet's payload.
 #[must_use]
 pub fn digest_key(handle: Handle, sn: u64) -> [u8; 32] {
     let mut key = [0; 32];
@@ -94,8 +97,8 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// A route of these hops, of which `position` lie behind the packet. `None` if there are none or too many, or if
-    /// the position lies beyond the end.
+    /// A route of these hops, of which `position` lie behind the packet. `None` if there are none or too
+    /// many, or if the position lies beyond the end.
     #[must_use]
     pub fn new(hops: &[u8], position: u8) -> Option<Self> {
         if hops.is_empty() || hops.len() > HOPS_MAX || usize::from(position) > hops.len() {
@@ -112,14 +115,14 @@ impl Hops {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// How many nodes the packet has left.
+    /// Returns the number of hops that lie behind the packet.
     #[must_use]
     pub fn position(&self) -> u8 {
         self.position
     }
 }
 
-/// Which block follows in the tree (section 5.2).
+/// Block that follows in the tree (section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// The packet does not say.
@@ -130,7 +133,7 @@ pub enum Follows {
     End,
 }
 
-/// What a packet of the transfer is.
+/// Kind of a packet of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A request for the packet of this name.
@@ -142,7 +145,7 @@ pub enum Kind {
     Data {
         /// The source has sent it before.
         again: bool,
-        /// Which block follows.
+        /// Block that follows.
         follows: Follows,
     },
 }
@@ -150,7 +153,7 @@ pub enum Kind {
 /// The header of an interest or of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: Kind,
     /// The tree.
     pub tree: u8,
@@ -160,7 +163,7 @@ pub struct Header {
     pub handle: Handle,
     /// The number of the packet in the object.
     pub sn: u64,
-    /// What its payload hashes to.
+    /// Digest of its payload.
     pub digest: Digest,
 }
 
@@ -171,7 +174,7 @@ pub enum Packet<'a> {
     Transfer(Header, &'a [u8]),
     /// A neighbour is there.
     Greeting {
-        /// Whether the neighbour has heard from us lately: a link counts only if it works both ways.
+        /// True if the neighbour has heard from us lately: a link counts only if it works both ways.
         heard: bool,
     },
 }
@@ -251,20 +254,21 @@ impl Header {
     }
 }
 
-/// Why a node takes no further look at a packet of a transfer.
+/// Reason why a node stops processing a packet of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Its route is longer than the node's settings allow.
     TooFar,
-    /// What it carries is not what its name says.
+    /// Content that does not match its name.
     Poisoned,
 }
 
-/// Whether a node takes in a packet: before its forwarder hears of it, so that it answers no interest and gets into no store. `hash`
-/// is the keyed hash of its payload ([`digest_key`]). A node that only passes data on does not look into it.
+/// Checks whether a node takes in a packet, before its forwarder gets it: a packet that is not taken in
+/// answers no interest and gets into no store. `hash` is the keyed hash of its payload ([`digest_key`]). A
+/// node that only passes data on does not check the payload.
 ///
 /// # Errors
-/// It does not.
+/// The node does not take it in.
 pub fn admit(header: &Header, hops_max: usize, hash: impl FnOnce() -> [u8; 32]) -> Result<(), Doubt> {
     let hops = header.hops.bytes().len();
     if hops > hops_max {
@@ -285,14 +289,15 @@ pub fn greeting(heard: bool) -> [u8; HEADER_LEN] {
     bytes
 }
 
-/// Whether a datagram is a greeting, or looks like one; with a trailer it is sealed ([`crate::words`]).
+/// Returns true if a datagram is a greeting, or looks like one; with a trailer it is sealed
+/// ([`crate::words`]).
 #[must_use]
 pub fn is_greeting(datagram: &[u8]) -> bool {
     datagram.get(1) == Some(&KIND_GREETING)
 }
 
-/// The largest payload that fits into one frame of an interface with this MTU: a whole number of KiB where it is
-/// more than one, because pages and caches like it.
+/// The largest payload that fits into one frame of an interface with this MTU: a whole number of KiB where it
+/// is more than one, because pages and caches like it.
 #[must_use]
 pub fn payload_len_for_mtu(mtu: u32) -> u16 {
     let room = mtu.min(9_216).saturating_sub((crate::data::IP_UDP_LEN + HEADER_LEN) as u32);
@@ -340,7 +345,7 @@ mod tests {
         assert!(!is_greeting(&[]));
     }
 
-    /// What is kept or answered is looked into, what only passes is not.
+    /// Data that is kept or answered is checked, data that only passes is not.
     #[test]
     fn data_at_the_end_of_its_route_fits_its_digest() {
         let hash = [7; 32];
@@ -383,7 +388,7 @@ mod tests {
             }
         }
 
-        /// What is accepted is what would be written: also when a good packet is damaged.
+        /// Accepted bytes are those that would be written: also when a good packet is damaged.
         #[test]
         fn no_bytes_mean_two_things(
             kind in kinds(),

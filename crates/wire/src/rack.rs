@@ -1,8 +1,8 @@
-//! What Orca's controllers say to each other (Orca section 3.4): central controller, leaf controllers, agents.
+//! Messages between Orca's controllers (Orca section 3.4): central controller, leaf controllers, agents.
 //!
-//! Every message is one datagram. Updates are numbered by the central controller, one row of numbers for each rack; the
-//! same numbers go on from the leaf controller to its agents. Confirmations come back as heartbeats: one says up to which
-//! number everything is done.
+//! Every message is one datagram. Updates are numbered by the central controller, one row of numbers for each
+//! rack; the same numbers go on from the leaf controller to its agents. Confirmations come back as
+//! heartbeats: one says up to which number everything is done.
 //!
 //! ```text
 //! heartbeat  up    version 1 | kind 1 | flags | rack | agent | incarnation | stream | applied | confirmed
@@ -10,9 +10,10 @@
 //! updates    down  version 1 | kind 3 | rack | agent | stream | after | (number | session | length | label)...
 //! ```
 //!
-//! An agent is named by its port at the leaf; all ones mean the rack's leaf controller itself. A label of length 0 takes
-//! the session's label away. A label is the leaf label of the network's length, all zero where the rack has no receivers; behind it
-//! come the first 20 bytes of the pod's spine label, where the rack keeps that and it is as long: what follows them is zero.
+//! An agent is named by its port at the leaf; all ones mean the rack's leaf controller itself. A label of
+//! length 0 takes the session's label away. A label is the leaf label of the network's length, all zero where
+//! the rack has no receivers; behind it come the first 20 bytes of the pod's spine label, where the rack
+//! keeps that and it is as long: what follows them is zero.
 
 use crate::cursor::{Put, Reader};
 use crate::label::LABEL_LEN_MAX;
@@ -31,7 +32,7 @@ const CONTROLLER: u32 = u32::MAX;
 const FLAG_ACTIVE: u8 = 1;
 const FLAG_SETTLED: u8 = 2;
 
-/// What a message names: a rack's leaf controller, or one of its agents.
+/// Subject of a message: a rack's leaf controller, or one of its agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// The leaf, counted over all pods.
@@ -45,7 +46,7 @@ pub struct Name {
 pub struct Heartbeat {
     /// The one that says so.
     pub from: Name,
-    /// Which run of it: a restarted one has another number.
+    /// Run of the sender: a restarted one has another number.
     pub incarnation: u64,
     /// The stream of updates that it follows; 0 before the first.
     pub stream: u64,
@@ -64,7 +65,7 @@ pub struct Heartbeat {
 pub struct Standing {
     /// The one that this is for.
     pub to: Name,
-    /// Which run of it.
+    /// Run of the receiver.
     pub incarnation: u64,
     /// The stream to follow.
     pub stream: u64,
@@ -140,8 +141,8 @@ impl<'a> Updates<'a> {
     }
 }
 
-/// Whom a datagram names, if it is long enough and of a kind that is known: the one that says it, or the one that it is for. The
-/// rest may be wrong.
+/// Returns the name in a datagram, if it is long enough and of a known kind: that of its sender, or of its
+/// receiver. The rest may be wrong.
 #[must_use]
 pub fn name_in(datagram: &[u8]) -> Option<Name> {
     let mut r = Reader(datagram);

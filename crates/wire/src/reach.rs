@@ -1,8 +1,9 @@
-//! Whether multicast gets from one host to others, and how long its packets may be: `polycast doctor` asks, and hosts with
-//! an agent or `polycast doctor --listen` answer.
+//! Reachability of other hosts by multicast, and the possible length of its packets: `polycast doctor` asks,
+//! and hosts with an agent or `polycast doctor --listen` answer.
 //!
-//! An [`Reach::Ask`] goes to [`GROUP`] and [`PORT`], or to one host. An answer goes to the asker alone, says how many bytes
-//! came, and is never longer than what it answers: hosts that answer cannot be used to flood a third.
+//! An [`Reach::Ask`] goes to [`GROUP`] and [`PORT`], or to one host. An answer goes to the asker alone,
+//! reports how many bytes came, and is never longer than what it answers: hosts that answer cannot be used to
+//! flood a third.
 
 use crate::WireError;
 use crate::cursor::{NAME_LEN_MAX, Put, after_head, head};
@@ -25,16 +26,16 @@ const HEAD_LEN: usize = 14;
 /// A datagram of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Which hosts are there? The datagram is as long as this says, [`ASK_LEN_MIN`] at least.
+    /// Question for hosts that are there. The datagram is as long as this says, [`ASK_LEN_MIN`] at least.
     Ask {
         /// Chosen by the asker.
         number: u64,
         /// The length of the whole datagram in bytes.
         len: usize,
     },
-    /// I am.
+    /// Answer of a host.
     Answer {
-        /// That of the question.
+        /// Number of the question.
         number: u64,
         /// The length of the question in bytes, as it came.
         len: u16,

@@ -1,7 +1,8 @@
-//! Which bytes of a sealed packet are under which key, and what is looked at before anything else hears of it.
+//! Keys for the bytes of a sealed packet, and the checks that it has to pass before anything else processes
+//! it.
 //!
-//! No cipher is here: [`PacketKeys`] are AES in production and ideal ones in the simulator, whose attacker so meets the rules of
-//! production.
+//! No cipher is here: [`PacketKeys`] are AES in production and ideal ones in the simulator, whose attacker so
+//! meets the rules of production.
 
 use crate::data::{CONTENT_TAG_LEN, ContentTag, HEADER_TAG_LEN, Header, TAG_LEN};
 
@@ -10,8 +11,9 @@ pub const NONCE_LEN: usize = 12;
 /// Bytes that keys give for a packet; a packet carries only their beginning.
 pub const FULL_TAG_LEN: usize = 16;
 
-/// The nonce of a fragment: its number, whichever round and patch it is in. So one nonce has one content for as long as the object
-/// stays what it is, and a source that seals it a second time compares it with what it sealed at first.
+/// The nonce of a fragment: its number, whichever round and patch it is in. So one nonce has one content for
+/// as long as the object stays what it is, and a source that seals it a second time compares it with what it
+/// sealed at first.
 #[must_use]
 pub fn nonce(sn: u64) -> [u8; NONCE_LEN] {
     let mut nonce = [0; NONCE_LEN];
@@ -19,17 +21,19 @@ pub fn nonce(sn: u64) -> [u8; NONCE_LEN] {
     nonce
 }
 
-/// What a receiver does with the keys of a transfer.
+/// Operations of a receiver with the keys of a transfer.
 pub trait PacketKeys {
-    /// Opens a fragment where its bytes are what was sealed under this number; otherwise they are worth nothing.
+    /// Opens a fragment where its bytes are what was sealed under this number; otherwise they are worth
+    /// nothing.
     fn open(&self, sn: u64, payload: &mut [u8], tag: &ContentTag) -> bool;
 
-    /// Whether `tag`, which has at least [`HEADER_TAG_LEN`] bytes, is the beginning of the tag of this header and payload.
+    /// Returns true if `tag`, which has at least [`HEADER_TAG_LEN`] bytes, is the beginning of the tag of
+    /// this header and payload.
     fn vouch(&self, header: &[u8], payload: &[u8], tag: &[u8]) -> bool;
 }
 
-/// Whether the header of a fragment is the source's: its last tag covers all before it, the tag of the content too. Of another
-/// packet the header alone says nothing.
+/// Returns true if the header of a fragment is the source's: its last tag covers all before it, the tag of
+/// the content too. Of another packet the header alone proves nothing.
 pub fn vouches(keys: &impl PacketKeys, header: &Header, datagram: &[u8], header_len: usize) -> bool {
     match (header, header.tag_in(datagram, header_len)) {
         (Header::Fragment(_), Some((before, tag))) => keys.vouch(before, &[], tag),
@@ -37,8 +41,8 @@ pub fn vouches(keys: &impl PacketKeys, header: &Header, datagram: &[u8], header_
     }
 }
 
-/// Whether a datagram is the source's: nothing else looks at one that is not. What it carries is open then, if it is a fragment;
-/// of a coded patch the tag covers header and payload, which stays sealed.
+/// Returns true if a datagram is the source's: nothing else processes one that is not. The payload of a
+/// fragment is open then; of a coded patch the tag covers header and payload, which stays sealed.
 pub fn admit(keys: &impl PacketKeys, header: &Header, datagram: &mut [u8], header_len: usize) -> bool {
     match header {
         Header::Fragment(fragment) => {
@@ -56,7 +60,8 @@ pub fn admit(keys: &impl PacketKeys, header: &Header, datagram: &mut [u8], heade
     }
 }
 
-/// Puts the tags of a fragment at the end of its header: that of its content, and behind it that of all before.
+/// Puts the tags of a fragment at the end of its header: that of its content, and behind it that of all
+/// before.
 ///
 /// # Panics
 /// The header has no room for them.
@@ -113,7 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// A fragment whose header was changed anywhere is not its source's, and one whose payload was changed is not opened.
+        /// A fragment whose header was changed anywhere is not its source's, and one whose payload was
+        /// changed is not opened.
         #[test]
         fn what_was_changed_on_the_way_is_not_its_sources(
             sn in 1u64..1_000, round: u32, at: proptest::sample::Index, bit in 0u8..8,

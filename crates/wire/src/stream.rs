@@ -31,11 +31,11 @@ pub struct Header {
     pub stream: Handle,
     /// The message.
     pub number: u64,
-    /// Which piece of it, counted from 0.
+    /// Number of the piece in the message, counted from 0.
     pub piece: u16,
-    /// How many pieces it has, at least 1.
+    /// Number of pieces of the message, at least 1.
     pub pieces: u16,
-    /// Whether the payload is sealed, and a tag ends it.
+    /// True if the payload is sealed, and a tag ends it.
     pub sealed: bool,
 }
 

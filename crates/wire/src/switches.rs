@@ -6,7 +6,8 @@
 //!                       mended
 //! ```
 //!
-//! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's numbers.
+//! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's
+//! numbers.
 
 use crate::WireError;
 use crate::cursor::{Put, Reader};
@@ -24,26 +25,26 @@ pub enum Word<'a> {
     Change {
         /// The number.
         number: u32,
-        /// What to change.
+        /// Change to make.
         change: Change,
     },
     /// It is done.
     Done {
-        /// What was asked.
+        /// Number of the change.
         number: u32,
     },
     /// It cannot be done.
     Failed {
-        /// What was asked.
+        /// Number of the change.
         number: u32,
-        /// Why, in a sentence of at most 512 bytes.
+        /// Reason, in a sentence of at most 512 bytes.
         reason: &'a str,
     },
     /// A link of the network has broken, or works again.
     Link {
         /// The nodes that it joins.
         ends: (u32, u32),
-        /// Whether it works.
+        /// True if it works.
         works: bool,
     },
     /// A switch that takes changes over this connection.
@@ -57,7 +58,7 @@ pub enum Word<'a> {
     },
 }
 
-/// What a switch was told of its network.
+/// Network as a switch was configured for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Pods.
@@ -81,7 +82,7 @@ impl Network {
     pub const PODS: u8 = 2;
 }
 
-/// What a switch is to change. (Labels of racks go by [`crate::rack`].)
+/// Change to a switch. (Labels of racks go by [`crate::rack`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A spine leaves a leaf out for a session.
@@ -105,7 +106,8 @@ pub enum Change {
 }
 
 impl<'a> Word<'a> {
-    /// How long the frame at the front of `bytes` is with its length; `None` while that cannot be told yet.
+    /// Returns the length of the frame at the front of `bytes`, length field included; `None` while it is not
+    /// known yet.
     ///
     /// # Errors
     /// It is longer than any frame.

@@ -1,10 +1,11 @@
-//! What stands behind a word between controllers where it is sealed: which run of its speaker says it, its number, and a tag.
+//! Trailer of a sealed message between controllers: the run of its sender, its number, and a tag.
 //!
 //! ```text
 //! message | run 8 | number 8 | tag 12
 //! ```
 //!
-//! The tag covers 13 bytes that say which machine speaks to which ([`Way::covered`]), and all before it. No cipher is here.
+//! The tag covers 13 bytes that name sender and receiver ([`Way::covered`]), and all before it. No cipher is
+//! here.
 
 use crate::data::TAG_LEN;
 
@@ -13,7 +14,7 @@ pub const TRAILER_LEN: usize = 8 + 8 + TAG_LEN;
 /// A word that is so many numbers behind the newest is not taken any more.
 pub const WINDOW: u64 = 128;
 
-/// Which machine says a word, and to which: a word of one kind is none of another.
+/// Sender and receiver of a message: a message of one kind never passes for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// An agent of a rack to its leaf controller.
@@ -26,9 +27,9 @@ pub enum Way {
     CentralToLeaf,
     /// A forwarder greets a neighbour.
     Greeting {
-        /// The address and port of the end that greets,
+        /// Address and port of the end that greets.
         from: ([u8; 4], u16),
-        /// and of the other one.
+        /// Address and port of the other end.
         to: ([u8; 4], u16),
     },
 }
@@ -37,7 +38,7 @@ pub enum Way {
 pub const WAY_LEN: usize = 13;
 
 impl Way {
-    /// What the tag covers of it.
+    /// Returns the bytes of it that the tag covers.
     #[must_use]
     pub fn covered(self) -> [u8; WAY_LEN] {
         let mut bytes = [0; WAY_LEN];
@@ -62,15 +63,15 @@ impl Way {
 /// A word as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedWord<'a> {
-    /// What is said.
+    /// Message without its trailer.
     pub message: &'a [u8],
     /// The run of its speaker: later ones are larger.
     pub run: u64,
-    /// Which word of the run it is.
+    /// Number of the message in the run.
     pub number: u64,
-    /// What the tag covers,
+    /// Bytes that the tag covers.
     pub before: &'a [u8],
-    /// and the tag.
+    /// The tag.
     pub tag: &'a [u8],
 }
 
@@ -86,7 +87,7 @@ impl<'a> SealedWord<'a> {
     }
 }
 
-/// Which words of a speaker have come.
+/// Messages of a sender that have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     run: u64,
@@ -96,7 +97,8 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// Whether a word with a right tag is new: of no earlier run, not heard before, and not too far behind.
+    /// Returns true if a message with a right tag is new: of no earlier run, not received before, and not too
+    /// far behind.
     pub fn is_new(&mut self, run: u64, number: u64) -> bool {
         if run < self.run {
             return false;

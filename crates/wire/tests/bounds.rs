@@ -1,5 +1,6 @@
-//! Each bound of a format, from both sides: the last value that is taken, and the first one that is refused. Peers are not
-//! trusted: what the machines divide by, allocate for or wait for is checked by the decoders, once.
+//! Each bound of a format, from both sides: the last value that is taken, and the first one that is refused.
+//! Peers are not trusted: what the machines divide by, allocate for or wait for is checked by the decoders,
+//! once.
 
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Form, Hello, LENGTH_LEN, Overlay, Welcome};
@@ -81,8 +82,8 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         data_len: None,
     };
     let good = emitted(&Control::Welcome(welcome));
-    // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8, fragment_len 4,
-    // group_len 4, channel 6, outer_len 1.
+    // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8,
+    // fragment_len 4, group_len 4, channel 6, outer_len 1.
     let (form, mode) = (30, 31);
     let (object_len, fragment_len, group_len, outer_len) = (35, 43, 47, 57);
     assert!(is_taken(&good));
@@ -152,7 +153,7 @@ fn ranges_are_at_most_4096() {
     }
 }
 
-/// What a connection begins with is short, however much ENTER names.
+/// First frames of a connection are short, however much ENTER names.
 #[test]
 fn first_frames_are_short() {
     let name = "n".repeat(255);
@@ -249,7 +250,8 @@ fn a_longer_route_is_not_written() {
     let _ = emitted(&Control::Route { tree: 0, begins: None, hops: &[1; 15] });
 }
 
-/// Whatever text is put into a packet, it can be written, loses only its end, and is read by the other end; longer ones are refused.
+/// Whatever text is put into a packet, it can be written, loses only its end, and is read by the other end;
+/// longer ones are refused.
 #[test]
 fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
     let long = |len: usize| "ä".repeat(len / 2) + &"a".repeat(len % 2);
@@ -395,7 +397,8 @@ fn coded_patches_rise_and_end_in_64_bits() {
 
 #[test]
 fn fragments_leave_room_for_all_headers() {
-    // 28 bytes of IPv4 and UDP, 24 of the header, 32 set aside; blocks of 16, at least 256 bytes, at most what UDP can carry.
+    // 28 bytes of IPv4 and UDP, 24 of the header, 32 set aside; blocks of 16, at least 256 bytes, at most
+    // what UDP can carry.
     for (mtu, len) in
         [(0, 256), (340, 256), (355, 256), (356, 272), (1_500, 1_408), (9_000, 8_912), (65_535, 65_440)]
     {

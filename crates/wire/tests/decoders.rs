@@ -81,7 +81,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What a source and a receiver say to each other of the object.
+/// Frames between a source and a receiver about the object.
 fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
     let ranges: Vec<_> = (0..6).map(|i| 10 * i + number % 4..10 * i + 5).collect();
@@ -137,7 +137,7 @@ fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// What they say of the hosts that take part, and by which ways.
+/// Frames between them about the hosts that take part, and their ways.
 fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
     let handle = Handle(number);

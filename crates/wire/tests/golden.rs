@@ -1,8 +1,9 @@
-//! The bytes of every packet, kept in files: one file for each protocol, `tests/golden/PROTOCOL.hex`, one packet a line.
+//! The bytes of every packet, kept in files: one file for each protocol, `tests/golden/PROTOCOL.hex`, one
+//! packet a line.
 //!
-//! Each packet is made from fixed values. It must be written as the bytes in the file, and these bytes must be read as the
-//! value. So a change of the format fails here even if both ends change together: programs of one [`VERSION`] understand
-//! each other.
+//! Each packet is made from fixed values. It must be written as the bytes in the file, and these bytes must
+//! be read as the value. So a change of the format fails here even if both ends change together: programs of
+//! one [`VERSION`] understand each other.
 //!
 //! After a new packet, or a new format with a raised [`VERSION`], write the files anew:
 //!
@@ -10,8 +11,9 @@
 //! POLYCAST_GOLDEN=write cargo test -p polycast-wire --test golden
 //! ```
 //!
-//! This writes new packets and fails where it wrote, so that it never counts as a test. It does not change the bytes of a packet
-//! under the same version: remove the file first if no program with this format was ever given away.
+//! This writes new packets and fails where it wrote, so that it never counts as a test. It does not change
+//! the bytes of a packet under the same version: remove the file first if no program with this format was
+//! ever given away.
 
 use polycast_types::{AppId, DataId, Handle, ModificationTime, ObjectId};
 use polycast_wire::VERSION;
@@ -31,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-/// Whether the files are written rather than compared.
+/// Variable and value with which the files are written rather than compared.
 const WRITE: (&str, &str) = ("POLYCAST_GOLDEN", "write");
 
 /// Numbers of which no two bytes are equal, so that a changed order shows.
@@ -46,7 +48,7 @@ const OTHER: u32 = 0x7172_7374;
 const PORT: u16 = 0x8182;
 const ADDRESS: [u8; 4] = [239, 10, 20, 30];
 
-/// What `parse` must make of the bytes.
+/// Check of the value that `parse` makes of the bytes.
 type Check = Box<dyn Fn(&[u8])>;
 
 /// One packet: its name in the file, what `emit` writes, and a check of what `parse` reads.

@@ -1,4 +1,5 @@
-//! Runs the examples, as they are, beside a manager and two agents with real sockets on the loopback interface.
+//! Runs the examples, as they are, beside a manager and two agents with real sockets on the loopback
+//! interface.
 
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_api::client::AgentClient;
@@ -18,10 +19,10 @@ const SEND: &str = env!("CARGO_BIN_EXE_send");
 const TOPIC: &str = env!("CARGO_BIN_EXE_topic");
 const FETCH: &str = env!("CARGO_BIN_EXE_fetch");
 
-/// How long a program may take, on a machine that does much else.
+/// Time that a program may take, on a machine that does much else.
 const WITHIN: Duration = Duration::from_secs(120);
-/// No multicast addresses, which other tests may use at the same time; agents that are here are not waited for, and none that is
-/// late is taken for dead.
+/// No multicast addresses, which other tests may use at the same time; agents that are here are not waited
+/// for, and none that is late is taken for dead.
 const SETTINGS: &str =
     "fabrics = ['tcp-chain']\nsilence-ms = 120000\nlease-ms = 600000\n[objects]\nsettle-ms = 300\n";
 
@@ -95,7 +96,7 @@ impl Cluster {
     }
 }
 
-/// What lies where the last word of a line says.
+/// Returns the bytes of the file that the last word of a line names.
 fn named_by(line: &str) -> Vec<u8> {
     let path = line.split_whitespace().last().unwrap();
     fs::read(path).unwrap_or_else(|error| panic!("{error}: {line}"))

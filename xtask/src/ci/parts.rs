@@ -1,4 +1,4 @@
-//! What came of the parts of a run, and what each cost.
+//! Outcomes of the parts of a run, and the cost of each.
 
 use crate::limit::{Cost, Ended, Running};
 use crate::suite::Summary;
@@ -9,16 +9,17 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How many parts are named at the end; the file has them all.
+/// Number of parts that are named at the end; the file has them all.
 const SLOWEST: usize = 12;
-/// Where the costs of all parts are, below the folder of what is built: lines of part, seconds of the clock and of processors.
+/// File with the costs of all parts, below the target folder: lines of part, seconds of the clock and of
+/// processors.
 const FILE: &str = "ci/parts.tsv";
 
-/// What has ended so far.
+/// Parts that have ended so far.
 #[derive(Default)]
 pub(super) struct Parts {
     parts: Mutex<Vec<Part>>,
-    /// What the tests have to say at the end.
+    /// Lines of the tests for the end.
     tests: Mutex<Vec<String>>,
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How nice builds are: they give way to tests that run beside them.
+/// Niceness of builds: they give way to tests that run beside them.
 const NICE: &str = "10";
 
 /// A check.
@@ -15,22 +15,22 @@ pub(crate) struct Step {
     /// The arguments of cargo, or of this program for a step that waits.
     pub(crate) arguments: &'static [&'static str],
     environment: &'static [(&'static str, &'static str)],
-    /// When it is given up: several times what it takes on two cores from nothing.
+    /// Minutes until it is given up: several times the time that it takes on two cores from nothing.
     pub(crate) minutes_max: u64,
     pub(crate) kind: Kind,
-    /// Whether it runs where no step is named; others are jobs of the workflow.
+    /// Set if it runs where no step is named; others are jobs of the workflow.
     pub(crate) is_usual: bool,
 }
 
-/// What a step does most of the time.
+/// Work that a step does most of the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// It builds, and takes all cores.
     Builds,
     /// The tests: their programs run as they are built.
     Tests,
-    /// It waits. These tasks of this program are done for it before: `fetch` at once, and `build` in the lane that builds. What
-    /// fetches runs with the program that the tests build, and uses the machine's network.
+    /// It waits. These tasks of this program are done for it before: `fetch` at once, and `build` in the lane
+    /// that builds. What fetches runs with the program that the tests build, and uses the machine's network.
     Waits { fetch: Option<&'static str>, build: Option<&'static str> },
 }
 
@@ -102,7 +102,7 @@ pub(crate) const STEPS: &[Step] = &[
 ];
 
 impl Step {
-    /// What runs it.
+    /// Returns the command that runs it.
     pub(crate) fn command(&self) -> Command {
         let mut command = match self.kind {
             Kind::Waits { .. } => self.task(self.arguments),
@@ -133,8 +133,9 @@ impl Step {
     }
 }
 
-/// What `cargo clippy -- -D warnings` tells cargo. To a cargo that is told the same, what clippy has checked is checked; otherwise it
-/// would check every crate again before it makes documentation of it.
+/// Returns the environment that `cargo clippy -- -D warnings` gives to cargo. To a cargo that is given the
+/// same, crates that clippy has checked are checked; otherwise it would check every crate again before it
+/// makes documentation of it.
 fn clippy_compiler() -> Vec<(&'static str, OsString)> {
     let sysroot = Command::new("rustc").current_dir(workspace::root()).args(["--print", "sysroot"]).output();
     let sysroot = sysroot.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
@@ -153,7 +154,7 @@ pub(crate) fn cargo() -> OsString {
 mod tests {
     use super::*;
 
-    /// What follows `before` on the lines of the workflows: the words of each command.
+    /// Returns the words of each command that follows `before` on the lines of the workflows.
     fn commands(before: &str) -> Vec<Vec<String>> {
         let folder = workspace::root().join(".github/workflows");
         let files = ["ci.yml", "weekly.yml"].map(|file| std::fs::read_to_string(folder.join(file)).unwrap());

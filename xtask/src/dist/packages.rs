@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::must;
 
-/// What the packages say of themselves, two lines.
+/// Description of the packages, two lines.
 const LONG: &str = "Every byte is sent once and reaches all receivers, by IP multicast where it\n \
      gets through and over a chain of TCP connections where it does not.";
 

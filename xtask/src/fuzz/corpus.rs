@@ -5,12 +5,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What was found has this name, and makes room for better inputs; all others stay.
+/// Name of inputs that were found, which make room for better ones; all others stay.
 const FOUND: &str = "found";
-/// What was found takes at most so many bytes a target: the repository is no place for more.
+/// Most bytes of found inputs per target: the repository is no place for more.
 const FOUND_BYTES_MAX: usize = 6 << 10;
 
-/// Writes the inputs of a folder in the place of those that were found before; gives how many lines there are.
+/// Writes the inputs of a folder in the place of those that were found before; gives how many lines there
+/// are.
 pub(super) fn store(file: &Path, folder: &Path) -> io::Result<u64> {
     let before = match fs::read_to_string(file) {
         Ok(text) => text,

@@ -1,6 +1,6 @@
-//! What the fuzzer of a target has said, as a row of a table.
+//! Output of a target's fuzzer, as a row of a table.
 
-/// What came of one target.
+/// Result of one target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     pub target: String,
@@ -9,17 +9,17 @@ pub(super) struct Row {
     pub features: u64,
     /// Inputs that reach all of it.
     pub corpus: u64,
-    /// What went wrong, each in a few lines.
+    /// Problems, each in a few lines.
     pub problems: Vec<String>,
 }
 
 impl Row {
-    /// Of a target that could not be run.
+    /// Returns the row of a target that could not be run.
     pub(super) fn broken(target: &str, problem: String) -> Self {
         Row { target: target.to_string(), problems: vec![problem], ..Row::default() }
     }
 
-    /// What the last lines of a run say.
+    /// Reads the last lines of a run.
     pub(super) fn read(target: &str, text: &str) -> Self {
         let number = |line: &str, name: &str| {
             let value = line.split(name).nth(1)?.split_whitespace().next()?;

@@ -38,7 +38,7 @@ pub(super) const NETWORKS: [&str; 16] = [
     "polycast::users",
 ];
 
-/// Which packages' tests are meant.
+/// Packages whose tests are chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Packages {
     All,
@@ -69,12 +69,13 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Whether its tests run a program of their package that may not be built yet.
+    /// Returns true if its tests run a program of their package that may not be built yet.
     fn waits(&self, polycast_is_there: bool) -> bool {
         self.package == EXAMPLES || self.package == POLYCAST && !polycast_is_there
     }
 
-    /// Whether its tests build networks out of namespaces, switches and kernel programs, each of which takes all cores.
+    /// Returns true if its tests build networks out of namespaces, switches and kernel programs, each of
+    /// which takes all cores.
     pub(super) fn builds_networks(&self) -> bool {
         NETWORKS.contains(&self.name.as_str())
     }
@@ -88,8 +89,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Builds the tests of `packages`; each program goes to `to_run` once it is built, and `is_here` hears when the program `polycast`
-/// is there. Gives whether all were built, and the cost.
+/// Builds the tests of `packages`; each program goes to `to_run` once it is built, and `is_here` hears when
+/// the program `polycast` is there. Gives whether all were built, and the cost.
 pub(crate) fn build(
     packages: &Packages,
     to_run: &Sender<Program>,
@@ -134,7 +135,7 @@ pub(crate) fn build(
     }
 }
 
-/// What a message of cargo says is there.
+/// Program that a message of cargo reports as built.
 #[derive(PartialEq, Eq, Debug)]
 enum Built {
     Test(Program),
@@ -158,7 +159,8 @@ fn built(line: &str) -> Option<Built> {
     Some(Built::Test(Program { name, package, path, folder }))
 }
 
-/// A package's name out of its id: `path+file:///FOLDER#NAME@VERSION`, or `#VERSION` where the folder has the name.
+/// A package's name out of its id: `path+file:///FOLDER#NAME@VERSION`, or `#VERSION` where the folder has the
+/// name.
 fn package(id: &str) -> Option<String> {
     let (place, last) = id.rsplit_once('#')?;
     let name = match last.split_once('@') {

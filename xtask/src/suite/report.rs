@@ -1,11 +1,11 @@
-//! What test programs came to.
+//! Outcomes of test programs.
 
 use super::build::Program;
 use super::runner::{ALL, REQUIRE, all_required};
 use crate::limit::Cost;
 use std::collections::BTreeMap;
 
-/// What one program came to.
+/// Outcome of one program.
 pub(crate) struct Outcome {
     pub(crate) program: String,
     pub(crate) passed: u64,
@@ -30,12 +30,12 @@ impl Outcome {
         Outcome::new(program, false, Cost::default(), why)
     }
 
-    /// Whether it ended as it should.
+    /// Returns true if it ended as it should.
     pub(crate) fn is_fine(&self) -> bool {
         self.ended_well && self.failed.is_empty()
     }
 
-    /// What failed: the program itself where none of its tests says so.
+    /// Returns the names of failed tests; the program itself where none of its tests reports it.
     pub(crate) fn failures(&self) -> Vec<String> {
         match self.failed.as_slice() {
             [] if self.is_fine() => Vec::new(),
@@ -64,13 +64,13 @@ fn failed(line: &str) -> Option<&str> {
     Some(test.strip_suffix(" - should panic").unwrap_or(test))
 }
 
-/// How many tests passed, by the harness's last line.
+/// Returns the number of tests that passed, by the harness's last line.
 fn passed(line: &str) -> Option<u64> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     counts.split_once(" passed;")?.0.parse().ok()
 }
 
-/// What a run of test programs came to.
+/// Outcome of a run of test programs.
 pub(crate) struct Summary {
     pub(crate) outcomes: Vec<Outcome>,
     skips: String,
@@ -87,7 +87,7 @@ impl Summary {
         self.outcomes.iter().flat_map(Outcome::failures).collect()
     }
 
-    /// Whether all was built and has passed, and nothing was skipped that had to run.
+    /// Returns true if all was built and has passed, and nothing was skipped that had to run.
     pub(crate) fn is_fine(&self) -> bool {
         self.built && self.failures().is_empty() && (self.skips.is_empty() || !all_required())
     }

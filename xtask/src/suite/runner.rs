@@ -1,4 +1,5 @@
-//! One test program: in a network of its own where it can have one, for a limited time, and with all that it prints kept.
+//! One test program: in a network of its own where it can have one, for a limited time, and with all that it
+//! prints kept.
 
 use super::build::Program;
 use super::report::Outcome;
@@ -8,26 +9,26 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long one test program may run: the slowest took 174 s beside builds on two cores.
+/// Time that one test program may run: the slowest took 174 s beside builds on two cores.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 /// Tests that run at a time in a program. Most wait.
 const THREADS: &str = "4";
-/// The variables of `polycast-testing`. A person may set the second one to something else than `all`, and skip tests as
-/// root too.
+/// The variables of `polycast-testing`. A person may set the second one to something else than `all`, and
+/// skip tests as root too.
 const SKIPS: &str = "POLYCAST_SKIPS";
 pub(crate) const REQUIRE: &str = "POLYCAST_REQUIRE";
 /// Its value where every test has to run.
 pub(crate) const ALL: &str = "all";
-/// What a program of its own network begins with: the loopback interface is down in a new one.
+/// Command that a program of its own network begins with: the loopback interface is down in a new one.
 const WITH_LOOPBACK: &str = "ip link set lo up && exec \"$0\" \"$@\"";
 
-/// Whether every test has to run: as root, unless the variable says otherwise.
+/// Returns true if every test has to run: as root, unless the variable says otherwise.
 pub(crate) fn all_required() -> bool {
     let wish = std::env::var(REQUIRE).ok();
     wish.as_deref().map_or_else(|| rustix::process::geteuid().is_root(), |wish| wish == ALL)
 }
 
-/// What all programs of a run share.
+/// State that all programs of a run share.
 pub(super) struct Runner {
     folder: tempfile::TempDir,
     isolated: bool,
@@ -48,7 +49,7 @@ impl Runner {
         self.folder.path().join("skips")
     }
 
-    /// What was skipped, lines of `test<TAB>reason`, since this was last asked.
+    /// Returns the tests that were skipped, lines of `test<TAB>reason`, since the last call.
     pub(super) fn skips(&self) -> String {
         let skips = fs::read_to_string(self.skips_file()).unwrap_or_default();
         let _ = fs::remove_file(self.skips_file());
@@ -102,7 +103,7 @@ impl Runner {
     }
 }
 
-/// Whether a program can have a network of its own here, with a loopback interface that is up.
+/// Returns true if a program can have a network of its own here, with a loopback interface that is up.
 fn can_isolate() -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", WITH_LOOPBACK, "true"]);

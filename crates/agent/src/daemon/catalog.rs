@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 /// Failures that are remembered, to be told to those who ask for the object.
 const FAILURES_MAX: usize = 256;
-/// When an object is used is noted on the disk this often at most.
+/// Shortest time between two notes on the disk of when an object was used.
 const NOTE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An object that can be read or sent.
@@ -39,21 +39,21 @@ pub(crate) struct Available {
     pub length: u64,
     /// Permissions of the file.
     pub mode: u16,
-    /// When it was changed last, if that is known.
+    /// Time of its last change, if known.
     pub modified: Option<ModificationTime>,
     /// The state of what was added; all zero in the store, where nothing changes.
     pub stamp: Stamp,
     /// Empty while it has not been computed.
     pub root: String,
-    /// Where its bytes are; `None`: in the store.
+    /// Path of its bytes; `None`: in the store.
     pub added_from: Option<PathBuf>,
-    /// What else an added directory is made of.
+    /// Further paths and exclusions of an added directory.
     pub choice: Arc<Choice>,
     /// Since when it is here.
     pub since: SystemTime,
     /// The user of this host who has brought it; `None`: it has come from elsewhere.
     pub holder: Option<Holder>,
-    /// When it was asked for last.
+    /// Time of the last request for it.
     pub used: SystemTime,
     /// It stays, whatever else needs its room.
     pub pinned: bool,
@@ -73,14 +73,14 @@ pub(crate) struct Idle {
     pub is_set: bool,
 }
 
-/// How far an object is that is being received.
+/// Progress of an object that is being received.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// The name that it has at the source, once that is known.
     pub name: OnceLock<String>,
     pub bytes: AtomicU64,
     pub total: AtomicU64,
-    /// What of it is verified.
+    /// Parts of it that are verified.
     pub arrivals: Arc<Arrivals>,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
@@ -126,7 +126,7 @@ pub(crate) enum Snapshot {
 }
 
 impl Snapshot {
-    /// Whether this user may read it, or see it come.
+    /// Returns true if this user may read it, or see it arrive.
     pub(crate) fn is_for(&self, user: User) -> bool {
         match self {
             Snapshot::Available(object) => object.is_for(user),
@@ -169,7 +169,7 @@ struct Inner {
     gathering: BTreeMap<Option<IpAddr>, usize>,
     /// Objects that have come or gone since the last look.
     journal: BTreeSet<ObjectId>,
-    /// What sets are made of that are here, or whose files are on their way.
+    /// Contents of the sets that are here, or whose files are on their way.
     sets: BTreeMap<ObjectId, Arc<Set>>,
     /// Files that are here because a set was added, and that no user has added by themselves.
     entered: BTreeSet<ObjectId>,
@@ -189,8 +189,8 @@ impl Catalog {
         Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
     }
 
-    /// Puts in an added object, and gives what is there then. To add the same once more changes nothing: a caller that does
-    /// not know whether it was heard may say it again.
+    /// Puts in an added object, and gives what is there then. To add the same once more changes nothing: a
+    /// caller that does not know whether it was heard may say it again.
     pub(crate) fn add(&self, id: ObjectId, object: Available) -> Result<Available, Refusal> {
         let mut inner = self.lock();
         if let Some(State::Available { object: there, .. }) = inner.objects.get(&id)
@@ -215,7 +215,7 @@ impl Catalog {
         Ok(object)
     }
 
-    /// Whether what lies at this path could be added under this id now.
+    /// Checks that the data at this path could be added under this id now.
     pub(crate) fn check_free(&self, id: ObjectId, path: &Path) -> Result<(), Refusal> {
         let inner = self.lock();
         match inner.objects.get(&id) {
@@ -299,9 +299,9 @@ impl Catalog {
         }
     }
 
-    /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
-    /// whether there was anything. No other one of this id can take its place meanwhile. A user who must not see an
-    /// object learns of none.
+    /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has
+    /// left; `remove` gives whether there was anything. No other one of this id can take its place meanwhile.
+    /// A user who must not see an object learns of none.
     pub(crate) fn delete(
         &self,
         id: ObjectId,
@@ -393,7 +393,7 @@ impl Catalog {
         }
     }
 
-    /// That an object has not come in time.
+    /// Returns the refusal for an object that did not arrive in time.
     fn late(&self, id: ObjectId) -> Refusal {
         let inner = self.lock();
         let why = match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
@@ -403,7 +403,7 @@ impl Catalog {
         Refusal::new(Kind::TimedOut, format!("object {id} did not come in time: {why}"))
     }
 
-    /// Why an object is not here.
+    /// Returns the reason why an object is not here.
     pub(crate) fn absent(&self, id: ObjectId) -> Refusal {
         let inner = self.lock();
         match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
@@ -429,7 +429,7 @@ impl Catalog {
         self.changes.subscribe()
     }
 
-    /// Whether an object of this id is here, or is being received.
+    /// Returns true if an object of this id is here, or is being received.
     pub(crate) fn is_known(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
     }
@@ -442,7 +442,8 @@ impl Catalog {
         list.filter(|(_, snapshot)| is_called(snapshot)).map(|(id, _)| id).collect()
     }
 
-    /// Bytes that received objects have in the store, and that those will have that come; `except` does not count.
+    /// Bytes that received objects have in the store, and that those will have that come; `except` does not
+    /// count.
     pub(crate) fn stored_bytes(&self, except: Option<ObjectId>) -> u64 {
         self.lock().objects.stored_bytes(except)
     }
@@ -459,18 +460,18 @@ impl Catalog {
         own.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
     }
 
-    /// How often an object has gone, or has not come.
+    /// Returns the number of times that an object was removed or failed to arrive.
     pub(crate) fn gone(&self) -> u64 {
         self.lock().objects.gone()
     }
 
-    /// Whether a newer version has taken the place of an object of this length.
+    /// Returns true if a newer version has replaced an object of this length.
     pub(crate) fn has_superseded(&self, length: u64) -> bool {
         self.lock().objects.has_superseded(length)
     }
 
-    /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has taken come first, then
-    /// those that have not been asked for for the longest time.
+    /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has
+    /// taken come first, then those that have not been asked for for the longest time.
     pub(crate) fn idle(&self) -> Vec<Idle> {
         let inner = self.lock();
         let bound = inner.bound();
@@ -559,8 +560,8 @@ impl Catalog {
         journal.into_iter().map(|id| (id, state(&id))).collect()
     }
 
-    /// Waits until something has come or gone that [`Catalog::take_journal`] did not name yet; gives whether there is more to
-    /// wait for.
+    /// Waits until something has come or gone that [`Catalog::take_journal`] did not name yet; gives whether
+    /// there is more to wait for.
     pub(crate) async fn await_journal(&self) -> bool {
         let mut changes = self.changes.subscribe();
         loop {
@@ -611,7 +612,7 @@ impl Catalog {
 }
 
 impl Inner {
-    /// Whether there is a place for another source that is listened to.
+    /// Checks that there is a place to receive from another source.
     fn admit_receive(&self, most: usize) -> Result<(), Refusal> {
         if self.receiving < most {
             return Ok(());
@@ -620,7 +621,7 @@ impl Inner {
         Err(Refusal::new(Kind::Full, message))
     }
 
-    /// Whether there is a place for a new object of this id.
+    /// Checks that there is a place for a new object of this id.
     fn admit(&self, id: ObjectId, most: usize) -> Result<(), Refusal> {
         match self.objects.get(&id) {
             Some(State::Available { .. }) => {
@@ -636,12 +637,12 @@ impl Inner {
 }
 
 impl Available {
-    /// Whether this user may read it.
+    /// Returns true if this user may read it.
     pub(crate) fn is_for(&self, user: User) -> bool {
         user.may_see(self.holder, self.added_from.is_some())
     }
 
-    /// Whether it is its holder's alone.
+    /// Returns true if only its holder may see it.
     pub(crate) fn is_private(&self) -> bool {
         self.holder.is_some_and(|holder| holder.private)
     }
@@ -741,7 +742,7 @@ impl Receive {
         self.catalog.changed();
     }
 
-    /// Whether it can be read already.
+    /// Returns true once it can be read.
     pub(crate) fn is_published(&self) -> bool {
         self.published
     }
@@ -792,7 +793,7 @@ pub(crate) struct Confirm {
 }
 
 impl Confirm {
-    /// What it is.
+    /// Returns the object.
     pub(crate) fn object(&self) -> &Available {
         &self.send.object
     }
@@ -810,7 +811,7 @@ impl Drop for Confirm {
 pub(crate) struct Send {
     catalog: Arc<Catalog>,
     id: ObjectId,
-    /// What it is.
+    /// Object that is being sent.
     pub object: Available,
 }
 

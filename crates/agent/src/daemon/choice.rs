@@ -1,4 +1,5 @@
-//! What of the file system an added directory is made of, where that is not one directory as a whole.
+//! Choice of the parts of the file system that an added directory is made of, if it is not one whole
+//! directory.
 
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::archive::{ArchiveError, Glob, Selection, TreeSource};
@@ -15,7 +16,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// What a caller has said.
+    /// Builds the choice that a caller has requested.
     ///
     /// # Errors
     /// A path is not absolute, or a pattern means nothing.
@@ -32,12 +33,12 @@ impl Choice {
         Ok(Choice { more, selection: Selection { exclude, follow } })
     }
 
-    /// Whether it is one path as a whole.
+    /// Returns true for one whole path.
     pub(crate) fn is_all(&self) -> bool {
         self.more.is_empty() && self.selection == Selection::default()
     }
 
-    /// Whether there are several paths.
+    /// Returns true if there are several paths.
     pub(crate) fn is_several(&self) -> bool {
         !self.more.is_empty()
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Sizes that a store may have.
 const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
-/// How long an object may stay in one.
+/// Times that an object may stay in a store.
 const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
 
 /// TCP port of an agent whose settings name none.
@@ -26,8 +26,8 @@ pub const CONTROL_PORT: u16 = 7_401;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct AgentConfig {
-    /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`; of several managers all, with
-    /// commas between them.
+    /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`; of several managers all,
+    /// with commas between them.
     pub manager: String,
     /// The DNS name in the certificates of managers, where agents show certificates.
     pub manager_name: String,
@@ -38,53 +38,58 @@ pub struct AgentConfig {
     pub interface: Option<String>,
     /// Folder for received objects; without one a folder in shared memory.
     pub store: Option<PathBuf>,
-    /// Bytes that the store may hold, such as `8GiB`; without it half of the machine's memory where the store is in memory, and
-    /// what fits where it is not.
+    /// Bytes that the store may hold, such as `8GiB`; without it half of the machine's memory where the store
+    /// is in memory, and what fits where it is not.
     pub store_max: Option<String>,
-    /// How long a received object stays, such as `12h` or `7d`; without it until a user removes it.
+    /// Time that a received object stays, such as `12h` or `7d`; without it until a user removes it.
     pub store_ttl: Option<String>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
-    /// Which users may use the socket: `600` the agent's own, `660` the members of a group, `666` all users of this machine.
+    /// Users who may use the socket: `600` the agent's own, `660` the members of a group, `666` all users of
+    /// this machine.
     pub socket_mode: Option<String>,
-    /// That group, by its name or number.
+    /// Name or number of that group.
     pub socket_group: Option<String>,
-    /// The class of service (DSCP), 0 to 63, that the data packets of what it sends are marked with; without one they are not.
+    /// The class of service (DSCP), 0 to 63, that the data packets of what it sends are marked with; without
+    /// one they are not.
     pub dscp: Option<i64>,
-    /// TCP port where other agents reach this one, for all that they ask of it; 0 lets the system choose. Without one it is
-    /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
+    /// TCP port where other agents reach this one, for all that they ask of it; 0 lets the system choose.
+    /// Without one it is [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
-    /// File with the cluster's key, as `polycast key new FILE` writes it: with it all that agents say to each other is sealed, and
-    /// an agent without the key takes part in nothing.
+    /// File with the cluster's key, as `polycast key new FILE` writes it: with it all that agents say to each
+    /// other is sealed, and an agent without the key takes part in nothing.
     pub key_file: Option<PathBuf>,
-    /// In its place: certificates (PEM) of the authorities that are trusted,
+    /// Certificates (PEM) of the authorities that are trusted, in place of a key.
     pub tls_ca: Option<PathBuf>,
-    /// the agent's own, which has the agent's name, with those between it and its authority,
+    /// The agent's own certificate, which has the agent's name, with those between it and its authority.
     pub tls_cert: Option<PathBuf>,
-    /// and its private key. Files that change are read again.
+    /// Private key of that certificate. Files that change are read again.
     pub tls_key: Option<PathBuf>,
     /// Lists (PEM) of certificates that the authorities have revoked.
     pub tls_crl: Option<PathBuf>,
-    /// In place of all these: a word of the manager's own authority (`polycast token new`), which lets this agent in once.
+    /// In place of all these: a word of the manager's own authority (`polycast token new`), which lets this
+    /// agent in once.
     pub token: Option<String>,
     /// Folder for the certificate that it gets then; where one that holds is in it, no token is needed.
     pub identity: Option<PathBuf>,
-    /// Whether it may listen to other machines with neither key nor certificate.
+    /// Allows it to listen to other machines with neither key nor certificate.
     pub insecure: bool,
-    /// Whether it ends with the program that has started it, which removes its store then. No setting says so.
+    /// Set if it ends with the program that has started it, which then removes its store. No setting controls
+    /// this.
     #[serde(skip)]
     pub is_passing: bool,
-    /// Where the agent has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    /// Address of the agent's monitoring page: `/metrics`, `/healthz` and `/readyz`; without it there is
+    /// none.
     pub http: Option<SocketAddr>,
-    /// How many objects the agent knows at most.
+    /// Largest number of objects that the agent knows.
     pub objects_max: usize,
-    /// How many objects it sends at the same time.
+    /// Largest number of objects that it sends at the same time.
     pub sends_max: usize,
-    /// How many objects it receives at the same time.
+    /// Largest number of objects that it receives at the same time.
     pub receives_max: usize,
-    /// How many processes may be registered.
+    /// Largest number of registered processes.
     pub processes_max: usize,
-    /// How many streams of messages applications here may send and hear.
+    /// Largest number of message streams that applications here may send and receive.
     pub streams_max: usize,
     /// The host's node of a Datacast fabric, if it is in one.
     pub forwarder: Option<ForwarderConfig>,
@@ -202,7 +207,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Whether an agent can have this name.
+    /// Checks that an agent can have this name.
     fn check_name(&self, name: &str) -> Result<(), SettingsError> {
         let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
         let shows_certificate = self.tls_cert.is_some() || self.resolved_identity(name).is_some();
@@ -223,7 +228,7 @@ impl AgentConfig {
         Err(SettingsError::Value { setting: "name", reason })
     }
 
-    /// How the agent proves its name.
+    /// Returns the files with which the agent proves its name.
     #[must_use]
     pub fn identity_files(&self) -> IdentityFiles {
         IdentityFiles {
@@ -242,7 +247,8 @@ impl AgentConfig {
         (self.tls_ca, self.tls_cert, self.tls_key) = (tls_ca, tls_cert, tls_key);
     }
 
-    /// The folder for the certificate of the agent with this name, if it has one from the manager's authority.
+    /// The folder for the certificate of the agent with this name, if it has one from the manager's
+    /// authority.
     #[must_use]
     pub fn resolved_identity(&self, name: &str) -> Option<PathBuf> {
         let usual = || match std::env::var_os("XDG_STATE_HOME") {
@@ -293,7 +299,7 @@ impl AgentConfig {
         self.dscp.map(|class| Dscp::try_from(class).map_err(wrong)).transpose()
     }
 
-    /// Which users may use the socket.
+    /// Returns the users who may use the socket.
     ///
     /// # Errors
     /// There is no such mode or group.

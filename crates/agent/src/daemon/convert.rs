@@ -84,7 +84,8 @@ fn kind(kind: ObjectKind) -> i32 {
     }
 }
 
-/// An object that can be read; `stored` is where it is if it was received. Where its bytes lie is told only whom that helps.
+/// An object that can be read; `stored` is where it is if it was received. Where its bytes lie is told only
+/// whom that helps.
 pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> api::Object {
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
@@ -120,7 +121,7 @@ pub(super) fn available(id: ObjectId, object: Available, stored: &Path, user: Us
     }
 }
 
-/// What a transfer that was cut off has left.
+/// Converts the remains of an interrupted transfer.
 pub(super) fn rest(rest: Rest) -> api::Rest {
     api::Rest {
         app_id: rest.id.app.0.to_vec(),

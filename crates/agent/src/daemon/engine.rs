@@ -1,4 +1,4 @@
-//! What moves the bytes, behind a seam: the service can be tested without a network.
+//! Engine that moves the bytes, behind a seam: the service can be tested without a network.
 
 use crate::forwarder::NodeHandle;
 use crate::forwarder::daemon::Nodes;
@@ -33,7 +33,7 @@ pub trait Engine: Send + Sync + 'static {
         transfer::confirm(spec, held)
     }
 
-    /// Whether objects can be pulled over trees.
+    /// Returns true if objects can be pulled over trees.
     fn can_pull(&self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ pub trait Engine: Send + Sync + 'static {
 pub struct Transports {
     /// The host's node.
     pub node: Option<NodeHandle>,
-    /// What tells the manager of its links.
+    /// Nodes that report their links to the manager.
     pub nodes: Option<Arc<Nodes>>,
 }
 

@@ -1,4 +1,5 @@
-//! An agent's certificate from the manager's own authority: the first one for a token, the others in place of one that still holds.
+//! An agent's certificate from the manager's own authority: the first one for a token, the others in place of
+//! one that still holds.
 
 use super::error::AgentError;
 use hyper_util::rt::TokioIo;
@@ -19,16 +20,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::transport::{Channel, Endpoint};
 
-/// How long a manager may take to answer.
+/// Time that a manager may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The files of the authority, of the agent's certificate, and of its key,
+/// Files of the authority, of the agent's certificate, and of its key.
 const KEPT: [&str; 3] = ["ca.pem", "cert.pem", "key.pem"];
-/// and the same of a certificate that has just come.
+/// The same files of a certificate that has just arrived.
 const COME: [&str; 3] = ["ca.pem", "cert.come", "key.come"];
-/// How often it is looked whether the certificate is to be renewed.
+/// Interval of the checks whether the certificate has to be renewed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Why there is no certificate.
+/// Reason why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// The folder for it cannot be used.
@@ -36,7 +37,7 @@ pub enum EnrolError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// No manager gives one.
@@ -48,10 +49,10 @@ pub enum EnrolError {
          authority, start the agent with a token of it and another --identity", path.display()
     )]
     OtherAuthority {
-        /// Where the agent's own is.
+        /// Path of the agent's own authority.
         path: PathBuf,
     },
-    /// What came is no certificate of this agent's.
+    /// Certificate that was received but is not this agent's.
     #[error("the certificate that came is of no use: {0}")]
     Unusable(IdentityError),
     /// There is nothing to ask with.
@@ -61,18 +62,18 @@ pub enum EnrolError {
     NoToken {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with what is there.
+        /// Fault of the files in it.
         reason: String,
     },
 }
 
-/// Where the certificate is kept, and whom to ask for it.
+/// Folder of the certificate, and the managers to request it from.
 #[derive(Clone, Debug)]
 pub(super) struct Enrolment {
     pub folder: PathBuf,
     pub managers: Vec<String>,
     pub name: String,
-    /// What managers are called in certificates.
+    /// Name of managers in certificates.
     pub manager: String,
 }
 
@@ -91,7 +92,7 @@ impl Enrolment {
         }
     }
 
-    /// What is kept, where it holds.
+    /// Loads the stored certificate, if it is valid.
     fn kept(&self) -> Result<Option<Security>, IdentityError> {
         self.files(KEPT).security_of(&self.name, &self.manager)
     }
@@ -149,8 +150,8 @@ impl Enrolment {
         Err(EnrolError::Refused(reason))
     }
 
-    /// Keeps a certificate that has come, if it is one of this agent's by its authority. That one never changes: the one that the
-    /// token names is kept with the first certificate.
+    /// Keeps a certificate that has come, if it is one of this agent's by its authority. That one never
+    /// changes: the one that the token names is kept with the first certificate.
     fn keep(&self, asking: &Asking<'_>, response: &EnrollResponse, key: &str) -> Result<(), EnrolError> {
         let failed = |source| EnrolError::Folder { folder: self.folder.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
@@ -194,7 +195,7 @@ enum Asking<'a> {
     Certificate(&'a Security),
 }
 
-/// Why a manager has not given a certificate.
+/// Reason why a manager has not issued a certificate.
 enum Silence {
     /// It refuses.
     Refused(String),
@@ -203,7 +204,7 @@ enum Silence {
 }
 
 impl Asking<'_> {
-    /// What it asks with: a token is not said, but shown for this connection alone.
+    /// Adds the proof of a token to a request: the token is not sent, but proven for this connection alone.
     fn shown(&self, request: EnrollRequest, binding: Option<&Binding>) -> Result<EnrollRequest, Silence> {
         let Asking::Token(token) = self else { return Ok(request) };
         let Some(binding) = binding else {
@@ -237,7 +238,8 @@ impl Asking<'_> {
         let asked = asked.await.unwrap_or_else(|_| {
             Err(Silence::Away(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs())))
         });
-        // A connection that ends because its seal is wrong looks like any other that ends, except for the remark.
+        // A connection that ends because its seal is wrong looks like any other that ends, except for the
+        // remark.
         let response = asked.map_err(|silence| match remark.take() {
             Some(SealError::ForeignCertificate) if matches!(self, Asking::Token(_)) => {
                 Silence::Away("its authority is another one than the token's".into())
@@ -313,7 +315,7 @@ mod tests {
             Authority { issuer: Issuer::new(params, key), pem }
         }
 
-        /// What a manager answers that gives a certificate for this name.
+        /// Returns the answer of a manager that issues a certificate for this name.
         fn answer(&self, name: &str, key: &KeyPair) -> EnrollResponse {
             let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
             params.extended_key_usages =
@@ -331,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Of the agent "b".
+    /// Returns the enrolment of the agent "b".
     fn enrolment(manager: &str) -> (TempDir, Enrolment) {
         let folder = tempfile::tempdir().unwrap();
         let enrolment = Enrolment {

@@ -1,4 +1,4 @@
-//! Why an agent does not run.
+//! Reasons why an agent does not run.
 
 use super::enrol::EnrolError;
 use crate::label_switch::LabelSwitchError;
@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Why the agent does not run, in one sentence.
+/// Reason why the agent does not run, in one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The settings are wrong.
@@ -30,7 +30,7 @@ pub enum AgentError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The Unix socket cannot be listened on.
@@ -38,7 +38,7 @@ pub enum AgentError {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The store cannot be used.
@@ -46,7 +46,7 @@ pub enum AgentError {
     Store {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// Its node of a Datacast fabric cannot run.
@@ -60,7 +60,7 @@ pub enum AgentError {
     TurnedDown {
         /// Its address.
         manager: String,
-        /// Why.
+        /// Reason.
         refusal: Refusal,
     },
     /// No connection to the manager can be sealed.
@@ -68,7 +68,7 @@ pub enum AgentError {
     Seal {
         /// Its address.
         manager: String,
-        /// What is wrong.
+        /// Fault of the connection.
         error: SealError,
     },
     /// The service broke down.

@@ -43,18 +43,20 @@ const DECISIONS_MAX: usize = 32;
 const PART_OF_ONE: usize = 4;
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(200);
-/// How long an earlier transfer of the same object may take to end: as long as the source listens, less the time that a word takes to it.
+/// Time that an earlier transfer of the same object may take to end: as long as the source listens, less the
+/// time that a message takes to reach it.
 const ENDING_WITHIN: Duration = ANSWER_WITHIN.saturating_sub(Duration::from_secs(1));
-/// The same where that was the same source's: all of the object may be here, and on its way to a slow disk, when its path is lost. The source
-/// hears meanwhile that it will be answered.
+/// The same where that was the same source's: all of the object may be here, and on its way to a slow disk,
+/// when its path is lost. The source hears meanwhile that it will be answered.
 const STORED_WITHIN: Duration = Duration::from_secs(60);
 const SIGN_INTERVAL: Duration = Duration::from_secs(1);
-/// Invitations that are turned down are spoken of this often at most: any host that an agent hears can bring many.
+/// Invitations that are turned down are spoken of this often at most: any host that an agent hears can bring
+/// many.
 const SAY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is looked whether it has ended.
+/// Interval of the checks whether it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Where the agent's listener is put when the agent has moved.
+/// Place for the agent's listener when the agent has moved.
 #[derive(Debug, Default)]
 pub(crate) struct Moved(Mutex<Option<TcpListener>>);
 
@@ -77,8 +79,8 @@ pub(super) struct Invitations {
     sources: Arc<Sources>,
 }
 
-/// Tells a thread to end when this is dropped, also where no task waits for the end: a runtime that is dropped waits for its
-/// threads.
+/// Tells a thread to end when this is dropped, also where no task waits for the end: a runtime that is
+/// dropped waits for its threads.
 struct Ends(Arc<AtomicBool>);
 
 impl Drop for Ends {
@@ -173,7 +175,7 @@ impl Invitations {
     }
 }
 
-/// What a connection to the control port is for.
+/// Purpose of a connection to the control port.
 enum Wish {
     /// This agent is to join a transfer; with the permit that is shown.
     Invite(Box<Invitation>, Option<KeptPermit>),
@@ -193,7 +195,7 @@ impl Wish {
     }
 }
 
-/// What an invitation leads to.
+/// Outcome of an invitation.
 enum Answer {
     /// The object comes, perhaps into the pages of one that was here.
     Receive(Admitted),
@@ -206,18 +208,18 @@ struct Admitted {
     receive: Receive,
     /// It takes the pages of one that was here.
     recycled: bool,
-    /// What comes is a delta against these bytes.
+    /// Bytes that the incoming delta is against.
     base: Option<Base>,
 }
 
-/// How many objects each source sends to this agent.
+/// Number of objects that each source sends to this agent.
 struct Sources {
     most: usize,
     receives: Mutex<BTreeMap<Option<IpAddr>, usize>>,
     turned_down: Mutex<Remarks>,
 }
 
-/// What many may bring about, and when it was said last.
+/// Count of a remark that many hosts may cause, and the time when it was last logged.
 #[derive(Default)]
 struct Remarks {
     said_at: Option<Instant>,
@@ -304,8 +306,9 @@ fn join(
     drop(place);
 }
 
-/// Whether the manager allows what a source calls for: the permit that it shows is of our manager, holds, is for this agent, and
-/// for this very transfer. Gives what else the permit says; none where there are no permits.
+/// Checks that the manager allows the transfer that a source invites to: the permit that it shows is of our
+/// manager, is valid, is for this agent, and for this very transfer. Returns the other contents of the
+/// permit; none without permits.
 fn allowed(
     shared: &Shared,
     caller: &PeerNames,
@@ -347,7 +350,8 @@ fn allowed(
     Ok(Some(Permitted { source, name, channel: permit.channel }))
 }
 
-/// Whether there is a place for the object, and room. What others than this store put there meanwhile is seen before the first byte comes.
+/// Checks that there is a place for the object, and room. Data that others than this store put there
+/// meanwhile is noticed before the first byte arrives.
 fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> Result<Answer, String> {
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
@@ -360,7 +364,8 @@ fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> 
             tracing::info!(set = %invitation.object, source = %invitation.source, "invited: its list is here");
             return Ok(answer);
         }
-        // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
+        // A transfer whose path was lost goes on over another one: the end of the first is about to be
+        // noticed.
         let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
         let is_its_own = busy && end_earlier(shared, invitation);
         if !busy || begun.elapsed() > if is_its_own { STORED_WITHIN } else { ENDING_WITHIN } {
@@ -386,8 +391,8 @@ fn admit(shared: &Shared, invitation: &Invitation, stream: &mut FrameStream) -> 
     answer.map_err(|refusal| refusal.to_string())
 }
 
-/// A source that calls again has given up what it called for before: it need not be waited for until that is noticed here. Gives whether what
-/// comes is of the same source.
+/// A source that calls again has given up what it called for before: it need not be waited for until that is
+/// noticed here. Gives whether what comes is of the same source.
 fn end_earlier(shared: &Shared, invitation: &Invitation) -> bool {
     let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object) else { return false };
     let Some((source, handle)) = progress.called_by.get() else { return false };
@@ -397,7 +402,8 @@ fn end_earlier(shared: &Shared, invitation: &Invitation) -> bool {
     *source == invitation.source
 }
 
-/// Begins to receive an object; one whose bytes were in the memory of a process that has ended is not in the way.
+/// Begins to receive an object; one whose bytes were in the memory of a process that has ended is not in the
+/// way.
 fn begin(shared: &Shared, id: ObjectId) -> Result<Receive, Refusal> {
     match shared.catalog.begin_receive(id) {
         Err(refusal)
@@ -427,7 +433,7 @@ fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result
     }
 }
 
-/// Whether what is here under the object's id can be what the source has.
+/// Returns the answer if the data under the object's id here can be the source's object.
 fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     // Of a delta it has nothing to show: the source calls again with the object itself.
     if invitation.delta.is_some() {
@@ -444,7 +450,8 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     Some(Answer::Confirm(Some(guard), Held { object: invitation.object, length, root, bytes }))
 }
 
-/// Whether the list of a set is here whose files are on their way: another source goes on with these.
+/// Returns the answer if the list of a set is here whose files are on their way: another source continues
+/// with these.
 fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     let set = shared.catalog.set(invitation.object).filter(|_| invitation.delta.is_none())?;
     let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object) else { return None };
@@ -475,7 +482,8 @@ fn confirm(
     drop(guard);
 }
 
-/// Objects that are here of which the one that comes may be a newer version. They stay as long as they are looked at.
+/// Objects that are here of which the one that comes may be a newer version. They stay as long as they are
+/// looked at.
 fn older_versions(shared: &Arc<Shared>) -> OlderVersions {
     let shared = Arc::clone(shared);
     OlderVersions::found_by(move |offer| {
@@ -520,7 +528,7 @@ impl ObjectSource for Guarded {
     }
 }
 
-/// What receives the object of an invitation.
+/// Builds the receiver for the object of an invitation.
 fn receiver(
     shared: &Arc<Shared>,
     invitation: &Invitation,
@@ -569,7 +577,8 @@ fn keep(shared: &Shared, mut part: PartFile, object: &Verified) -> Result<(), Tr
     kept.map_err(TransferError::System)
 }
 
-/// Makes room anew for an object that comes: other programs have filled the store's file system meanwhile. Gives whether it did.
+/// Makes room anew for an object that comes: other programs have filled the store's file system meanwhile.
+/// Gives whether it did.
 fn more_room(shared: &Shared, id: ObjectId, bytes: u64) -> bool {
     let made = shared.limits.make_room(&shared.catalog, &shared.store, id, bytes);
     made.inspect_err(|refusal| tracing::warn!(object = %id, %refusal, "no more room can be made")).is_ok()
@@ -663,7 +672,7 @@ fn run(
     }
 }
 
-/// What was received, and is kept by now.
+/// Returns the description of a received object that is now stored.
 fn entered(shared: &Shared, invitation: &Invitation, received: &Received) -> Description {
     let Received { name, kind, bytes, mode, modified, root, .. } = received.clone();
     let id = invitation.object;

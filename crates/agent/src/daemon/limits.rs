@@ -1,6 +1,7 @@
-//! How much the store may hold, and for how long: objects that have not been asked for for the longest time make room for new ones, and
-//! none that is pinned or in use. What there is room for is what settings say, what the store's file system has left, and for a store in
-//! memory what its control group has left; how much has to go follows from these ([`room`]).
+//! Limits on the size of the store and on the age of its objects: those that have not been requested for the
+//! longest time make room for new ones, but none that is pinned or in use. The available room follows from
+//! the settings, from the space left in the store's file system, and for a store in memory from the memory
+//! left in its control group; the amount to remove follows from these ([`room`]).
 
 mod memory;
 mod room;
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A store in memory gets this part of the machine's memory, unless settings say otherwise.
 const PART_OF_MEMORY: u64 = 2;
-/// A store on a file system in memory that has less than this in all is spoken of: containers have 64 MiB unless they are told otherwise.
+/// A store on a file system in memory that has less than this in all is spoken of: containers have 64 MiB
+/// unless they are told otherwise.
 const SMALL_BYTES: u64 = 256 << 20;
 /// A version is not written over so soon after a user was told where it is.
 const RESTS: Duration = Duration::from_millis(500);
@@ -28,17 +30,17 @@ const RESTS: Duration = Duration::from_millis(500);
 const ASIDE_MAX: usize = 4_096;
 /// Rests that are told at a time.
 const RESTS_MAX: usize = 256;
-/// What tries to receive have left is looked for this often at most.
+/// Shortest time between two searches for remains of attempts to receive.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Objects that are too old are looked for at least this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the store may hold.
+/// Limits of the store.
 #[derive(Debug)]
 pub(crate) struct Limits {
     /// Bytes; `None`: as much as its file system.
     most: Option<u64>,
-    /// How long an object stays; `None`: until a user removes it.
+    /// Time that an object stays; `None`: until a user removes it.
     ttl: Option<Duration>,
     /// Held while room is made, so that two objects are not promised the same bytes.
     making: Mutex<()>,
@@ -47,19 +49,19 @@ pub(crate) struct Limits {
     /// The part files of the store, as of the last look.
     parts: Mutex<Option<Parts>>,
     swept: Mutex<Option<Instant>>,
-    /// What a store in memory lies in; `None` on a disk.
+    /// Memory that the store lies in; `None` on a disk.
     memory: Option<Memory>,
-    /// What its file system has left.
+    /// Reads the free space of its file system.
     free: fn(&Store) -> io::Result<u64>,
 }
 
-/// What a transfer that was cut off has left.
+/// Remains of an interrupted transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rest {
     pub id: ObjectId,
     /// Length of the object.
     pub len_bytes: u64,
-    /// What lies there of it.
+    /// Bytes of it that are stored.
     pub stored_bytes: u64,
     pub since: SystemTime,
 }
@@ -67,13 +69,13 @@ pub(crate) struct Rest {
 /// The part files that a store has.
 #[derive(Clone, Debug)]
 struct Parts {
-    /// How often an object had gone, or had not come: only then a part file is left.
+    /// Number of objects that had been removed or had failed to arrive: only then is a part file left.
     gone: u64,
     found: Vec<(ObjectId, u64, SystemTime)>,
 }
 
 impl Limits {
-    /// Those of the settings, or what suits a store of this kind.
+    /// Takes the limits of the settings, or the ones that suit a store of this kind.
     pub(crate) fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
         let memory = store.is_in_memory().then(Memory::default);
         let part = || Some(memory.as_ref()?.all_bytes()? / PART_OF_MEMORY);
@@ -93,7 +95,7 @@ impl Limits {
         self.most
     }
 
-    /// What is to be said of a store that is too small for most objects.
+    /// Returns the warning about a store that is too small for most objects.
     pub(crate) fn warning(&self, store: &Store) -> Option<String> {
         let size_bytes = store.size_bytes().ok()?;
         (self.memory.is_some() && size_bytes < SMALL_BYTES).then(|| {
@@ -104,7 +106,7 @@ impl Limits {
         })
     }
 
-    /// How often to look for what is too old; `None` where nothing ever is.
+    /// Returns the interval of the checks for objects that are too old; `None` if objects never expire.
     pub(crate) fn look_interval(&self) -> Option<Duration> {
         self.ttl.map(|ttl| (ttl / 4).clamp(Duration::from_millis(100), LOOK_INTERVAL))
     }
@@ -120,9 +122,9 @@ impl Limits {
         }
     }
 
-    /// Makes room for an object of so many bytes that is about to come: the ones go whose place a newer version has taken, then those
-    /// that have not been asked for for the longest time, and then what interrupted transfers have left. Nothing goes where that
-    /// would not be enough.
+    /// Makes room for an object of so many bytes that is about to come: the ones go whose place a newer
+    /// version has taken, then those that have not been asked for for the longest time, and then what
+    /// interrupted transfers have left. Nothing goes where that would not be enough.
     pub(crate) fn make_room(
         &self,
         catalog: &Catalog,
@@ -134,7 +136,8 @@ impl Limits {
         self.make_pages(Recycling { catalog, store, coming, bytes, now, may: false, done: false }).map(drop)
     }
 
-    /// The same, but the object may take the pages of one of the same length that goes; gives whether it does.
+    /// The same, but the object may take the pages of one of the same length that goes; gives whether it
+    /// does.
     pub(crate) fn make_room_or_recycle(
         &self,
         catalog: &Catalog,
@@ -160,8 +163,8 @@ impl Limits {
         Ok(recycled || aside)
     }
 
-    /// Removes an object in whose place another one of its number is about to come: its pages are kept for that one, if no process has
-    /// them open. Gives whether there was anything.
+    /// Removes an object in whose place another one of its number is about to come: its pages are kept for
+    /// that one, if no process has them open. Gives whether there was anything.
     pub(crate) fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
         let Ok(Some(alone)) = store.alone(id) else { return store.remove(id) };
         if store.recycle(id, alone, id)? {
@@ -173,7 +176,8 @@ impl Limits {
         Ok(true)
     }
 
-    /// Removes what tries to receive have left long ago, unless it was looked for just now: a store may have very many files.
+    /// Removes what tries to receive have left long ago, unless it was looked for just now: a store may have
+    /// very many files.
     pub(crate) fn sweep(&self, store: &Store) {
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         if swept.is_some_and(|at| at.elapsed() < SWEEP_INTERVAL) {
@@ -186,7 +190,8 @@ impl Limits {
         }
     }
 
-    /// What interrupted transfers have left, and other objects do not need; the folder is read when there may be more of it.
+    /// Returns the remains of interrupted transfers that other objects do not need; the folder is read when
+    /// there may be more.
     fn left(
         &self,
         catalog: &Catalog,
@@ -203,7 +208,7 @@ impl Limits {
         found.filter(|(id, ..)| is_left(id)).copied().collect()
     }
 
-    /// What transfers that were cut off have left, the oldest first; not of more than [`RESTS_MAX`].
+    /// Returns the remains of interrupted transfers, the oldest first; at most [`RESTS_MAX`].
     pub(crate) fn rests(&self, catalog: &Catalog, store: &Store) -> Vec<Rest> {
         let left = self.left(catalog, store, None).into_iter().take(RESTS_MAX);
         let rest = |(id, len, since): (ObjectId, u64, SystemTime)| {
@@ -279,7 +284,7 @@ impl Limits {
     }
 }
 
-/// Why an object has no place even if all goes that may.
+/// Explains why an object has no room even if all removable objects are removed.
 fn full(store: &Store, room: &Room, lack: Lack, lacks: Lack) -> String {
     let object = format_bytes(room.coming_bytes);
     if let Some(most) = room.most_bytes.filter(|_| lacks.length_bytes > 0) {
@@ -309,13 +314,13 @@ struct Victim {
     is_set: bool,
 }
 
-/// Whether a process has an object's bytes open or mapped.
+/// Use of an object's bytes by a process that has them open or mapped.
 enum Use {
     /// None has, and one that opens them waits while this lives.
     ByNobody(Alone),
     /// One has, or we cannot look now.
     Known,
-    /// That cannot be known: a file system without leases, or no bytes at all.
+    /// Unknown use: a file system without leases, or no bytes at all.
     Unknown,
 }
 
@@ -338,15 +343,16 @@ impl Use {
     }
 }
 
-/// Whether this process or the machine has no place for another open file.
+/// Returns true if this process or the machine cannot open another file.
 fn is_exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let known = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
-/// What may go so that nothing lacks, and what lacks then. All may go that no process has open: a file that a process has mapped takes its
-/// memory whether it has a name or not. What would help nothing stays.
+/// Selects the objects to remove so that nothing is lacking, and returns the remaining lack. Any object may
+/// go that no process has open: a file that a process has mapped takes its memory whether it has a name or
+/// not. Objects whose removal would not help stay.
 fn victims(
     catalog: &Catalog,
     store: &Store,
@@ -366,8 +372,8 @@ fn victims(
             return (victims, lack);
         }
         let given = gives(lack, idle.id, idle.length);
-        // Looked at again when it goes: there may be more than this process can have open. Of a set only the list is looked at
-        // here, which no process needs to have open: its files come after it.
+        // Looked at again when it goes: there may be more than this process can have open. Of a set only the
+        // list is looked at here, which no process needs to have open: its files come after it.
         if !idle.is_set && (!lack.is_helped_by(given) || matches!(Use::of(store, idle.id), Use::Known)) {
             continue;
         }
@@ -391,13 +397,14 @@ struct Recycling<'a> {
     coming: ObjectId,
     bytes: u64,
     now: SystemTime,
-    /// Whether it may do so at all.
+    /// Set if it may do so at all.
     may: bool,
     done: bool,
 }
 
 impl Recycling<'_> {
-    /// Takes those of a version that is not used any more, if there is one of this length, whether room is needed or not.
+    /// Takes those of a version that is not used any more, if there is one of this length, whether room is
+    /// needed or not.
     fn take_superseded(&mut self) {
         if self.done || !self.may || self.bytes == 0 || !self.catalog.has_superseded(self.bytes) {
             return;
@@ -472,8 +479,8 @@ pub(super) mod tests {
     use std::sync::{Arc, RwLock, RwLockReadGuard};
     use tempfile::TempDir;
 
-    /// A process that has just been made has all our files open until its program begins: none is made while a test looks at which
-    /// files are open.
+    /// A process that has just been made has all our files open until its program begins: none is made while
+    /// a test looks at which files are open.
     static MAKING: RwLock<()> = RwLock::new(());
 
     /// Starts a program.
@@ -495,7 +502,8 @@ pub(super) mod tests {
         Description { name, kind, length, mode: 0o644, modified: None, root, holder: None, pinned: false }
     }
 
-    /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.
+    /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first
+    /// value.
     fn filled(objects: u64) -> (Folder, Store, Arc<Catalog>) {
         filled_with(objects, 100)
     }
@@ -598,7 +606,8 @@ pub(super) mod tests {
         assert_eq!(here(&catalog), [3]);
     }
 
-    /// A reader comes at the very moment in which pages are taken: it gets the bytes that it was promised, or nothing.
+    /// A reader comes at the very moment in which pages are taken: it gets the bytes that it was promised, or
+    /// nothing.
     #[test]
     fn a_reader_that_comes_meanwhile_sees_no_other_version() {
         let (_folder, store, _) = filled(0);
@@ -633,10 +642,11 @@ pub(super) mod tests {
         }
     }
 
-    /// What says to the test below that it is the child.
+    /// Variable that marks the child process of the test below.
     const CHILD: &str = "POLYCAST_TEST_FEW_FILES";
 
-    /// Room is made in a process that can have few files open: what others have open stays, and each of the others goes.
+    /// Room is made in a process that can have few files open: what others have open stays, and each of the
+    /// others goes.
     #[test]
     fn many_make_room_where_few_files_can_be_open() {
         use rustix::process::{Resource, Rlimit, setrlimit};
@@ -695,7 +705,7 @@ pub(super) mod tests {
         assert_eq!(here(&catalog), [2], "the older one went, not the one that comes");
     }
 
-    /// What is left of a disk of 1 MiB.
+    /// Returns the space left on a disk of 1 MiB.
     fn of_small_disk(store: &Store) -> io::Result<u64> {
         let files = fs::read_dir(store.folder())?.map(|file| {
             let file = file?.metadata()?;

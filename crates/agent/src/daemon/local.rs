@@ -1,4 +1,5 @@
-//! The Unix socket for applications: one agent listens on it. Only the agent's user may use it, unless settings name others.
+//! The Unix socket for applications: one agent listens on it. Only the agent's user may use it, unless
+//! settings name others.
 
 mod door;
 
@@ -10,15 +11,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-/// Where groups are, and their numbers.
+/// File with the groups, and their numbers.
 const GROUPS: &str = "/etc/group";
 /// Others, and members of the group, may go through a folder.
 const OTHERS_GO: u32 = 0o001;
 const GROUP_GOES: u32 = 0o010;
-/// What a folder gets that is made for a socket of several users.
+/// Mode of a folder that is made for a socket of several users.
 const SHARED_FOLDER: u32 = 0o711;
 
-/// Which users may use the socket.
+/// Users who may use the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Access {
     /// The socket's mode: 600, 660 or 666.
@@ -28,7 +29,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// What settings say; a group alone is let in.
+    /// Reads the access from settings; a group alone is let in.
     ///
     /// # Errors
     /// There is no such mode or group, or one without the other means nothing; with the setting's name.
@@ -64,7 +65,7 @@ impl Access {
         self.mode != 0o600
     }
 
-    /// Whether those who may use the socket can go through a folder with this mode and group.
+    /// Returns true if the users of the socket can go through a folder with this mode and group.
     fn goes_through(self, folder: &fs::Metadata) -> bool {
         let by_group = self.mode == 0o660 && self.group == Some(folder.gid());
         let needed = if by_group { GROUP_GOES } else { OTHERS_GO };
@@ -162,7 +163,7 @@ impl Listener {
     }
 }
 
-/// Whether those who may use the socket can reach it.
+/// Checks that the users of the socket can reach it.
 fn check_way(path: &Path, access: Access) -> Result<(), AgentError> {
     let wrong = |error: io::Error| AgentError::socket(path, error);
     let full = std::path::absolute(path).map_err(wrong)?;

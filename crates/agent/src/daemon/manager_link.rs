@@ -1,9 +1,10 @@
-//! The agent's side of the manager's service (Republic Table II; Blast section IV-A): joining, heartbeats, paths.
+//! The agent's side of the manager's service (Republic Table II; Blast section IV-A): joining, heartbeats,
+//! paths.
 //!
-//! The manager may die and come back at any time, or another one may take its place. Transfers that run do not
-//! notice; the link joins again, with growing pauses, at whichever manager leads, names the leases that are in use,
-//! and asks again for what it waits for. What is owed to the manager (releases, withdrawals) is said until a
-//! heartbeat confirms it.
+//! The manager may die and come back at any time, or another one may take its place. Transfers that run do
+//! not notice; the link joins again, with growing pauses, at whichever manager leads, names the leases that
+//! are in use, and asks again for what it waits for. What is owed to the manager (releases, withdrawals) is
+//! said until a heartbeat confirms it.
 
 mod directory;
 mod lease;
@@ -37,9 +38,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// How long the manager may take to answer what it answers at once.
+/// Time that the manager may take to answer a request that it answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a request goes on while no manager can be reached.
+/// Time that a request continues while no manager can be reached.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The same where other managers may take over: they have to notice that the leader is dead.
 const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(15);
@@ -47,7 +48,8 @@ const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(15);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// The longest pause where there are other managers to try.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_millis(400);
-/// Another agent's session may be taken for alive so long after that agent has died, or this agent's own before a restart.
+/// Another agent's session may be taken for alive so long after that agent has died, or this agent's own
+/// before a restart.
 const NAME_PATIENCE: Duration = Duration::from_secs(4);
 /// Without traffic for this long, the connection is probed; without an answer for as long, it is dead.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -56,15 +58,15 @@ const MESSAGES_MAX: usize = 4_096;
 /// The longest message of a manager, in bytes: twice what it takes from an agent, since it may repeat that.
 const ANSWER_LEN_MAX: usize = 32 << 20;
 
-/// What this agent is to the others.
+/// Identity of this agent to the others.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub name: String,
-    /// Where it is, which changes with the machine's address.
+    /// Its addresses, which change with the machine's address.
     pub place: watch::Sender<Place>,
 }
 
-/// Whether a manager knows us.
+/// State of the link to the manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LinkState {
     /// It does.
@@ -80,7 +82,7 @@ pub(crate) struct ManagerLink(Arc<Inner>);
 struct Inner {
     managers: Vec<(String, Endpoint)>,
     security: Option<Security>,
-    /// What the other end of a sealed connection has to be: a manager, by its name.
+    /// Expected other end of a sealed connection: a manager, by its name.
     expected: Expected,
     me: Identity,
     incarnation: u64,
@@ -89,7 +91,8 @@ struct Inner {
     state: watch::Sender<LinkState>,
 }
 
-/// When it was said last that the manager is away: at once, and then once a minute. More would hide what else is said.
+/// Time of the last message that the manager is away: at once, and then once a minute. More would hide other
+/// messages.
 #[derive(Default)]
 struct Remarks {
     said_at: Option<Instant>,
@@ -98,7 +101,7 @@ struct Remarks {
 impl Remarks {
     const EVERY: Duration = Duration::from_secs(60);
 
-    /// Whether it is to be said now.
+    /// Returns true if the message is due now.
     fn is_due(&mut self) -> bool {
         let is_due = self.said_at.is_none_or(|at| at.elapsed() >= Self::EVERY);
         if is_due {
@@ -109,8 +112,8 @@ impl Remarks {
 }
 
 impl ManagerLink {
-    /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`, and then to those of this name; nothing is
-    /// sent yet.
+    /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`, and then to those
+    /// of this name; nothing is sent yet.
     pub(crate) fn new(
         managers: &str,
         me: Identity,
@@ -155,7 +158,7 @@ impl ManagerLink {
         self.0.managers[at % self.0.managers.len()].0.clone()
     }
 
-    /// Where this agent is.
+    /// Returns the addresses of this agent.
     pub(crate) fn place(&self) -> Place {
         *self.0.me.place.borrow()
     }
@@ -208,11 +211,13 @@ impl ManagerLink {
                 Fault::Refused(refusal) if matches!(refusal.kind, Kind::Version | Kind::Invalid) => {
                     return AgentError::TurnedDown { manager: self.manager(), refusal };
                 }
-                // Once a key was right, it is the manager or a stranger that has another one: it may change back.
+                // Once a key was right, it is the manager or a stranger that has another one: it may change
+                // back.
                 Fault::Seal(error) if !was_joined && begun.elapsed() >= NAME_PATIENCE => {
                     return AgentError::Seal { manager: self.manager(), error };
                 }
-                // A name that was ours once stays ours: an agent that has taken it may be a mistake, or a stranger.
+                // A name that was ours once stays ours: an agent that has taken it may be a mistake, or a
+                // stranger.
                 Fault::Refused(refusal)
                     if refusal.kind == Kind::NameTaken && !was_joined && begun.elapsed() >= NAME_PATIENCE =>
                 {
@@ -287,17 +292,18 @@ impl ManagerLink {
         }
     }
 
-    /// Begins a session; gives what the manager says in it, how often to send a heartbeat, and where it is remarked what becomes wrong
-    /// with the seal.
+    /// Begins a session; gives what the manager says in it, how often to send a heartbeat, and where it is
+    /// remarked what becomes wrong with the seal.
     async fn join(&self, at: Place) -> Result<(Streaming<ManagerMessage>, Duration, Remark), Fault> {
         let remark = Remark::default();
-        // A connection that ends because its seal is wrong looks like any other that ends, except for the remark.
+        // A connection that ends because its seal is wrong looks like any other that ends, except for the
+        // remark.
         let joined = self.join_over(&remark, at).await;
         let (session, heartbeat) = joined.map_err(|fault| remark.take().map_or(fault, Fault::Seal))?;
         Ok((session, heartbeat, remark))
     }
 
-    /// Why a session has ended, in which something may have been remarked.
+    /// Returns the reason why a session has ended, in which a sealing error may have been noted.
     fn explained(&self, fault: Fault, remarked: Option<SealError>) -> Fault {
         if remarked == Some(SealError::Revoked) {
             // What has been signed by such a manager says nothing any more.
@@ -374,7 +380,8 @@ impl ManagerLink {
         }
     }
 
-    /// The agents that the manager knows, and those that have not come back; none if it cannot be reached now.
+    /// The agents that the manager knows, and those that have not come back; none if it cannot be reached
+    /// now.
     pub(crate) async fn peers(&self) -> (Vec<Peer>, Vec<Peer>) {
         let Some(mut client) = self.table().client.clone() else { return Default::default() };
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
@@ -401,7 +408,7 @@ impl ManagerLink {
         })
     }
 
-    /// What a caller is told of a call that came to nothing.
+    /// Returns the refusal that a caller gets for a failed call.
     fn refused(&self, fault: Fault) -> Refusal {
         match fault {
             Fault::Refused(refusal) => refusal,
@@ -412,7 +419,7 @@ impl ManagerLink {
         }
     }
 
-    /// How the manager stands.
+    /// Requests the manager's status.
     pub(crate) async fn manager_status(&self) -> Result<api::StatusResponse, Refusal> {
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
         let mut client = self.client()?;
@@ -438,8 +445,8 @@ impl ManagerLink {
         Ok(status.streams)
     }
 
-    /// Gives everything back and says goodbye, if the manager can be reached, and whether this agent keeps what it has received;
-    /// [`ManagerLink::run`] goes on meanwhile.
+    /// Gives everything back and says goodbye, if the manager can be reached, and whether this agent keeps
+    /// what it has received; [`ManagerLink::run`] goes on meanwhile.
     pub(crate) async fn leave(&self, keeps: bool) {
         let mut state = self.0.state.subscribe();
         {
@@ -465,7 +472,7 @@ impl ManagerLink {
     }
 }
 
-/// Why the manager did not do what it was asked.
+/// Reason why the manager did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("{0}")]
@@ -484,7 +491,7 @@ impl Fault {
         Fault::Unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))
     }
 
-    /// Why it cannot be reached, in words that are no library's.
+    /// Explains why it cannot be reached, not in the words of a library.
     fn unreachable(error: &(dyn std::error::Error + 'static)) -> Self {
         match innermost(error) {
             why if why == "deadline has elapsed" => Self::unanswered(),

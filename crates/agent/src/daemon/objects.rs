@@ -1,8 +1,9 @@
 //! Objects that are asked for, and topics: this agent's part of the manager's directory.
 //!
-//! The manager is told what is here, and what users here ask for; it says which agents to send to, which one gets an object from its
-//! origin, and which version of a topic is committed. `fetch` looks after those who ask, `fill` takes in what one of them
-//! gets from elsewhere, `serve` sends to others, `topics` publishes and subscribes.
+//! The manager is told what is here, and what users here ask for; it says which agents to send to, which one
+//! gets an object from its origin, and which version of a topic is committed. `fetch` looks after those who
+//! ask, `fill` takes in what one of them gets from elsewhere, `serve` sends to others, `topics` publishes and
+//! subscribes.
 
 mod fetch;
 mod fill;
@@ -33,14 +34,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use topics::Topics;
 
-/// What is under way.
+/// Fetches, topics and publications in progress.
 pub(super) struct Objects {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     fetches: Mutex<Fetches>,
     unserved: Mutex<Unserved>,
     topics: Mutex<Topics>,
-    /// What transfers of objects that are being published came to, by their numbers.
+    /// Reports of the transfers of objects that are being published, by their numbers.
     published: Mutex<BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>>,
 }
 
@@ -122,7 +123,7 @@ impl Objects {
 
 /// Tells the manager what has come and gone.
 fn announce(catalog: &Catalog, link: &ManagerLink) {
-    /// What is taken first is said first.
+    /// Lock that keeps the reports in the order of the changes.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let held = |object: Available| {

@@ -1,4 +1,4 @@
-//! What the agent shows to those who watch it: the page that the setting `http` switches on.
+//! Monitoring page of the agent, which the setting `http` switches on.
 
 use super::Shared;
 use super::catalog::Snapshot;
@@ -9,7 +9,7 @@ use polycast_api::http::{Kind, Metric, Watched};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the agent has counted since it began.
+/// Counts of the agent since it began.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     sends: [AtomicU64; 2],

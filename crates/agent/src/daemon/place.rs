@@ -1,5 +1,5 @@
-//! Where an agent is: the interface's address, and its control port there. Both change when the interface's address does, as with
-//! a lease of DHCP that has run out.
+//! Addresses of an agent: the interface's address, and its control port there. Both change when the
+//! interface's address does, for example when a DHCP lease has run out.
 
 use super::manager_link::LinkState;
 use super::{Answering, Shared};
@@ -16,19 +16,19 @@ use std::time::Duration;
 
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(500);
-/// What changes together has changed by then: an address goes before another one comes.
+/// Time within which related changes happen together: an address goes before another one comes.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Where an agent is.
+/// Addresses of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     /// Address of the interface that carries the transfers.
     pub interface: Ipv4Addr,
-    /// Where other agents reach it.
+    /// Address that other agents reach it at.
     pub control: SocketAddr,
 }
 
-/// What an agent was told of where to be.
+/// Interface and port that were requested for an agent.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     /// The interface, by name or address.
@@ -55,7 +55,8 @@ impl Wish {
     }
 }
 
-/// Keeps an agent where its interface is, until it has `ended`, which is held while it is looked: an agent that has ended is used no more.
+/// Keeps an agent where its interface is, until it has `ended`, which is held while it is looked: an agent
+/// that has ended is used no more.
 pub(super) fn follow(shared: &Weak<Shared>, wish: &Wish, ended: &Mutex<bool>) {
     let mut answering: Option<Answering> = None;
     let mut watch = match NetworkWatch::open() {

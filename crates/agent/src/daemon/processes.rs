@@ -1,7 +1,7 @@
 //! The processes that have registered (Table I: `register`, `unregister`).
 //!
-//! Registrations say which processes use the agent; objects belong to the application, not to a process, so nothing
-//! is removed when the last process of an application unregisters. A process that dies without
+//! Registrations say which processes use the agent; objects belong to the application, not to a process, so
+//! nothing is removed when the last process of an application unregisters. A process that dies without
 //! unregistering is forgotten when the next one registers.
 
 use super::users::User;
@@ -22,15 +22,17 @@ pub(crate) struct Processes {
 
 /// One of them.
 struct Registered {
-    /// The process at the other end of the socket, if the system tells. One outside of the agent's container has none here.
+    /// The process at the other end of the socket, if the system tells. One outside of the agent's container
+    /// has none here.
     pid: Option<i32>,
     user: User,
-    /// When it was heard last; a call of its that is open holds this too.
+    /// Time of its last message; an open call of the process holds this too.
     heard_at: Arc<Mutex<Instant>>,
 }
 
 impl Registered {
-    /// Whether it may have gone: it cannot be looked for, has no call open, and has been silent for long.
+    /// Returns true if it may have gone: it cannot be looked up, has no open call, and has been silent for
+    /// long.
     fn may_have_gone(&self) -> bool {
         self.pid.is_none_or(|pid| pid <= 0)
             && Arc::strong_count(&self.heard_at) == 1
@@ -68,7 +70,8 @@ impl Processes {
         let mut table = self.lock();
         table.retain(|_, one| one.pid.is_none_or(is_alive));
         if table.len() >= self.most {
-            // Where there is no place left, those go that cannot be looked for: one that is there registers again.
+            // Where there is no place left, those go that cannot be looked for: one that is there registers
+            // again.
             table.retain(|_, one| !one.may_have_gone());
         }
         if table.len() >= self.most && !table.contains_key(&(app, process)) {
@@ -107,7 +110,8 @@ impl Processes {
         Ok(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Whether a process of this user has registered. What it gives is held for as long as the process's call is open.
+    /// Checks that a process of this user has registered. The result is held for as long as the process's
+    /// call is open.
     pub(crate) fn check(&self, app: AppId, process: u64, user: User) -> Result<Call, Refusal> {
         match self.lock().get(&(app, process)) {
             Some(one) if user.may_end(Some(one.user.uid())) => {
@@ -132,7 +136,7 @@ fn not_registered(process: u64) -> Refusal {
     Refusal::new(Kind::NotRegistered, format!("process {process} of this application has not registered"))
 }
 
-/// Whether there is such a process; one of another user is one too.
+/// Returns true if the process exists, even one of another user.
 fn is_alive(pid: i32) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return true };
     rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
@@ -179,7 +183,8 @@ mod tests {
         }
     }
 
-    /// One user has a part of the places, and those of its processes that may have gone are not in the way of its next one.
+    /// One user has a part of the places, and those of its processes that may have gone are not in the way of
+    /// its next one.
     #[test]
     fn silent_processes_of_a_user_with_its_part_give_way() {
         let processes = Processes::new(8);

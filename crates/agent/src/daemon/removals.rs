@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// Objects that one call may name.
 const CHOICES_MAX: usize = 1_024;
 
-/// How often one that waits for a removal hears that it is under way.
+/// Interval of the progress reports to an agent that waits for a removal.
 const SAID_EVERY: Duration = Duration::from_millis(500);
 
 /// Does what other agents wish, until told to end.
@@ -53,7 +53,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>
     }
 }
 
-/// Of one wish so many objects are set aside for what takes their place; others are removed.
+/// Largest number of objects of one request that are set aside for their replacements; others are removed.
 const ASIDE_MOST: usize = 8;
 
 /// Removes what is meant and is here; what is not here is no error.
@@ -83,8 +83,8 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     removed
 }
 
-/// Whether another agent may have an object removed. It may not if a user of this host other than the agent's has brought it, since the
-/// other agent does not say for whom it asks.
+/// Checks that another agent may have an object removed. It may not if a user of this host other than the
+/// agent's has brought it, since the other agent does not state the user that it asks for.
 fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
     let holder = shared.catalog.get(id).and_then(|there| there.holder());
     match holder {

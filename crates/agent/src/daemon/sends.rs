@@ -26,19 +26,19 @@ use tokio::sync::{Semaphore, mpsc, watch};
 /// Transfers that may wait until fewer run.
 const WAITING_MAX: usize = 1_024;
 
-/// How a transfer stands; what is known only grows.
+/// State of a transfer; it only gains information.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Standing {
     /// The request's number at the manager, once it has one.
     pub request: Option<u64>,
-    /// How the request stands, while it waits.
+    /// State of the request, while it waits.
     pub waiting: Option<Waiting>,
     pub granted: Option<Granted>,
     pub report: Option<Arc<Report>>,
     pub outcome: Option<Result<Arc<Report>, Refusal>>,
 }
 
-/// How a request for a path stands.
+/// State of a request for a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
     pub before: u32,
@@ -55,9 +55,9 @@ pub(super) struct Granted {
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take, as the manager estimates it.
+    /// Duration of the transfer, as the manager estimates it.
     pub estimate: Option<Duration>,
-    /// What the manager allows the transfer is known there.
+    /// Steering that holds the manager's permission for the transfer.
     pub steering: Arc<Steering>,
 }
 
@@ -67,16 +67,16 @@ pub(super) struct Wish {
     pub object: ObjectId,
     pub receivers: Receivers,
     pub options: Options,
-    /// How long the path is wanted.
+    /// Time that the path is requested for.
     pub lease: Option<Duration>,
-    /// Which fabric is to carry it.
+    /// Fabric that is to carry it.
     pub fabric: FabricWish,
     pub detached: bool,
     /// The user who wishes it.
     pub user: User,
 }
 
-/// What is sent, and to whom.
+/// Object that is sent, and its receivers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Key {
     object: ObjectId,
@@ -85,7 +85,7 @@ struct Key {
 }
 
 struct Sending {
-    /// Which of several transfers with the same key, one after the other.
+    /// Number among transfers with the same key, one after the other.
     number: u64,
     standing: watch::Receiver<Standing>,
     /// Changes of its receivers.
@@ -98,7 +98,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Whether it is one of this object that this user may change and end.
+    /// Returns true for a transfer of this object that this user may change and end.
     fn is_for(&self, key: &Key, object: ObjectId, user: User) -> bool {
         key.object == object && user.may_end(Some(self.user.uid()))
     }
@@ -134,9 +134,10 @@ impl Cancel {
 pub(super) struct Sends {
     shared: Arc<Shared>,
     table: Mutex<Table>,
-    /// A place for each transfer that may run at the same time; those that wait have theirs in the order in which they came.
+    /// A place for each transfer that may run at the same time; those that wait have theirs in the order in
+    /// which they came.
     places: Semaphore,
-    /// How many run or wait at most.
+    /// Largest number of transfers that run or wait.
     most: usize,
     ended: watch::Sender<u64>,
 }
@@ -362,7 +363,7 @@ impl Sends {
 }
 
 impl Watcher {
-    /// Which of this agent's transfers it is.
+    /// Returns the transfer's number at this agent.
     pub(super) fn number(&self) -> u64 {
         self.number
     }

@@ -63,7 +63,7 @@ pub(super) struct Service {
     objects: Arc<Objects>,
 }
 
-/// What a process is told in a call; as long as that is open the process is there.
+/// Messages to a process in a call; as long as the call is open the process is there.
 pub(super) struct Told<T> {
     events: ReceiverStream<Result<T, Status>>,
     _call: Call,
@@ -183,7 +183,7 @@ impl Service {
         Ok(convert::available(id, object, &self.shared.store.path(id), user))
     }
 
-    /// What a caller wishes, as far as that can be told without the object.
+    /// Builds a caller's request, as far as that is possible without the object.
     fn wish(&self, (object, user): (ObjectId, User), request: SendRequest) -> Result<Wish, Refusal> {
         let receivers = convert::receivers(&request)?;
         let pull = PullTuning::parse(&request.pull)
@@ -730,7 +730,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
     }
 }
 
-/// What lies at a path that is added.
+/// Returns the object at a path that is added.
 fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Refusal> {
     let wrong =
         |reason: String| Refusal::new(Kind::Path, format!("cannot read {}: {reason}", path.display()));
@@ -772,7 +772,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     })
 }
 
-/// What an object is called: what the caller says, or as the path ends.
+/// Returns the name of an object: the caller's name for it, or the end of the path.
 fn object_name(path: &Path, called: &str) -> Result<String, Refusal> {
     if called.is_empty() {
         let wrong = |error| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));

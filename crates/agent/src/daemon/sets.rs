@@ -1,7 +1,8 @@
 //! Sets of files: adding one, taking one in, sending one, and telling which of its files are here.
 //!
-//! What travels first is the list, and then each file as an object of its own: [`Delivery`] decides in which order and to whom. A
-//! receiver has the set when it has the list and every file of it, with the bytes that the list names.
+//! What travels first is the list, and then each file as an object of its own: [`Delivery`] decides in which
+//! order and to whom. A receiver has the set when it has the list and every file of it, with the bytes that
+//! the list names.
 
 use super::Shared;
 use super::catalog::{
@@ -32,8 +33,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Status;
 
-/// A set of which no file is on its way is given up after this long; its files stay. The source sends the list once more after the
-/// last file, so one that was given up is taken in then.
+/// A set of which no file is on its way is given up after this long; its files stay. The source sends the
+/// list once more after the last file, so one that was given up is taken in then.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -126,7 +127,7 @@ fn available(part: &Part, path: &Path, source: &FileSource, holder: super::users
     }
 }
 
-/// Whether a file that was added is still what it was.
+/// Returns true if a file that was added is unchanged.
 fn is_fresh(object: &Available) -> bool {
     object.added_from.as_deref().is_some_and(|path| open(object, path).is_ok())
 }
@@ -148,15 +149,15 @@ async fn unchanged(files: &BTreeMap<ObjectId, Available>) -> Result<(), Refusal>
     checking.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?
 }
 
-/// What a file is called as an object: the end of its path, by which a later version of it is found.
+/// Returns the name of a file as an object: the end of its path, by which a later version of it is found.
 fn name_of(part: &Part) -> String {
     let last = part.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let name = String::from_utf8_lossy(last).into_owned();
     if check_name(&name).is_ok() { name } else { "file".into() }
 }
 
-/// The sets among what an earlier run has left, with what they are made of. The list of one that is not whole is checked again when the set comes
-/// once more.
+/// The sets among what an earlier run has left, with what they are made of. The list of one that is not whole
+/// is checked again when the set comes once more.
 pub(super) fn whole(store: &Store, found: Vec<Found>) -> (Vec<Found>, BTreeMap<ObjectId, Arc<Set>>) {
     let mut sets = BTreeMap::new();
     let files: BTreeMap<ObjectId, (u64, String)> = found
@@ -267,7 +268,8 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     }
 }
 
-/// Removes an object that has come in the place of a file of the set: it would be in the way of the right one.
+/// Removes an object that has come in the place of a file of the set: it would be in the way of the right
+/// one.
 fn forget_part(shared: &Shared, part: ObjectId, set: ObjectId) {
     if matches!(shared.catalog.get(part), Some(Snapshot::Available(object)) if object.added_from.is_some()) {
         return;
@@ -299,8 +301,9 @@ pub(super) fn delete(
     Ok(())
 }
 
-/// Lets go of an object whose bytes were in the memory of a process that has ended: they are nowhere now, and a script that runs again
-/// takes the same number, or another host sends what has it. Gives whether there was one.
+/// Lets go of an object whose bytes were in the memory of a process that has ended: they are nowhere now, and
+/// a script that runs again takes the same number, or another host sends what has it. Gives whether there was
+/// one.
 pub(super) fn forget_what_has_gone(shared: &Shared, id: ObjectId, user: User) -> bool {
     let Some(Snapshot::Available(object)) = shared.catalog.get(id) else { return false };
     // It may be far away, so the catalog is not held meanwhile. One that cannot be looked at may be there.
@@ -313,8 +316,8 @@ pub(super) fn forget_what_has_gone(shared: &Shared, id: ObjectId, user: User) ->
     forgotten.is_ok()
 }
 
-/// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought by themselves; one that is in
-/// use goes when others need its room.
+/// Removes the files of a set that has gone which no other set needs, and that no user has pinned or brought
+/// by themselves; one that is in use goes when others need its room.
 fn forget_files(shared: &Shared, set: &Set, user: User) {
     for part in shared.catalog.unlisted(set) {
         if let Err(refusal) = shared.catalog.delete_part(part, user, || shared.store.remove(part))
@@ -504,8 +507,9 @@ async fn tell_files(
     }
 }
 
-/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: a receiver that has the set
-/// says so, and one that has given it up while others got their files takes it in now.
+/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the
+/// list once more: a receiver that has the set says so, and one that has given it up while others got their
+/// files takes it in now.
 pub(super) async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,
@@ -646,10 +650,10 @@ async fn follow_list(list: &mut Watcher, events: &Events<SendEvent>) -> Result<A
     }
 }
 
-/// What the transfers of a set came to so far, as one report.
+/// Results of the transfers of a set so far, as one report.
 struct Sums {
     report: Report,
-    /// Where each receiver is in the report.
+    /// Index of each receiver in the report.
     places: BTreeMap<String, usize>,
 }
 
@@ -746,7 +750,8 @@ mod tests {
     use polycast_types::{AppId, DataId};
     use std::fs;
 
-    /// A set stays in the store while the bytes of its files do, also where it cannot be read just now what these are.
+    /// A set stays in the store while the bytes of its files do, also where it cannot be read just now what
+    /// these are.
     #[test]
     fn a_set_whose_files_cannot_be_read_just_now_stays() {
         let (folder, tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,8 +1,9 @@
 //! The folder of received objects: one file with the bytes, and one that says what they are.
 //!
-//! Both get their names when all bytes are verified, in the order of [`keeping`]: what a restarted agent finds with a description is whole,
-//! also after a loss of power where the store is on a disk, and what was said to be received is found. On a disk that costs an object two
-//! calls that wait for it, for the bytes and for the description, and a third for the folder, which objects that end at one moment share.
+//! Both get their names when all bytes are verified, in the order of [`keeping`]: what a restarted agent
+//! finds with a description is whole, also after a loss of power where the store is on a disk, and what was
+//! said to be received is found. On a disk that costs an object two calls that wait for it, for the bytes and
+//! for the description, and a third for the folder, which objects that end at one moment share.
 
 mod names;
 
@@ -29,15 +30,15 @@ use std::time::{Duration, SystemTime};
 
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
-/// Of a delta that an object is made of; it is never kept.
+/// Extension of a delta that an object is made from; it is never kept.
 const DELTA: &str = "delta";
-/// Of a description that has not got its name yet.
+/// Extension of a description that has not got its name yet.
 const PASSING: &str = "new";
 
-/// What a try to receive has left is removed when no other try has gone on with it for so long.
+/// Age at which the remains of an attempt to receive are removed, if no other attempt has continued it.
 const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// What the bytes of a received object are.
+/// Description of the bytes of a received object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Description {
     /// The name that it had at the source.
@@ -48,7 +49,7 @@ pub(crate) struct Description {
     pub length: u64,
     /// Permissions that the file had at the source.
     pub mode: u16,
-    /// When the file was changed last at the source, if that is known.
+    /// Time of the file's last change at the source, if known.
     pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
@@ -63,9 +64,9 @@ pub(crate) struct Description {
 pub(crate) struct Found {
     pub id: ObjectId,
     pub description: Description,
-    /// When it was received.
+    /// Time when it was received.
     pub since: SystemTime,
-    /// When it was asked for last, as far as that was noted.
+    /// Time of the last request for it, as far as that was noted.
     pub used: SystemTime,
 }
 
@@ -91,7 +92,7 @@ struct Written {
     private: bool,
     #[serde(default)]
     pinned: bool,
-    /// When the bytes were written last, and all of them were verified.
+    /// Time of the last write to the bytes, when all of them were verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -160,12 +161,12 @@ impl Store {
         &self.folder
     }
 
-    /// Where an object's bytes are.
+    /// Returns the path of an object's bytes.
     pub(crate) fn path(&self, object: ObjectId) -> PathBuf {
         self.file(object, BYTES)
     }
 
-    /// Where the delta comes that an object is made of.
+    /// Returns the path of the delta that an object is made from.
     pub(crate) fn delta_path(&self, object: ObjectId) -> PathBuf {
         self.file(object, DELTA)
     }
@@ -198,8 +199,8 @@ impl Store {
         Ok(space.f_blocks.saturating_mul(space.f_frsize))
     }
 
-    /// Gives an object its place. When this has returned the object is found by any later run, and only then may a source or the manager
-    /// hear that it is here. Where it fails the bytes are a part file as before.
+    /// Gives an object its place. When this has returned the object is found by any later run, and only then
+    /// may a source or the manager hear that it is here. Where it fails the bytes are a part file as before.
     pub(crate) fn keep(
         &self,
         object: ObjectId,
@@ -249,7 +250,8 @@ impl Store {
         }
     }
 
-    /// Takes an object's names back that it has got, as far as that is possible: what is left even so is judged at the next start.
+    /// Takes an object's names back that it has got, as far as that is possible: what is left even so is
+    /// judged at the next start.
     fn undo(&self, done: &[Step], object: ObjectId, arrived: &Arrived<'_>) {
         let mut undone = remove_file(&self.file(object, PASSING)).map(drop);
         if done.contains(&Step::NameDescription) {
@@ -313,7 +315,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a file; gives whether there was one. It may come back with a loss of power, until the names are synced.
+    /// Removes a file; gives whether there was one. It may come back with a loss of power, until the names
+    /// are synced.
     fn take_away(&self, path: &Path) -> io::Result<bool> {
         let removed = remove_file(path)?;
         if removed {
@@ -322,14 +325,15 @@ impl Store {
         Ok(removed)
     }
 
-    /// What of an object's bytes takes room by now, whether all of them are here or not.
+    /// Returns the room that an object's bytes take so far, whether all of them are here or not.
     pub(crate) fn written_bytes(&self, object: ObjectId) -> u64 {
         let path = self.path(object);
         let of = |path: &Path| fs::symlink_metadata(path).map_or(0, |file| file.blocks() * 512);
         of(&path).max(of(&part_path(&path)))
     }
 
-    /// The room that would be free if an object went, or what a try to receive it has left: bytes that have another name keep theirs.
+    /// The room that would be free if an object went, or what a try to receive it has left: bytes that have
+    /// another name keep theirs.
     pub(crate) fn freed_bytes(&self, object: ObjectId) -> u64 {
         let path = self.path(object);
         let of = |path: &Path| match fs::symlink_metadata(path) {
@@ -348,20 +352,21 @@ impl Store {
         }
     }
 
-    /// The object's bytes, if no process has them open or mapped; a process that opens them waits while this lives. `Err` where that cannot be
-    /// known.
+    /// The object's bytes, if no process has them open or mapped; a process that opens them waits while this
+    /// lives. `Err` where that cannot be known.
     pub(crate) fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
         Alone::with(&self.path(object))
     }
 
-    /// Whether an object that comes could take the pages of one that is here: it has no part file, and the other one no second name.
+    /// Returns true if an incoming object could take the pages of one that is here: it has no part file, and
+    /// the other one no second name.
     pub(crate) fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
         let is_single = fs::symlink_metadata(self.path(old)).is_ok_and(|old| old.nlink() == 1);
         is_single && fs::symlink_metadata(part_path(&self.path(coming))).is_err()
     }
 
-    /// Lets an object that comes take the pages of one that is not used any more; gives whether it does. The other one is
-    /// gone in any case.
+    /// Lets an object that comes take the pages of one that is not used any more; gives whether it does. The
+    /// other one is gone in any case.
     pub(crate) fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
         self.take_away(&self.file(old, DESCRIPTION))?;
@@ -391,14 +396,16 @@ impl Store {
         Ok(any)
     }
 
-    /// Makes an object that an earlier run has received what a try to receive it has left: not all is here that belongs to it.
+    /// Makes an object that an earlier run has received what a try to receive it has left: not all is here
+    /// that belongs to it.
     pub(crate) fn set_back(&self, object: ObjectId) -> io::Result<()> {
         self.take_away(&self.file(object, DESCRIPTION))?;
         self.names.taken_away();
         set_back(&self.path(object))
     }
 
-    /// What tries to receive have left: whose it is, how long, and since when it waits; the oldest first.
+    /// Returns the remains of attempts to receive: the object, the length, and the time since which each
+    /// waits; the oldest first.
     pub(crate) fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -414,7 +421,7 @@ impl Store {
         Ok(parts)
     }
 
-    /// Whether what is here takes the machine's memory.
+    /// Returns true if the store takes the machine's memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         is_in_memory(&self.lock)
     }
@@ -434,7 +441,8 @@ impl Store {
         Ok(())
     }
 
-    /// The objects that are whole; bytes that no description vouches for become parts again that another try can go on with.
+    /// The objects that are whole; bytes that no description vouches for become parts again that another try
+    /// can go on with.
     fn survey(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         self.sweep()?;
@@ -456,7 +464,7 @@ impl Store {
         Ok(found)
     }
 
-    /// What the bytes of an object are, at a start.
+    /// Determines at a start which object the bytes are.
     fn look_at(&self, object: ObjectId) -> io::Result<Option<Found>> {
         let described = self.description(object);
         let standing = match &described {
@@ -497,7 +505,7 @@ impl Store {
         Ok(None)
     }
 
-    /// What is written of an object; nothing where there is no description.
+    /// Reads the description of an object; `None` if it has none.
     fn description(&self, object: ObjectId) -> Result<Option<Description>, String> {
         let Some(written) = read(&self.file(object, DESCRIPTION))? else { return Ok(None) };
         Ok(Some(Description {
@@ -519,7 +527,7 @@ impl Store {
     }
 }
 
-/// What is written in a description; nothing where there is none.
+/// Reads the contents of a description; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Written>, String> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -528,8 +536,9 @@ fn read(path: &Path) -> Result<Option<Written>, String> {
     toml::from_str(&text).map(Some).map_err(|error| error.message().to_string())
 }
 
-/// Whether nothing has written to an object's bytes since they were verified, as far as their time tells. A description of an earlier version
-/// does not say when that was: then it is itself younger than they are.
+/// Returns true if an object's bytes were not written to since they were verified, as far as their time
+/// shows. A description of an earlier version does not contain that time: then it is itself younger than they
+/// are.
 fn is_as_written(bytes: &Path) -> bool {
     let path = bytes.with_extension(DESCRIPTION);
     let (Ok(now), Ok(described)) = (fs::metadata(bytes), fs::metadata(&path)) else { return true };

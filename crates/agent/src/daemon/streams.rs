@@ -1,4 +1,5 @@
-//! Streams of messages on this host (Orca section 4): those that applications here send, and those that they hear.
+//! Streams of messages on this host (Orca section 4): those that applications here send, and those that they
+//! hear.
 
 use super::Shared;
 use super::manager_link::{Audience, Listening, Published, Whereabouts};
@@ -16,13 +17,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
-/// What the key of streams is made for, where members share one.
+/// Purpose of the key of streams, if members share one.
 const STREAMS: &str = "polycast 3 streams";
-/// How long a message waits for those before it unless the caller says otherwise.
+/// Time that a message waits for the ones before it unless the caller states another.
 const HOLD: Span = Span::from_micros(1_000);
 /// The longest time that can be asked for.
 const HOLD_MAX: Span = Span::from_millis(10_000);
-/// How long a full socket is left alone.
+/// Pause before a full socket is tried again.
 const BLOCKED: Duration = Duration::from_millis(1);
 /// Messages, and bytes of them, in one response.
 const BATCH_MAX: usize = 256;
@@ -64,8 +65,9 @@ struct Table {
     ears: BTreeMap<String, Arc<Ear>>,
 }
 
-/// The secret of a stream: its source has drawn it, and the manager has told it. Two streams may have the same handle, which would repeat a
-/// key stream if they had the same secret, too. Sources of earlier versions draw none where members share a key.
+/// The secret of a stream: its source has drawn it, and the manager has told it. Two streams may have the
+/// same handle, which would repeat a key stream if they had the same secret, too. Sources of earlier versions
+/// draw none where members share a key.
 fn secret_of(told: Option<&Secret>, shared: impl FnOnce() -> Option<Secret>) -> Option<Secret> {
     told.cloned().or_else(shared)
 }
@@ -111,7 +113,7 @@ impl Streams {
         Ok(())
     }
 
-    /// What a stream is sealed with where agents show a key or a certificate.
+    /// Returns the seal of a stream if agents show a key or a certificate.
     fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };
         let Some(secret) = secret_of(told, || security.members_secret(STREAMS)) else {
@@ -400,7 +402,7 @@ impl Pen {
         }
     }
 
-    /// What was taken from this caller.
+    /// Returns the totals of the messages taken from this caller.
     pub(super) fn totals(&self) -> SendMessagesResponse {
         self.totals
     }

@@ -1,14 +1,15 @@
 //! Users of this machine: which one calls over the socket, and whose an object is.
 //!
-//! The kernel says which user has opened a connection. The agent's own user and root may do everything; any other user has what it has
-//! brought, and may read what is for all. The agent opens no path that such a user names: it might open what the user cannot.
+//! The kernel says which user has opened a connection. The agent's own user and root may do everything; any
+//! other user has what it has brought, and may read what is for all. The agent opens no path that such a user
+//! names: it might open what the user cannot.
 
 use polycast_api::error::{Kind, Refusal};
 use polycast_types::ObjectId;
 use tonic::Request;
 use tonic::transport::server::UdsConnectInfo;
 
-/// Of each limit of the agent one other user gets at most this part.
+/// Divisor of each limit of the agent: another user gets at most this part.
 const PART: usize = 4;
 
 /// The user who has brought an object.
@@ -65,7 +66,7 @@ impl User {
         User { uid, rank }
     }
 
-    /// What it brings belongs to it.
+    /// Returns the holder of the objects that it brings.
     pub(crate) fn holder(self, private: bool) -> Holder {
         Holder { uid: self.uid, private }
     }
@@ -74,28 +75,28 @@ impl User {
         self.uid
     }
 
-    /// Whether it is neither the agent's own user nor root.
+    /// Returns true if it is neither the agent's own user nor root.
     pub(crate) fn is_other(self) -> bool {
         self.rank == Rank::Other
     }
 
-    /// Whether paths mean the same to it and to the agent.
+    /// Returns true if paths mean the same to it and to the agent.
     pub(crate) fn shares_paths(self) -> bool {
         self.rank == Rank::Own
     }
 
-    /// Whether it may read and send an object; `in_place` is one that lies where its holder has it.
+    /// Returns true if it may read and send an object; `in_place` is one that lies where its holder has it.
     pub(crate) fn may_see(self, holder: Option<Holder>, in_place: bool) -> bool {
         let is_own = holder.is_some_and(|holder| holder.uid == self.uid);
         !self.is_other() || is_own || !(in_place || holder.is_some_and(|holder| holder.private))
     }
 
-    /// Whether it may end or remove what this user has begun; `None` is the agent's.
+    /// Returns true if it may end or remove anything that this user has begun; `None` is the agent's.
     pub(crate) fn may_end(self, uid: Option<u32>) -> bool {
         !self.is_other() || uid == Some(self.uid)
     }
 
-    /// Whether it may remove or replace an object.
+    /// Checks that it may remove or replace an object.
     ///
     /// # Errors
     /// It is another user's.
@@ -114,7 +115,7 @@ impl User {
         Err(Refusal::new(Kind::NotAllowed, why))
     }
 
-    /// Whether it may do what is the agent's user's and root's to do.
+    /// Checks that it may do what only the agent's user and root may do.
     ///
     /// # Errors
     /// It is another user.
@@ -130,10 +131,10 @@ impl User {
         Err(Refusal::new(Kind::NotAllowed, why))
     }
 
-    /// Whether the agent may open paths for it.
+    /// Checks that the agent may open paths for it.
     ///
     /// # Errors
-    /// It is another user, who might name what only the agent can open.
+    /// It is another user, who might name a path that only the agent can open.
     pub(crate) fn check_path(self) -> Result<(), Refusal> {
         if !self.is_other() {
             return Ok(());
@@ -146,7 +147,7 @@ impl User {
         Err(Refusal::new(Kind::NotAllowed, why))
     }
 
-    /// How much of a limit it may take; all of it where it is trusted.
+    /// Returns the part of a limit that it may take; all of it if it is trusted.
     pub(crate) fn share(self, most: usize) -> usize {
         if self.is_other() { (most / PART).max(1) } else { most }
     }

@@ -32,13 +32,14 @@ pub struct NodeConfig {
     /// Its number in the network; without one the manager does not hear of its links.
     #[serde(default)]
     pub number: Option<u32>,
-    /// File of the network namespace that its ports are in, such as `/run/netns/h0`; without one that of the process.
+    /// File of the network namespace that its ports are in, such as `/run/netns/h0`; without one that of the
+    /// process.
     #[serde(default)]
     pub namespace: Option<PathBuf>,
     /// The most packets in the content store; a tenth of it is for retransmissions. The paper's is 2048.
     #[serde(default = "store_packets")]
     pub store_packets: u32,
-    /// Which packet a full content store forgets.
+    /// Choice of the packet that a full content store forgets.
     #[serde(default)]
     pub replacement: Replacement,
     /// The most pending interests.
@@ -47,22 +48,24 @@ pub struct NodeConfig {
     /// After how many milliseconds a pending interest may give way or is sent on anew.
     #[serde(default = "interest_ms")]
     pub interest_ms: u32,
-    /// Greetings go to the neighbours every so many milliseconds; one that is not heard for four of them is gone.
+    /// Greetings go to the neighbours every so many milliseconds; one that is not heard for four of them is
+    /// gone.
     #[serde(default = "greeting_ms")]
     pub greeting_ms: u32,
-    /// A link must have changed for so many milliseconds before it is reported, so that one that comes and goes does
-    /// not make trees come and go (the paper's 3 seconds).
+    /// A link must have changed for so many milliseconds before it is reported, so that one that comes and
+    /// goes does not make trees come and go (the paper's 3 seconds).
     #[serde(default)]
     pub damping_ms: u32,
-    /// The longest source route that the node takes, in hops; packets with longer ones are dropped and counted. The paper's
-    /// is 8. Networks with deeper trees need more at all nodes and at the manager.
+    /// The longest source route that the node takes, in hops; packets with longer ones are dropped and
+    /// counted. The paper's is 8. Networks with deeper trees need more at all nodes and at the manager.
     #[serde(default = "hops_usual")]
     pub hops_max: u32,
-    /// Whether the kernel passes on what the node does not keep, where it can: it needs root, and an interface for
-    /// every port.
+    /// Set if the kernel passes on what the node does not keep, where it can: it needs root, and an interface
+    /// for every port.
     #[serde(default = "kernel")]
     pub kernel: bool,
-    /// The class of service (DSCP), 0 to 63, that its packets are marked with; without one that of its agent, if that has one.
+    /// The class of service (DSCP), 0 to 63, that its packets are marked with; without one that of its agent,
+    /// if that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dscp: Option<i64>,
     /// Its ports, in the order in which source routes count them.
@@ -70,7 +73,7 @@ pub struct NodeConfig {
     pub ports: Vec<PortConfig>,
 }
 
-/// Which packet a full content store forgets.
+/// Choice of the packet that a full content store forgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
@@ -143,7 +146,7 @@ pub enum ForwarderConfigError {
         node: String,
         /// The setting.
         setting: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -167,10 +170,10 @@ impl ForwarderConfig {
         Ok(config)
     }
 
-    /// Whether the settings can be.
+    /// Checks that the settings are possible.
     ///
     /// # Errors
-    /// A sentence that says what cannot, and what could.
+    /// A sentence that names what is impossible, and what would be possible.
     pub fn check(&self) -> Result<(), ForwarderConfigError> {
         if self.nodes.is_empty() {
             return Err(ForwarderConfigError::Empty);
@@ -193,10 +196,10 @@ impl NodeConfig {
         ForwarderConfigError::Node { node: self.name.clone(), setting, reason }
     }
 
-    /// Whether the settings can be.
+    /// Checks that the settings are possible.
     ///
     /// # Errors
-    /// A sentence that says what cannot, and what could.
+    /// A sentence that names what is impossible, and what would be possible.
     pub fn check(&self) -> Result<(), ForwarderConfigError> {
         let ranges: [(&'static str, u32, u32, u32); 6] = [
             ("store-packets", self.store_packets, 0, 1 << 22),

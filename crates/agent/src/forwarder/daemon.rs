@@ -6,8 +6,8 @@
 //! - `{"do":"watch"}`: the links of all nodes, then every link that changes, until the connection ends
 //!   (`polycast_api::forwarder`). The manager asks for this.
 //!
-//! Nothing can be changed here. In a cluster with a key or certificates the TCP address is for members: its connections are
-//! sealed, and a client that begins in plain is told so.
+//! Nothing can be changed here. In a cluster with a key or certificates the TCP address is for members: its
+//! connections are sealed, and a client that begins in plain is told so.
 
 use super::{ForwarderConfig, NodeHandle, NodeStatus, PortStatus, start};
 use crate::callers::{Caller, Callers, CallersMax};
@@ -28,14 +28,15 @@ use std::time::Duration;
 
 /// Clients at a time over the Unix socket, and as many over TCP.
 const CLIENTS_MAX: usize = 256;
-/// Those over TCP that have not shown their key or certificate yet, or said what they ask for.
+/// Limits on TCP clients that have not shown their key or certificate yet, or not sent their request.
 const CALLERS_MAX: CallersMax = CallersMax { of_one: 8, all: 64 };
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 10;
 
 /// A client that comes over TCP shows its key or certificate, and says what it asks for, within this time.
 const FIRST_WITHIN: Duration = Duration::from_secs(2);
-/// A client that watches hears all links again after so long without news: so an end of the connection is noticed.
+/// A client that watches hears all links again after so long without news: so an end of the connection is
+/// noticed.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// A client that takes no words for so long is hung up on: what it is to hear would only become more.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
@@ -54,14 +55,15 @@ pub enum Order {
 pub struct Nodes {
     by_name: BTreeMap<String, NodeHandle>,
     numbers: BTreeMap<String, u32>,
-    /// Where the links are told over TCP, if the settings say so.
+    /// TCP address at which the links are reported, if the settings name one.
     control: Option<SocketAddr>,
     /// Clients that have been told all links, and hear what changes.
     watchers: Arc<AtomicUsize>,
 }
 
 impl Nodes {
-    /// Starts the nodes, and answers orders in threads of its own; over TCP those of members where there is `security`.
+    /// Starts the nodes, and answers orders in threads of its own; over TCP those of members where there is
+    /// `security`.
     ///
     /// # Errors
     /// A node cannot be started, or a socket cannot be made.
@@ -106,7 +108,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.by_name.len()
@@ -118,7 +120,7 @@ impl Nodes {
         self.by_name.get(name)
     }
 
-    /// Where the links are told over TCP.
+    /// Returns the TCP address at which the links are reported.
     #[must_use]
     pub fn control(&self) -> Option<SocketAddr> {
         self.control
@@ -141,7 +143,8 @@ impl Nodes {
     }
 }
 
-/// Takes connections in a thread, as long as the process runs, and does something with each in a thread of its own.
+/// Takes connections in a thread, as long as the process runs, and does something with each in a thread of
+/// its own.
 fn answer<C: Send + 'static>(
     nodes: &Arc<Nodes>,
     accept: impl Fn() -> io::Result<C> + Send + 'static,
@@ -351,8 +354,8 @@ mod tests {
         assert!(asked(plain.control().unwrap(), None).contains("\"nodes\":[]"));
     }
 
-    /// As many as there may be in all, of one host that says nothing and has no key, keep no member out: neither one over TCP nor
-    /// a program of this machine.
+    /// As many as there may be in all, of one host that says nothing and has no key, keep no member out:
+    /// neither one over TCP nor a program of this machine.
     #[test]
     fn those_who_say_nothing_keep_none_out() {
         let folder = tempfile::tempdir().unwrap();

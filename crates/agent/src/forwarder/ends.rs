@@ -1,4 +1,4 @@
-//! What is behind the local face of a node: sources that read objects, and receivers that assemble them.
+//! Ends behind the local face of a node: sources that read objects, and receivers that assemble them.
 
 use super::node::digest_of;
 use crate::transfer::assembler::{Assembler, Check};
@@ -26,7 +26,7 @@ pub struct SourceEnd {
     transfer: Handle,
     payload_len: u64,
     object: Arc<dyn ObjectSource>,
-    /// What the object gives is sealed.
+    /// Set if the object gives sealed bytes.
     sealed: bool,
     sums: Arc<Sums>,
     scratch: Vec<u8>,
@@ -64,7 +64,7 @@ impl SourceEnd {
         self.machine.handle(now, input);
     }
 
-    /// Whether the interest names a packet of the object, by its digest too.
+    /// Returns true if the interest names a packet of the object, by its digest too.
     pub(super) fn knows(&self, interest: &Interest) -> bool {
         self.sums.digest(interest.name.sn) == Some(interest.name.digest)
     }
@@ -90,7 +90,7 @@ impl SourceEnd {
     }
 }
 
-/// What a receiver says while it runs.
+/// Event that a receiver reports while it runs.
 pub enum ReceiverEvent {
     /// Nothing comes in a tree any more.
     Stalled {
@@ -111,7 +111,7 @@ pub struct ReceiverEnd {
     geometry: Geometry,
     /// `None` once it has been given away.
     assembler: Option<Assembler>,
-    /// What packets carry is sealed with this.
+    /// Seal of the packets' payloads.
     seal: Option<Seal>,
     groups: Groups,
     names: Names,
@@ -122,8 +122,8 @@ pub struct ReceiverEnd {
 }
 
 impl ReceiverEnd {
-    /// A receiver that writes to `assembler` what it opens with the seal, and knows these roots of lists; `verified` are the groups
-    /// that it holds already. `verified_bytes` follows its progress.
+    /// A receiver that writes to `assembler` what it opens with the seal, and knows these roots of lists;
+    /// `verified` are the groups that it holds already. `verified_bytes` follows its progress.
     pub(crate) fn new(
         config: ReceiverConfig,
         geometry: Geometry,
@@ -229,7 +229,7 @@ impl ReceiverEnd {
         self.machine.deadline()
     }
 
-    /// Whether it has nothing more to do.
+    /// Returns true once the receiver has nothing more to do.
     pub(super) fn is_over(&self) -> bool {
         self.assembler.is_none()
     }
@@ -292,7 +292,8 @@ impl ReceiverEnd {
         self.groups.of_packet(sn).try_for_each(|group| self.check(now, group))
     }
 
-    /// Checks a group if it is whole. Where one before it was wrong it may lack a packet again that both have.
+    /// Checks a group if it is whole. Where one before it was wrong it may lack a packet again that both
+    /// have.
     fn check(&mut self, now: Time, group: u64) -> Result<(), StoreError> {
         let Some(assembler) = self.assembler.as_mut().filter(|_| self.groups.is_whole(group)) else {
             return Ok(());

@@ -28,7 +28,7 @@ fn peer(port: u8) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 128, port, 1), 7_500 + u16::from(port))
 }
 
-/// What the machine passes on: the port, and the packet as it leaves.
+/// Returns the port and the packet as it leaves, if the machine passes it on.
 fn passed_on(came_by: u8, bytes: &[u8]) -> Option<(u8, Vec<u8>)> {
     let Ok(wire::Packet::Transfer(header, payload)) = wire::Packet::parse(bytes) else { return None };
     if header.hops.bytes().len() > wire::HOPS_USUAL {

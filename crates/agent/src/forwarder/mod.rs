@@ -1,9 +1,10 @@
-//! A node of a pull network on real sockets: a caching forwarder, with receivers and sources behind its local face
-//! (Datacast, sections 3 and 6).
+//! A node of a pull network on real sockets: a caching forwarder, with receivers and sources behind its local
+//! face (Datacast, sections 3 and 6).
 //!
-//! The machines of `protocol::pull` decide; this module moves bytes. A node is one thread, and one process may
-//! run many nodes. It speaks with each neighbour over a connected UDP socket, keeps the payloads of its content store,
-//! and checks the digest of every payload before it hands it on. What it counts, drops and keeps is bounded.
+//! The machines of `protocol::pull` decide; this module moves bytes. A node is one thread, and one process
+//! may run many nodes. It speaks with each neighbour over a connected UDP socket, keeps the payloads of its
+//! content store, and checks the digest of every payload before it hands it on. What it counts, drops and
+//! keeps is bounded.
 //!
 //! - [`NodeConfig`]: what a node is; [`ForwarderConfig`]: the settings of the process `polycast forwarder`.
 //! - [`start`] runs a node, [`NodeHandle`] speaks with it.
@@ -28,7 +29,7 @@ pub use polycast_api::report::TreeStatus;
 use polycast_protocol::pull::{ForwarderCounters, SourceCounters};
 use serde::Serialize;
 
-/// What a node has counted.
+/// Counters of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeStatus {
     /// Its name.
@@ -51,7 +52,7 @@ pub struct NodeStatus {
     pub forwarded: u64,
     /// Packets passed on as a non-branching node.
     pub passed: u64,
-    /// Of these, those that the kernel has passed on: they are in no count of a port.
+    /// Part of `passed` that the kernel has passed on: these packets are in no count of a port.
     pub passed_in_kernel: u64,
     /// Dropped: the route leads to no port of this node, or back by the port it came by.
     pub bad_routes: u64,
@@ -71,12 +72,13 @@ pub struct NodeStatus {
     pub ports: Vec<PortStatus>,
 }
 
-/// What a port has counted.
+/// Counters of a port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PortStatus {
-    /// Whether the neighbour is there and hears us.
+    /// Set while the neighbour is there and receives our greetings.
     pub up: bool,
-    /// Whether that is known: not before both have heard each other, or the neighbour has not come for long.
+    /// Set once `up` is known: when both have received each other's greetings, or the neighbour has not come
+    /// for long.
     pub known: bool,
     /// Packets sent.
     pub sent: u64,
@@ -88,7 +90,7 @@ pub struct PortStatus {
     pub dropped: u64,
 }
 
-/// What the source of a transfer has counted in one tree.
+/// Converts the counters that the source of a transfer has for one tree.
 fn tree_status(tree: u8, counters: SourceCounters, rate_bps: u64) -> TreeStatus {
     let SourceCounters { interests, duplicates, signals, packets, sent_bytes, first_bytes } = counters;
     TreeStatus { tree, interests, duplicates, halved: signals, packets, sent_bytes, first_bytes, rate_bps }

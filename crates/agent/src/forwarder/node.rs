@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 /// Receives from one port before the others have their turn.
 const RECEIVES_MAX: usize = 8;
-/// What one receive may bring.
+/// Bytes that one receive may bring.
 const RECEIVE_LEN: usize = 64 << 10;
 /// The node looks around at least this often.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
@@ -41,11 +41,11 @@ pub struct LinkEvent {
     pub node: Arc<str>,
     /// Its port.
     pub port: u8,
-    /// Whether the neighbour is there and hears the node.
+    /// Set if the neighbour is there and receives the node's greetings.
     pub up: bool,
 }
 
-/// What a node is told.
+/// Command to a node.
 enum Command {
     Serve(Box<SourceEnd>),
     Fetch(Box<ReceiverEnd>),
@@ -78,8 +78,8 @@ struct Commands {
 
 /// The one place of a transfer behind a node's local face, as long as this lives.
 ///
-/// A source chooses its handle, and each packet shows it: one that took the handle of another one's transfer would put its own in
-/// that one's place at every node where both have a receiver.
+/// A source chooses its handle, and each packet shows it: one that took the handle of another one's transfer
+/// would put its own in that one's place at every node where both have a receiver.
 pub(crate) struct Place {
     commands: Arc<Commands>,
     transfer: Handle,
@@ -160,8 +160,8 @@ impl NodeHandle {
         answer.recv().unwrap_or_default()
     }
 
-    /// A receiver's way to the source has changed in a tree, or there is none any more. A tree that is back goes on
-    /// with the block that it `begins` with.
+    /// A receiver's way to the source has changed in a tree, or there is none any more. A tree that is back
+    /// goes on with the block that it `begins` with.
     pub fn reroute(&self, transfer: Handle, tree: u8, route: Option<Route>, begins: Option<u32>) {
         self.commands.send(Command::Reroute { transfer, tree, route, begins });
     }
@@ -184,8 +184,8 @@ impl NodeHandle {
         self.end_keeping(transfer, false);
     }
 
-    /// The same; with `keep`, what a receiver has verified stays for another try. It has let go of its part file afterwards: the next
-    /// try may come at once.
+    /// The same; with `keep`, what a receiver has verified stays for another try. It has let go of its part
+    /// file afterwards: the next try may come at once.
     pub fn end_keeping(&self, transfer: Handle, keep: bool) {
         let (done, ended) = mpsc::channel();
         self.commands.send(Command::End { transfer, keep, done });
@@ -193,7 +193,7 @@ impl NodeHandle {
         let _ = ended.recv();
     }
 
-    /// What the node has counted; `None` if it has ended.
+    /// Returns the node's counters; `None` if it has ended.
     #[must_use]
     pub fn status(&self) -> Option<NodeStatus> {
         let (reply, answer) = mpsc::channel();
@@ -201,7 +201,8 @@ impl NodeHandle {
         answer.recv().ok()
     }
 
-    /// What the source of a transfer has counted, a tree each; nothing if there is no such source.
+    /// Returns the counters of the source of a transfer, one entry for each tree; none if there is no such
+    /// source.
     #[must_use]
     pub fn trees(&self, transfer: Handle) -> Vec<TreeStatus> {
         let (reply, answer) = mpsc::channel();
@@ -280,7 +281,7 @@ struct Node {
     forwarder: Forwarder,
     /// The payloads of the content store.
     slots: Vec<Vec<u8>>,
-    /// What they take.
+    /// Bytes of memory that they take.
     kept_bytes: u64,
     /// The longest route that is taken.
     hops_max: usize,
@@ -304,7 +305,8 @@ struct Node {
     stopped: bool,
     /// Passes on in the kernel what is not kept here; `None` where that cannot be.
     kernel: Option<KernelNode>,
-    /// What the kernel says of the ports' interfaces; without it a broken link shows by missing greetings alone.
+    /// Carriers of the ports' interfaces, as the kernel reports them; without it a broken link shows by
+    /// missing greetings alone.
     carriers: Option<Carriers>,
 }
 
@@ -666,8 +668,8 @@ impl Node {
     }
 }
 
-/// The order in which sources send now. Each is the first in its turn: one that always has more to send would leave no room at a port to those
-/// that come behind it.
+/// The order in which sources send now. Each is the first in its turn: one that always has more to send would
+/// leave no room at a port to those that come behind it.
 fn turns<T>(sources: &BTreeMap<Handle, T>, last: &mut Handle) -> Vec<Handle> {
     let behind = sources.range((Bound::Excluded(*last), Bound::Unbounded));
     let order: Vec<Handle> = behind.chain(sources.range(..=*last)).map(|(transfer, _)| *transfer).collect();

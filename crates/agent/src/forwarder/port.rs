@@ -75,10 +75,10 @@ pub(super) struct Port {
     queued_len: usize,
     /// The socket has no room.
     blocked: bool,
-    /// Whether the neighbour is there.
+    /// State of the neighbour.
     neighbour: Neighbour,
     status: PortStatus,
-    /// What greetings are sealed with, and their two ways.
+    /// Seal of the greetings, and their two ways.
     words: Words,
     ways: [Way; 2],
     malformed: u64,
@@ -132,12 +132,12 @@ impl Port {
         queue.push(header, payload);
     }
 
-    /// Whether a source may send more by it.
+    /// Returns true if a source may send more by it.
     pub(super) fn has_room(&self) -> bool {
         self.queued_len < SOURCE_LEN
     }
 
-    /// Whether it waits until its socket can be written to.
+    /// Returns true while it waits until its socket can be written to.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -196,7 +196,8 @@ impl Port {
         self.neighbour.set_carrier(has_carrier);
     }
 
-    /// Greets when it is time; gives the new state of the link when it has changed for long enough, or is known at last.
+    /// Greets when it is time; gives the new state of the link when it has changed for long enough, or is
+    /// known at last.
     pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
         while let Some(output) = self.neighbour.poll(now) {
             match output {
@@ -216,12 +217,12 @@ impl Port {
         }
     }
 
-    /// When to greet again, or to report a change.
+    /// Returns the time to greet again, or to report a change.
     pub(super) fn deadline(&self) -> Time {
         self.neighbour.deadline()
     }
 
-    /// Whether the link is known not to work.
+    /// Returns true if the link is known not to work.
     pub(super) fn is_down(&self) -> bool {
         !self.neighbour.is_up() && self.neighbour.is_known()
     }
@@ -254,7 +255,7 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// What the machine of the neighbour decides is in the port's status, and what it has to say is queued.
+    /// Decisions of the neighbour's machine show in the port's status, and its greetings are queued.
     #[test]
     fn a_port_greets_and_tells_its_link() {
         let mut port = port();
@@ -270,8 +271,8 @@ mod tests {
         assert!(port.is_down() && !port.status().up);
     }
 
-    /// A stranger that takes the neighbour's address does not take the link down; nor is what this end has said heard as the
-    /// neighbour's.
+    /// A stranger that takes the neighbour's address does not take the link down; nor is what this end has
+    /// said heard as the neighbour's.
     #[test]
     fn in_a_cluster_with_a_key_only_the_neighbour_greets() {
         let key = WordsKey::of(Some(&Security::shared(&Secret::fresh())));

@@ -182,8 +182,8 @@ fn objects_of_all_sizes_reach_all_and_the_source_sends_once() {
         let outcomes = deliver(&nodes, &bytes, &receivers, payload, folder.path(), |_| {});
         assert_delivered(&outcomes, &bytes);
         let outcome = outcomes.0.unwrap();
-        // Each packet, and those with the lists of names, leaves once by the one port. What leaves again was asked for again: a store
-        // forgot it before the last had asked, or the answer took long.
+        // Each packet, and those with the lists of names, leaves once by the one port. What leaves again was
+        // asked for again: a store forgot it before the last had asked, or the answer took long.
         let (again, tree) = (outcome.patched_bytes, &outcome.trees[0]);
         let first = outcome.sent_bytes - again;
         assert!(first >= len as u64 && first < (len + len / 8) as u64 + 8_192, "{first} bytes for {len}");
@@ -229,7 +229,8 @@ impl ObjectSource for Held {
     }
 }
 
-/// A file to whose first bytes a program writes when its last ones are read. A look at it takes until its owner allows it.
+/// A file to whose first bytes a program writes when its last ones are read. A look at it takes until its
+/// owner allows it.
 struct Written {
     file: FileSource,
     path: PathBuf,
@@ -272,7 +273,8 @@ fn a_file_that_is_written_to_reaches_no_receiver() {
         let file = FileSource::open(&path).unwrap();
         let source = Arc::new(Written { file, path: path.clone(), may_look, allowed });
         let looked_at = Arc::clone(&source);
-        // Each receiver hears of it that asks for packets; one that has asked may have all but the last word by the time of the look.
+        // Each receiver hears of it that asks for packets; one that has asked may have all but the last word
+        // by the time of the look.
         let before = nodes[2..].iter().map(|node| node.status().unwrap().forwarded).collect::<Vec<_>>();
         let allow = |_: &Steering, _| {
             for (node, before) in nodes[2..].iter().zip(&before) {
@@ -398,7 +400,8 @@ fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
         (event.port, event.up)
     };
     let nodes: Vec<NodeHandle> = std::iter::once(first).chain(start_all(&configs[1..])).collect();
-    // Nothing is said of a link before it is known. A neighbour that does not get to greet may be gone and come again.
+    // Nothing is said of a link before it is known. A neighbour that does not get to greet may be gone and
+    // come again.
     let mut known = BTreeMap::new();
     while known.len() < 2 {
         let (port, up) = next();
@@ -497,7 +500,7 @@ fn one_that_is_cut_off_is_named_and_the_others_finish() {
     assert!(why.contains("cut it off") && why.contains("kept for another try"), "{why}");
 }
 
-/// What nodes say in their logs: they have threads of their own.
+/// Log output of nodes: they have threads of their own.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -513,7 +516,7 @@ impl std::io::Write for Log {
 }
 
 impl Log {
-    /// Of this whole process.
+    /// Returns the log of this whole process.
     pub(crate) fn of_all() -> &'static Self {
         static ALL: std::sync::OnceLock<Log> = std::sync::OnceLock::new();
         ALL.get_or_init(|| {
@@ -535,8 +538,9 @@ impl Log {
     }
 }
 
-/// Passes on what comes to `at` from either of two nodes to the other one, and changes a byte of what the second gets of `first_sn` and
-/// higher numbers: the first two times that each comes. Gives how many it has changed.
+/// Passes on what comes to `at` from either of two nodes to the other one, and changes a byte of what the
+/// second gets of `first_sn` and higher numbers: the first two times that each comes. Gives how many it has
+/// changed.
 fn pass_on_and_lie(at: [&UdpSocket; 2], to: [SocketAddrV4; 2], first_sn: u64, stop: &AtomicBool) -> usize {
     let mut times = std::collections::BTreeMap::<u64, u32>::new();
     let (mut buffer, mut changed) = (vec![0; 1 << 16], 0);
@@ -567,8 +571,8 @@ fn pass_on_and_lie(at: [&UdpSocket; 2], to: [SocketAddrV4; 2], first_sn: u64, st
     changed
 }
 
-/// A neighbour changes the lists of names on their way: each packet that does not fit its root is refused and counted, the neighbour is
-/// named once, nothing of it is kept, and the receiver gets the right bytes.
+/// A neighbour changes the lists of names on their way: each packet that does not fit its root is refused and
+/// counted, the neighbour is named once, nothing of it is kept, and the receiver gets the right bytes.
 #[test]
 fn lists_that_do_not_fit_their_roots_are_refused_and_come_again() {
     let log = Log::of_all();
@@ -601,8 +605,8 @@ fn lists_that_do_not_fit_their_roots_are_refused_and_come_again() {
     assert_eq!(log.lines_with(["deceived", "a neighbour sends other bytes"]), 1);
 }
 
-/// A source chooses its handle. One that takes the handle of a transfer that runs gets no place at a node where that has one: neither
-/// its receiver nor its source is displaced.
+/// A source chooses its handle. One that takes the handle of a transfer that runs gets no place at a node
+/// where that has one: neither its receiver nor its source is displaced.
 #[test]
 fn a_taken_handle_displaces_no_transfer() {
     let nodes = start_all(&configs(2, &[(0, 1)]));
@@ -738,8 +742,8 @@ fn bad_routes_unknown_names_and_noise_are_dropped_and_counted() {
     let node = start(&config, &WordsKey::default()).unwrap();
     let stranger = Stranger::beside(&config, 0);
     let digest = digest_of(b"");
-    // Through a port that is not there, back where it came from, one hop more than the node takes, and one more than a packet
-    // can have.
+    // Through a port that is not there, back where it came from, one hop more than the node takes, and one
+    // more than a packet can have.
     stranger.send(&header(INTEREST, &[0, 5], 1, digest).emit());
     stranger.send(&header(INTEREST, &[0, 0], 1, digest).emit());
     stranger.send(&header(INTEREST, &[1; 9], 1, digest).emit());
@@ -806,7 +810,8 @@ fn a_full_store_uses_its_memory_again() {
     assert_eq!((status.kept, status.kept_bytes), (18, 18 * 3_000));
 }
 
-/// Whole deliveries, each with a set-up, connections and a file. What they leave in memory: `tests/daemon/memory.rs`.
+/// Whole deliveries, each with a set-up, connections and a file. What they leave in memory:
+/// `tests/daemon/memory.rs`.
 #[test]
 fn groups_that_were_served_leave_nothing_behind() {
     let (configs, _) = small_tree();

@@ -13,12 +13,15 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LabelSwitchConfig {
-    /// Address and TCP port where the manager gives entries, and hears which links break: one of its `orca.switches`.
+    /// Address and TCP port where the manager gives entries, and hears which links break: one of its
+    /// `orca.switches`.
     pub listen: SocketAddr,
-    /// Where the manager hears leaf controllers, by UDP: its `orca.controller`. Only leafs need it.
+    /// UDP address at which the manager receives messages of leaf controllers: its `orca.controller`. Only
+    /// leafs need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<SocketAddrV4>,
-    /// The whole network: `leaf-spine:LEAFS,SPINES,SERVERS`, `clos:PODS,LEAFS,SPINES,SERVERS,CORES` or `fat-tree:PORTS,3`.
+    /// The whole network: `leaf-spine:LEAFS,SPINES,SERVERS`, `clos:PODS,LEAFS,SPINES,SERVERS,CORES` or
+    /// `fat-tree:PORTS,3`.
     pub topology: String,
     /// Bits of the label's filter, as in the manager's settings.
     #[serde(default = "filter_bits")]
@@ -29,8 +32,8 @@ pub struct LabelSwitchConfig {
     /// Sessions that a spine has entries for.
     #[serde(default = "sessions")]
     pub entries_max: u32,
-    /// Neighbouring switches are asked every so many milliseconds whether they forward; 0 for never. Four in a row without an
-    /// answer are a broken link. A lost carrier is noticed at once.
+    /// Neighbouring switches are asked every so many milliseconds whether they forward; 0 for never. Four in
+    /// a row without an answer are a broken link. A lost carrier is noticed at once.
     #[serde(default = "probe_ms")]
     pub probe_ms: u32,
     /// Unix socket where the process can be asked what it counts.
@@ -71,7 +74,8 @@ pub struct SwitchConfig {
     pub layer: Layer,
     /// Its number in the layer, counted over all pods from 0.
     pub number: u32,
-    /// File of the network namespace that its ports are in, such as `/run/netns/leaf0`; without one that of the process.
+    /// File of the network namespace that its ports are in, such as `/run/netns/leaf0`; without one that of
+    /// the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<PathBuf>,
     /// Its interfaces: those that lead down first, in the order of what is below, then those that lead up.
@@ -89,10 +93,10 @@ pub struct LeafSettings {
     pub listen: SocketAddrV4,
     /// The addresses of the servers at the leaf's ports, port by port: the sender is known by it.
     pub servers: Vec<Ipv4Addr>,
-    /// How many agents of the rack get packets at a time.
+    /// Number of agents of the rack that get packets at a time.
     #[serde(default = "one")]
     pub active: u32,
-    /// How many more stand by.
+    /// Number of further agents that stand by.
     #[serde(default = "one")]
     pub standby: u32,
     /// An active agent that is silent for so many microseconds is replaced.
@@ -126,7 +130,7 @@ pub struct RackAgentConfig {
     /// Sessions that it keeps labels for.
     #[serde(default = "sessions")]
     pub sessions_max: u32,
-    /// Those of them that the kernel knows at the same time.
+    /// Sessions among them that the kernel knows at the same time.
     #[serde(default = "active_sessions")]
     pub sessions_active_max: u32,
 }
@@ -204,7 +208,7 @@ impl LabelSwitchConfig {
         Ok(config)
     }
 
-    /// What the settings say of labels.
+    /// Builds the label planner that the settings describe.
     ///
     /// # Errors
     /// There is no such network, or no such filter.
@@ -242,7 +246,7 @@ impl LabelSwitchConfig {
 }
 
 impl SwitchConfig {
-    /// What logs call it: `leaf0`.
+    /// Returns the name that logs use: `leaf0`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{}", self.layer.word(), self.number)
@@ -308,7 +312,7 @@ impl LeafSettings {
 }
 
 impl RackAgentConfig {
-    /// What the settings say of labels.
+    /// Builds the label planner that the settings describe.
     ///
     /// # Errors
     /// There is no such network, or no such filter.
@@ -316,10 +320,10 @@ impl RackAgentConfig {
         planner(&self.topology, self.filter_bits)
     }
 
-    /// Whether the settings can be.
+    /// Checks that the settings are possible.
     ///
     /// # Errors
-    /// A sentence that says what cannot, and what could.
+    /// A sentence that names what is impossible, and what would be possible.
     pub fn check(&self) -> Result<(), SettingsError> {
         let planner = self.planner()?;
         let servers = planner.clos().hosts();

@@ -1,5 +1,5 @@
-//! What the label switches of a process see of their links: a port without a carrier is a broken link, and so is one whose neighbour does not
-//! answer probes (Orca section 3.4).
+//! State of the links of a process's label switches: a port without a carrier is a broken link, and so is one
+//! whose neighbour does not answer probes (Orca section 3.4).
 
 use super::LabelSwitchError;
 use super::switches::in_space;
@@ -17,14 +17,15 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How often it is looked around when nothing happens.
+/// Interval between polls when nothing happens.
 const LOOK_AGAIN: Duration = Duration::from_millis(1_000);
-/// Answers that are taken in before carriers and new probes have their turn: more than all neighbours give to a probe.
+/// Answers that are taken in before carriers and new probes have their turn: more than all neighbours give to
+/// a probe.
 const ANSWERS_MAX: usize = 1_024;
 /// So many probes in a row decide whether a neighbour works.
 const PROBES_IN_A_ROW: u32 = 4;
 
-/// What tells a switch about a link.
+/// Source from which a switch learns about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sense {
     /// The port's carrier.
@@ -41,7 +42,7 @@ pub(super) struct Links {
     begun: Instant,
 }
 
-/// What one switch has to watch its links with.
+/// Sockets and ports with which one switch watches its links.
 struct Watch {
     node: Node,
     carriers: LinkWatch,
@@ -53,8 +54,8 @@ struct Watch {
 }
 
 impl Links {
-    /// Begins to watch the ports of these switches, which are given with their namespaces and interfaces; all links are taken
-    /// for whole. Without a time between probes none are sent.
+    /// Begins to watch the ports of these switches, which are given with their namespaces and interfaces; all
+    /// links are taken for whole. Without a time between probes none are sent.
     pub(super) fn open(
         clos: &Clos,
         switches: &[(Node, Option<PathBuf>, Vec<String>)],

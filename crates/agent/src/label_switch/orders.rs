@@ -1,4 +1,4 @@
-//! What the process of label switches can be asked over its Unix socket: a line of JSON, and a line as an answer.
+//! Requests to the process of label switches over its Unix socket: a line of JSON, and a line as an answer.
 
 use super::switches::{Devices, lock};
 use crate::forwarder::daemon::listen;
@@ -21,14 +21,15 @@ const WORDS_WITHIN: Duration = Duration::from_secs(1);
 pub enum Order {
     /// Tell what the switches have counted.
     Status,
-    /// Have a switch forward nothing any more, while all its links stay up: so fails one whose forwarding has died.
+    /// Have a switch forward nothing any more, while all its links stay up: so fails one whose forwarding has
+    /// died.
     Silence {
         /// The switch, such as `spine0`.
         switch: String,
     },
 }
 
-/// What a switch has counted.
+/// Counters of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchStatus {
     /// Its name.
@@ -45,11 +46,11 @@ pub struct SwitchStatus {
     pub dropped: u64,
     /// Sessions that the agents of a leaf keep labels for.
     pub labels: u64,
-    /// Those of them for which the rack keeps the spine label of its pod.
+    /// Sessions for which the rack also keeps the spine label of its pod.
     pub spine_labels: u64,
-    /// How often a leaf has replaced an agent that was silent.
+    /// Number of times that a leaf has replaced a silent agent.
     pub agents_lost: u64,
-    /// How often one of these was heard again: it was only late.
+    /// Number of times that a replaced agent has sent a message again: it was only late.
     pub agents_returned: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The agent of a rack at a server: the kernel relabels what the leaf hands it, and the leaf controller tells it how.
+//! The agent of a rack at a server: the kernel relabels what the leaf hands it, and the leaf controller tells
+//! it how.
 
 use super::{LabelSwitchError, RackAgentConfig};
 use crate::rack::{Controller, ControllerOptions, RackAgent, RackOptions};
@@ -16,11 +17,12 @@ pub struct RackAgentProcess {
 }
 
 impl RackAgentProcess {
-    /// Attaches the program to the interface and opens the controller's socket; its words are sealed with this.
+    /// Attaches the program to the interface and opens the controller's socket; its words are sealed with
+    /// this.
     ///
     /// # Errors
-    /// The settings cannot be, the kernel refuses the program, or the address is taken: there may be another agent of the
-    /// rack at this server.
+    /// The settings cannot be, the kernel refuses the program, or the address is taken: there may be another
+    /// agent of the rack at this server.
     pub fn start(config: &RackAgentConfig, key: &WordsKey) -> Result<Self, LabelSwitchError> {
         let failed = |error: &dyn std::fmt::Display| LabelSwitchError::new("run the agent of a rack", error);
         config.check().map_err(|error| failed(&error))?;

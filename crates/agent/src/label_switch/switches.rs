@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Time between heartbeats of a leaf controller to the manager.
 const LEAF_PERIOD: polycast_types::Duration = polycast_types::Duration::from_millis(50);
-/// How often new faults are looked for.
+/// Interval between checks for new faults.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A manager that takes no words for this long is hung up on.
 const WRITES_WITHIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const WRITES_WITHIN: Duration = Duration::from_secs(1);
 const MANAGERS_MAX: CallersMax = CallersMax { of_one: 4, all: 32 };
 /// Their ends are spoken of this often at most.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
-/// Where no connection can be taken it is tried again after this.
+/// Time after which a connection is accepted again where none could be.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Switches that cannot be set up, in one sentence.
@@ -50,7 +50,7 @@ impl LabelSwitchError {
     }
 }
 
-/// How many ports of a switch lead down.
+/// Returns the number of ports of a switch that lead down.
 pub(super) fn down_ports(clos: &Clos, node: Node) -> u32 {
     match clos.kind(node).0 {
         Kind::Leaf => clos.hosts_per_leaf(),
@@ -134,19 +134,19 @@ pub(super) fn in_space<T: Send, E: Display + Send>(
     }
 }
 
-/// What is known of a switch beside its program.
+/// State of a switch beside its program.
 struct Device {
     name: String,
     kernel: Arc<Mutex<KernelSwitch>>,
-    /// What is known of a leaf's agents.
+    /// View of a leaf's agents.
     rack: Option<RackView>,
 }
 
-/// What the controller of a leaf tells of its agents.
+/// View of a leaf's agents that its controller gives.
 struct RackView {
-    /// Those that it has lost.
+    /// Counts of the agents that it has lost.
     losses: Arc<Mutex<Losses>>,
-    /// What they keep.
+    /// Counts of the labels that they keep.
     held: Arc<Held>,
 }
 
@@ -159,13 +159,13 @@ pub(super) struct Devices {
     switches: BTreeMap<Node, Device>,
     /// Ports that spines leave out, by spine and session.
     blocked: BTreeMap<(Node, u32), u128>,
-    /// What has been named in the log.
+    /// Faults that have been named in the log.
     named: BTreeSet<(Node, Fault)>,
-    /// Whether links work, of those that once did not.
+    /// Links that once did not work, and whether they work now.
     links: BTreeMap<(Node, Node), bool>,
     /// The connections over which changes are taken, and links told.
     managers: BTreeMap<u64, TcpStream>,
-    /// When the log has last said that one has ended, and how many have since.
+    /// Time at which the log last reported the end of a connection, and the number of ends since.
     ended: (Option<Instant>, u64),
 }
 
@@ -181,8 +181,8 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LabelSwitches {
-    /// Loads the programs and attaches them to their interfaces, and begins to control leafs, with words that are sealed with this, and
-    /// to watch links.
+    /// Loads the programs and attaches them to their interfaces, and begins to control leafs, with words that
+    /// are sealed with this, and to watch links.
     ///
     /// # Errors
     /// The settings cannot be, the kernel refuses a program, or an address is taken.
@@ -221,14 +221,14 @@ impl LabelSwitches {
         Ok(LabelSwitches { devices, listener })
     }
 
-    /// Where changes are taken.
+    /// Returns the address at which changes are taken.
     #[must_use]
     pub fn listening(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Takes changes until the process ends. Several may be connected at a time: the manager that leads does not wait for one that
-    /// has lost its power, nor for a host that says nothing.
+    /// Takes changes until the process ends. Several may be connected at a time: the manager that leads does
+    /// not wait for one that has lost its power, nor for a host that says nothing.
     pub fn run(self) {
         let callers = Callers::new(MANAGERS_MAX);
         loop {
@@ -414,7 +414,8 @@ impl Devices {
         }
     }
 
-    /// A manager's connection has ended. Any host can open them and break them off: the log says so once in a while.
+    /// A manager's connection has ended. Any host can open them and break them off: the log says so once in a
+    /// while.
     fn leave(&mut self, number: u64, ended: io::Result<()>) {
         self.managers.remove(&number);
         let Err(error) = ended else { return };
@@ -439,7 +440,7 @@ impl Devices {
         }
     }
 
-    /// What the switches have counted.
+    /// Returns the counters of the switches.
     pub(super) fn status(&self) -> Vec<SwitchStatus> {
         let of_switch = |(node, device): (&Node, &Device)| {
             let counts = lock(&device.kernel).counts().ok();
@@ -545,8 +546,8 @@ mod tests {
         frame
     }
 
-    /// A manager that asks is answered, and hears of links, whatever others hold connections and say nothing: a manager that has lost its
-    /// power, or a host that is none.
+    /// A manager that asks is answered, and hears of links, whatever others hold connections and say nothing:
+    /// a manager that has lost its power, or a host that is none.
     #[test]
     fn a_manager_waits_for_no_other() {
         let address = switches();

@@ -1,5 +1,5 @@
-//! The controller of an agent on a socket (Orca section 3.4): it says to the rack's leaf controller that it lives, and keeps
-//! the labels that it is told.
+//! The controller of an agent on a socket (Orca section 3.4): it says to the rack's leaf controller that it
+//! lives, and keeps the labels that it is told.
 
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
@@ -16,14 +16,14 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How often it is looked whether to stop, and whether something new has been dropped.
+/// Interval between checks whether to stop, and whether something new has been dropped.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Heartbeats that are less than this apart are late where other threads come first.
 const SHORT_PERIOD: Duration = Duration::from_millis(10);
 /// Messages that are handled before heartbeats get their turn.
 const BURST_MAX: usize = 64;
 
-/// Where the labels of an agent are kept.
+/// Store for the labels of an agent.
 pub trait LabelMap {
     /// Keeps a session's leaf label, in place of an earlier one.
     ///
@@ -68,7 +68,7 @@ pub struct ControllerOptions {
     pub period: Duration,
     /// Sessions that it keeps labels for.
     pub labels_max: usize,
-    /// What words are sealed with.
+    /// Key that messages are sealed with.
     pub key: WordsKey,
 }
 
@@ -108,17 +108,19 @@ impl<L: LabelMap> Controller<L> {
         Ok(Controller { machine, name, labels, socket, clock, period, words, malformed: 0 })
     }
 
-    /// What was refused so far, and how many datagrams were no message at all, or had no right tag.
+    /// Returns the counts of all that was refused so far, and the number of datagrams that were no message at
+    /// all, or had no right tag.
     #[must_use]
     pub fn counts(&self) -> (AgentCounts, u64) {
         (self.machine.counts(), self.malformed + self.words.forged())
     }
 
-    /// Runs until `stop` is set. Heartbeats must not wait: the calling thread comes before others where the system allows
-    /// it, and does nothing else.
+    /// Runs until `stop` is set. Heartbeats must not wait: the calling thread comes before others where the
+    /// system allows it, and does nothing else.
     ///
     /// # Errors
-    /// The kernel refuses a label: the leaf controller notices that this agent is gone, and puts another in its place.
+    /// The kernel refuses a label: the leaf controller notices that this agent is gone, and puts another in
+    /// its place.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), RackError> {
         let scheduling = raise_thread();
         tracing::info!(%scheduling, "the thread of heartbeats");
@@ -151,7 +153,8 @@ impl<L: LabelMap> Controller<L> {
     fn receive(&mut self) {
         let mut buffer = [0; MESSAGE_LEN_MAX + TRAILER_LEN + 1];
         for _ in 0..BURST_MAX {
-            // An error is about an earlier heartbeat that was not received: the leaf controller may be starting.
+            // An error is about an earlier heartbeat that was not received: the leaf controller may be
+            // starting.
             let Ok(len) = self.socket.recv(&mut buffer) else { return };
             // Its socket hears its leaf controller's address only.
             let is_ours = |message: &[u8]| name_in(message) == Some(self.name);

@@ -1,5 +1,5 @@
-//! The controller of a leaf on a socket (Orca section 3.4): between the manager and the agents of its rack. It tells the leaf
-//! switch which of them get packets.
+//! The controller of a leaf on a socket (Orca section 3.4): between the manager and the agents of its rack.
+//! It tells the leaf switch which of them get packets.
 
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often it is looked whether to stop.
+/// Interval between checks whether to stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Messages that are handled before others get their turn.
 const BURST_MAX: usize = 64;
@@ -27,25 +27,28 @@ const BURST_MAX: usize = 64;
 pub struct LeafOptions {
     /// The machine's settings.
     pub config: LeafConfig,
-    /// Where it listens.
+    /// Address that it listens on.
     pub listen: SocketAddrV4,
     /// The central controller.
     pub central: SocketAddrV4,
-    /// The addresses of the servers at the leaf's ports: the sender is known by it, whatever a message claims.
+    /// The addresses of the servers at the leaf's ports: the sender is known by it, whatever a message
+    /// claims.
     pub servers: Vec<Ipv4Addr>,
-    /// What words are sealed with.
+    /// Key that messages are sealed with.
     pub key: WordsKey,
 }
 
-/// How often agents that fall silent are named in the log.
+/// Shortest interval at which agents that fall silent are named in the log.
 const NAMED_EVERY: Duration = Duration::from_millis(1_000);
 
 /// The leaf's switch.
 pub trait LeafSwitch {
-    /// Hands packets to the agents at these ports, in turn; those at the ports of `rack`, as bits, may name hosts.
+    /// Hands packets to the agents at these ports, in turn; those at the ports of `rack`, as bits, may name
+    /// hosts.
     fn set_agents(&mut self, active: &[u32], rack: u128);
 
-    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or that is not known.
+    /// Returns the time since the agent at a port last sent a relabelled packet; `None` if it never did, or
+    /// that is not known.
     fn since_relabelled(&mut self, port: u32) -> Option<Duration>;
 }
 
@@ -61,13 +64,13 @@ impl LeafSwitch for () {
 /// Agents that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// How often an agent was taken out.
+    /// Number of times that an agent was taken out.
     pub lost: u64,
-    /// How often one was heard again in the same run: it was only late.
+    /// Number of times that an agent sent a message again in the same run: it was only late.
     pub returned: u64,
 }
 
-/// What the agents of a rack keep, to be read while the controller runs.
+/// Counts of the labels that the agents of a rack keep, to be read while the controller runs.
 #[derive(Debug, Default)]
 pub struct Held {
     sessions: AtomicUsize,
@@ -75,7 +78,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// How many sessions have labels of so many bytes, and how many of them have a spine label, too.
+    /// Returns the number of sessions that have labels of this many bytes, and the number that have a spine
+    /// label, too.
     #[must_use]
     pub fn labels(&self, label_len: usize) -> (u64, u64) {
         let (sessions, bytes) = (self.sessions.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
@@ -100,14 +104,14 @@ pub struct LeafController {
     clock: Clock,
     central: SocketAddrV4,
     ports: BTreeMap<Ipv4Addr, u32>,
-    /// Where the agent of each port listens.
+    /// Address of the agent of each port.
     agents: BTreeMap<u32, SocketAddrV4>,
     words: Words,
     /// Datagrams that are no messages, or come from nowhere in the rack.
     foreign: u64,
     losses: Arc<Mutex<Losses>>,
     held: Arc<Held>,
-    /// What the log has said of them, and when it may say more.
+    /// Losses that the log has reported, and the time from which it may report more.
     named: (Losses, Time),
 }
 
@@ -148,13 +152,14 @@ impl LeafController {
         Arc::clone(&self.losses)
     }
 
-    /// What the rack's agents keep, to be read while the controller runs.
+    /// Returns the counts of the labels that the rack's agents keep, to be read while the controller runs.
     #[must_use]
     pub fn held(&self) -> Arc<Held> {
         Arc::clone(&self.held)
     }
 
-    /// What was refused so far, and how many datagrams were no message, from nowhere in the rack, or without a right tag.
+    /// Returns the counts of all that was refused so far, and the number of datagrams that were no message,
+    /// from nowhere in the rack, or without a right tag.
     #[must_use]
     pub fn counts(&self) -> (LeafCounts, u64) {
         (self.machine.counts(), self.foreign + self.words.forged())
@@ -234,7 +239,8 @@ impl LeafController {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says in the log which agents have been lost: at most once in a while, as late agents are lost again and again.
+    /// Says in the log which agents have been lost: at most once in a while, as late agents are lost again
+    /// and again.
     fn name_losses(&mut self) {
         let (losses, now) = (*self.lock_losses(), self.clock.now());
         if losses != self.named.0 && now >= self.named.1 {

@@ -1,8 +1,8 @@
-//! Messages of streams on the wire (Orca section 4): a source's agent cuts them into datagrams, a receiver's agent puts them
-//! together and keeps their order.
+//! Messages of streams on the wire (Orca section 4): a source's agent cuts them into datagrams, a receiver's
+//! agent puts them together and keeps their order.
 //!
-//! Streams are not repaired and have no rate of their own, like the paper's: an application that needs that puts its own
-//! protocol on top, or sends objects. A message that is lost shows as a gap in the numbers.
+//! Streams are not repaired and have no rate of their own, like the paper's: an application that needs that
+//! puts its own protocol on top, or sends objects. A message that is lost shows as a gap in the numbers.
 
 mod receiver;
 mod sender;

@@ -1,4 +1,5 @@
-//! The receiving end: a thread that hears a stream's group and gives its messages in order to all that listen.
+//! The receiving end: a thread that hears a stream's group and gives its messages in order to all that
+//! listen.
 
 use super::StreamError;
 use super::sender::seal_piece;
@@ -34,12 +35,12 @@ const BURST_MAX: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(1_000);
 const BUFFER_LEN: usize = 65_536;
 
-/// Where a stream comes.
+/// Way by which a stream comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Its group.
     pub group: SocketAddrV4,
-    /// Whether packets have a label before them.
+    /// Set if packets have a label before them.
     pub labelled: bool,
 }
 
@@ -61,16 +62,16 @@ impl Way {
 pub struct ReceiverOptions {
     /// The interface that it listens on.
     pub interface: Ipv4Addr,
-    /// What packets carry.
+    /// Stream that packets carry.
     pub stream: Handle,
     /// The address that they come from, where that is known.
     pub source: Option<Ipv4Addr>,
-    /// How long a message waits for those before it.
+    /// Time that a message waits for those before it.
     pub hold: Duration,
-    /// The number of the source's next message when this receiver had joined: what has a lower one was sent before, and any host may have
-    /// recorded it.
+    /// The number of the source's next message when this receiver had joined: what has a lower one was sent
+    /// before, and any host may have recorded it.
     pub from: u64,
-    /// What the stream is sealed with; then nothing else is heard.
+    /// Seal of the stream; with it nothing else is accepted.
     pub seal: Option<Seal>,
 }
 
@@ -79,15 +80,15 @@ pub struct ReceiverOptions {
 pub struct Message {
     /// Its number.
     pub number: u64,
-    /// How many right before it are lost.
+    /// Number of messages lost right before it.
     pub lost: u64,
-    /// When its last piece came, in nanoseconds since 1970.
+    /// Arrival time of its last piece, in nanoseconds since 1970.
     pub arrived_unix_ns: u64,
-    /// What was sent.
+    /// Bytes that were sent.
     pub payload: Arc<Vec<u8>>,
 }
 
-/// What a receiver has counted.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Messages that were delivered.
@@ -96,7 +97,8 @@ pub struct Heard {
     pub lost: u64,
     /// Pieces that came too late.
     pub late: u64,
-    /// Datagrams that are no pieces of this stream, as far as the kernel has not dropped them, or were there already.
+    /// Datagrams that are no pieces of this stream, as far as the kernel has not dropped them, or were there
+    /// already.
     pub refused: u64,
 }
 
@@ -234,7 +236,7 @@ impl Receiver {
         Inbox { inbox, queued_bytes }
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn heard(&self) -> Heard {
         let [messages, lost, late, refused] =
@@ -369,7 +371,8 @@ impl Task {
         self.deliver();
     }
 
-    /// What a datagram carries, opened where the stream is sealed; `None` where it is not of its source.
+    /// Returns the content of a datagram, opened where the stream is sealed; `None` where it is not of its
+    /// source.
     fn open<'a>(&self, datagram: &[u8], header: Header, payload: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let Some(seal) = &self.options.seal else {
             return (!header.sealed).then_some(Cow::Borrowed(payload));

@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The shortest piece of a message, whatever the interface says.
 const PIECE_LEN_MIN: usize = 256;
 
-/// What a source has counted.
+/// Counters of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Messages that were taken; the number of the next one.
     pub messages: u64,
-    /// Of them those that no receiver listened to.
+    /// Messages among them that no receiver listened to.
     pub unheard: u64,
-    /// Of them those that the network would not take.
+    /// Messages among them that the network would not take.
     pub failed: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Sender {
     interface: Ipv4Addr,
     mtu: u32,
     stream: Handle,
-    /// What the stream is sealed with.
+    /// Seal of the stream.
     seal: Option<Seal>,
     /// The class of service that its packets are marked with.
     dscp: Option<Dscp>,
@@ -58,13 +58,14 @@ pub struct Sender {
     bytes: Vec<u8>,
     queue: VecDeque<Waiting>,
     sent: Sent,
-    /// The number of the next message, for those that ask. It is counted before any byte of a message is sent.
+    /// The number of the next message, for those that ask. It is counted before any byte of a message is
+    /// sent.
     next: Arc<AtomicU64>,
 }
 
 impl Sender {
-    /// A stream without a way yet, through the interface with this address and MTU; sealed where there is a `seal`, which must be
-    /// of this stream alone.
+    /// A stream without a way yet, through the interface with this address and MTU; sealed where there is a
+    /// `seal`, which must be of this stream alone.
     #[must_use]
     pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
@@ -84,7 +85,7 @@ impl Sender {
         Arc::clone(&self.next)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn sent(&self) -> Sent {
         self.sent
@@ -201,12 +202,14 @@ impl Sender {
     }
 }
 
-/// Seals or opens a piece of a message. Each has bytes of the key stream of its own: no piece is longer than a datagram.
+/// Seals or opens a piece of a message. Each has bytes of the key stream of its own: no piece is longer than
+/// a datagram.
 pub(super) fn seal_piece(seal: &Seal, number: u64, piece: u16, bytes: &mut [u8]) {
     seal.turn(number, u64::from(piece) << 16, bytes);
 }
 
-/// How many of the datagrams at the front one system call takes: all of one length, the last may be shorter.
+/// Returns the number of datagrams at the front that one system call takes: all of one length, the last may
+/// be shorter.
 fn run_len(queue: &VecDeque<Waiting>, outer_len: usize) -> usize {
     let len = queue.front().map_or(0, |first| first.payload.len());
     let most = (DATAGRAM_LEN_MAX / (outer_len + HEADER_LEN + len + TAG_LEN)).clamp(1, SEGMENTS_MAX);

@@ -139,7 +139,8 @@ async fn what_is_lost_shows_as_a_gap() {
     assert_eq!((sender.sent().unheard, receiver.heard().lost), (5, 5));
 }
 
-/// Neither what is plain nor what is sealed with another secret is heard where messages are sealed, nor sealed ones elsewhere.
+/// Neither what is plain nor what is sealed with another secret is heard where messages are sealed, nor
+/// sealed ones elsewhere.
 #[tokio::test]
 async fn messages_of_who_has_not_the_key_are_not_heard() {
     let path = path(29_309, &[]);
@@ -165,7 +166,7 @@ async fn messages_of_who_has_not_the_key_are_not_heard() {
     }
 }
 
-/// What comes next to a group.
+/// Waits for the next datagram to a group.
 async fn next_datagram(ear: &Beacon) -> Vec<u8> {
     let mut buffer = vec![0; 65_536];
     let begun = Instant::now();
@@ -178,7 +179,8 @@ async fn next_datagram(ear: &Beacon) -> Vec<u8> {
     panic!("nothing is heard");
 }
 
-/// A host that has recorded a sealed stream, and takes the source's address, plays it to a receiver that has joined after that.
+/// A host that has recorded a sealed stream, and takes the source's address, plays it to a receiver that has
+/// joined after that.
 #[tokio::test]
 async fn a_receiver_that_joins_late_hears_nothing_that_was_recorded() {
     let path = path(29_311, &[]);

@@ -1,11 +1,12 @@
-//! What of an object is here and verified while the rest still comes.
+//! Parts of an object that are here and verified while the rest still comes.
 
 use polycast_types::RangeSet;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// The verified bytes of one object: a receiver puts them in, and users that read them early wait for them here.
+/// The verified bytes of one object: a receiver puts them in, and users that read them early wait for them
+/// here.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     verified: Mutex<RangeSet>,
@@ -19,7 +20,7 @@ impl Arrivals {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// What of these ranges is here.
+    /// Returns the parts of `ranges` that are here.
     #[must_use]
     pub fn of(&self, ranges: &RangeSet) -> RangeSet {
         let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::ops::Range;
 
-/// How many group buffers there are at most: 24 MiB with groups of 256 KiB.
+/// Limit on the number of group buffers: 24 MiB with groups of 256 KiB.
 const SLOTS_MAX: usize = 96;
 
 /// Room for a fragment's header with its tags.
@@ -93,9 +93,10 @@ impl Assembler {
         ready
     }
 
-    /// Where a receive may scatter fragments `sn .. sn + count`: header, payload, header, payload ... Gives how
-    /// many fragments it really covers; what follows them in the datagram needs room behind. `outers` holds the
-    /// network's own headers, of which each comes before ours; it is empty where there are none. Our headers are `header_len` long.
+    /// Adds the places where a receive may scatter fragments `sn .. sn + count`: header, payload, header,
+    /// payload ... Returns the number of fragments that they really cover; what follows them in the datagram
+    /// needs room behind. `outers` holds the network's own headers, of which each comes before ours; it is
+    /// empty where there are none. Our headers are `header_len` long.
     pub(crate) fn scatter<'a>(
         &'a mut self,
         sn: u64,
@@ -228,8 +229,8 @@ impl Assembler {
         Ok(intact)
     }
 
-    /// Takes a group from an older version, if it is the object's there. The bytes that are written are those that were hashed.
-    /// They begin at `at` there.
+    /// Takes a group from an older version, if it is the object's there. The bytes that are written are those
+    /// that were hashed. They begin at `at` there.
     pub(crate) fn take_from(
         &mut self,
         older: &dyn ObjectSource,
@@ -248,12 +249,13 @@ impl Assembler {
         Ok(intact)
     }
 
-    /// Whether a group is not here yet.
+    /// Returns true if a group is not here yet.
     pub(crate) fn lacks(&self, group: u64) -> bool {
         !self.verified[group as usize]
     }
 
-    /// Takes a group that came over TCP whole; gives whether it is right (`Later` where its hash is not there).
+    /// Takes a group that came over TCP whole; gives whether it is right (`Later` where its hash is not
+    /// there).
     pub(crate) fn accept(&mut self, group: u64, payload: &[u8]) -> Result<Check, StoreError> {
         let bytes = self.geometry.group_bytes(group);
         if payload.len() as u64 != bytes.end - bytes.start {
@@ -311,7 +313,7 @@ impl Assembler {
     }
 }
 
-/// What shows the source that this end has a verified object: see DATA_RCVD.
+/// Computes the proof for the source that this end has a verified object: see DATA_RCVD.
 pub(crate) fn prove(part: &PartFile, geometry: &Geometry, salt: &Salt) -> Result<Hash, StoreError> {
     let range = geometry.group_bytes(proven_group(salt, geometry.groups()));
     let mut bytes = vec![0; (range.end - range.start) as usize];

@@ -1,4 +1,5 @@
-//! A descriptor that wakes a driver while it waits on its sockets: threads ring it when they have something for it.
+//! A descriptor that wakes a driver while it waits on its sockets: threads ring it when they have something
+//! for it.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::io;
@@ -22,7 +23,7 @@ impl Bell {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// What to wait on.
+    /// Returns the descriptor to wait on.
     pub(crate) fn descriptor(&self) -> PollFd<'_> {
         PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)
     }

@@ -26,7 +26,7 @@ pub(crate) enum Work {
     Patch(Vec<u64>),
 }
 
-/// What keeps work from being sent.
+/// Reason why work cannot be sent.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     /// The network, or this host, does not take it.
@@ -57,7 +57,7 @@ fn more_len(sender: &DataSender, seal: Option<&Seal>) -> u32 {
     sender.outer_len() as u32 + seal.map_or(0, |_| FRAGMENT_TAGS_LEN as u32)
 }
 
-/// How many fragments one segmented datagram takes.
+/// Returns the number of fragments that one segmented datagram takes.
 pub(crate) fn batch_of(fragment_len: u32) -> u32 {
     ((DATAGRAM_LEN_MAX / (HEADER_LEN + fragment_len as usize)).clamp(1, SEGMENTS_MAX)) as u32
 }
@@ -79,7 +79,7 @@ impl Channel {
         }
     }
 
-    /// Whether the socket was full.
+    /// Returns true if the socket was full.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.queue.is_empty()
     }

@@ -1,8 +1,9 @@
 //! The code of an offer, and how it is drawn.
 //!
-//! A code that is drawn is a hash of the source's public key and of a number: its words say whose offer it is, and one that knows them cannot
-//! be its source for others. Where the number is not known, the key tells nothing of the code. Words that a person has made up say nothing of a
-//! source: there the first that shows that it knows them is believed.
+//! A code that is drawn is a hash of the source's public key and of a number: its words say whose offer it
+//! is, and one that knows them cannot be its source for others. Where the number is not known, the key tells
+//! nothing of the code. Words that a person has made up say nothing of a source: there the first that shows
+//! that it knows them is believed.
 
 use polycast_net::hash::{hex, keyed_hash, parse_hex};
 use polycast_net::seal::Secret;
@@ -13,23 +14,26 @@ use std::fmt;
 use std::str::FromStr;
 use zeroize::Zeroizing;
 
-/// Letters of a code that was drawn: syllables that can be said over the telephone (proquints, arXiv:0901.4016).
+/// Letters of a code that was drawn: syllables that can be said over the telephone (proquints,
+/// arXiv:0901.4016).
 const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
 const VOWELS: &[u8; 4] = b"aiou";
-/// Words of a code that was drawn, of 16 bits each: the first is the offer's name plate, which all hosts may read, and the others are for those
-/// who may take it. A host that tries keys until one has a given code makes 2^64 of them, with [`ROUNDS`] hashes each.
+/// Words of a code that was drawn, of 16 bits each: the first is the offer's name plate, which all hosts may
+/// read, and the others are for those who may take it. A host that tries keys until one has a given code
+/// makes 2^64 of them, with [`ROUNDS`] hashes each.
 const WORDS: usize = 4;
-/// A code that a person has made up has at least so many letters and digits,
+/// Minimum number of letters and digits in a code that a person has made up.
 const CHARS_MIN: usize = 6;
-/// and at most so many.
+/// Maximum number of letters and digits in it.
 const CHARS_MAX: usize = 64;
-/// Hashes between a source's key and its code: a few milliseconds for one that looks whether they belong together.
+/// Hashes between a source's key and its code: a few milliseconds for one that looks whether they belong
+/// together.
 const ROUNDS: usize = 1 << 16;
 /// Bytes of the number that stands beside a key.
 const NUMBER_LEN: usize = 16;
 
-/// Tenths of a bit that the parts of a code count for a host that guesses: a word in the form of drawn ones, another word, which is one of
-/// 2,000 that people take, a letter where a word is shorter, and a digit.
+/// Tenths of a bit that the parts of a code count for a host that guesses: a word in the form of drawn ones,
+/// another word, which is one of 2,000 that people take, a letter where a word is shorter, and a digit.
 const DRAWN_WORD: u32 = 160;
 const WORD: u32 = 110;
 const LETTER: u32 = 47;
@@ -42,14 +46,14 @@ const YEAR: u32 = 60;
 pub struct Code(String);
 
 impl Code {
-    /// Whether it has the form of those that are drawn, which say whose offer it is.
+    /// Returns true if the code has the form of drawn ones, which show whose offer it is.
     #[must_use]
     pub fn is_drawn(&self) -> bool {
         let words: Vec<&str> = self.0.split('-').collect();
         words.len() == WORDS && words.into_iter().all(|word| bits_of(word).is_some())
     }
 
-    /// What an offer with this code shows of it.
+    /// Returns the sign that an offer with this code shows of it.
     pub(super) fn sign(&self) -> CodeSign {
         let plate = self.0.split('-').next().and_then(bits_of).filter(|_| self.is_drawn());
         plate.map_or(CodeSign::Own, CodeSign::Drawn)
@@ -60,13 +64,15 @@ impl Code {
         self.0.as_bytes()
     }
 
-    /// Whether the source with this key may have drawn it. Words that were not drawn are any source's.
+    /// Returns true if the source with this key may have drawn the code. Words that were not drawn are any
+    /// source's.
     pub(super) fn is_of(&self, public: &[u8; 32], number: &[u8; NUMBER_LEN]) -> bool {
         !self.is_drawn() || Code::of_words(&words_of(public, number)) == *self
     }
 
-    /// About how many bits a host has to guess that tries what people think of. A word counts 11, however long it is, and 16 in the form of
-    /// drawn ones; a digit 3.3, unless it is the one before it or follows it as in 123; what comes again counts nothing.
+    /// About how many bits a host has to guess that tries what people think of. A word counts 11, however
+    /// long it is, and 16 in the form of drawn ones; a digit 3.3, unless it is the one before it or follows
+    /// it as in 123; what comes again counts nothing.
     #[must_use]
     pub fn bits(&self) -> u32 {
         let chars: Vec<char> = self.0.chars().collect();
@@ -74,8 +80,8 @@ impl Code {
         runs.into_iter().map(tenths_of).sum::<u32>() / 10
     }
 
-    /// How many bits there are at most: as if its letters had been drawn. A letter counts 4.7 unless it is the one before it, and so does a
-    /// hyphen; numbers count as in [`Code::bits`], and years 6.
+    /// Returns the number of bits at most: as if its letters had been drawn. A letter counts 4.7 unless it is
+    /// the one before it, and so does a hyphen; numbers count as in [`Code::bits`], and years 6.
     #[must_use]
     pub fn bits_at_most(&self) -> u32 {
         let chars: Vec<char> = self.0.chars().collect();
@@ -93,7 +99,7 @@ impl Code {
     }
 }
 
-/// What a key and a number give for the words of a code.
+/// Derives the bytes for the words of a code from a key and a number.
 fn words_of(public: &[u8; 32], number: &[u8; NUMBER_LEN]) -> [u8; 2 * WORDS] {
     let mut key = *b"polycast: what a drawn code says";
     let words = [&public[..], number].concat();
@@ -120,7 +126,7 @@ fn word(bits: u16) -> String {
     [consonant(12), vowel(10), consonant(6), vowel(4), consonant(0)].iter().collect()
 }
 
-/// What a character is a part of.
+/// Class of a character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Word,
@@ -136,7 +142,7 @@ fn class_of(c: char) -> Class {
     }
 }
 
-/// What a word, or a run of digits, counts.
+/// Returns the tenths of a bit that a word, or a run of digits, counts.
 fn tenths_of(run: &[char]) -> u32 {
     let len = u32::try_from(run.len()).unwrap_or(u32::MAX);
     match class_of(run[0]) {
@@ -151,7 +157,7 @@ fn tenths_of(run: &[char]) -> u32 {
     }
 }
 
-/// Whether a word has the form of those that are drawn.
+/// Returns true if a word has the form of drawn ones.
 fn is_drawn(run: &[char]) -> bool {
     bits_of(&run.iter().collect::<String>()).is_some()
 }
@@ -239,7 +245,7 @@ impl OfferCode {
         &self.code
     }
 
-    /// What one has that knows the words of an offer, and would be its source.
+    /// Returns the offer code of an end that knows the words of an offer, and would be its source.
     #[cfg(test)]
     pub(super) fn stolen(code: &Code) -> Self {
         OfferCode { code: code.clone(), key: OffererKey::fresh(), number: [7; NUMBER_LEN] }

@@ -30,7 +30,8 @@ pub struct Held {
     pub bytes: Arc<dyn ObjectSource>,
 }
 
-/// Joins a transfer of an object that is here, waits for the source's root hash, and says that all of it is verified.
+/// Joins a transfer of an object that is here, waits for the source's root hash, and says that all of it is
+/// verified.
 ///
 /// # Errors
 /// The source has another object of this name, or cannot be reached or goes away.
@@ -93,7 +94,7 @@ fn perform(
     }
 }
 
-/// What shows the source that the bytes are here: see DATA_RCVD.
+/// Computes the proof for the source that the bytes are here: see DATA_RCVD.
 fn prove(held: &Held, offer: &Offer) -> Result<Hash, TransferError> {
     let range = offer.geometry.group_bytes(proven_group(&offer.salt, offer.geometry.groups()));
     let mut bytes = vec![0; (range.end - range.start) as usize];

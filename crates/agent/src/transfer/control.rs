@@ -1,5 +1,5 @@
-//! The control connections of a source, for push and pull alike: the listener, those who have not said HELLO, a stream of
-//! frames to every receiver, and the roster that decides (`protocol::session`).
+//! The control connections of a source, for push and pull alike: the listener, those who have not said HELLO,
+//! a stream of frames to every receiver, and the roster that decides (`protocol::session`).
 
 use super::bell::Bell;
 use super::clock::Clock;
@@ -28,21 +28,22 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// How long receivers may take to hear why a session has ended. They close their connections at once when they have heard it.
+/// Time for receivers to learn why a session has ended. They close their connections at once when they have
+/// learned it.
 const PART_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What a receiver has said of itself in HELLO.
+/// Details of a receiver from its HELLO.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guest {
-    /// Where it serves others.
+    /// Address at which it serves others.
     pub(super) serve: Option<SocketAddr>,
     /// Bytes of datagrams that its socket holds.
     pub(super) window_bytes: u64,
-    /// What it has been told in WELCOME: it chooses the bytes that this receiver shows in the end.
+    /// Salt that it was sent in WELCOME: it chooses the bytes that this receiver shows in the end.
     pub(super) salt: Salt,
 }
 
-/// What the session asks of the transport.
+/// Request of the session to the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Say WELCOME, and what is known of the object.
@@ -69,7 +70,8 @@ pub(super) enum Event {
 pub(super) type Fetcher = (FrameStream, Control<'static>);
 
 impl Receivers {
-    /// Whom the roster expects, and where the agents of named receivers are called.
+    /// Returns the receivers that the roster expects, and the addresses at which the agents of named
+    /// receivers are called.
     pub(super) fn expected(&self) -> (Expected, BTreeMap<String, SocketAddr>) {
         match self {
             Receivers::Count(count) | Receivers::Told(count) => {
@@ -91,7 +93,7 @@ pub(super) struct Session {
     pub(super) roster: Roster,
     pub(super) clock: Clock,
     strangers: Strangers,
-    /// What the receivers are to have in the end.
+    /// Object that the receivers are to have in the end.
     object: Arc<dyn ObjectSource>,
     streams: BTreeMap<GuestId, FrameStream>,
     /// Connections that have been welcomed: others must hear nothing before.
@@ -109,30 +111,30 @@ pub(super) struct Session {
     ask_hashes: BTreeSet<GuestId>,
     /// Receivers that have asked for sums: once each.
     asked_sums: BTreeSet<GuestId>,
-    /// Those of them that are to be told more, and how many each has been told.
+    /// Receivers among them that are to be sent more, and the number of sums that each has been sent.
     ask_sums: BTreeMap<GuestId, usize>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
     /// The same by connections that are forgotten.
     forged_before: u64,
-    /// Why those were turned away that came under the names of receivers and have others.
+    /// Reasons why ends were turned away that came under the names of receivers and have others.
     misnamed: BTreeMap<String, String>,
     next_guest: u32,
     calls: Calls,
-    /// Where the agents of named receivers are called.
+    /// Addresses at which the agents of named receivers are called.
     addresses: BTreeMap<String, SocketAddr>,
     bell: Bell,
-    /// What is said to those who ask; nothing where receivers are called.
+    /// Answer to those who ask; none where receivers are called.
     offer: Option<OfferWords>,
     /// The host of those who know the offer's code, where it has one.
     host: Option<Host>,
-    /// How connections are sealed, if they are.
+    /// Security of the connections, if they are sealed.
     security: Option<Security>,
-    /// What challenges are made of.
+    /// Secret that challenges are made of.
     secret: Salt,
 }
 
-/// What a source says of its offer.
+/// Description of an offer by its source.
 struct OfferWords {
     name: String,
     host: String,
@@ -194,7 +196,7 @@ impl Session {
         }
     }
 
-    /// What the offer shows of its code.
+    /// Returns the sign that the offer shows of its code.
     pub(super) fn sign(&self) -> Option<CodeSign> {
         self.host.as_ref().map(Host::sign)
     }
@@ -214,9 +216,9 @@ impl Session {
         }
     }
 
-    /// Takes in changes of the group; gives whether the transfer is over for that. Where it is `sealed` and one is taken out that
-    /// has heard its keys and not the whole object, those who are not done either go on in another transfer: its keys are
-    /// others, and what they hold stays.
+    /// Takes in changes of the group; gives whether the transfer is over for that. Where it is `sealed` and
+    /// one is taken out that has heard its keys and not the whole object, those who are not done either go on
+    /// in another transfer: its keys are others, and what they hold stays.
     pub(super) fn take_changes(&mut self, steering: &Steering, sealed: bool) -> bool {
         let mut rekeys = false;
         for change in steering.take() {
@@ -247,7 +249,7 @@ impl Session {
         self.calls.reached()
     }
 
-    /// What the transport is to do next; everything else is done here.
+    /// Returns the next task of the transport; everything else is done here.
     pub(super) fn poll(&mut self) -> Option<Event> {
         while let Some((name, why)) = self.calls.refused() {
             self.handle(Input::NotComing { name: &name, why });
@@ -300,7 +302,7 @@ impl Session {
         self.forged_before = self.forged_before.saturating_add(forged);
     }
 
-    /// Whether a receiver asks for hashes before it begins to pull.
+    /// Returns true if a receiver asks for hashes before it begins to pull.
     pub(super) fn asks_hashes(&self, guest: GuestId) -> bool {
         self.ask_hashes.contains(&guest)
     }
@@ -317,12 +319,13 @@ impl Session {
         self.ask_sums.insert(guest, sums);
     }
 
-    /// What a receiver has said of itself.
+    /// Returns the details of a receiver from its HELLO.
     pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
         self.guests.get(&guest).copied()
     }
 
-    /// The name of a receiver for others that connect to it: where ends show certificates, they look whether it is the one.
+    /// The name of a receiver for others that connect to it: where ends show certificates, they look whether
+    /// it is the one.
     pub(super) fn name_to_tell(&self, guest: GuestId) -> Option<String> {
         self.security.as_ref().filter(|security| security.has_names())?;
         self.roster.entry(guest).map(|entry| entry.name.clone())
@@ -338,8 +341,8 @@ impl Session {
         self.streams.get(&guest).filter(|_| !self.broken.contains(&guest)).map(FrameStream::queued)
     }
 
-    /// Sends a frame. One that does not get through ends the connection when what came before has been read: the other end
-    /// may have said why it left.
+    /// Sends a frame. One that does not get through ends the connection when what came before has been read:
+    /// the other end may have said why it left.
     pub(super) fn tell(&mut self, guest: GuestId, control: &Control<'_>) {
         let Some(stream) = self.streams.get_mut(&guest).filter(|_| !self.broken.contains(&guest)) else {
             return;
@@ -399,7 +402,7 @@ impl Session {
         }
     }
 
-    /// What to wait on: the bell, every connection, and those on which no name has been said.
+    /// Adds the descriptors to wait on: the bell, every connection, and those on which no name has been sent.
     pub(super) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(self.bell.descriptor());
         for stream in self.streams.values() {
@@ -409,7 +412,7 @@ impl Session {
         self.strangers.descriptors(fds);
     }
 
-    /// Which of the descriptors that [`Session::descriptors`] gave have something.
+    /// Finds the descriptors from [`Session::descriptors`] that have something.
     pub(super) fn woken(&self, fds: &[PollFd<'_>]) -> Woken {
         let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let guests = self.streams.keys().enumerate().filter(|(at, _)| is(at + 1)).map(|(_, guest)| *guest);
@@ -441,7 +444,8 @@ impl Session {
                     let hello = Hello { name: &name, ..words };
                     if let Err(error) = stream.peer_names().check(hello.name) {
                         let why = error.to_string();
-                        // There are only so many receivers, and each is spoken of once: any member can come often.
+                        // There are only so many receivers, and each is spoken of once: any member can come
+                        // often.
                         let is_new = self.roster.named(hello.name).is_some()
                             && self.misnamed.insert(hello.name.to_string(), why.clone()).is_none();
                         if is_new {
@@ -464,7 +468,8 @@ impl Session {
         fetchers
     }
 
-    /// Why a receiver has failed: of one that never joined also that an agent with another name came under its name.
+    /// Returns the reason for a receiver's failure: for one that never joined also that an agent with another
+    /// name came under its name.
     pub(super) fn failure_of(&self, entry: &Entry) -> Option<(Kind, String)> {
         let why = entry.failure()?;
         let misnamed = self.misnamed.get(&entry.name).filter(|_| *why == Why::NeverJoined);
@@ -533,7 +538,8 @@ impl Session {
         }
     }
 
-    /// Whether one has the offer's secret, where there is a code. One that comes over a connection that the secret seals has shown it.
+    /// Checks that an end has the offer's secret, where there is a code. One that comes over a connection
+    /// that the secret seals has shown it.
     fn admit(&self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
         let Some(host) = self.host.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
         let challenge = challenge(&self.secret, stream);
@@ -561,7 +567,7 @@ impl Session {
         }
     }
 
-    /// Whether this is what one says that has the bytes which its salt chooses.
+    /// Returns true if this is the proof of a receiver that has the bytes which its salt chooses.
     fn is_proven(&self, guest: GuestId, proof: &Hash) -> io::Result<bool> {
         let Some(Guest { salt, .. }) = self.guests.get(&guest) else { return Ok(false) };
         let geometry = Geometry { object_len: self.object.len(), fragment_len: 1, group_len: GROUP_LEN };
@@ -571,8 +577,8 @@ impl Session {
         Ok(keyed_hash(salt, &bytes) == *proof)
     }
 
-    /// Reads what a receiver has said: the roster hears every frame, and `transport` after it those of receivers that are
-    /// ready. DATA_RCVD is only passed on with a right proof.
+    /// Reads what a receiver has said: the roster hears every frame, and `transport` after it those of
+    /// receivers that are ready. DATA_RCVD is only passed on with a right proof.
     ///
     /// # Errors
     /// The object cannot be read to compare a proof with it.
@@ -631,7 +637,7 @@ impl Session {
     }
 }
 
-/// What has something to read, or room to write.
+/// Ends that have something to read, or room to write.
 pub(super) struct Woken {
     pub(super) bell: bool,
     pub(super) newcomers: bool,
@@ -644,7 +650,7 @@ enum First {
     Hello {
         name: String,
         words: Hello<'static>,
-        /// That it has the offer's secret.
+        /// Proof that it has the offer's secret.
         proof: Option<Hash>,
     },
     Ask {
@@ -694,7 +700,7 @@ pub(super) fn fresh_number() -> u64 {
     salt[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// How a connection has ended.
+/// Returns the way in which a connection has ended.
 pub(super) fn gone(error: FrameError) -> Gone {
     match error {
         FrameError::Closed => Gone::Closed,
@@ -704,7 +710,8 @@ pub(super) fn gone(error: FrameError) -> Gone {
     }
 }
 
-/// A process that was killed is told from one that closed its connection by nothing but what it had not read: then it is reset.
+/// A process that was killed is told from one that closed its connection by nothing but what it had not read:
+/// then it is reset.
 fn broken(error: &io::Error) -> Gone {
     match error.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {

@@ -36,28 +36,30 @@ const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
 const GATHER_WITHIN: Duration = Duration::from_millis(250);
 /// Sources that begin together are heard within this.
 const TOGETHER_WITHIN: Duration = Duration::from_millis(20);
-/// An offer that had no place is asked again after this, and so is a source that did not answer; that one then after twice as
-/// long, and so on,
+/// Time after which an offer that had no place is requested again, and so is a source that did not answer;
+/// that source then after twice as long, and so on.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// which is so often that it becomes no longer.
+/// Maximum number of doublings.
 const DOUBLINGS_MAX: u32 = 3;
 /// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// What was found so far is said after this, and then now and then.
+/// Time after which the results so far are reported, and then now and then.
 const NEWS_INTERVAL: Duration = Duration::from_secs(3);
-/// An offer that was named and has no place is given up after this: a receiver that lost a place comes back before.
+/// An offer that was named and has no place is given up after this: a receiver that lost a place comes back
+/// before.
 const FULL_FOR: Duration = Duration::from_secs(3);
-/// How long a source may take to connect, and to say what it offers: at the first try, then twice as long, and so on.
+/// Time for a source to connect, and to report its offer: at the first try, then twice as long, and so on.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// A source that says that it offers its object again is believed so often.
 const AGAIN_MAX: u32 = 1_000;
-/// When offers have been none for so long, one of them was the one that was meant.
+/// Time of nothing but rejected offers after which one of them was the one that was meant.
 const REJECTED_FOR: Duration = Duration::from_secs(3);
 /// A code is tried so often in a second, with offers that one sender has announced and with those of all.
 const TRIES_INTERVAL: Duration = Duration::from_secs(1);
 const TRIES_OF_ONE_MAX: u32 = 8;
 const TRIES_MAX: u32 = 64;
-/// With an offer that has another code it is tried again after this: no source hears more wrong ones of one host than it lets pass.
+/// With an offer that has another code it is tried again after this: no source hears more wrong ones of one
+/// host than it lets pass.
 const OTHER_CODE_FOR: Duration = Duration::from_secs(10);
 /// Datagrams that are taken between two looks at something else.
 const DATAGRAMS_MAX: usize = 64;
@@ -81,15 +83,15 @@ pub struct Announced {
     pub object_len: u64,
     /// The name of the source's machine.
     pub host: String,
-    /// How many more receivers it takes.
+    /// Number of further receivers that it takes.
     pub places: u32,
-    /// What it shows of its code, if it has one.
+    /// Sign that it shows of its code, if it has one.
     pub(super) sign: Option<CodeSign>,
-    /// What its source has told those who know its code.
+    /// Pairing data that its source has sent to those who know its code.
     pub(super) pairing: Option<Pairing>,
 }
 
-/// How long an answer is waited for, unless this is set.
+/// Time to wait for an answer, and the flag that ends the wait.
 pub(super) type Patience<'a> = (Duration, &'a AtomicBool);
 
 impl Announced {
@@ -99,7 +101,7 @@ impl Announced {
         Announced { address, handle, name, object_len, host, places, sign: code, pairing: None }
     }
 
-    /// Whether a source offers what it has announced: the user may have agreed to that.
+    /// Checks that a source offers what it has announced: the user may have agreed to that.
     pub(super) fn check(&self, offer: &Offer) -> Result<(), TransferError> {
         // Names are cut in announcements.
         let same = offer.name.starts_with(&self.name) && offer.geometry.object_len == self.object_len;
@@ -152,20 +154,20 @@ pub(crate) fn beacon(interface: Ipv4Addr) -> Result<Beacon, TransferError> {
     })
 }
 
-/// Which offer is looked for, where, and for how long.
+/// Search for an offer: which one, where, and for how long.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// The one with this handle.
     pub handle: Option<Handle>,
     /// The one with this code; without a code one that any host may take.
     pub code: Option<Code>,
-    /// Where the source is, the first address that answers; where there is none, it is found by multicast.
+    /// Addresses of the source, the first one that answers; where there is none, it is found by multicast.
     pub from: Vec<SocketAddr>,
-    /// How long.
+    /// Time limit.
     pub timeout: Option<Duration>,
 }
 
-/// What is noticed while an offer is looked for.
+/// Event that is reported while an offer is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// There is an offer, and it is not for us.
@@ -178,12 +180,12 @@ pub enum News {
     Searching {
         /// For so long.
         span: Duration,
-        /// Whether there were offers, or a host was there where the source should be.
+        /// Set if there were offers, or a host was there where the source should be.
         heard: bool,
     },
 }
 
-/// Why an offer is not taken.
+/// Reason why an offer is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfit {
     /// It has a code, and none was given.
@@ -207,11 +209,12 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Looks for an offer and receives it. `on_news` hears what is noticed meanwhile; `on_offer` hears what it is and may refuse
-/// it before its source hears anything. The spec's rendezvous does not count.
+/// Looks for an offer and receives it. `on_news` hears what is noticed meanwhile; `on_offer` hears what it is
+/// and may refuse it before its source hears anything. The spec's rendezvous does not count.
 ///
 /// # Errors
-/// There are several offers and nothing says which, none is found in time, `on_offer` refuses, or as [`receive`].
+/// There are several offers and nothing says which, none is found in time, `on_offer` refuses, or as
+/// [`receive`].
 pub fn accept(
     mut spec: ReceiverSpec,
     search: &Search,
@@ -250,8 +253,8 @@ pub fn accept(
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
             Err(error) if error.is_silence() => seeker.try_later(address, &error, on_news),
-            // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for. Or it
-            // has just ended.
+            // Another one took the last place meanwhile. It may lose it again: one that says nothing more is
+            // not waited for. Or it has just ended.
             Err(error) if !search.is_one() && error.is_turned_down() => {
                 tracing::info!(%error, "turned down, waiting for a place or another offer");
                 let again_at = seeker.clock.now() + AGAIN_AFTER;
@@ -271,7 +274,7 @@ pub fn accept(
 }
 
 impl Search {
-    /// Whether it says which offer is meant.
+    /// Returns true if it names the offer that is meant.
     fn is_one(&self) -> bool {
         self.handle.is_some() || self.code.is_some() || !self.from.is_empty()
     }
@@ -280,17 +283,17 @@ impl Search {
 /// A source that had no place, or did not answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tried {
-    /// How often it did not answer.
+    /// Number of times that it did not answer.
     silences: u32,
-    /// When it may be tried again.
+    /// Time from which it may be tried again.
     again_at: Time,
 }
 
-/// What an offer is to one that looks for one.
+/// Verdict on an offer.
 enum Judged {
     /// It is the one, or one of them.
     Fits(Announced),
-    /// Whether it has the right code shows when that is tried.
+    /// Its code can only be checked by trying it.
     Unknown(Announced),
     /// It is not for us.
     Unfit,
@@ -304,12 +307,12 @@ struct Seeker<'a> {
     tried: BTreeMap<SocketAddr, Tried>,
     /// The caller has been told that sources cannot be asked.
     is_mute: bool,
-    /// What the caller has been told.
+    /// Offers that were reported to the caller as unfit, with the reasons.
     told: BTreeSet<(Handle, Unfit)>,
     /// Offers with which the code was tried: those that have another one say when it may be tried again.
     known: VecDeque<(Handle, SocketAddr, Result<Pairing, Time>)>,
     versions: BTreeSet<u8>,
-    /// When the offer that was looked for was first seen without a place.
+    /// Time at which the offer that was looked for was first seen without a place.
     full_since: Option<Time>,
     heard: bool,
     next_news: Time,
@@ -318,7 +321,7 @@ struct Seeker<'a> {
     /// Offers that were none, since the first of them.
     rejected: BTreeSet<(Handle, SocketAddr)>,
     rejected_since: Option<Time>,
-    /// How often the code was tried in this second, by sender.
+    /// Number of times that the code was tried in this second, by sender.
     tries: BTreeMap<IpAddr, u32>,
     tries_since: Time,
 }
@@ -344,7 +347,8 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    /// What an announcement has led to is not what it says: another one may. After a while it is the one that was meant.
+    /// Rejects an announcement that has led to something other than it says: another one may be right. After
+    /// a while it is the one that was meant.
     fn reject(
         &mut self,
         offer: &Announced,
@@ -371,7 +375,8 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    /// How long a source may take now to connect, and to answer: longer at each try, and no longer than the user looks for one.
+    /// Returns the time that a source now has to connect, and to answer: longer at each try, and no longer
+    /// than the user looks for one.
     fn patience(&self, address: SocketAddr) -> Duration {
         let times = self.tried.get(&address).map_or(0, |tried| tried.silences);
         let wanted = ANSWER_WITHIN * (1 << times.min(DOUBLINGS_MAX));
@@ -391,7 +396,7 @@ impl<'a> Seeker<'a> {
         tried.silences += 1;
     }
 
-    /// What is known of a source.
+    /// Returns the record of a source.
     fn tried(&mut self, address: SocketAddr) -> &mut Tried {
         if self.tried.len() == OFFERS_MAX && !self.tried.contains_key(&address) {
             self.tried.clear();
@@ -399,12 +404,13 @@ impl<'a> Seeker<'a> {
         self.tried.entry(address).or_default()
     }
 
-    /// Whether a source is left alone just now.
+    /// Returns true while a source is left alone.
     fn waits(&self, address: SocketAddr) -> bool {
         self.tried.get(&address).is_some_and(|tried| self.clock.now() < tried.again_at)
     }
 
-    /// Whether the code may be tried with what was announced from there: that takes a connection, and any host can announce.
+    /// Returns true if the code may be tried with an offer announced from there: that takes a connection, and
+    /// any host can announce.
     fn may_try(&mut self, now: Time, from: IpAddr) -> bool {
         if now >= self.tries_since + TRIES_INTERVAL {
             self.tries.clear();
@@ -429,7 +435,8 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    /// Whether it is to end, and whether the caller should hear that nothing was found yet.
+    /// Checks whether the search is to end, and whether the caller is to be notified that nothing was found
+    /// yet.
     fn look(&mut self, cancel: &AtomicBool, on_news: &mut dyn FnMut(&News)) -> Result<Time, TransferError> {
         if cancel.load(Ordering::Relaxed) {
             return Err(TransferError::Cancelled);
@@ -450,7 +457,7 @@ impl<'a> Seeker<'a> {
         Ok(now)
     }
 
-    /// Whether this offer is the one; otherwise the caller hears why it is not, once.
+    /// Checks whether this offer is the one; otherwise the caller is notified of the reason, once.
     fn judge(&mut self, mut offer: Announced, on_news: &mut dyn FnMut(&News)) -> Judged {
         if self.search.handle.is_some_and(|wanted| wanted != offer.handle) {
             return Judged::Unfit;
@@ -483,7 +490,7 @@ impl<'a> Seeker<'a> {
         Judged::Unfit
     }
 
-    /// What came of the code with this offer, where it was tried.
+    /// Returns the result of the code with this offer, where it was tried.
     fn known(&self, offer: &Announced) -> Option<&Result<Pairing, Time>> {
         let is = |(handle, address): (Handle, SocketAddr)| handle == offer.handle && address == offer.address;
         self.known.iter().find(|(handle, address, _)| is((*handle, *address))).map(|(.., outcome)| outcome)
@@ -500,7 +507,8 @@ impl<'a> Seeker<'a> {
             Ok(pairing) => Ok(pairing),
             Err(NotPaired::OtherCode) => Err(self.clock.now() + OTHER_CODE_FOR),
             Err(NotPaired::Failed(TransferError::Cancelled)) => return Ok(None),
-            // It may say another word later: what it offers has just changed, or too many wrong codes have come.
+            // It may say another word later: what it offers has just changed, or too many wrong codes have
+            // come.
             Err(NotPaired::Failed(error)) if error.is_turned_down() => {
                 self.try_later(offer.address, &error, on_news);
                 return Ok(None);
@@ -640,8 +648,8 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    /// Sources cannot be asked. They announce themselves now and then, so that they are found all the same, unless this machine
-    /// has another address by now.
+    /// Sources cannot be asked. They announce themselves now and then, so that they are found all the same,
+    /// unless this machine has another address by now.
     fn note_mute(
         &mut self,
         interface: Ipv4Addr,
@@ -697,8 +705,8 @@ fn ask(
     })
 }
 
-/// Shows a source on a connection that is not sealed that this end has the offer's secret, and sees that the source does; gives the proof
-/// for JOIN.
+/// Shows a source on a connection that is not sealed that this end has the offer's secret, and sees that the
+/// source does; gives the proof for JOIN.
 pub(super) fn show(
     stream: &mut FrameStream,
     pairing: &Pairing,
@@ -771,7 +779,8 @@ mod tests {
         }
     }
 
-    /// The user may have said yes to a name and a length: another object is refused, however long the name was cut.
+    /// The user may have said yes to a name and a length: another object is refused, however long the name
+    /// was cut.
     #[test]
     fn what_was_announced_is_what_is_offered() {
         let told = Announced { name: "weights".into(), object_len: 5, ..announced(7, 9, None) };

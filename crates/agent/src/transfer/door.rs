@@ -1,5 +1,5 @@
-//! Where connections to a transfer come in: at a port of the transfer's own, or at the one port of an agent, which all
-//! its transfers share.
+//! Entry point of connections to a transfer: a port of the transfer's own, or the one port of an agent, which
+//! all its transfers share.
 
 use super::bell::Bell;
 use super::error::TransferError;
@@ -13,10 +13,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Those who have said for which transfer they come, and whom it has not taken in yet.
+/// Limit on the visitors that have named their transfer, and that it has not taken in yet.
 const WAITING_MAX: usize = 256;
 
-/// Where a transfer listens.
+/// Place where a transfer listens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Listen {
     /// At a port that the system chooses.
@@ -30,7 +30,7 @@ pub enum Listen {
     Shared(Door),
 }
 
-/// Which end of a transfer.
+/// End of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// It has the object.
@@ -85,7 +85,7 @@ impl PartialEq for Door {
 
 impl Eq for Door {}
 
-/// Those who wait for one transfer.
+/// Visitors that wait for one transfer.
 #[derive(Debug)]
 struct Queue {
     visitors: Mutex<VecDeque<Visitor>>,
@@ -108,7 +108,7 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// What a first frame asks for; `None` where it is for no transfer that runs.
+    /// Returns the visit that a first frame asks for; `None` where it is for no transfer that runs.
     pub(crate) fn of(frame: &Control<'_>) -> Option<Self> {
         let (handle, sides): (Handle, &[Side]) = match frame {
             Control::Hello(Hello { handle, .. }) => (*handle, &[Side::Source]),
@@ -148,7 +148,8 @@ impl Door {
         Ok(Desk { door: self.clone(), handle, side, queue })
     }
 
-    /// Passes a visitor on to the transfer; gives the connection back where no such transfer runs here, or where too many wait.
+    /// Passes a visitor on to the transfer; gives the connection back where no such transfer runs here, or
+    /// where too many wait.
     pub(crate) fn pass(&self, visit: Visit, visitor: Visitor) -> Result<(), Box<FrameStream>> {
         let desks = self.desks();
         let queue = visit.sides.iter().find_map(|side| desks.get(&(visit.handle, *side)));
@@ -179,7 +180,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// What rings when a visitor has come.
+    /// Returns the bell that rings when a visitor has come.
     pub(crate) fn bell(&self) -> &Bell {
         &self.queue.bell
     }
@@ -189,7 +190,7 @@ impl Desk {
         self.door.address().port()
     }
 
-    /// Those who have come since the last call.
+    /// Takes the visitors that have come since the last call.
     pub(crate) fn take(&self) -> VecDeque<Visitor> {
         self.queue.bell.clear();
         std::mem::take(&mut self.queue.lock())

@@ -1,5 +1,5 @@
-//! Where receivers come in at a source, whatever transport the transfer has: the control listener, the transfer's
-//! handle, and the calls to the agents that are to join.
+//! Entrance for receivers at a source, whatever transport the transfer has: the control listener, the
+//! transfer's handle, and the calls to the agents that are to join.
 
 use super::bell::Bell;
 use super::door::Side;
@@ -19,18 +19,19 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Agents that are called at the same time.
 const CALLS_MAX: usize = 16;
-/// Calls that wait for agents which take their time, and whose places others have. Each is a thread that sleeps.
+/// Calls that wait for agents which take their time, and whose places others have. Each is a thread that
+/// sleeps.
 const WAITING_MAX: usize = 256;
 
 /// The door of a transfer.
 pub(super) struct Entrance {
     pub(super) strangers: Strangers,
-    /// Where receivers connect to.
+    /// Address that receivers connect to.
     pub(super) address: SocketAddr,
     pub(super) handle: Handle,
     /// The host of those who know the offer's code, where it has one.
     pub(super) host: Option<Host>,
-    /// How connections are sealed.
+    /// Security of the connections.
     pub(super) security: Option<Security>,
 }
 
@@ -59,7 +60,7 @@ impl Entrance {
         Ok(Entrance { strangers, address, handle, host, security })
     }
 
-    /// What agents are told.
+    /// Builds the invitation for agents.
     pub(super) fn invitation(&self, spec: &SourceSpec, pulled: bool) -> Invitation {
         let (object, object_len, root) = (spec.object, spec.source.len(), spec.root);
         let delta = spec.options.delta;
@@ -67,7 +68,7 @@ impl Entrance {
     }
 }
 
-/// What an invited agent has said.
+/// Answer of an invited agent.
 type Answer = (String, Result<(), NotJoining>);
 
 /// Calls to agents that are to join.
@@ -93,7 +94,7 @@ struct Caller {
     bell: Bell,
     security: Option<Security>,
     steering: Arc<Steering>,
-    /// How many have given their places to others.
+    /// Number of callers that have given their places to others.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -157,7 +158,8 @@ impl Calls {
         self.reachable.insert(name.to_string());
     }
 
-    /// Those whose agents could not be reached at the last call, and those whose agents have answered.
+    /// Returns the receivers whose agents could not be reached at the last call, and those whose agents have
+    /// answered.
     pub(super) fn reached(&self) -> (BTreeSet<String>, BTreeSet<String>) {
         (self.unreachable.clone(), self.reachable.clone())
     }

@@ -1,4 +1,4 @@
-//! Why a transfer as a whole fails, in a sentence each.
+//! Reasons why a transfer as a whole fails, in a sentence each.
 
 use super::discovery::Offers;
 use polycast_api::error::Kind;
@@ -39,7 +39,7 @@ pub enum TransferError {
     Multicast {
         /// Its address.
         interface: Ipv4Addr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Another program has the port of announcements for itself.
@@ -53,29 +53,29 @@ pub enum TransferError {
     /// A local socket cannot be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The source does not answer.
     #[error("the source at {address} cannot be reached: {source}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The source turned us down.
     #[error("the source refused: {}", Printable(.0))]
     Refused(String),
-    /// What this end was asked to do cannot be done here.
+    /// This end was asked to do something that cannot be done here.
     #[error("{0}")]
     Unusable(String),
-    /// What the source says of its object does not fit together.
+    /// The source's statements about its object do not fit together.
     #[error("the source contradicts itself: {}", Printable(.0))]
     Contradiction(String),
-    /// What is there says nothing that an offer says.
+    /// The end there does not answer with an offer.
     #[error("what is there is no offer ({0})")]
     NoOffer(String),
     /// The source does not say what it has.
@@ -91,7 +91,7 @@ pub enum TransferError {
         verified: u64,
         /// Bytes of the object.
         total: u64,
-        /// How it ended.
+        /// Reason for the end.
         reason: String,
     },
     /// No offer was found in time.
@@ -107,7 +107,7 @@ pub enum TransferError {
         verified: u64,
         /// Bytes of the object.
         total: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The user ended it in mid-transfer.
@@ -138,7 +138,8 @@ pub enum TransferError {
     System(#[from] io::Error),
 }
 
-/// Why a receiver has failed, for programs. What it says in its own words is a failure of its own.
+/// Returns the kind of a receiver's failure, for programs. A reason in the receiver's own words counts as a
+/// failed transfer.
 pub(super) fn kind_of(why: &Why) -> Kind {
     match why {
         Why::NeverJoined
@@ -169,7 +170,7 @@ impl From<StoreError> for TransferError {
     }
 }
 
-/// What to look at where multicast is refused.
+/// Returns advice on a possible cause where multicast is refused.
 fn advice(refused: &io::Error) -> &'static str {
     match refused.kind() {
         io::ErrorKind::PermissionDenied => "a firewall or a sandbox of this host forbids it",
@@ -186,7 +187,8 @@ impl TransferError {
         }
     }
 
-    /// The source has not been heard: it may be far away, have too much to do, or be gone, and another try may reach it.
+    /// The source has not been heard: it may be far away, have too much to do, or be gone, and another try
+    /// may reach it.
     pub(super) fn is_silence(&self) -> bool {
         match self {
             TransferError::NoAnswer(_) | TransferError::NoOffer(_) | TransferError::Unreachable { .. } => {
@@ -234,7 +236,8 @@ impl TransferError {
         }
     }
 
-    /// Whether another try can go on from what is verified: it was not that which went wrong, nor the place for it.
+    /// Returns true if another try can go on from the verified bytes: neither they nor the place for them
+    /// caused the failure.
     #[must_use]
     pub fn keeps_part(&self) -> bool {
         match self {
@@ -266,7 +269,7 @@ impl TransferError {
         }
     }
 
-    /// Why a source could not read its object.
+    /// Returns the reason why a source could not read its object.
     pub(crate) fn reading(error: io::Error) -> Self {
         match changed_in(&error) {
             Some(changed) => TransferError::Changed(changed.clone()),
@@ -284,7 +287,7 @@ impl TransferError {
         })
     }
 
-    /// Whether the source has said that it offers the object again.
+    /// Returns true if the source has announced that it offers the object again.
     pub(super) fn comes_again(&self) -> bool {
         match self {
             TransferError::Refused(reason) | TransferError::Ended { reason, .. } => {

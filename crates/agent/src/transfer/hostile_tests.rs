@@ -1,4 +1,4 @@
-//! What foreign ends do that mean no good: each may end its own session, and no other.
+//! Foreign ends that mean no good: each may end its own session, and no other.
 
 use super::session_tests::{
     Source, ask, frame, hello, next, next_frame, patient, start, start_as, start_with,
@@ -64,7 +64,8 @@ fn long_and_odd_words_end_their_own_session_only() {
     }
 }
 
-/// A receiver may say as often as it likes that nothing comes in a tree, and in trees that there are not: the log has it once.
+/// A receiver may say as often as it likes that nothing comes in a tree, and in trees that there are not: the
+/// log has it once.
 #[test]
 fn one_that_stalls_again_and_again_is_named_once() {
     let log = Log::of_all();
@@ -111,14 +112,15 @@ fn hello_alone_holds_no_place() {
     }
 }
 
-/// Whether the other end has closed a connection on which it says nothing.
+/// Returns true while the other end has not closed a connection on which it sends nothing.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Many connections, and none says anything: the next receiver comes in while some of them are still there. On a machine that is busy
-/// they may have been there for too long before it comes, and then it comes again. More than a source looks at: see `strangers`.
+/// Many connections, and none says anything: the next receiver comes in while some of them are still there.
+/// On a machine that is busy they may have been there for too long before it comes, and then it comes again.
+/// More than a source looks at: see `strangers`.
 #[test]
 fn idle_connections_keep_no_receiver_out() {
     for pulled in [false, true] {
@@ -179,7 +181,8 @@ fn what_a_source_says_harms_no_receiver() {
     assert!(matches!(long, TransferError::Protocol(_)), "{long}");
     let odd = receive_from(Some(frame(&Control::Refuse("\x1b]0;pwn\x07"))));
     assert_eq!(odd.to_string(), r"the source refused: \u{1b}]0;pwn\u{7}");
-    // Another error than that of one that has answered and then falls silent, which is waited for much longer.
+    // Another error than that of one that has answered and then falls silent, which is waited for much
+    // longer.
     let silent = receive_from(None);
     assert!(matches!(silent, TransferError::NoAnswer(_)), "{silent}");
 }
@@ -223,8 +226,8 @@ fn welcome(object_len: u64) -> Vec<u8> {
     }))
 }
 
-/// A source that has called for one object sends that, or the receiver ends it: another length shows at once, another root hash as
-/// soon as it is said.
+/// A source that has called for one object sends that, or the receiver ends it: another length shows at once,
+/// another root hash as soon as it is said.
 #[test]
 fn a_source_that_sends_something_else_than_it_has_called_for_is_left() {
     let called =

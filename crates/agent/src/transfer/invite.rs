@@ -1,4 +1,4 @@
-//! How a source's agent calls the receivers' agents into a transfer.
+//! Calls of a source's agent to the receivers' agents, to invite them into a transfer.
 
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
@@ -10,9 +10,10 @@ use polycast_wire::permit::ShownPermit;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long the source waits for an agent's answer, and again after each sign that the agent is about to give one,
+/// Time that the source waits for an agent's answer, and again after each sign that the agent is about to
+/// give one.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// but no longer than this in all.
+/// Limit on the whole wait.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(75);
 
 /// An invitation to a transfer.
@@ -24,18 +25,18 @@ pub struct Invitation {
     pub handle: Handle,
     /// The object.
     pub object: ObjectId,
-    /// Whether it is pulled over trees, by way of the agent's node.
+    /// Set if it is pulled over trees, by way of the agent's node.
     pub pulled: bool,
     /// The object's length.
     pub object_len: u64,
     /// Its root hash, where the source knows it.
     pub root: Option<Hash>,
-    /// What is sent is a delta that makes the object: length and root hash are the delta's.
+    /// Delta that is sent, and that makes the object: length and root hash are the delta's.
     pub delta: Option<Delta>,
 }
 
 impl Invitation {
-    /// What INVITE says; of any other frame nothing.
+    /// Reads an INVITE; `None` for any other frame.
     #[must_use]
     pub fn of(frame: &Control<'_>) -> Option<Self> {
         match frame {
@@ -71,7 +72,7 @@ pub(crate) fn answer(stream: &mut FrameStream, decision: Result<(), &str>) -> Re
     Ok(())
 }
 
-/// Why an agent does not join.
+/// Reason why an agent does not join.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotJoining {
     /// It cannot be reached.
@@ -80,8 +81,8 @@ pub(crate) enum NotJoining {
     Refuses(String),
 }
 
-/// Invites the agent of this name at `address`; an error says why it does not join. `waits` is called once, where the agent says that it takes its
-/// time.
+/// Invites the agent of this name at `address`; an error says why it does not join. `waits` is called once,
+/// where the agent says that it takes its time.
 pub(crate) fn invite(
     (name, address): (&str, SocketAddr),
     invitation: &Invitation,
@@ -118,7 +119,8 @@ pub(crate) fn invite(
     await_frame(&mut stream, pick, waits).map_err(failed)?
 }
 
-/// Waits for the first frame that is no sign of life, and reads it with `pick`; the first sign of life is told.
+/// Waits for the first frame that is no sign of life, and reads it with `pick`; the first sign of life is
+/// told.
 fn await_frame<T>(
     stream: &mut FrameStream,
     pick: impl Fn(&Control<'_>) -> Option<T>,

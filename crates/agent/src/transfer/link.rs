@@ -1,5 +1,5 @@
-//! A receiver's control connection to its source, for push and pull alike: frames, and the machine that decides
-//! (`protocol::session`).
+//! A receiver's control connection to its source, for push and pull alike: frames, and the machine that
+//! decides (`protocol::session`).
 
 use super::clock::Clock;
 use super::control::gone;
@@ -25,7 +25,7 @@ use std::time::Duration;
 const SIGN_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(250);
 /// No other end is waited for longer, however far away the source is.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
-/// How long this end waits for its last word to be taken.
+/// Time that this end waits for its last message to be taken.
 const PART_WITHIN: Duration = Duration::from_secs(1);
 
 /// The connection and the machine behind it.
@@ -35,13 +35,13 @@ pub(super) struct Link {
     stream: FrameStream,
     /// It cannot be used any more.
     gone: bool,
-    /// How it has ended, while frames that came before are still to be taken.
+    /// End of the connection, while frames that came before are still to be taken.
     ended: Option<Gone>,
-    /// When this end last said that it lives.
+    /// Time at which this end last reported that it lives.
     signed_at: Time,
-    /// That this end has the offer's secret, where connections are not sealed with it.
+    /// Proof that this end has the offer's secret, where connections are not sealed with it.
     proof: Option<Hash>,
-    /// How long the connection took to be made: a packet's way to the source and back, or more.
+    /// Time that it took to connect: a packet's way to the source and back, or more.
     round_trip: Duration,
 }
 
@@ -79,18 +79,19 @@ impl Link {
         Ok((link, offer))
     }
 
-    /// How long to wait for another end that the source has named: so long at least, and longer where the source is far away.
+    /// Returns the time to wait for another end that the source has named: at least this long, and longer
+    /// where the source is far away.
     pub(super) fn patience(&self, least: Duration) -> Duration {
         least.max((self.round_trip * 4).min(PATIENCE_MAX))
     }
 
-    /// Whether what is said here can be read and changed by the two ends only.
+    /// Returns true if only the two ends can read and change the messages here.
     pub(super) fn is_sealed(&self) -> bool {
         self.stream.is_sealed()
     }
 
-    /// What packets are sealed with, and tickets are made of: the first that a source says after WELCOME, where its connections are
-    /// sealed.
+    /// Waits for the secret that packets are sealed with, and tickets are made of: the first message of a
+    /// source after WELCOME, where its connections are sealed.
     pub(super) fn await_secret(&mut self, spec: &ReceiverSpec) -> Result<Option<Secret>, TransferError> {
         if !self.is_sealed() {
             return Ok(None);
@@ -179,7 +180,8 @@ impl Link {
         }
     }
 
-    /// Where this end is connected to its source, where that is an address of IPv4.
+    /// Returns the address and port of the source that this end is connected to, where that is an address of
+    /// IPv4.
     pub(super) fn source_end(&self) -> Option<SocketAddrV4> {
         Some(SocketAddrV4::new(self.source()?, self.stream.peer()?.port()))
     }
@@ -254,7 +256,7 @@ impl Link {
         }
     }
 
-    /// What to wait on; nothing where the connection has ended.
+    /// Returns the descriptor to wait on; none where the connection has ended.
     pub(super) fn descriptor(&self) -> Option<PollFd<'_>> {
         let writing = if self.stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
         (!self.gone).then(|| PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writing))

@@ -81,7 +81,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// How the object travels.
+/// Way that the object travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
     /// IP multicast to this group; TCP takes over where it does not get through.
@@ -92,8 +92,8 @@ pub enum Path {
         rate: Option<Rate>,
         /// Longest interval between attempts, where the fabric knows how long its set-up takes.
         attempts: Option<Duration>,
-        /// A header of the network's own before every datagram, such as a label; packets take turns among several, all of
-        /// one length. Empty without.
+        /// A header of the network's own before every datagram, such as a label; packets take turns among
+        /// several, all of one length. Empty without.
         outer: Vec<Vec<u8>>,
     },
     /// The TCP overlay from the start: receivers bring the object to each other.
@@ -105,15 +105,15 @@ pub enum Path {
 /// The trees of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreePath {
-    /// How many there are when nothing has failed.
+    /// Number of trees when nothing has failed.
     pub trees: u8,
     /// Bytes of payload in a packet.
     pub payload_len: u16,
-    /// w: how many packets a receiver may ask for at a time in each tree.
+    /// Number of packets that a receiver may request at a time in each tree (w).
     pub credits: u32,
     /// The rate of the source's links, in bits a second: no tree is ever sent faster.
     pub link_bps: u64,
-    /// What is set otherwise than it follows from that.
+    /// Settings that override those which follow from the above.
     pub tuning: PullTuning,
     /// Every receiver's way to the source in each tree, by the receiver's name.
     pub routes: BTreeMap<String, Vec<Option<Route>>>,
@@ -122,48 +122,51 @@ pub struct TreePath {
 pub use polycast_api::report::{ReceiverReport, Report};
 pub use polycast_protocol::push::SlowPolicy;
 
-/// What can be set for a transfer; `Default` is right for most.
+/// Settings of a transfer; `Default` is right for most.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Receivers that are not done by then have failed.
     pub deadline: Option<Duration>,
-    /// How long to wait for receivers to appear.
+    /// Time to wait for receivers to appear.
     pub join_timeout: Duration,
-    /// How long a source may take to take a receiver's connection, and for each answer until the receiver is welcome.
+    /// Time for a source to take a receiver's connection, and for each answer until the receiver is welcome.
     pub answer_within: Duration,
-    /// A receiver that has said HELLO says something at least this often until it says what it has; it loses its place otherwise.
+    /// A receiver that has said HELLO says something at least this often until it says what it has; it loses
+    /// its place otherwise.
     pub have_timeout: Duration,
     /// A receiver that the data channel does not reach for this long gets the rest over TCP.
     pub path_timeout: Duration,
     /// A receiver without any sign of life for this long has failed.
     pub stall_timeout: Duration,
-    /// What to do about slow receivers.
+    /// Policy for slow receivers.
     pub slow: SlowPolicy,
     /// Fraction of data packets that each receiver throws away on arrival, for tests and demonstrations.
     pub loss: f64,
     /// Seed of the loss.
     pub seed: u64,
-    /// Where this end listens for others.
+    /// Place where this end listens for others.
     pub listen: Listen,
-    /// What receivers of an offer must know.
+    /// Code that receivers of an offer must know.
     pub code: Option<OfferCode>,
-    /// Which machines can read the bytes on their way.
+    /// Sealing, which decides which machines can read the bytes on their way.
     pub sealing: Sealing,
     /// A receiver looks at what is at its place already, and is not sent what of it is right.
     pub update: bool,
-    /// Where a receiver finds older versions of the object: what of them is right is not sent.
+    /// Older versions of the object at a receiver: their right parts are not sent.
     pub older: OlderVersions,
-    /// The byte that a source's stream begins with, so that receivers have it first; after the last one comes the first.
+    /// The byte that a source's stream begins with, so that receivers have it first; after the last one comes
+    /// the first.
     pub first_byte: u64,
-    /// What a source sets of a transfer over trees, before what its path says.
+    /// Settings of a source for a transfer over trees, which override those of its path.
     pub pull: PullTuning,
     /// A receiver says here which bytes are verified.
     pub arrivals: Option<Arc<Arrivals>>,
     /// The class of service that a source's data packets are marked with.
     pub dscp: Option<Dscp>,
-    /// Where the object is changed while it is sent, its source offers it again: receivers are told to come again.
+    /// Set if a source offers its object again when it is changed while it is sent: receivers are asked to
+    /// come again.
     pub again: bool,
-    /// What a source sends is a delta of which its receivers make the object.
+    /// Delta that a source sends, and of which its receivers make the object.
     pub delta: Option<Delta>,
 }
 
@@ -179,12 +182,13 @@ pub enum Sealing {
     By(Security),
 }
 
-/// Whom a transfer is for.
+/// Receivers that a transfer is for.
 #[derive(Clone, Debug)]
 pub enum Receivers {
     /// This many: the first that answer the announcement (`offer` / `accept`).
     Count(usize),
-    /// This many are waited for at the beginning, and others may come until the transfer is cancelled (`offer --serve`).
+    /// This many are waited for at the beginning, and others may come until the transfer is cancelled (`offer
+    /// --serve`).
     AtLeast(usize),
     /// Agents by name and control address; the source invites each (`send`).
     Named(Vec<(String, SocketAddr)>),
@@ -220,7 +224,7 @@ impl Default for Options {
 }
 
 impl Sealing {
-    /// How connections are sealed, where that does not depend on the offer.
+    /// Returns the security of connections, where that does not depend on the offer.
     #[must_use]
     pub fn security(&self) -> Option<Security> {
         match self {
@@ -252,14 +256,14 @@ pub struct SourceSpec {
     pub options: Options,
     /// Set to end the transfer early; receivers are told.
     pub cancel: Arc<AtomicBool>,
-    /// How the transfer is told of changes while it runs.
+    /// Channel by which the transfer is notified of changes while it runs.
     pub steering: Arc<Steering>,
 }
 
-/// Where a receiver finds the source.
+/// Way in which a receiver finds the source.
 #[derive(Clone, Debug)]
 pub enum Rendezvous {
-    /// What an announcement said (`accept`).
+    /// Announcement of the source (`accept`).
     Announced(Announced),
     /// The source's control address and the transfer's handle, from an invitation.
     At(SocketAddr, Handle),
@@ -267,21 +271,22 @@ pub enum Rendezvous {
     Pull(SocketAddr, Handle),
 }
 
-/// Where a received object goes.
+/// Destination of a received object.
 #[derive(Clone, Debug)]
 pub enum Sink {
-    /// To this path: a file, or for a directory object the directory; nothing is there before all is verified.
+    /// To this path: a file, or for a directory object the directory; nothing is there before all is
+    /// verified.
     At {
         /// The path.
         path: PathBuf,
-        /// What is there already is replaced; otherwise it stays, and nothing is received.
+        /// Set to replace existing data; otherwise it stays, and nothing is received.
         replace: bool,
     },
     /// Into this folder, under the name that the source gives the object.
     Into {
         /// The folder.
         folder: PathBuf,
-        /// What has that name already is replaced; otherwise it stays, and nothing is received.
+        /// Set to replace data that has that name already; otherwise it stays, and nothing is received.
         replace: bool,
     },
     /// To this file as the raw object bytes, also for directories.
@@ -295,7 +300,7 @@ pub enum Sink {
     },
 }
 
-/// What a receiver has verified, when it is about to get its place.
+/// Object that a receiver has verified, when it is about to get its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verified {
     /// The object.
@@ -308,14 +313,15 @@ pub struct Verified {
     pub len_bytes: u64,
     /// Permissions that the file has at the source.
     pub mode: u16,
-    /// When the file was changed last there, if that is known.
+    /// Time of the file's last change there, if that is known.
     pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
 }
 
-/// An agent's store, as a transfer sees it: it gives a verified object its place, where it would survive whatever happens next, or says why it
-/// has none there; the source hears only then that it is here. And it makes room where its file system is full.
+/// An agent's store, as a transfer sees it: it gives a verified object its place, where it would survive
+/// whatever happens next, or says why it has none there; the source hears only then that it is here. And it
+/// makes room where its file system is full.
 #[derive(Clone)]
 pub struct Keeper {
     keep: Arc<Keeping>,
@@ -353,13 +359,13 @@ impl fmt::Debug for Keeper {
 pub struct ReceiverSpec {
     /// The receiver's name in reports.
     pub name: String,
-    /// How to find the source.
+    /// Way to find the source.
     pub rendezvous: Rendezvous,
-    /// What the source has called for; `None` where this end has not been called.
+    /// Transfer that the source has called for; `None` where this end has not been called.
     pub called: Option<Called>,
     /// Address of the local interface to receive on.
     pub interface: Ipv4Addr,
-    /// Where the object goes.
+    /// Destination of the object.
     pub sink: Sink,
     /// Settings (loss and stall time-out are used).
     pub options: Options,
@@ -368,16 +374,18 @@ pub struct ReceiverSpec {
 }
 
 impl ReceiverSpec {
-    /// Which end the source has to be.
+    /// Returns the end that the source has to be.
     fn expected(&self) -> Expected {
         match self.called.as_ref().and_then(|called| called.permitted.as_ref()) {
             Some(permitted) => Expected::Member(permitted.source.clone()),
-            // An offer's source, and one in this process, has no name: it is known by its key, or by the secret that it shares.
+            // An offer's source, and one in this process, has no name: it is known by its key, or by the
+            // secret that it shares.
             None => Expected::Offerer,
         }
     }
 
-    /// Which end has to be where the source says that the receiver of this name is; without a name it is the source itself.
+    /// Returns the end that has to be where the source places the receiver of this name; without a name it is
+    /// the source itself.
     fn named(&self, name: Option<String>) -> Expected {
         match (name, self.expected()) {
             (Some(name), _) => Expected::Member(name),
@@ -392,7 +400,7 @@ impl ReceiverSpec {
         Ok(self.called.as_ref().map_or(Ok(()), |called| called.check_root(root))?)
     }
 
-    /// How connections to the source, and to other receivers, are sealed.
+    /// Returns the security of connections to the source, and to other receivers.
     fn security(&self) -> Result<Option<Security>, TransferError> {
         match (&self.options.sealing, &self.rendezvous) {
             (Sealing::Plain, _) => Ok(None),
@@ -405,11 +413,11 @@ impl ReceiverSpec {
     }
 }
 
-/// What the engine calls its two ways.
+/// Names that the engine has for its two ways.
 const MULTICAST: &str = "ip-multicast";
 const CHAIN: &str = "tcp-chain";
 
-/// What a receiver got.
+/// Object that a receiver got.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
     /// The object.
@@ -422,11 +430,11 @@ pub struct Received {
     pub bytes: u64,
     /// Permissions that the file has at the source.
     pub mode: u16,
-    /// When the file was changed last there, if that is known.
+    /// Time of the file's last change there, if that is known.
     pub modified: Option<ModificationTime>,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Where it is now.
+    /// Path of the object now.
     pub path: PathBuf,
     /// Seconds from the first contact with the source.
     pub seconds: f64,
@@ -436,7 +444,7 @@ pub struct Received {
     pub spared_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
-    /// Whether only the source and its receivers could read the bytes on their way.
+    /// Set if only the source and its receivers could read the bytes on their way.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,
@@ -453,7 +461,7 @@ pub struct ReceiverProgress {
     pub bytes: u64,
     /// Length of the object.
     pub total: u64,
-    /// Once the object is where it belongs: what was received. The transfer may go on for others, which fetch from
-    /// here.
+    /// Once the object is where it belongs: what was received. The transfer may go on for others, which fetch
+    /// from here.
     pub received: Option<Received>,
 }

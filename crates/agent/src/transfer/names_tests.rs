@@ -37,7 +37,8 @@ pub(super) fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security);
     })
 }
 
-/// The first frame of the answer that is no ALIVE, REFUSE by its sentence; `None` where the connection ends before.
+/// The first frame of the answer that is no ALIVE, REFUSE by its sentence; `None` where the connection ends
+/// before.
 fn answer(stream: &mut FrameStream) -> Option<String> {
     loop {
         let came = match stream.next_frame().ok()? {
@@ -64,8 +65,8 @@ pub(super) fn come(source: &Source, as_who: &Security, name: &str) -> Option<(Fr
     Some((stream, said))
 }
 
-/// One that comes as "b" and is "c", and then "a": why "b" has failed at the end of a source that waits so long for it. `None` where they
-/// did not get a word with it.
+/// One that comes as "b" and is "c", and then "a": why "b" has failed at the end of a source that waits so
+/// long for it. `None` where they did not get a word with it.
 fn misnamed(pulled: bool, join_timeout: Duration, [source, a, c]: [&Security; 3]) -> Option<String> {
     let options = Options { sealing: Sealing::By(source.clone()), join_timeout, ..patient() };
     let running = start_as(pulled, vec![7; 5_000], options);
@@ -85,7 +86,8 @@ fn a_receiver_has_the_name_in_its_certificate() {
     // The agents that the source calls show its own certificate.
     let [(_source, source), (_a, a), (_c, c)] = members(["source,a,b", "a", "c"]);
     for pulled in [false, true] {
-        // The source waits until the end for one that never comes: no longer than the others need on this machine.
+        // The source waits until the end for one that never comes: no longer than the others need on this
+        // machine.
         let error = [1, 4, 16, 64]
             .into_iter()
             .find_map(|seconds| misnamed(pulled, Duration::from_secs(seconds), [&source, &a, &c]));
@@ -97,7 +99,8 @@ fn a_receiver_has_the_name_in_its_certificate() {
     }
 }
 
-/// What a receiver hears that its permit sends to "source", where another member has taken that one's address.
+/// Returns the error of a receiver that its permit sends to "source", where another member has taken that
+/// address, and whether that member received a frame.
 fn misled(receiver: &Security, member: &Security) -> (String, bool) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -130,7 +133,8 @@ fn misled(receiver: &Security, member: &Security) -> (String, bool) {
     (said, answering.join().unwrap())
 }
 
-/// A member that has taken the source's address is not the source: it hears no frame, and none of its bytes come.
+/// A member that has taken the source's address is not the source: it hears no frame, and none of its bytes
+/// come.
 #[test]
 fn a_source_has_the_name_in_the_permit() {
     let [(_a, a), (_x, x)] = members(["a", "x"]);

@@ -1,4 +1,4 @@
-//! What a receiver has of an object before it comes: rests of earlier tries, and older versions of it.
+//! Data that a receiver has of an object before it comes: rests of earlier tries, and older versions of it.
 
 use super::assembler::Assembler;
 use polycast_net::object::{ObjectSource, Zeros};
@@ -21,8 +21,8 @@ pub(super) type Older = Arc<dyn ObjectSource>;
 
 type Find = dyn Fn(&Offer) -> Vec<Older> + Send + Sync;
 
-/// Where a receiver finds older versions of what it is offered; those that are most like it come first. Of none of them anything is
-/// believed: their groups are hashed like those that come.
+/// Finder of a receiver's older versions of an offered object; those that are most like it come first. None
+/// of their data is trusted: their groups are hashed like those that come.
 #[derive(Clone, Default)]
 pub struct OlderVersions {
     find: Option<Arc<Find>>,
@@ -42,7 +42,7 @@ impl OlderVersions {
         OlderVersions { recycled, ..self }
     }
 
-    /// Those of an offer.
+    /// Finds the older versions for an offer.
     pub(super) fn of(&self, offer: &Offer) -> Vec<Older> {
         if offer.geometry.groups() < GROUPS_LEAST {
             return Vec::new();
@@ -60,11 +60,11 @@ impl fmt::Debug for OlderVersions {
     }
 }
 
-/// What a part file has in it when a transfer begins.
+/// Content of a part file when a transfer begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InPart {
     Nothing,
-    /// What an earlier try to receive the object has left.
+    /// Rest of an earlier try to receive the object.
     Rest,
     /// An older version that no process has open any more: the object takes its pages.
     Recycled,
@@ -83,7 +83,7 @@ impl InPart {
 /// Looks at what is here while hashes come.
 pub(super) struct Looking {
     machine: Reuse,
-    /// Whether the part file is the first version.
+    /// Set if the part file is the first version.
     in_part: bool,
     older: Vec<Older>,
     /// The first of the older versions is zeros, which the object's holes are.
@@ -95,7 +95,7 @@ pub(super) struct Looking {
     searched: Vec<u8>,
 }
 
-/// What has come of a turn.
+/// Result of a turn.
 pub(super) struct Turn {
     /// Groups that are right.
     pub(super) held: Vec<u64>,
@@ -141,7 +141,8 @@ impl Looking {
         })
     }
 
-    /// The source tells sums of groups from `first` on, of which so many have hashes; gives whether that is what was asked for.
+    /// The source tells sums of groups from `first` on, of which so many have hashes; gives whether that is
+    /// what was asked for.
     pub(super) fn add_sums(&mut self, first: u64, sums: &[u64], hashes: u64) -> bool {
         let Some(wanted) = &mut self.sums else { return false };
         if first != wanted.known() || first + sums.len() as u64 > hashes {
@@ -204,7 +205,7 @@ impl Looking {
         Some((seek.from + at as u64, group))
     }
 
-    /// Whether nothing more is looked at.
+    /// Returns true once nothing more is checked.
     pub(super) fn is_done(&self) -> bool {
         self.machine.is_done()
     }

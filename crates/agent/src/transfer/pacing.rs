@@ -5,10 +5,10 @@ use polycast_protocol::push::Pacer;
 use polycast_types::{Rate, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where there is a rate, a connection is sent so much at a time: others have their turn then.
+/// Bytes that a connection is sent at a time where there is a rate: others have their turn then.
 pub(super) const PIECE_LEN: usize = 16 << 10;
 
-/// What all that send for one source share.
+/// Pace that all that send for one source share.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     clock: Clock,
@@ -27,7 +27,7 @@ impl Pacing {
         *self.lock() = rate.map(Pacer::new);
     }
 
-    /// How much may be sent at a time.
+    /// Returns the number of bytes that may be sent at a time.
     pub(super) fn piece_len(&self) -> usize {
         if self.lock().is_some() { PIECE_LEN } else { usize::MAX }
     }
@@ -38,7 +38,7 @@ impl Pacing {
         self.lock().as_mut().map_or(Time::ZERO, |pacer| pacer.spend(now, bytes))
     }
 
-    /// How long it is until then.
+    /// Returns the time that is left until then.
     pub(super) fn until(&self, due: Time) -> std::time::Duration {
         std::time::Duration::from_nanos(due.since(self.clock.now()).0)
     }

@@ -1,10 +1,12 @@
-//! How two ends see that both know the code of an offer, and what the receiver learns then (`net::pake`).
+//! Pairing of two ends: both see that the other knows the code of an offer, and the receiver learns its
+//! secret (`net::pake`).
 //!
-//! The receiver opens a connection of its own, which is not sealed. PAIR has its share of a key, SHARE the source's, PROVE shows that the
-//! receiver has the key, and PAIRED has under that key the offer's secret, the public key of its source, and the number by which a drawn code
-//! was made of it. Nothing of that tells a third host anything on which it could try codes. All other connections are sealed with the
-//! secret; the source shows its own key there. On connections that are not sealed (`--insecure`), JOIN proves that the receiver has the
-//! secret.
+//! The receiver opens a connection of its own, which is not sealed. PAIR has its share of a key, SHARE the
+//! source's, PROVE shows that the receiver has the key, and PAIRED has under that key the offer's secret, the
+//! public key of its source, and the number by which a drawn code was made of it. Nothing of that tells a
+//! third host anything on which it could try codes. All other connections are sealed with the secret; the
+//! source shows its own key there. On connections that are not sealed (`--insecure`), JOIN proves that the
+//! receiver has the secret.
 
 use super::code::{Code, OfferCode};
 use super::control::fresh_salt;
@@ -24,10 +26,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Wrong codes are counted for so long,
+/// Time for which wrong codes are counted.
 const WRONG_FOR: Duration = Duration::from_secs(10);
-/// and where so many have come from one address, or from all, no other one is looked at until then. The receivers of an offer know its code: one
-/// that mistypes it, or that tries it with another offer, does so once in ten seconds.
+/// Numbers of wrong codes from one address, and from all, at which no other one is checked until then. The
+/// receivers of an offer know its code: one that mistypes it, or that tries it with another offer, does so
+/// once in ten seconds.
 pub(super) const WRONG_OF_ONE_MAX: u32 = 10;
 const WRONG_MAX: u32 = 640;
 /// Wrong codes are spoken of this often at most.
@@ -36,7 +39,7 @@ const SAY_INTERVAL: Duration = Duration::from_secs(1);
 const SECRET_END: usize = 32;
 const PUBLIC_END: usize = 64;
 
-/// What both ends of an offer have once they are paired.
+/// Secret and key that both ends of an offer have once they are paired.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Pairing {
     secret: Secret,
@@ -51,12 +54,12 @@ impl fmt::Debug for Pairing {
 }
 
 impl Pairing {
-    /// That the source has the offer's secret.
+    /// Returns the proof that the source has the offer's secret.
     pub(super) fn of_source(&self, handle: Handle, nonce: &Hash) -> Hash {
         self.prove(b"from", handle, nonce)
     }
 
-    /// That the receiver of this name has it.
+    /// Returns the proof that the receiver of this name has it.
     pub(super) fn of_receiver(&self, handle: Handle, challenge: &Hash, name: &str) -> Hash {
         self.prove(b"join", handle, &[challenge, name.as_bytes()].concat())
     }
@@ -76,7 +79,7 @@ impl Pairing {
 pub(super) struct Host {
     code: OfferCode,
     pairing: Pairing,
-    /// What its shares are made of.
+    /// Salt that its shares are made of.
     salt: Salt,
     wrong: Wrong,
 }
@@ -92,13 +95,13 @@ impl Host {
         &self.pairing
     }
 
-    /// What the offer shows of its code.
+    /// Returns the sign that the offer shows of its code.
     pub(super) fn sign(&self) -> CodeSign {
         self.code.code().sign()
     }
 
-    /// This end of the pairing with one that has said this share on a connection with this challenge. It is made anew each time: nothing is
-    /// kept for those who pair.
+    /// This end of the pairing with one that has said this share on a connection with this challenge. It is
+    /// made anew each time: nothing is kept for those who pair.
     fn end(&self, handle: Handle, challenge: &Hash, theirs: &Hash) -> End {
         let words = [&challenge[..], theirs].concat();
         let half = |which: u8| keyed_hash(&self.salt, &[&[which], &words[..]].concat());
@@ -123,7 +126,7 @@ impl Host {
         may_come.then(|| *self.end(handle, challenge, theirs).share()).ok_or(Why::TooManyCodes)
     }
 
-    /// What one is told that has shown that it knows the code.
+    /// Returns the sealed secret for an end that has shown that it knows the code.
     ///
     /// # Errors
     /// It does not, or too many have not.
@@ -159,7 +162,7 @@ struct Wrong {
 }
 
 impl Wrong {
-    /// Whether another one from there is looked at.
+    /// Returns true if another code from there is checked.
     fn may_come(&mut self, now: Time, from: Option<IpAddr>) -> bool {
         if now.since(self.since) >= WRONG_FOR {
             self.since = now;
@@ -181,7 +184,7 @@ impl Wrong {
     }
 }
 
-/// Why a receiver is not paired.
+/// Reason why a receiver is not paired.
 #[derive(Debug)]
 pub(super) enum NotPaired {
     /// The offer has another code.
@@ -196,7 +199,8 @@ fn meet(code: &Code, handle: Handle, entropy: &[u8; 64]) -> End {
     End::new(Meeting { code: code.bytes(), context: &context }, entropy)
 }
 
-/// Shows the source of an offer that this end knows the code, and sees that the source does, and that its code is this one's.
+/// Shows the source of an offer that this end knows the code, and sees that the source does, and that its
+/// code is this one's.
 pub(super) fn pair(
     (address, handle): (SocketAddr, Handle),
     code: &Code,
@@ -237,13 +241,13 @@ pub(super) fn pair(
     Ok(Pairing { secret: Secret::new(part(0)), offerer: Offerer::Other(public) })
 }
 
-/// Whether two hashes are equal, in a time that does not tell where they differ.
+/// Returns true if two hashes are equal, in a time that does not reveal where they differ.
 pub(super) fn same(one: &Hash, other: &Hash) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// The challenge for a connection: no other connection has it, and nothing has to be kept for it. The kernel numbers sockets, so that
-/// not even a later one between the same addresses has the same.
+/// The challenge for a connection: no other connection has it, and nothing has to be kept for it. The kernel
+/// numbers sockets, so that not even a later one between the same addresses has the same.
 pub(super) fn challenge(secret: &Salt, stream: &FrameStream) -> Hash {
     // Where a sandbox has no such numbers, it is that of the other end's address.
     let number = rustix::net::sockopt::socket_cookie(stream).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What a code opens, and to whom: sources that run, over real sockets, and hosts that guess, listen, or know the code and would be the source.
+//! Access that a code gives, and to whom: sources that run, over real sockets, and hosts that guess, listen,
+//! or know the code and would be the source.
 
 use super::code::{Code, OfferCode};
 use super::discovery::{Announced, News, Search, Unfit, accept};
@@ -136,7 +137,8 @@ fn who_knows_a_drawn_code_is_not_its_source() {
     assert_eq!(take(code.code(), &[&honest], Sealing::ByCode).unwrap(), b"what was offered");
 }
 
-/// An offer by multicast: the one that stole the code is passed over for the source, whichever is heard first.
+/// An offer by multicast: the one that stole the code is passed over for the source, whichever is heard
+/// first.
 #[test]
 fn a_stolen_code_does_not_keep_its_receivers_away() {
     let code = OfferCode::drawn();
@@ -204,7 +206,8 @@ fn one_address_that_guesses_holds_up_no_other() {
     assert_eq!(guess(now + Duration::from_secs(10), 1).unwrap_err(), Why::WrongCode);
 }
 
-/// Words of a pairing, without one of ours: what a source answers before it has a proof is of its share and of nothing else.
+/// Words of a pairing, without one of ours: what a source answers before it has a proof is of its share and
+/// of nothing else.
 #[test]
 fn a_source_says_nothing_to_who_has_not_proven() {
     let source = offer(&own("four words of ours"), b"what was offered", Sealing::ByCode);
@@ -299,7 +302,8 @@ fn announcements_have_nothing_to_try_codes_on() {
     assert!(!format!("{announced:?}").contains(&one.code().to_string()[6..]));
 }
 
-/// The rows of docs/protocol.md on first frames: each frame, and what proves that its sender may have what it opens.
+/// The rows of docs/protocol.md on first frames: each frame, and what proves that its sender may have what it
+/// opens.
 fn first_frames() -> Vec<(String, String)> {
     let text = include_str!("../../../../docs/protocol.md");
     let rows = text.lines().skip_while(|line| !line.starts_with("| first frame |")).skip(2);
@@ -310,8 +314,8 @@ fn first_frames() -> Vec<(String, String)> {
     rows.collect()
 }
 
-/// What a sealed offer answers to a first frame, by kind: of a host that has shown nothing, and of one that has the offer's secret and says
-/// nothing that shows that it takes part.
+/// Answers of a sealed offer to a first frame, by kind: of a host that has shown nothing, and of one that has
+/// the offer's secret and sends nothing that shows that it takes part.
 #[test]
 fn first_frames_open_what_the_table_says() {
     const REFUSE: u8 = 3;

@@ -1,4 +1,4 @@
-//! Where a received object goes, and how it gets there.
+//! Place of a received object, and the way in which it gets there.
 
 use super::error::TransferError;
 use super::link::Link;
@@ -18,7 +18,7 @@ const RAW_MODE: u16 = 0o600;
 /// A source hears this often that this end lives while bytes go to the disk.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Whether there may be something of this name, and makes room for the object beside it.
+/// Checks that something of this name may be created or replaced, and makes room for the object beside it.
 pub(super) fn make_room(
     sink: &Sink,
     offer: &Offer,
@@ -53,7 +53,7 @@ pub(super) fn make_room(
     Ok((target, part))
 }
 
-/// What is at the object's place already: an older version of it, or the object.
+/// Returns the data at the object's place already: an older version of it, or the object.
 pub(super) fn present(target: &Path, offer: &Offer) -> Result<Option<Arc<dyn ObjectSource>>, TransferError> {
     if offer.geometry.object_len == 0 {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<
     Ok(())
 }
 
-/// What an offer has come to, once all of it is verified.
+/// Returns the description of an offer's object, once all of it is verified.
 pub(super) fn verified(offer: &Offer, root: String) -> Verified {
     Verified {
         object: offer.object,
@@ -93,8 +93,8 @@ pub(super) fn verified(offer: &Offer, root: String) -> Verified {
     }
 }
 
-/// Gives a verified object its place; of a directory the rest is unpacked where the sink asks for one. This takes as long as the disk
-/// does: the source hears meanwhile that this end lives.
+/// Gives a verified object its place; of a directory the rest is unpacked where the sink asks for one. This
+/// takes as long as the disk does: the source hears meanwhile that this end lives.
 pub(super) fn put_in_place(
     part: PartFile,
     target: &Path,

@@ -49,17 +49,17 @@ use std::sync::atomic::Ordering;
 
 /// Receives between two looks at the control channel.
 const RECEIVES_MAX: usize = 32;
-/// A nap lasts this long,
+/// Length of a nap.
 const NAP: std::time::Duration = std::time::Duration::from_micros(1_000);
-/// follows a burst of at most so many batches,
+/// Largest burst, in batches, that a nap follows.
 const NAP_BATCHES_MAX: usize = 8;
-/// and never comes near the beginning or the end, where it would delay the transfer.
+/// Batches at the beginning and at the end without a nap, where it would delay the transfer.
 const NAP_AFTER_BATCHES: u64 = 32;
 /// Groups from candidates that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
 /// Forged packets are spoken of this often at most.
 const FORGED_INTERVAL: Duration = Duration::from_secs(1);
-/// How long another end may take to take a connection, where the source is near.
+/// Time for another end to take a connection, where the source is near.
 const FETCH_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
@@ -120,7 +120,8 @@ fn join(
     Ok(Run { same_len, looking, security, ..run })
 }
 
-/// Joins the data channel. Where that cannot be, the source notices that nothing comes here, and serves this end over TCP.
+/// Joins the data channel. Where that cannot be, the source notices that nothing comes here, and serves this
+/// end over TCP.
 fn take_channel(spec: &ReceiverSpec, offer: &Offer, data: &DataReceiver, only: Only) {
     let channel = channel_of(offer.channel);
     if channel.port() == 0 {
@@ -150,13 +151,14 @@ fn channel_of((address, port): ([u8; 4], u16)) -> SocketAddrV4 {
     SocketAddrV4::new(address.into(), port)
 }
 
-/// What this transfer's packets are: they come from where the control connection goes to, since a source opens both with one
-/// address. Nothing on the way changes it: labels stand behind it, and splitters and switches do not look at it.
+/// Returns the filter for this transfer's packets: they come from where the control connection goes to, since
+/// a source opens both with one address. Nothing on the way changes it: labels stand behind it, and splitters
+/// and switches do not look at it.
 fn only_of(source: Option<Ipv4Addr>, handle: Handle, outer_len: u8) -> Only {
     Only { source, handle, outer: Outer::Bytes(outer_len) }
 }
 
-/// What the object is, as WELCOME says it.
+/// Returns the kind of the object, as WELCOME reports it.
 pub(crate) fn kind_of(offer: &Offer) -> ObjectKind {
     match offer.form {
         Form::File => ObjectKind::File,
@@ -189,7 +191,7 @@ struct Run {
     intake: Intake,
     /// Coded patches of which more than one fragment was missing when they came.
     coded: Coded<Vec<u8>>,
-    /// Those who come to fetch groups, or to be spoken for.
+    /// Connections that come to fetch groups, or to be spoken for.
     strangers: Strangers,
     served: Arc<Served>,
     /// The candidates among which it chooses.
@@ -199,23 +201,23 @@ struct Run {
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
-    /// What is here already, until it has been looked at.
+    /// Data that is here already, until it has been checked.
     looking: Option<Looking>,
-    /// Bytes that need not be sent, since they were here,
+    /// Bytes that need not be sent, since they were here.
     spared_bytes: u64,
-    /// or are holes.
+    /// Bytes that need not be sent, since they are holes.
     holes_len: u64,
-    /// What is at the object's place already is as long as the object.
+    /// Set if the data at the object's place already is as long as the object.
     same_len: bool,
-    /// How connections to others are sealed.
+    /// Security of the connections to others.
     security: Option<Security>,
-    /// What shows others that this end takes part.
+    /// Secret that shows others that this end takes part.
     secret: Option<Secret>,
     /// It is the object.
     unchanged: bool,
 }
 
-/// Where the bytes of the fragments being handled are.
+/// Place of the bytes of the fragments being handled.
 #[derive(Clone, Copy)]
 enum Landing<'a> {
     /// In their slots already.
@@ -280,8 +282,8 @@ impl Run {
         Err(self.leave_part(error))
     }
 
-    /// Keeps what is verified, however the transfer has ended: another try goes on from there. What an earlier one has left,
-    /// and has not been checked by now, stays as it is.
+    /// Keeps what is verified, however the transfer has ended: another try goes on from there. What an
+    /// earlier one has left, and has not been checked by now, stays as it is.
     fn leave_part(&mut self, error: TransferError) -> TransferError {
         let verified = self.machine.verified_bytes();
         let Some(assembler) = &mut self.assembler else { return error };
@@ -369,7 +371,7 @@ impl Run {
         Ok(None)
     }
 
-    /// What was received, once it is where it belongs.
+    /// Returns the received object, once it is where it belongs.
     fn received(&self) -> Option<Received> {
         Some(Received {
             object: self.offer.object,
@@ -439,7 +441,8 @@ impl Run {
     }
 
     /// Takes what has come on the data channel. A stream that comes slower than it is handled would wake this
-    /// end for every batch: a short nap lets some gather, which costs a millisecond and saves a third of the work.
+    /// end for every batch: a short nap lets some gather, which costs a millisecond and saves a third of the
+    /// work.
     fn read_burst(&mut self) -> Result<(), TransferError> {
         let mut batches = 0;
         while batches < RECEIVES_MAX && self.read_data()? {
@@ -759,7 +762,8 @@ impl Run {
     }
 }
 
-/// What shows the other end of a connection that this one takes part; zeros where connections are not sealed.
+/// Returns the ticket that shows the other end of a connection that this one takes part; zeros where
+/// connections are not sealed.
 fn ticket_for(
     stream: &mut FrameStream,
     secret: Option<&Secret>,
@@ -770,7 +774,7 @@ fn ticket_for(
     Ok(stream.binding().map_or([0; 32], |binding| secret.ticket(&binding)))
 }
 
-/// How long the parts of a packet are.
+/// Lengths of the parts of a packet.
 #[derive(Clone, Copy)]
 struct Packet {
     outer_len: usize,
@@ -778,8 +782,8 @@ struct Packet {
     payload_len: usize,
 }
 
-/// Opens the fragments that lie where they belong, from `sn` on; gives those that are the source's. The others are worth
-/// nothing, and are missing as before.
+/// Opens the fragments that lie where they belong, from `sn` on; gives those that are the source's. The
+/// others are worth nothing, and are missing as before.
 fn open_in_place(parts: &mut [IoSliceMut<'_>], sn: u64, len: usize, packet: Packet, seal: &Seal) -> RangeSet {
     let Packet { outer_len, header_len, payload_len } = packet;
     let (mut left, mut next, mut at) = (len, sn, 0);
@@ -825,7 +829,7 @@ fn open_in_place(parts: &mut [IoSliceMut<'_>], sn: u64, len: usize, packet: Pack
 #[derive(Clone, Copy, Debug, Default)]
 struct Forged {
     packets: u64,
-    /// When they were last spoken of.
+    /// Time at which they were last reported in the log.
     said_at: Option<Time>,
 }
 
@@ -839,7 +843,7 @@ impl Forged {
     }
 }
 
-/// What can be read.
+/// Descriptors that can be read.
 #[derive(Clone, Debug, Default)]
 struct Ready {
     data: bool,
@@ -849,8 +853,8 @@ struct Ready {
     candidates: Vec<UpstreamId>,
 }
 
-/// Whether the datagrams in `parts` are the expected fragments, one after the other, so that their bytes
-/// are where they belong already; their round and flags if so.
+/// Checks that the datagrams in `parts` are the expected fragments, one after the other, so that their bytes
+/// are where they belong already; returns their round and flags if so.
 fn in_place(
     parts: &[IoSliceMut<'_>],
     sn: u64,

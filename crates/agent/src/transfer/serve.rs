@@ -1,4 +1,5 @@
-//! Serving hash groups over TCP, from the source or from a receiver's part file, to those who have this end as a candidate.
+//! Serving hash groups over TCP, from the source or from a receiver's part file, to those who have this end
+//! as a candidate.
 
 mod exchange;
 mod giving;
@@ -24,29 +25,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many peers are served at the same time.
+/// Limit on the peers that are served at the same time.
 const PEERS_MAX: usize = 16;
-/// How many of them at one address: several receivers may share a host.
+/// Limit on the peers at one address among them: several receivers may share a host.
 const PEERS_OF_ONE_MAX: usize = 8;
-/// A peer that takes nothing of what it was sent for this long is dropped. One that meant it is told of another candidate by its source. One that
-/// is far away has longer.
+/// A peer that takes nothing of what it was sent for this long is dropped. One that meant it is told of
+/// another candidate by its source. One that is far away has longer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest time without a look at whether serving has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Where the bytes are read.
+/// Place that the bytes are read from.
 pub(crate) enum Supply {
-    /// What a receiver has of it.
+    /// The part that a receiver has of it.
     Part(Arc<Held>),
     /// The object at its source.
     Object(Arc<dyn ObjectSource>),
 }
 
-/// What can be served, shared by the thread that receives or hashes and the threads that serve.
+/// State of the groups that can be served, shared by the thread that receives or hashes and the threads that
+/// serve.
 pub(crate) struct Served {
     geometry: Geometry,
     supply: Supply,
-    /// What tickets are made of; none are asked for where connections are not sealed.
+    /// Secret that tickets are made of; none are asked for where connections are not sealed.
     secret: Option<Secret>,
     tickets: Mutex<Tickets>,
     /// The rate of a source; a receiver that serves others has none.
@@ -54,18 +56,18 @@ pub(crate) struct Served {
     /// The groups that may be served, in the order in which they became so: each peer reads on where it is.
     verified: Mutex<Verified>,
     stop: AtomicBool,
-    /// Where the peers are that are served.
+    /// Addresses of the peers that are served.
     peers: Mutex<Vec<Option<IpAddr>>>,
     sent_bytes: AtomicU64,
     /// Receivers of the same rack that have come here, by their numbers.
     newcomers: Mutex<Vec<(u32, FrameStream)>>,
-    /// What a source gives away; a receiver gives what it is asked for.
+    /// Groups that a source gives away; a receiver gives what it is asked for.
     giving: Option<Giving>,
     /// Groups that have just come.
     recent: Mutex<Recent>,
     /// Members on their way to the thread that serves them.
     hall: Mutex<Hall>,
-    /// That thread is to be woken when another group may be served.
+    /// Set if that thread is to be woken when another group may be served.
     wants_news: AtomicBool,
 }
 
@@ -75,9 +77,10 @@ struct Verified {
     order: Vec<u64>,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 pub(crate) enum Wish {
-    /// Groups that its end asks for, or that a source gives to the one that it knows by this number and that has these.
+    /// Groups that its end asks for, or that a source gives to the one that it knows by this number and that
+    /// has these.
     Exchange(u64, RangeSet),
     /// A receiver that speaks for the rack.
     Speaker(u32),
@@ -132,7 +135,7 @@ impl Served {
         self.ring();
     }
 
-    /// How many peers are being served.
+    /// Returns the number of peers being served.
     pub(crate) fn active(&self) -> usize {
         self.peers().len()
     }
@@ -161,7 +164,7 @@ impl Served {
         }
     }
 
-    /// What a connection is for, if it is for this transfer.
+    /// Returns the purpose of a connection, if it is for this transfer.
     pub(crate) fn wish(&self, frame: &Control<'_>, binding: Option<Binding>) -> Option<Wish> {
         let groups = self.geometry.groups();
         let wish = match frame {
@@ -175,7 +178,7 @@ impl Served {
         self.lets_in(frame, binding).then_some(wish)
     }
 
-    /// Whether the other end of a connection takes part in this transfer.
+    /// Returns true if the other end of a connection takes part in this transfer.
     fn lets_in(&self, frame: &Control<'_>, binding: Option<Binding>) -> bool {
         let needed = match &self.secret {
             None => Ticket::NotNeeded,
@@ -225,7 +228,8 @@ impl Served {
         }
     }
 
-    /// A group that has just come is sent on from where it is, while it is among the last ones. What goes on from the file needs none.
+    /// A group that has just come is sent on from where it is, while it is among the last ones. What goes on
+    /// from the file needs none.
     pub(crate) fn keep(&self, group: u64, block: Block) {
         let goes_from_file = matches!(&self.supply, Supply::Part(held) if !held.unpacks());
         if goes_from_file {

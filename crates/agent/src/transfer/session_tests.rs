@@ -1,4 +1,5 @@
-//! What a foreign client hears of a source, over sockets: it writes frames itself, and knows no machine of ours.
+//! Sessions of a source with a foreign client, over sockets: it writes frames itself, and knows no machine of
+//! ours.
 
 use super::{
     Change, NextPath, Options, Path, Receivers, Report, SourceSpec, Steering, TransferError, TreePath,
@@ -41,7 +42,8 @@ pub(super) fn patient() -> Options {
     Options { join_timeout: long, have_timeout: long, stall_timeout: long, ..Options::default() }
 }
 
-/// Agents of this security that say that they join: the tests come in their place. They stay until the program ends.
+/// Agents of this security that say that they join: the tests come in their place. They stay until the
+/// program ends.
 fn agents(security: Option<Security>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let called = listener.local_addr().unwrap();

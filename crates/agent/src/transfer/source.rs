@@ -46,21 +46,22 @@ use std::sync::atomic::Ordering;
 const MTU_MAX: u32 = 9_000;
 /// Sends between two looks at the control channel.
 const SENDS_MAX: usize = 8;
-/// Patches are queued to a connection while it has less than this to send. What is said to the receiver later waits behind
-/// them, also that it is to fetch elsewhere, and its path may be slow.
+/// Patches are queued to a connection while it has less than this to send. What is said to the receiver later
+/// waits behind them, also that it is to fetch elsewhere, and its path may be slow.
 const PATCH_QUEUE_LEN: usize = 32 << 10;
 /// Fragments in one PTCH_DATA, and their bytes if it is more than one.
 const PATCH_FRAGMENTS: u64 = 16;
 const PATCH_LEN: u64 = 16 << 10;
-/// What one hears that would fetch, and takes no part.
+/// Answer to an end that would fetch, and takes no part.
 const NO_TICKET: &str = "what it asks for is of no transfer here, or it shows no ticket for it";
-/// Holes are told of where they are so many bytes, four hash groups, and at least this part of the object: below that, hashing ahead and
-/// looking at zeros take longer than they spare.
+/// Holes are told of where they are so many bytes, four hash groups, and at least this part of the object:
+/// below that, hashing ahead and looking at zeros take longer than they spare.
 const HOLES_LEN_LEAST: u64 = 4 * GROUP_LEN as u64;
 const HOLES_PART_LEAST: u64 = 8;
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-/// The machine keeps its own rate, and what it does in bursts is paid so soon; connections that have a part of the rate hold it longer.
+/// The machine keeps its own rate, and what it does in bursts is paid so soon; connections that have a part
+/// of the rate hold it longer.
 const AHEAD_MAX: Duration = Duration::from_millis(20);
 /// The longest time without a look at what the caller asks for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -73,8 +74,8 @@ pub fn deliver(spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Re
     prepare(spec)?.run(on_event)
 }
 
-/// Opens the source's end of a transfer, so that its control address and handle can be told to receivers. What needs multicast
-/// may fail: TCP does without.
+/// Opens the source's end of a transfer, so that its control address and handle can be told to receivers.
+/// What needs multicast may fail: TCP does without.
 ///
 /// # Errors
 /// The interface or a port cannot be used.
@@ -100,7 +101,7 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     Ok(Prepared { spec, interface, entrance, sender, mute, beacon, unannounced, seekers: Arc::default() })
 }
 
-/// What there is, and why there is none where there was to be one.
+/// Splits a result into its value, and the reason why there is none where there was to be one.
 fn apart<T>(wanted: Option<Result<T, TransferError>>) -> (Option<T>, Option<String>) {
     match wanted {
         Some(Ok(there)) => (Some(there), None),
@@ -115,22 +116,22 @@ pub struct Prepared {
     interface: Interface,
     entrance: Entrance,
     sender: Option<DataSender>,
-    /// Why there is no sender, where there was to be one.
+    /// Reason why there is no sender, where there was to be one.
     mute: Option<String>,
     beacon: Option<Beacon>,
-    /// Why there is no beacon, where there was to be one.
+    /// Reason why there is no beacon, where there was to be one.
     unannounced: Option<String>,
     seekers: Arc<Seekers>,
 }
 
 impl Prepared {
-    /// Why receivers do not find it by multicast, where they were to.
+    /// Returns the reason why receivers do not find it by multicast, where they were to.
     #[must_use]
     pub fn unannounced(&self) -> Option<&str> {
         self.unannounced.as_deref()
     }
 
-    /// Those who ask for offers, from when it runs on.
+    /// Returns the hosts that ask for offers, from when it runs on.
     #[must_use]
     pub fn seekers(&self) -> Arc<Seekers> {
         Arc::clone(&self.seekers)
@@ -142,7 +143,7 @@ impl Prepared {
         &self.interface
     }
 
-    /// Where receivers connect to.
+    /// Returns the address that receivers connect to.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
         self.entrance.address
@@ -173,9 +174,9 @@ struct Run {
     machine: Sender,
     channel: Option<Channel>,
     supply: Supply,
-    /// Which hashes may be told.
+    /// Check which hashes may be sent.
     unchanged: Unchanged,
-    /// What the data channel is sealed with.
+    /// Secret that the data channel is sealed with.
     secret: Option<Secret>,
     served: Arc<Served>,
     /// The rate of all that is sent, and when what was sent from here is paid.
@@ -184,19 +185,19 @@ struct Run {
     announcer: Option<Announcer>,
     /// Fragments to send as PTCH_DATA when connections have room.
     patches: BTreeMap<PeerId, RangeSet>,
-    /// What receivers have said that were done before the machine knew them.
+    /// Reports of receivers that were done before the machine knew them.
     done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
     /// The receivers that were on the path go on over TCP.
     without_path: bool,
-    /// Those whom an earlier path has lost: this one is not to blame.
+    /// Receivers lost by an earlier path: the current one is not to blame.
     lost_before: BTreeSet<PeerId>,
-    /// Those of whom it has been noted that the path does not reach them.
+    /// Receivers of which it has been noted that the path does not reach them.
     cut_off: BTreeSet<PeerId>,
-    /// Whom each receiver that fetches over TCP was told of last, and where.
+    /// Candidates last named to each receiver that fetches over TCP, and their addresses.
     candidates: BTreeMap<PeerId, Vec<(SocketAddrV4, PeerId)>>,
-    /// What it has been noted that receivers say of others.
+    /// Faults that receivers have reported of others, and that have been noted.
     blamed: BTreeSet<(PeerId, Fault)>,
 }
 
@@ -205,8 +206,8 @@ fn guest_of(peer: PeerId) -> GuestId {
     GuestId(peer.0)
 }
 
-/// The first packets of a stream only try whether the path is up, and may reach no receiver before the lap's end: so many come before
-/// what is to come first.
+/// The first packets of a stream only try whether the path is up, and may reach no receiver before the lap's
+/// end: so many come before what is to come first.
 const LEAD_FRAGMENTS: u64 = 512;
 /// .. and no more than one part in so many of the object.
 const LEAD_PART: u64 = 16;
@@ -482,18 +483,19 @@ impl Run {
         self.note_sent(sent)
     }
 
-    /// Whether what was sent from here uses up the rate for longer than the machine knows of: connections have their part of it.
+    /// Returns true if the bytes sent from here use up the rate for longer than the machine knows of:
+    /// connections have their part of it.
     fn is_ahead(&self) -> bool {
         self.now() < self.goes_on_at()
     }
 
-    /// When what was sent from here is paid as far as it has to be.
+    /// Returns the time at which the bytes sent from here are paid as far as they have to be.
     fn goes_on_at(&self) -> Time {
         Time(self.paid_at.0.saturating_sub(AHEAD_MAX.0))
     }
 
-    /// The transfer ends where the object cannot be read, or this machine has another address by now. Where the channel takes nothing
-    /// for another reason, as on a host that may not send multicast, TCP takes it.
+    /// The transfer ends where the object cannot be read, or this machine has another address by now. Where
+    /// the channel takes nothing for another reason, as on a host that may not send multicast, TCP takes it.
     fn note_sent(&mut self, sent: Result<(), ChannelError>) -> Result<(), TransferError> {
         let source = match sent {
             Ok(()) => return Ok(()),
@@ -555,7 +557,8 @@ impl Run {
         self.tell_hashes()
     }
 
-    /// Tells the hashes that may be told: the last one, and the root hash, when it was seen that all are of one state of the object.
+    /// Tells the hashes that may be told: the last one, and the root hash, when it was seen that all are of
+    /// one state of the object.
     fn tell_hashes(&mut self) -> Result<(), TransferError> {
         let now = self.now();
         let groups = self.unchanged.turn(now)?;
@@ -732,8 +735,8 @@ impl Run {
     }
 }
 
-/// What of an object is no hole, in bytes, where it is worth a word: a receiver that knows of holes looks where they are, and its source
-/// hashes all of it first.
+/// Returns the number of bytes of an object outside holes, where it is worth a message: a receiver that knows
+/// of holes looks where they are, and its source hashes all of it first.
 fn data_len(source: &dyn ObjectSource) -> Option<u64> {
     let (len, holes_len) = (source.len(), source.holes_len());
     (holes_len >= HOLES_LEN_LEAST && holes_len >= len / HOLES_PART_LEAST).then(|| len - holes_len.min(len))

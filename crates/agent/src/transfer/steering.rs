@@ -1,4 +1,5 @@
-//! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
+//! Changes that a transfer is notified of while it runs: that its path is lost, and that its group has
+//! changed (Blast section IV-A).
 
 use super::Path;
 use super::bell::Bell;
@@ -24,14 +25,14 @@ pub enum Change {
     Remove(String),
 }
 
-/// What the manager has allowed a transfer.
+/// Permission that the manager has given a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// As receivers ask to see it.
     pub permit: SignedPermit,
-    /// Whom it is for.
+    /// Group that it is for.
     pub group: Group,
-    /// Whom it is not for, and why.
+    /// Receivers that it is not for, and the reasons.
     pub left_out: BTreeMap<String, String>,
 }
 
@@ -44,21 +45,21 @@ impl Permission {
         })
     }
 
-    /// Whether the manager has judged about this receiver.
+    /// Returns true if the manager has judged about this receiver.
     #[must_use]
     pub fn knows(&self, name: &str) -> bool {
         self.left_out.contains_key(name) || self.permit.show(&self.group, name).is_some()
     }
 }
 
-/// What is known about the path.
+/// News of the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathNews {
-    /// Whether it is not there yet and should be waited for; `None` if that is as before.
+    /// Set while it is not there yet and should be waited for; `None` if that is as before.
     pub waits: Option<bool>,
-    /// What has happened to it, in a sentence for the report.
+    /// Event on the path, in a sentence for the report.
     pub event: Option<String>,
-    /// What devices did.
+    /// Steps of devices.
     pub steps: Vec<ControlStep>,
 }
 
@@ -71,11 +72,11 @@ pub struct NextPath {
     pub path: Path,
     /// Bytes that may be sent over it; `None` for as many as were left of the one before.
     pub bytes: Option<u64>,
-    /// Why the one before is lost, if it is.
+    /// Reason why the one before is lost, if it is.
     pub lost: Option<String>,
 }
 
-/// What a transfer still needs when it has sent as much as its path was granted for.
+/// Rest that a transfer still needs when it has sent as much as its path was granted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
     /// Bytes that the receiver furthest behind has not verified.
@@ -103,9 +104,9 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
-    /// What the manager allows, or why nothing; not known where agents do not show certificates.
+    /// Permission of the manager, or its refusal; not known where agents do not show certificates.
     permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
-    /// Whether the transfer has ended so that another one with other keys takes its place.
+    /// Set once the transfer has ended so that another one with other keys takes its place.
     rekeyed: AtomicBool,
     /// Wakes the driver that takes the changes in.
     bell: OnceLock<Bell>,
@@ -139,29 +140,29 @@ struct Orders {
     news: Vec<PathNews>,
     /// By receiver and tree: only the newest way matters.
     routes: BTreeMap<(String, u8), Option<Route>>,
-    /// How the path has fared, as far as it is known.
+    /// Outcome of the path, as far as it is known.
     fared: Fared,
     /// The fabrics that have carried it and do not any more.
     passed_over: Vec<PassedOver>,
 }
 
-/// How a path has fared: its manager lends nothing again that is dead.
+/// Outcome of a path: its manager allocates nothing again that is dead.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Fared {
     /// Names of the receivers that got nothing over it, or nothing more, though its devices held it.
     pub unreached: Vec<String>,
     /// All receivers got all that they needed over it.
     pub reached_all: bool,
-    /// How long the transfer took from its grant to its end, if that tells something of the fabric.
+    /// Time from the transfer's grant to its end, if that tells something of the fabric.
     pub took: Option<Duration>,
-    /// Names of the receivers whose agents could not be reached,
+    /// Names of the receivers whose agents could not be reached.
     pub unreachable: BTreeSet<String>,
-    /// and of those whose agents have answered.
+    /// Names of the receivers whose agents have answered.
     pub reachable: BTreeSet<String>,
 }
 
 impl Steering {
-    /// What wakes the driver that takes the changes in; there is one.
+    /// Sets the bell that wakes the driver that takes the changes in; there is one.
     pub(crate) fn wake_by(&self, bell: Bell) {
         assert!(self.bell.set(bell).is_ok(), "a second driver takes the same changes in");
     }
@@ -177,13 +178,13 @@ impl Steering {
         self.permission.send_replace(Some(permission.map(Arc::new)));
     }
 
-    /// What the manager allows, the latest.
+    /// Returns a watch on the latest permission of the manager.
     #[must_use]
     pub fn permissions(&self) -> watch::Receiver<Option<Result<Arc<Permission>, Refusal>>> {
         self.permission.subscribe()
     }
 
-    /// What receivers are to be shown.
+    /// Returns the permission that receivers are to be shown.
     pub(crate) fn permission(&self) -> Option<Arc<Permission>> {
         self.permission.borrow().as_ref()?.as_ref().ok().cloned()
     }
@@ -193,13 +194,13 @@ impl Steering {
         self.rekeyed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has ended for that.
+    /// Returns true once the transfer has ended for that.
     #[must_use]
     pub fn is_rekeyed(&self) -> bool {
         self.rekeyed.load(Ordering::Relaxed)
     }
 
-    /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.
+    /// Sets the first path: its fabric, and the bytes that it was granted for where these are not all.
     pub fn begin(&self, fabric: &str, bytes: Option<u64>) {
         let mut orders = self.lock();
         (orders.fabric, orders.allowed) = (Some(fabric.to_string()), bytes);
@@ -253,7 +254,7 @@ impl Steering {
         self.lock().passed_over.clone()
     }
 
-    /// How the path that is in use has fared up to now.
+    /// Records the outcome of the path in use up to now.
     pub(crate) fn set_fared(&self, fared: Fared) {
         self.lock().fared = fared;
     }
@@ -263,7 +264,7 @@ impl Steering {
         self.lock().fared.took = Some(took);
     }
 
-    /// How the path has fared that is given back now.
+    /// Takes the outcome of the path that is given back now.
     #[must_use]
     pub fn take_fared(&self) -> Fared {
         std::mem::take(&mut self.lock().fared)
@@ -274,7 +275,7 @@ impl Steering {
         self.rest.send_replace(Some(rest));
     }
 
-    /// What further paths are needed for, the latest.
+    /// Returns a watch on the latest rest that further paths are needed for.
     #[must_use]
     pub fn rests(&self) -> watch::Receiver<Option<Rest>> {
         self.rest.subscribe()
@@ -286,7 +287,8 @@ impl Steering {
         self.ring();
     }
 
-    /// The path goes another way in the same network: its datagrams have these headers from now on, for this reason.
+    /// The path goes another way in the same network: its datagrams have these headers from now on, for this
+    /// reason.
     pub fn reroute(&self, outer: Vec<Vec<u8>>, reason: &str) {
         self.lock().outer = Some(outer);
         self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
@@ -342,7 +344,7 @@ impl Steering {
         std::mem::take(&mut self.lock().news)
     }
 
-    /// Why the path is lost, if it is.
+    /// Returns the reason why the path is lost, if it is.
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.lock().lost.clone()

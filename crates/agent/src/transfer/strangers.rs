@@ -1,9 +1,10 @@
-//! Connections whose other end has not said yet what it asks for. Any machine can open them, so they are few, young, and never
-//! delay anything.
+//! Connections whose other end has not said yet what it asks for. Any machine can open them, so they are few,
+//! young, and never delay anything.
 //!
-//! A connection that has said nothing for [`FIRST_WITHIN`], and longer where the other end is far away, is closed. Where one address has many that wait, or all together are
-//! many, the oldest are closed: an end that means it says so at once, and is the youngest when it comes. So there is always room for
-//! one more, and the listener need never be left alone.
+//! A connection that has said nothing for [`FIRST_WITHIN`], and longer where the other end is far away, is
+//! closed. Where one address has many that wait, or all together are many, the oldest are closed: an end that
+//! means it says so at once, and is the youngest when it comes. So there is always room for one more, and the
+//! listener need never be left alone.
 
 use super::clock::Clock;
 use super::door::{Desk, Visitor};
@@ -20,20 +21,22 @@ use std::os::fd::AsFd;
 
 /// Connections that have said nothing yet.
 const STRANGERS_MAX: usize = 256;
-/// So many of one address may wait,
+/// Maximum number of connections of one address that may wait.
 const STRANGERS_OF_ONE_MAX: usize = 8;
-/// those left out that have come just now: many receivers of one host may come at the same moment, and each says HELLO at once.
+/// Age below which connections do not count for that: many receivers of one host may come at the same moment,
+/// and each sends HELLO at once.
 const YOUNG: Duration = Duration::from_millis(100);
 /// A connection says what it asks for within this time, or within some round trips where these take longer.
 pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that are taken in between two looks at something else.
 const ACCEPTED_MAX: usize = 64;
-/// Those who are turned down are spoken of this often at most.
+/// Shortest interval at which ends that are turned down are named in the log.
 const SAY_INTERVAL: Duration = Duration::from_secs(1);
-/// Where no connection can be taken, most likely for want of descriptors, some will be free again after this.
+/// Pause after no connection could be taken, most likely for want of descriptors: some will be free again
+/// then.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What an end hears that comes without a key where one is needed.
+/// Answer to an end that comes without a key where one is needed.
 const NOT_SEALED: &str = "this end takes sealed connections only: start both ends with the same key or code";
 
 /// A connection that has said nothing yet.
@@ -45,7 +48,7 @@ struct Stranger {
     has_asked: bool,
 }
 
-/// Where they come from.
+/// Origin of the connections.
 enum Place {
     /// A listener of this transfer's own.
     Listener(TcpListener),
@@ -60,9 +63,9 @@ pub(crate) struct Strangers {
     clock: Clock,
     /// No connection could be taken: none is before this time.
     paused_until: Option<Time>,
-    /// How connections are sealed,
+    /// Security of the connections.
     security: Option<Security>,
-    /// and whether nothing but questions is heard of those that are not.
+    /// Set if only questions are accepted on those that are not sealed.
     sealed: bool,
     /// Connections whose other end has not shown our key, and when they were last spoken of.
     unsealed: u64,
@@ -70,13 +73,14 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Those who come to a listener that does not block. Where there is `security`, they have to be of those whom it takes.
+    /// Takes the connections to a listener that does not block. Where there is `security`, they have to be of
+    /// ends that it accepts.
     pub(crate) fn new(listener: TcpListener, security: Option<Security>) -> Self {
         let sealed = security.is_some();
         Self::from(Place::Listener(listener), security, sealed)
     }
 
-    /// Those whom an agent's door passes on.
+    /// Takes the connections that an agent's door passes on.
     pub(crate) fn at_desk(desk: Desk, sealed: bool) -> Self {
         Self::from(Place::Desk(desk), None, sealed)
     }
@@ -102,12 +106,13 @@ impl Strangers {
         }
     }
 
-    /// Whether a first frame is heard on this connection.
+    /// Returns true if a first frame is accepted on this connection.
     fn may_say(&self, stream: &FrameStream, control: &Control<'_>) -> bool {
         !self.sealed || stream.is_sealed() || is_question(control)
     }
 
-    /// What to wait on: [`Strangers::meet`] is to be called when any of them has something, and now and then.
+    /// Adds the descriptors to wait on: [`Strangers::meet`] is to be called when any of them has something,
+    /// and now and then.
     pub(crate) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         match &self.place {
             Place::Listener(_) if self.paused_until.is_some() => {}
@@ -118,9 +123,8 @@ impl Strangers {
         fds.extend(waiting.map(|stranger| PollFd::from_borrowed_fd(stranger.stream.as_fd(), PollFlags::IN)));
     }
 
-    /// Takes new connections, and hands over those that `want` says something of their first frame. One whose first frame is
-    /// none, or of another version, is told so.
-    /// It hears what stands for the connection, too.
+    /// Takes new connections, and hands over those that `want` says something of their first frame. One whose
+    /// first frame is none, or of another version, is told so. It hears what stands for the connection, too.
     pub(crate) fn meet<T>(
         &mut self,
         want: impl FnMut(&Control<'_>, Option<Binding>) -> Option<T>,
@@ -271,19 +275,20 @@ impl Strangers {
         }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting connections.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 }
 
-/// Whether a frame is of those by which one learns what there is, and shows that it may have it: they need no seal.
+/// Returns true for a frame by which an end learns what there is, and shows that it may have it: it needs no
+/// seal.
 fn is_question(control: &Control<'_>) -> bool {
     matches!(control, Control::Ask { .. } | Control::Pair { .. } | Control::Prove { .. })
 }
 
-/// How long a connection has for its first frame: keys are shown before it.
+/// Returns the time that a connection has for its first frame: keys are shown before it.
 fn patience(stream: &FrameStream) -> Duration {
     Duration(stream.patience(std::time::Duration::from_nanos(FIRST_WITHIN.0)).as_nanos() as u64)
 }
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!(strangers.len(), 0, "the silent are gone after a second");
     }
 
-    /// Whether anything that is waited on has something.
+    /// Returns true if any descriptor that is waited on has something.
     fn is_ready(strangers: &Strangers) -> bool {
         let mut fds = Vec::new();
         strangers.descriptors(&mut fds);
@@ -350,7 +355,7 @@ mod tests {
         fds.iter().any(|fd| !fd.revents().is_empty())
     }
 
-    /// Where connections cannot be taken, the listener is left alone for a moment.
+    /// A listener is left alone for a moment where connections cannot be taken.
     #[test]
     fn a_listener_without_descriptors_rests() {
         let (mut strangers, address) = open();

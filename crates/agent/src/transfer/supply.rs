@@ -15,21 +15,22 @@ use std::time::{Duration, Instant};
 
 /// Hash groups read and hashed at a time: few enough to stay in the cache until they are sent.
 const BATCH_GROUPS: u64 = 8;
-/// No further group is read in a turn that has taken so long: on a slow disk the source still answers its receivers.
+/// No further group is read in a turn that has taken so long: on a slow disk the source still answers its
+/// receivers.
 const TURN_MAX: Duration = Duration::from_millis(100);
 
 /// Reads and hashes the bytes of one object, and lends its fragments as the data channel carries them.
 pub(crate) struct Supply {
     object: Arc<dyn ObjectSource>,
     geometry: Geometry,
-    /// What the data channel carries is sealed.
+    /// Set if the data channel carries sealed bytes.
     sealed: Option<Sealed>,
     hashes: Vec<Hash>,
     /// Sums of the first groups, as many as were asked for.
     sums: Vec<u64>,
     /// The last two batches; the older one comes first.
     batches: [Batch; 2],
-    /// How many groups of what was hashed are read again at a time: fewer while the disk is slow.
+    /// Number of hashed groups that are read again at a time: fewer while the disk is slow.
     again_groups: u64,
     /// Groups that were read again, and are what they were.
     again: Batch,
@@ -38,18 +39,20 @@ pub(crate) struct Supply {
     plain: Vec<u8>,
 }
 
-/// What was sealed, so that no other bytes are ever sealed under the same numbers.
+/// Record of the sealed fragments, so that no other bytes are ever sealed under the same numbers.
 ///
-/// What was hashed is compared with its hash when it is read again. An object is often hashed before its transfer begins, and is read
-/// again for it: to hash it a second time would cost as much as to seal it. So of what is sealed for the first time as it is read then,
-/// the tags are added up, and count beside the hash from then on.
+/// Hashed bytes are compared with their hash when they are read again. An object is often hashed before its
+/// transfer begins, and is read again for it: to hash it a second time would cost as much as to seal it. So
+/// the tags of bytes that are sealed for the first time as they are read then are added up, and count beside
+/// the hash from then on.
 struct Sealed {
     seal: Seal,
     /// Fragments that were sealed.
     sns: RangeSet,
-    /// Of them those of groups that were not hashed as they were read.
+    /// Fragments among them of groups that were not hashed as they were read.
     unseen: RangeSet,
-    /// For each group the sum of what follows from the tags of those that begin in it; empty where there are none.
+    /// For each group the sum of what follows from the tags of those that begin in it; empty where there are
+    /// none.
     sums: Vec<u128>,
 }
 
@@ -58,11 +61,11 @@ struct Sealed {
 struct Batch {
     /// The first one.
     first: u64,
-    /// How many are here whole.
+    /// Number of fragments that are here whole.
     count: u64,
     /// Bytes before the first one.
     lead: usize,
-    /// Whether they were hashed as they were read.
+    /// Set if they were hashed as they were read.
     seen: bool,
     /// Their bytes: of those that have a tag as they are sent, of the others as they are in the object.
     bytes: Vec<u8>,
@@ -81,7 +84,8 @@ impl Batch {
         (self.first..self.first + self.count).contains(&sn)
     }
 
-    /// Counts the fragments that are whole, from the first one on, where the bytes end at `end` of the object.
+    /// Counts the fragments that are whole, from the first one on, where the bytes end at `end` of the
+    /// object.
     fn begin(&mut self, first: u64, end: u64, geometry: &Geometry) {
         self.tags.clear();
         (self.first, self.lead, self.seen) = (first, 0, true);
@@ -113,7 +117,7 @@ impl Batch {
     }
 }
 
-/// How many fragments are whole in the bytes before `end` of the object.
+/// Returns the number of fragments that are whole in the bytes before `end` of the object.
 fn whole_before(end: u64, geometry: &Geometry) -> u64 {
     if end == geometry.object_len { geometry.fragments() } else { end / u64::from(geometry.fragment_len) }
 }
@@ -151,7 +155,8 @@ impl Sealed {
         }
     }
 
-    /// Whether the fragments that begin in a group have the tags that they had; those of the batch are `first` and the following ones.
+    /// Returns true if the fragments that begin in a group have the tags that they had; those of the batch
+    /// are `first` and the following ones.
     fn knows(&self, group: u64, geometry: &Geometry, (first, tags): (u64, &[ContentTag])) -> bool {
         let sns = beginning_in(group..group + 1, geometry);
         let unseen = self.unseen.iter_within(sns).flatten();
@@ -191,7 +196,8 @@ impl Supply {
         &self.sums
     }
 
-    /// Reads the next groups whose hashes are known once more, and sums them; gives the groups that were added.
+    /// Reads the next groups whose hashes are known once more, and sums them; gives the groups that were
+    /// added.
     pub(crate) fn sum_more(&mut self) -> io::Result<Range<u64>> {
         let first = self.sums.len() as u64;
         let last = (first + BATCH_GROUPS).min(self.hashes.len() as u64);
@@ -211,7 +217,8 @@ impl Supply {
         self.hash_within(TURN_MAX)
     }
 
-    /// Reads and hashes the next groups, until they are a batch or this time is over: at least one, if one is left.
+    /// Reads and hashes the next groups, until they are a batch or this time is over: at least one, if one is
+    /// left.
     fn hash_within(&mut self, limit: Duration) -> io::Result<Range<u64>> {
         let first = self.hashes.len() as u64;
         let last = (first + BATCH_GROUPS).min(self.geometry.groups());
@@ -250,7 +257,7 @@ impl Supply {
         Ok(first..end)
     }
 
-    /// How many of these fragments can be lent at a time.
+    /// Returns the number of fragments from the start of `sns` that can be handed out at a time.
     pub(crate) fn in_row(&self, sns: Range<u64>) -> u64 {
         let again = Some(&self.again).filter(|_| self.sealed.is_some());
         let held = self.batches.iter().chain(again).find(|batch| batch.holds(sns.start));
@@ -286,8 +293,9 @@ impl Supply {
         Ok(self.again.lend(sns, &self.geometry, self.sealed.as_mut()))
     }
 
-    /// Reads the hash groups in which these fragments begin again. Where some of these groups was sealed before, it looks whether they
-    /// are what they were. Of an object that is sent in order, more groups are read at a time.
+    /// Reads the hash groups in which these fragments begin again. Where some of these groups was sealed
+    /// before, it looks whether they are what they were. Of an object that is sent in order, more groups are
+    /// read at a time.
     fn read_again(&mut self, sns: &Range<u64>) -> io::Result<()> {
         let (geometry, again) = (&self.geometry, &mut self.again);
         let Some(sealed) = &mut self.sealed else { return Ok(()) };
@@ -531,8 +539,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the file, in whatever order its fragments are asked for: one number has one content, and what is
-        /// asked for comes while nothing was changed.
+        /// Whatever happens to the file, in whatever order its fragments are asked for: one number has one
+        /// content, and what is asked for comes while nothing was changed.
         #[test]
         fn one_number_has_one_content(
             len in 1usize..60_000,

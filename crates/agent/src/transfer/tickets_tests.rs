@@ -26,7 +26,8 @@ fn first<T>(stream: &mut FrameStream, take: impl Fn(&Control<'_>) -> Option<T>) 
     }
 }
 
-/// Whether ENTER with this entry brings a group, with the ticket that `make` makes of the connection's binding.
+/// Returns true if ENTER with this entry brings a group, with the ticket that `make` makes of the
+/// connection's binding.
 fn fetches(
     (address, handle, entry): (std::net::SocketAddr, Handle, u64),
     as_who: &Security,

@@ -1,4 +1,5 @@
-//! Looks whether the source's bytes are still what they were: beside the transfer, where a large directory's files take a while.
+//! Looks whether the source's bytes are still what they were: beside the transfer, where a large directory's
+//! files take a while.
 
 use super::bell::Bell;
 use super::error::TransferError;
@@ -13,9 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Unchanged {
     machine: Telling,
     object: Arc<dyn ObjectSource>,
-    /// What the look has found that is over.
+    /// Result of the check that is over.
     found: Arc<Mutex<Option<io::Result<()>>>>,
-    /// Why the object is not what it was.
+    /// Reason why the object is not the same as before.
     changed: Option<io::Error>,
     /// Rings when a look is over.
     bell: Bell,
@@ -31,12 +32,12 @@ impl Unchanged {
         self.machine.handle(now, Input::Hashed(groups));
     }
 
-    /// How many of the first hashes may be told.
+    /// Returns the number of first hashes that may be sent.
     pub(super) fn may_tell(&self) -> u64 {
         self.machine.may_tell()
     }
 
-    /// Whether all may be told, and the root hash.
+    /// Returns true once all hashes may be sent, and the root hash.
     pub(super) fn is_sure(&self) -> bool {
         self.machine.is_sure()
     }

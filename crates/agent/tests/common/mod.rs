@@ -1,4 +1,4 @@
-//! What tests of transfers have in common: a machine that is busy for a moment ends none of them.
+//! Helpers that tests of transfers share: a machine that is busy for a moment ends none of them.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use polycast_agent::transfer::{Options, SlowPolicy};
@@ -22,8 +22,8 @@ pub(crate) fn patient() -> Options {
     }
 }
 
-/// An object of which what comes from `from` on can be read so slowly that a test can act before the end; its source answers
-/// between two reads.
+/// An object of which what comes from `from` on can be read so slowly that a test can act before the end; its
+/// source answers between two reads.
 pub(crate) struct Trickle {
     bytes: Arc<Vec<u8>>,
     from: u64,
@@ -38,7 +38,7 @@ impl Trickle {
         Arc::new(Trickle { bytes: Arc::clone(bytes), from, is_open: AtomicBool::new(false) })
     }
 
-    /// What is left can be read at once.
+    /// Lets the rest be read at once.
     pub(crate) fn open(&self) {
         self.is_open.store(true, Ordering::Relaxed);
     }

@@ -57,7 +57,8 @@ async fn send_object(source: &AgentTask, other: &AgentTask, world: &World) {
     until("the object is gone", async || other.delete(DataId(1)).await.is_ok()).await;
 }
 
-/// Sends messages to it until packets of them are heard; gives their classes. The first ones may reach it over TCP.
+/// Sends messages to it until packets of them are heard; gives their classes. The first ones may reach it
+/// over TCP.
 async fn send_messages(source: &AgentTask, other: &AgentTask, ear: &socket2::Socket) -> BTreeSet<u8> {
     let heard = RefCell::new(BTreeSet::new());
     let (session, hearing) = (source.session(1).await, other.session(2).await);

@@ -43,8 +43,8 @@ fn change_unseen(path: &Path) {
     file.set_times(FileTimes::new().set_modified(modified)).unwrap();
 }
 
-/// Weights of which one element in a hundred changes everywhere: no group stays, and next to nothing is sent. Those who come later, and those
-/// whose version is not what it was, get the object.
+/// Weights of which one element in a hundred changes everywhere: no group stays, and next to nothing is sent.
+/// Those who come later, and those whose version is not what it was, get the object.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_training_is_sent_as_what_it_has_changed() {
     let _none_is_made = MAKING.read().await;

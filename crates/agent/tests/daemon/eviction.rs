@@ -1,5 +1,5 @@
-//! Stores that are too small for what their agents ask for. `cargo xtask eviction` runs this for longer, with larger objects, and with
-//! the real engine over the loopback interface.
+//! Stores that are too small for what their agents ask for. `cargo xtask eviction` runs this for longer, with
+//! larger objects, and with the real engine over the loopback interface.
 
 use super::world::{LONG, Patient, World, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Objects that there are, and how many a store has room for.
 const OBJECTS: u64 = 30;
 const ROOM: u64 = 6;
-/// What `cargo xtask eviction` sets: seconds, and bytes of a store.
+/// Variables that `cargo xtask eviction` sets: seconds, and bytes of a store.
 const SECONDS: &str = "POLYCAST_EVICTION_SECONDS";
 const STORE: &str = "POLYCAST_EVICTION_STORE";
 /// Memory of this process beside its files' may grow by so much.
@@ -67,8 +67,8 @@ impl Asker {
         }
     }
 
-    /// Asks at random until the time is over. The first object stays pinned, the second one open, and of the others each is right whose
-    /// file is still there when it is read.
+    /// Asks at random until the time is over. The first object stays pinned, the second one open, and of the
+    /// others each is right whose file is still there when it is read.
     async fn run(mut self, until: Instant, least: u32) {
         let (pinned, held) = (self.next(), self.next());
         self.fetch(pinned).await;

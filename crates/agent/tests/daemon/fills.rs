@@ -39,8 +39,9 @@ async fn sent(session: &Session, data: DataId) -> (bool, String) {
     }
 }
 
-/// What is brought from its origin while an agent has begun to send it: what comes first is waited for, and where that fails the bytes of the
-/// origin are taken. The process that asks gets the object in both cases, and hears of no failure.
+/// Fill from the origin while another agent has begun to send the object: the fill waits for the object that
+/// arrives first, and takes the bytes of the origin if that fails. The process that asks gets the object in
+/// both cases, and is notified of no failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_was_told_to_fill_waits_for_what_comes() {
     for fails in [false, true] {
@@ -83,8 +84,8 @@ async fn one_that_was_told_to_fill_waits_for_what_comes() {
     }
 }
 
-/// Agents that are told to send an object are turned down while it comes from elsewhere. The process that asks goes on waiting, and when it has
-/// not come the manager is asked again.
+/// Agents that are told to send an object are turned down while it comes from elsewhere. The process that
+/// asks goes on waiting, and when it has not come the manager is asked again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_denied_while_it_comes_is_waited_for() {
     let (manager, world, [a, b]) = started(SETTINGS, ["a", "b"]).await;
@@ -128,7 +129,8 @@ async fn what_is_denied_while_it_comes_is_waited_for() {
     stopped([a, b], manager).await;
 }
 
-/// A process has added what was in its memory, and has ended: its number is free for what another host sends, and for what is brought.
+/// A process has added what was in its memory, and has ended: its number is free for what another host sends,
+/// and for what is brought.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_process_has_left_behind_is_in_the_way_of_nothing() {
     let (manager, world, [a, b]) = started(SETTINGS, ["a", "b"]).await;

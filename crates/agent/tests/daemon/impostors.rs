@@ -43,8 +43,8 @@ fn engine() -> Arc<Patient> {
     Arc::default()
 }
 
-/// One in the manager's place that has an ordinary certificate gets no token, and its agents no certificate of it. The honest manager
-/// takes the same token afterwards.
+/// One in the manager's place that has an ordinary certificate gets no token, and its agents no certificate
+/// of it. The honest manager takes the same token afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_in_the_managers_place_learns_no_token() {
     let folder = polycast_testing::folder_in_memory();
@@ -99,7 +99,8 @@ async fn no_agent_joins_a_member() {
     honest.task.stop().await;
 }
 
-/// Receivers that fetch from each other know by its name the one that they fetch from: the source sends the object once, not to each of them.
+/// Receivers that fetch from each other know by its name the one that they fetch from: the source sends the
+/// object once, not to each of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn receivers_know_each_other_by_their_certificates() {
     const LEN: u64 = 3_000_000;

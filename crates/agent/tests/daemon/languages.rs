@@ -1,4 +1,5 @@
-//! What clients of other languages rely on: one call that adds and sends, reflection, and answers that need no second decoding.
+//! Features that clients of other languages rely on: one call that adds and sends, reflection, and answers
+//! that need no second decoding.
 
 use super::named;
 use super::world::{AgentTask, SOON, events, started, stopped};

@@ -203,7 +203,8 @@ async fn processes_share_a_transfer() {
     stopped([a, b], manager).await;
 }
 
-/// A source goes on over another path while a receiver still puts on its disk what has come over the first one, however long that takes.
+/// A source goes on over another path while a receiver still puts on its disk what has come over the first
+/// one, however long that takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_calls_again_waits_for_what_it_has_sent() {
     let (manager, world, [a, b]) = started("", ["a", "b"]).await;

@@ -1,4 +1,5 @@
-//! What is left in memory of groups that were served: nothing (Datacast, section 2, scalable group state management).
+//! Memory left over from groups that were served: none (Datacast, section 2, scalable group state
+//! management).
 
 use crate::real::{Daemons, Trees};
 use crate::world::{MAKING, events, stopped, until};
@@ -16,13 +17,15 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Set in the process that counts: other tests must not run in it.
 const ALONE: &str = "POLYCAST_TEST_ALONE";
-/// Groups between two readings, six of which are taken; after fewer, pools still grow. `POLYCAST_GROUPS=10000` makes it more.
+/// Groups between two readings, six of which are taken; after fewer, pools still grow.
+/// `POLYCAST_GROUPS=10000` makes it more.
 const STEP: u64 = 150;
-/// What four agents and a manager may grow by, in bytes a group: pools and queues of libraries still come to their sizes. A
-/// table that keeps an entry a group with the names of its members grows by more.
+/// Largest growth of four agents and a manager, in bytes a group: pools and queues of libraries still come to
+/// their sizes. A table that keeps an entry a group with the names of its members grows by more.
 const GROWTH_MAX: f64 = 100.0;
 
-/// What is allocated when nothing happens: the least of a few readings, as threads that end let go a moment later.
+/// Returns the memory allocated when nothing happens: the least of a few readings, as threads that end let go
+/// a moment later.
 async fn allocated() -> usize {
     let mut least = usize::MAX;
     for _ in 0..10 {
@@ -68,7 +71,8 @@ async fn serve_groups() {
             readings.push(allocated().await);
         }
     }
-    // The first groups fill stores. Then a leak shows in every step; a pool that happened to grow only in some.
+    // The first groups fill stores. Then a leak shows in every step; a pool that happened to grow only in
+    // some.
     let steps = readings[1..].windows(2).map(|two| (two[1] as f64 - two[0] as f64) / step as f64);
     let steps: Vec<f64> = steps.collect();
     eprintln!("allocated: {readings:?} bytes; {steps:.1?} bytes a group");

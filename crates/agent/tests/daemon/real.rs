@@ -112,7 +112,8 @@ async fn a_send_may_be_said_again() {
     stopped(agents, manager).await;
 }
 
-/// A BCube of four servers, `a` to `d`, and four switches on addresses of the loopback that belong to this process.
+/// A BCube of four servers, `a` to `d`, and four switches on addresses of the loopback that belong to this
+/// process.
 struct Cube {
     agents: Vec<ForwarderConfig>,
     switches: ForwarderConfig,
@@ -120,7 +121,7 @@ struct Cube {
     settings: String,
 }
 
-/// What tests of trees set of a cube.
+/// Settings of a cube in tests of trees.
 pub(super) struct Trees {
     /// Tells the tests of this process apart.
     pub(super) test: u16,
@@ -212,7 +213,8 @@ impl Daemons {
     }
 }
 
-/// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches, and sees the agent of `b`.
+/// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches, and
+/// sees the agent of `b`.
 async fn pull(
     trees: Trees,
     meanwhile: impl AsyncFnOnce(&AgentTask, std::sync::Arc<Nodes>),

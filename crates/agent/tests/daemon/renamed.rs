@@ -10,7 +10,7 @@ use polycast_net::seal::Secret;
 use polycast_types::DataId;
 use std::sync::{Arc, Mutex};
 
-/// What of an object is another one's than what the source's agent has shown its manager.
+/// Part of an object that differs from the one that the source's agent has shown its manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Lie {
     #[default]
@@ -93,7 +93,8 @@ async fn an_object_comes_by_the_name_in_its_permit_or_not_at_all() {
             assert_eq!(read.name, format!("model-{number}.bin"));
         }
     }
-    // The root hash of the third one is known now, and signed in each permit: no other bytes come in its place.
+    // The root hash of the third one is known now, and signed in each permit: no other bytes come in its
+    // place.
     receiver.delete(DataId(3)).await.unwrap();
     *engine.lie.lock().unwrap() = Lie::Bytes;
     let sending = source.send(DataId(3), &Receivers::All, &SendOptions::default()).await.unwrap();

@@ -136,7 +136,8 @@ async fn a_file_is_usable_before_the_set_is_whole() {
     let files: [(&str, &[u8]); 2] = [("a.bin", &one), ("z.bin", &other[1..])];
     let first = folder(&world, "first", &files);
     add(&source, SET, &first).await;
-    // A file that has changed meanwhile never arrives: what is told of the other one is told before the set is there.
+    // A file that has changed meanwhile never arrives: what is told of the other one is told before the set
+    // is there.
     std::fs::write(first.join("z.bin"), b"changed").unwrap();
     let mut early = b.files(SET, Some(LONG)).await.unwrap();
     let sending = source.send(SET, &Receivers::All, &SendOptions::default()).await.unwrap();

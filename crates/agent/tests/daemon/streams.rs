@@ -58,7 +58,8 @@ async fn send(session: &Session, name: &str, messages: &[&str]) -> (u64, u64) {
     (sent.messages, sent.unheard)
 }
 
-/// Waits until these receivers hear what the source sends: messages that it takes before reach no receiver, or not all.
+/// Waits until these receivers hear what the source sends: messages that it takes before reach no receiver,
+/// or not all.
 async fn heard<const N: usize>(session: &Session, name: &str, ears: [&mut Ear; N]) {
     until("a receiver listens", async || send(session, name, &["?"]).await.1 == 0).await;
     for ear in ears {

@@ -109,15 +109,16 @@ async fn of_a_version_only_what_has_changed_is_sent() {
     stopped(agents, manager).await;
 }
 
-/// The transports, with a source that reads what comes behind some of the object, and what is before it, very slowly until a test has
-/// seen enough. It does not stop: what is to be hashed is read in turns with what is to be sent.
+/// The transports, with a source that reads what comes behind some of the object, and what is before it, very
+/// slowly until a test has seen enough. It does not stop: what is to be hashed is read in turns with what is
+/// to be sent.
 struct Trickles {
     patient: Patient,
     from: u64,
     is_open: Arc<AtomicBool>,
 }
 
-/// What its source reads.
+/// Object that the slow source reads.
 struct Trickle {
     object: Arc<dyn ObjectSource>,
     from: u64,
@@ -244,7 +245,8 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
     stopped(agents, manager).await;
 }
 
-/// What a user of the socket says is bounded before the manager hears it, and a publisher that goes lets go of its topic.
+/// Texts from a user of the socket are limited before the manager receives them, and a publisher that goes
+/// releases its topic.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_names_and_publishers_that_go_are_in_the_way_of_no_one() {
     let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.69.16/28'\nport = 17420";

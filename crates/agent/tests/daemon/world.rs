@@ -30,11 +30,12 @@ pub(crate) const LONG: Span = Span::from_secs(HANG.as_secs());
 /// A reader waits until the object is there.
 pub(crate) const SOON: Wait = Wait::UntilReady(Some(LONG));
 
-/// A process that has just been made has all our files open until its program begins. None is made while a test looks at which files are
-/// open: who makes one writes, who looks reads.
+/// A process that has just been made has all our files open until its program begins. None is made while a
+/// test looks at which files are open: who makes one writes, who looks reads.
 pub(crate) static MAKING: RwLock<()> = RwLock::const_new(());
 
-/// The transports, where no end gives up another one, or goes on without it, because it is slow: a machine that is busy changes nothing.
+/// The transports, where no end gives up another one, or goes on without it, because it is slow: a machine
+/// that is busy changes nothing.
 #[derive(Clone, Default)]
 pub(crate) struct Patient(pub(crate) Transports);
 
@@ -245,7 +246,8 @@ pub(crate) fn call(
     Ok(stream)
 }
 
-/// The next frame of an agent: that it joins, or why it does not; `None` where it only says that it will answer.
+/// The next frame of an agent: that it joins, or why it does not; `None` where it only says that it will
+/// answer.
 pub(crate) fn answer(stream: &mut FrameStream) -> Option<Result<(), String>> {
     loop {
         match stream.next_frame().unwrap() {
@@ -284,7 +286,8 @@ pub(crate) struct ManagerTask {
     pub task: Task<ManagerError>,
 }
 
-/// Starts a manager; port 0 for a new one. It takes none for dead that is only slow, unless the settings say after how long.
+/// Starts a manager; port 0 for a new one. It takes none for dead that is only slow, unless the settings say
+/// after how long.
 pub(crate) async fn manager(port: u16, settings: &str) -> ManagerTask {
     let mut config = ManagerConfig::from_toml(settings).unwrap();
     if !settings.contains("silence-ms") {
@@ -306,7 +309,7 @@ pub(crate) async fn manager(port: u16, settings: &str) -> ManagerTask {
 pub(crate) struct AgentTask {
     pub socket: PathBuf,
     pub store: PathBuf,
-    /// Where other agents reach it.
+    /// Address that other agents reach it at.
     pub control: SocketAddr,
     pub task: Task<AgentError>,
 }
@@ -322,7 +325,7 @@ impl AgentTask {
     }
 }
 
-/// Where the agents of a test keep their things.
+/// Folder, engine and manager address of the agents of a test.
 pub(crate) struct World {
     pub folder: TempDir,
     pub engine: Arc<FakeEngine>,

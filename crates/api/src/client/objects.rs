@@ -26,7 +26,8 @@ pub enum Wanted {
 
 /// A piece of an object that is brought, an empty one when it was the last, or why there is none.
 ///
-/// That the channel of pieces closes is not the end of the object: it closes also where what reads them was cancelled.
+/// That the channel of pieces closes is not the end of the object: it closes also where what reads them was
+/// cancelled.
 pub type Piece = Result<Vec<u8>, String>;
 
 /// The words of a piece: its bytes, an error, and whether it was the last.
@@ -41,9 +42,9 @@ fn said(piece: Piece) -> (Vec<u8>, String, bool) {
 }
 
 impl Session {
-    /// Asks for an object; how it goes comes from the value returned, which ends the wish when it is dropped. With
-    /// `can_fill` the caller may be told to bring the bytes with [`Session::fill`]. Without a deadline it is told at once where
-    /// no agent has the object and none can get it.
+    /// Asks for an object; how it goes comes from the value returned, which ends the wish when it is dropped.
+    /// With `can_fill` the caller may be told to bring the bytes with [`Session::fill`]. Without a deadline
+    /// it is told at once where no agent has the object and none can get it.
     ///
     /// # Errors
     /// The key is none. What the manager says comes as an error of an event.
@@ -66,11 +67,12 @@ impl Session {
         Ok(Fetching { events: self.stub.clone().fetch(request).await?.into_inner() })
     }
 
-    /// Brings the bytes of an object that a [`Session::fetch`] was told to get: pieces of at most 1 MiB, until an empty one.
-    /// `length` is said where it is known; an empty name is the end of the key.
+    /// Brings the bytes of an object that a [`Session::fetch`] was told to get: pieces of at most 1 MiB,
+    /// until an empty one. `length` is said where it is known; an empty name is the end of the key.
     ///
     /// # Errors
-    /// The agent has not told this process to, the bytes are not those that the key names, a piece is an error, or there is no room.
+    /// The agent has not told this process to, the bytes are not those that the key names, a piece is an
+    /// error, or there is no room.
     pub async fn fill(
         &self,
         key: &str,
@@ -138,8 +140,8 @@ impl Session {
     /// Gives all subscribers of a topic a new version; waits until it is committed.
     ///
     /// # Errors
-    /// The object is not here, the version is not above the last, the topic is another application's, or the manager cannot
-    /// be reached.
+    /// The object is not here, the version is not above the last, the topic is another application's, or the
+    /// manager cannot be reached.
     pub async fn publish(
         &self,
         topic: &str,
@@ -157,11 +159,13 @@ impl Session {
         Ok(self.stub.clone().publish(request).await?.into_inner())
     }
 
-    /// Hears which bytes of an object are verified as they come, of these ranges or, where there are none, of all. The file that an
-    /// event names can be read and mapped at these places; other bytes in it mean nothing.
+    /// Hears which bytes of an object are verified as they come, of these ranges or, where there are none, of
+    /// all. The file that an event names can be read and mapped at these places; other bytes in it mean
+    /// nothing.
     ///
     /// # Errors
-    /// A range is empty. That one lies outside the object, and that the object does not come, are errors of an event.
+    /// A range is empty. That one lies outside the object, and that the object does not come, are errors of
+    /// an event.
     pub async fn watch(
         &self,
         data: DataId,
@@ -204,10 +208,10 @@ impl Session {
     }
 }
 
-/// What is brought to the agent.
+/// Object that is brought to the agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToPut {
-    /// What receivers call it.
+    /// Name of the object at the receivers.
     pub name: String,
     /// A directory's bytes are a tar stream.
     pub kind: ObjectKind,
@@ -215,7 +219,7 @@ pub struct ToPut {
     pub length: u64,
     /// Permissions that a copy of the file gets; 0: the usual ones.
     pub mode: u32,
-    /// When the file was changed last, if that is known.
+    /// Time of the file's last change, if known.
     pub modified: Option<ModificationTime>,
     /// Other users of this host are not to see it.
     pub private: bool,

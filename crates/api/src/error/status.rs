@@ -6,7 +6,8 @@ use tonic::{Code, Status};
 
 /// Metadata entry that names the kind of a refusal.
 pub const KIND_KEY: &str = "polycast-error";
-/// The longest sentence of a refusal, in bytes: it travels as a header, of which peers take 16 KiB, with up to three bytes for each.
+/// The longest sentence of a refusal, in bytes: it travels as a header, of which peers take 16 KiB, with up
+/// to three bytes for each.
 const MESSAGE_LEN_MAX: usize = 4_096;
 /// Metadata entry with the address of the manager that leads, beside the kind `not-leader`.
 pub const LEADER_KEY: &str = "polycast-leader";

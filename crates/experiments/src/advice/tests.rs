@@ -5,7 +5,7 @@ use polycast_types::{Duration, Time};
 use super::{Advice, Site, SiteError, WAYS};
 use crate::scenario;
 
-/// What the object takes on a path of its own.
+/// Time that the object takes on a path of its own.
 const PATH_S: f64 = 11.2 * 1_500.0 / 1_448.0;
 
 /// The question that docs/planning.md answers.
@@ -30,8 +30,8 @@ fn seconds(advice: &Advice, name: &str) -> f64 {
     advice.way(name).and_then(super::Way::seconds).unwrap_or_else(|| panic!("{name} is refused: {advice:?}"))
 }
 
-/// By hand: 140 GB at 100 Gbit/s are 11.2 s, with headers of 52 bytes in 1,500 they are 11.602 s ([`PATH_S`]); 511 receivers meet their source in
-/// 4 ms and 1 ms each.
+/// By hand: 140 GB at 100 Gbit/s are 11.2 s, with headers of 52 bytes in 1,500 they are 11.602 s
+/// ([`PATH_S`]); 511 receivers meet their source in 4 ms and 1 ms each.
 #[test]
 fn times_are_those_of_the_page() {
     let advice = advise(&site(), &[]);
@@ -160,7 +160,8 @@ fn times_are_monotonic() {
     }
 }
 
-/// A leaf-spine network of 16 hosts in four racks, or what `topology` says, in the simulator: seconds to the last receiver.
+/// A leaf-spine network of 16 hosts in four racks, or what `topology` says, in the simulator: seconds to the
+/// last receiver.
 fn simulated_s(topology: &str, transport: &str, mib: u64) -> f64 {
     let text = format!(
         "[network]\ntopology = \"{topology}\"\n[links]\nrate = \"10gbit\"\n[transfer]\ntransport = \"{transport}\"\n\
@@ -171,8 +172,8 @@ fn simulated_s(topology: &str, transport: &str, mib: u64) -> f64 {
     report.finished_at.expect("all have it").since(Time::ZERO).as_secs_f64()
 }
 
-/// What the bytes take by the formulas is what they take packet by packet, within 3 %. Set-up is the time of hosts' processors, which
-/// the simulator does not have.
+/// Checks that the time of the bytes by the formulas is their time packet by packet, within 3 %. Set-up is
+/// the time of hosts' processors, which the simulator does not have.
 #[test]
 fn the_packet_simulator_agrees() {
     for (way, topology, transport) in [
@@ -194,8 +195,9 @@ fn the_packet_simulator_agrees() {
     }
 }
 
-/// Four groups with a member in each of four racks, whose hosts are four times as fast as their uplinks: the formula divides the
-/// uplinks evenly and without loss, so that the simulated groups take longer, and at most a quarter.
+/// Four groups with a member in each of four racks, whose hosts are four times as fast as their uplinks: the
+/// formula divides the uplinks evenly and without loss, so that the simulated groups take longer, and at most
+/// a quarter.
 #[test]
 fn the_packet_simulator_agrees_about_a_narrow_core() {
     let mib = 32;
@@ -225,7 +227,8 @@ fn the_packet_simulator_agrees_about_a_narrow_core() {
     assert!((0.8..=1.03).contains(&ratio), "{ratio:.4} of the simulated time");
 }
 
-/// The mesh of receivers, whose model counts no headers: the formula is an upper bound, and at most an eighth above.
+/// The mesh of receivers, whose model counts no headers: the formula is an upper bound, and at most an eighth
+/// above.
 #[test]
 fn the_overlay_simulator_agrees() {
     for (hosts, groups, gbps) in [(16, 512, 1), (32, 512, 1), (16, 1_024, 10), (64, 1_024, 10)] {

@@ -1,7 +1,7 @@
 //! Runs seeds of the swarm on all cores: `swarm --seeds A..B` or `swarm --minutes N`.
 //!
-//! Prints each failure with the command that replays it, a table of how often what was drawn, and a line with what was
-//! run. One seed gives one verdict, whatever the number of threads.
+//! Prints each failure with the command that replays it, a table of how often what was drawn, and a line with
+//! what was run. One seed gives one verdict, whatever the number of threads.
 
 use polycast_simulator::packet::swarm::{self, Coverage, Verdict};
 use std::ops::Range;

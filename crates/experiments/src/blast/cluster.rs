@@ -49,7 +49,7 @@ impl Core {
     /// Both.
     pub const ALL: [Core; 2] = [Core::Oversubscribed, Core::NonBlocking];
 
-    /// What it is called.
+    /// Returns the name of the core.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Core {
     }
 }
 
-/// How many racks on each side every server talks to.
+/// Number of racks on each side that every server talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
     /// None.
@@ -74,7 +74,7 @@ impl Background {
     /// All three.
     pub const ALL: [Background; 3] = [Background::No, Background::Light, Background::Heavy];
 
-    /// What it is called.
+    /// Returns the name of the background.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -253,7 +253,7 @@ impl World {
         assert!(ended.is_none(), "nothing is under way");
     }
 
-    /// How long naive unicast would take if the rates of the first round stayed.
+    /// Returns the time that naive unicast would take if the rates of the first round stayed.
     ///
     /// # Errors
     /// If a flow is not valid.
@@ -347,14 +347,14 @@ pub fn whole_cluster(cluster: &Cluster, background: Background, groups: &[Vec<u3
     Whole { capacities_bps: capacities_bps(cluster, racks), flows, of_groups }
 }
 
-/// What [`whole_cluster`] gives.
+/// Result of [`whole_cluster`].
 #[derive(Clone, Debug)]
 pub struct Whole {
     /// The rates of all links.
     pub capacities_bps: Vec<f64>,
     /// The groups' flows, group by group, then the background.
     pub flows: Vec<Flow>,
-    /// How many of the flows are the groups'.
+    /// Number of the flows that belong to the groups.
     pub of_groups: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Table II: the parts of the time from a request to its path, measured in a lab with an emulated circuit switch.
+//! Table II: the parts of the time from a request to its path, measured in a lab with an emulated circuit
+//! switch.
 
 use crate::Row;
 use crate::lab::{Seen, quantile};
@@ -12,15 +13,16 @@ const STEPS: [(&str, f64); 5] = [
     ("circuits", 14.172),
     ("total, from the request to the path", 33.183),
 ];
-/// What the paper expects of the whole where rules and circuits are told at the same time, which ours are.
+/// Limit that the paper expects for the whole where rules and circuits are set at the same time, as ours are.
 const SIDE_BY_SIDE_MS: f64 = 25.0;
 
-/// What a lab has shown.
+/// Measurements of a lab.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlSeen {
-    /// What the circuit switch takes for a circuit by itself, in milliseconds.
+    /// Time that the circuit switch itself takes for a circuit, in milliseconds.
     pub circuit_ms: u32,
-    /// How long each step took, in milliseconds, a value a request: messages, scheduling, rules, circuits, and the whole.
+    /// Time of each step, in milliseconds, one value per request: messages, scheduling, rules, circuits, and
+    /// the whole.
     pub steps: [Vec<f64>; 5],
 }
 
@@ -65,7 +67,7 @@ pub fn table_2(seen: &Seen<ControlSeen>) -> Outcome {
     ))
 }
 
-/// How a step's number came about.
+/// Describes how a step was measured.
 fn made(seen: &Seen<ControlSeen>, at: usize) -> String {
     let Ok(seen) = seen else { return String::new() };
     let requests = format!("median of {} requests", seen.steps[at].len());

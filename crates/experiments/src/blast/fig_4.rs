@@ -14,9 +14,10 @@ use crate::{Kind, Row};
 
 /// The paper's groups that run at the same time.
 const GROUPS: u32 = 36;
-/// What Blast takes by the paper, by background.
+/// Time of Blast in the paper, by background.
 const PAPERS_BLAST_S: [f64; 3] = [0.265, 0.295, 0.295];
-/// How much longer the overlay and HDFS take by the paper, on the non-blocking core, heavy background.
+/// Factors by which the overlay and HDFS take longer in the paper, on the non-blocking core, heavy
+/// background.
 const PAPERS_OVERLAY: f64 = 37.0;
 const PAPERS_HDFS: f64 = 102.0;
 
@@ -66,7 +67,7 @@ fn draw_groups(random: &mut Random) -> Vec<Vec<u32>> {
     racks.chunks(size).take(GROUPS as usize).map(<[u32]>::to_vec).collect()
 }
 
-/// What the scheduler takes for the paper's 36 groups, measured; it must grant them all.
+/// Measures the time that the scheduler takes for the paper's 36 groups; it must grant them all.
 fn compute_seconds(seed: u64) -> Result<f64, ItemError> {
     let cluster = Cluster::papers(Core::Oversubscribed);
     let group = |(id, racks): (usize, Vec<u32>)| CircuitGroup {
@@ -221,7 +222,7 @@ pub(super) fn both_cores(options: &Options) -> Result<Outcome, ItemError> {
     ))
 }
 
-/// How far one group with symmetric background is from the whole cluster, flow by flow.
+/// Compares one group under symmetric background to the whole cluster, flow by flow.
 fn shortcut(options: &Options) -> Result<Vec<Row>, ItemError> {
     let background = Background::Heavy;
     let groups = draw_groups(&mut Random::new(options.seed));
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
 
     const QUICK: Options = Options { quick: true, seed: 1, threads: 1 };
-    /// What the scheduler takes depends on the machine.
+    /// Fixed time for the scheduler, which otherwise depends on the machine.
     const COMPUTE_S: f64 = 0.001;
 
     #[test]

@@ -141,7 +141,8 @@ const PAPERS_PERCENT: f64 = 99.0;
 /// If the solver fails.
 pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
     let mut rows = Vec::new();
-    // Groups anywhere span most racks: with splitters enough they do not decide, with those of the paper they do.
+    // Groups anywhere span most racks: with splitters enough they do not decide, with those of the paper they
+    // do.
     for (splitters, said) in [(200, ""), (66, ", 66 splitters")] {
         for ports_per_rack in 1..=4 {
             for size in [100, 200, 500, 1000] {

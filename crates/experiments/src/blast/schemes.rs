@@ -6,7 +6,7 @@ use super::cluster::{SOURCE, Server, World};
 use crate::random::Random;
 use crate::report::ItemError;
 
-/// How long circuits take to set up, in seconds (section V-B).
+/// Time to set up circuits, in seconds (section V-B).
 pub const RECONFIGURATION_S: f64 = 0.025;
 
 /// A way of delivering.
@@ -16,25 +16,26 @@ pub enum Scheme {
     Naive,
     /// Into HDFS, block by block, and out again.
     Hdfs {
-        /// Whether the replica in another rack is in a rack of the group.
+        /// Set if the replica in another rack is in a rack of the group.
         in_group: bool,
     },
     /// SplitStream among the leaders of the racks, then within each rack.
     Overlay,
     /// One tree over circuits, after they are set up.
     Blast {
-        /// Whether the servers' links serve it before other traffic.
+        /// Set if the servers' links serve it before other traffic.
         priority: bool,
     },
     /// One tree over the packet core, without set-up and with no protocol: the best that could be.
     IpMulticast {
-        /// Whether all links serve it before other traffic.
+        /// Set if all links serve it before other traffic.
         priority: bool,
     },
 }
 
 impl Scheme {
-    /// That this is a model of another project's program, and what of; empty for what is no program.
+    /// Returns the note that this is a model of another project's program, and of which; empty where it is no
+    /// program.
     #[must_use]
     pub fn model(self) -> &'static str {
         match self {
@@ -113,7 +114,7 @@ fn overlay(world: &mut World) -> Result<(), ItemError> {
     Ok(())
 }
 
-/// Where the replicas of a block are.
+/// Servers with the replicas of a block.
 type Replicas = [Server; 3];
 
 /// Writes one block after the other through its pipeline; then every host reads all blocks at once.

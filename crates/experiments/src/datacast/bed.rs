@@ -18,7 +18,7 @@ const SLOW_LINK: (NodeId, NodeId) = (NodeId(23), NodeId(11));
 /// Each of the two trees has 13 links.
 pub const TREE_LINKS: u64 = 13;
 
-/// Where packets are lost on the link from <1,3> to 23, in parts of a million.
+/// Packet loss on the link from <1,3> to 23 by its place, in parts of a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nowhere.
@@ -29,7 +29,7 @@ pub enum Loss {
     OnWire(u32),
 }
 
-/// What is varied.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Bytes of the object.
@@ -44,36 +44,36 @@ pub struct Setting {
     pub link_bps: u64,
     /// The links' delay.
     pub delay: Duration,
-    /// What a link's queue holds.
+    /// Bytes that a link's queue holds.
     pub queue_bytes: u64,
     /// The rate of the link from <1,3> to 23 where it differs.
     pub slow_bps: Option<u64>,
-    /// What is lost there.
+    /// Packet loss on that link.
     pub loss: Loss,
     /// Packets in a content store.
     pub store: u32,
-    /// What stores forget.
+    /// Rule for the packet that a full store forgets.
     pub replacement: Replacement,
     /// Tree A alone, or both.
     pub trees: u8,
-    /// w.
+    /// Credits of a receiver in each tree (w).
     pub credits: u32,
-    /// How many packets before its end a block's successor is decided.
+    /// Number of packets before a block's end at which its successor is decided.
     pub decide_ahead: u32,
-    /// When receivers ask again.
+    /// Time after which receivers request again.
     pub retry: RetryTime,
-    /// How rates move.
+    /// Settings for changes of the rates.
     pub rate: RateConfig,
-    /// Whether round trips are counted.
+    /// Set if round trips are logged.
     pub round_trips: bool,
     /// The run's seed.
     pub seed: u64,
 }
 
 impl Setting {
-    /// Appendix B: 1 GB in packets of 1500 bytes with 72 bytes of header, links of 10 Gb/s and 10 us, stores of 2048
-    /// packets, T = 1 ms, δ = 50 Mb/s. The paper does not say w; it is 32 here. The object and its blocks shrink
-    /// to a tenth in a quick run.
+    /// Appendix B: 1 GB in packets of 1500 bytes with 72 bytes of header, links of 10 Gb/s and 10 us, stores
+    /// of 2048 packets, T = 1 ms, δ = 50 Mb/s. The paper does not say w; it is 32 here. The object and its
+    /// blocks shrink to a tenth in a quick run.
     #[must_use]
     pub fn appendix_b(quick: bool, seed: u64) -> Self {
         let scale = if quick { 10 } else { 1 };
@@ -115,8 +115,8 @@ impl Setting {
 
     /// Section 7: 4 GB in jumbo frames of 8000 bytes of payload over both trees, w = 16, δ = 5 Mb/s.
     ///
-    /// 4 GB in 500,000 packets agree with the 512,129 interests that the paper's source counted, of which 2.4 % are
-    /// duplicates.
+    /// 4 GB in 500,000 packets agree with the 512,129 interests that the paper's source counted, of which 2.4
+    /// % are duplicates.
     #[must_use]
     pub fn testbed(quick: bool, seed: u64) -> Self {
         let setting = Setting::appendix_b(false, seed).gigabit();
@@ -216,14 +216,14 @@ impl Setting {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// When the last receiver had everything.
+    /// Time when the last receiver had everything.
     pub finish_s: f64,
     /// Bytes that all links have carried, in GB.
     pub gb: f64,
-    /// What the source has counted in each tree.
+    /// Counters of the source in each tree.
     pub trees: Vec<SourceCounters>,
     /// Packets times links, of the part that was run at last.
     pub packet_hops: u64,
@@ -242,7 +242,7 @@ impl Measured {
 
 /// The test bed.
 pub struct Bed {
-    /// What it was made from.
+    /// Setting that it was made from.
     pub setting: Setting,
     /// The planner of its trees.
     pub planner: TreePlanner,
@@ -290,7 +290,7 @@ impl Bed {
         self.net.run(&mut self.world, time)
     }
 
-    /// What the source has counted in a tree.
+    /// Returns the source's counters in a tree.
     #[must_use]
     pub fn source(&self, tree: usize) -> SourceCounters {
         let source = self.world.node(self.group.source).source(self.group.transfer);

@@ -25,13 +25,13 @@ const CCN_WAYS: [&[Node]; 6] = [
 /// Bytes of a piece; torrents of some gigabytes have a thousand pieces or two.
 const PIECE_BYTES: u64 = 4_000_000;
 
-/// What the paper leaves open about BitTorrent.
+/// Parameters of BitTorrent that the paper leaves open.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     piece_bytes: u64,
     slots: u32,
     rarest_first: bool,
-    /// What a server forwards of others' packets, where it does so by software.
+    /// Rate at which a server forwards others' packets, where it does so by software.
     forwards_bps: Option<f64>,
 }
 
@@ -47,11 +47,11 @@ const READINGS: [(&str, Reading); 5] = [
     ("servers forward 870 Mb/s", Reading { forwards_bps: Some(870e6), ..USUAL }),
 ];
 
-/// How a scheme came out.
+/// Results of a scheme.
 struct Scheme {
     finish_s: f64,
     first_s: f64,
-    /// What the source has sent on its links, and the sum over all links, in GB.
+    /// Data that the source has sent on its links, and the sum over all links, in GB.
     source_gb: f64,
     all_gb: f64,
 }
@@ -117,8 +117,8 @@ fn datacast(setting: &Setting) -> Result<Scheme, ItemError> {
     packets(setting, |_, _| Ok(()))
 }
 
-/// Interests over one tree of shortest paths, every node of which keeps packets; the source sends as fast as it is
-/// asked.
+/// Interests over one tree of shortest paths, every node of which keeps packets; the source sends as fast as
+/// it is asked.
 fn ccn(setting: &Setting) -> Result<Scheme, ItemError> {
     let rate = RateConfig { initial_bps: setting.link_bps, least_bps: setting.link_bps, ..setting.rate };
     let one = Setting { trees: 1, rate, ..*setting };
@@ -198,8 +198,8 @@ fn bit_torrent(setting: &Setting, reading: Reading, seed: u64) -> Result<Scheme,
     })
 }
 
-/// The arcs of a shortest path between two servers of BCube: their digits are made equal one after the other, in an
-/// order that is drawn.
+/// The arcs of a shortest path between two servers of BCube: their digits are made equal one after the other,
+/// in an order that is drawn.
 fn shortest_path(
     network: &Network,
     graph: &CompactGraph,

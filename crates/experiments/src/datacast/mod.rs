@@ -11,7 +11,7 @@ use crate::report::{Item, ItemError, Load, Options, Outcome};
 
 type Run = fn(&Options) -> Result<Outcome, ItemError>;
 
-/// Where the paper prints an item's numbers, of which kind ours are, and why they differ.
+/// Place where the paper prints an item's numbers, kind of ours, and reason why they differ.
 type About = (&'static str, Kind, &'static str);
 
 const fn item(name: &'static str, title: &'static str, about: About, load: Load, run: Run) -> Item {

@@ -91,7 +91,7 @@ pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
     Ok(outcome.note(note))
 }
 
-/// What Datacast and TCP get in the paper while both run.
+/// Throughput of Datacast and TCP in the paper while both run.
 const PAPER_MBPS: [f64; 2] = [557.0, 425.0];
 
 struct Shared {

@@ -48,8 +48,8 @@ pub fn table_1(options: &Options) -> Result<Outcome, ItemError> {
     Ok(outcome.note(note))
 }
 
-/// Runs a transfer to its end, and gives the rate on the wire at which the source sent new packets in each tree from
-/// a quarter of the least time to half of it, in Mb/s.
+/// Runs a transfer to its end, and gives the rate on the wire at which the source sent new packets in each
+/// tree from a quarter of the least time to half of it, in Mb/s.
 fn steady_rates(setting: &Setting) -> Result<(Measured, [f64; 2]), ItemError> {
     let mut bed = setting.bed()?;
     bed.start();

@@ -133,7 +133,7 @@ pub fn quality(runs: u32, seed: u64) -> Vec<Row> {
     rows
 }
 
-/// How deep trees are after repair, beside the least that any tree around the failures could have.
+/// Measures the depth of trees after repair, beside the least that any tree around the failures could have.
 fn mended_depths(text: &str, runs: u32, seed: u64) -> Vec<Row> {
     let network = network(text);
     let mut planner = TreePlanner::new(network);

@@ -35,8 +35,8 @@ fn labels(sessions: u32) -> RackLabels {
     labels
 }
 
-/// Nanoseconds a packet, the median of many queues, so that what else runs on the machine hardly counts; what writes the packets
-/// does not count.
+/// Nanoseconds a packet, the median of many queues, so that what else runs on the machine hardly counts; what
+/// writes the packets does not count.
 fn each_ns(labels: &RackLabels, active: u32, packets: u32, seed: u64) -> f64 {
     let mut random = Random::new(seed);
     let mut queue = vec![vec![0u8; PACKET_LEN]; QUEUE];

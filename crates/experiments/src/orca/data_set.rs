@@ -20,7 +20,7 @@ pub const SIZE_STEP: usize = 250;
 /// Sessions of about one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeBin {
-    /// How many.
+    /// Number of sessions.
     pub sessions: u64,
     /// Switches with entries, over all of them.
     pub switches: u64,
@@ -40,7 +40,7 @@ pub(super) fn count_size(bins: &mut Vec<SizeBin>, receivers: usize, switches: u3
     bin.most = bin.most.max(switches);
 }
 
-/// What one data set comes to.
+/// Results of one data set.
 #[derive(Clone, Debug, Default)]
 pub struct DataSet {
     /// Sessions planned.
@@ -49,7 +49,8 @@ pub struct DataSet {
     pub entries: Vec<u32>,
     /// The same with pod labels: sessions that a spine would copy to more leafs than it should.
     pub pod_entries: Vec<u32>,
-    /// The same where the encoding is chosen for each session, and spines have room for [`ROOM`] of a million.
+    /// The same where the encoding is chosen for each session, and spines have room for [`ROOM`] of a
+    /// million.
     pub auto_entries: Vec<u32>,
     /// Leaf labels that the agents of a rack keep, by leaf, in all encodings.
     pub leaf_labels: Vec<u32>,
@@ -104,8 +105,8 @@ pub fn quantile_of(counts: &[u32], fraction: f64) -> u32 {
     sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0)
 }
 
-/// Plans all sessions of the tenants, one after the other by one planner, which looks at the entries that spines have already;
-/// every `walk_every`-th is followed through the switches.
+/// Plans all sessions of the tenants, one after the other by one planner, which looks at the entries that
+/// spines have already; every `walk_every`-th is followed through the switches.
 ///
 /// # Panics
 /// If a planner refuses a session, which would be a fault of its own.

@@ -28,7 +28,7 @@ pub struct ElmoRun {
     pub table_size: Option<u32>,
 }
 
-/// What a run of Elmo comes to.
+/// Results of a run of Elmo.
 #[derive(Clone, Debug, Default)]
 pub struct ElmoResult {
     /// Groups.
@@ -129,8 +129,8 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> ElmoResult {
     result
 }
 
-/// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has, where leafs have so many hosts and pods so many
-/// leafs.
+/// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has, where leafs have so
+/// many hosts and pods so many leafs.
 pub(super) fn bitmaps(
     hosts: &[Node],
     (hosts_per_leaf, leafs_per_pod): (u32, u32),
@@ -205,7 +205,8 @@ struct Running {
     entries: Vec<Node>,
 }
 
-/// Encodes a group and gives the switches that have entries: leafs by number, and the spines of pods behind them.
+/// Encodes a group and gives the switches that have entries: leafs by number, and the spines of pods behind
+/// them.
 fn entries(
     hosts: &[Node],
     limits: &[ElmoLimits; 2],
@@ -240,8 +241,8 @@ fn running_groups(
     running
 }
 
-/// Messages to switches for a join or leave of WVE-S groups, mean: one for every switch that gains or loses an entry, and one for the
-/// host's own leaf where that keeps one.
+/// Messages to switches for a join or leave of WVE-S groups, mean: one for every switch that gains or loses
+/// an entry, and one for the host's own leaf where that keeps one.
 ///
 /// # Panics
 /// Never: the network exists.

@@ -1,8 +1,9 @@
-//! What Elmo's controller tells switches when a core or a spine fails (Orca, section 6.3).
+//! Messages that Elmo's controller sends to switches when a core or a spine fails (Orca, section 6.3).
 //!
-//! The paper does not say what a message is. Its numbers for Orca are those of a million sessions over the 576 cores of a fat-tree of
-//! 48-port switches, so that is the network here, and not the one of Elmo's program, which has four cores. Every group has one path; a
-//! failed switch moves the groups whose path leads through it, and each switch that has an entry of such a group is told once.
+//! The paper does not define a message. Its numbers for Orca are those of a million sessions over the 576
+//! cores of a fat-tree of 48-port switches, so that is the network here, and not the one of Elmo's program,
+//! which has four cores. Every group has one path; a failed switch moves the groups whose path leads through
+//! it, and each switch that has an entry of such a group is notified once.
 
 use polycast_planning::elmo::{ElmoLimits, ElmoRandom, encode_layer};
 use polycast_topology::Clos;
@@ -16,7 +17,7 @@ use crate::tenants::Placement::ScatteredAsRun;
 use crate::tenants::Sizes::Wve;
 use crate::{Row, side_by_side, tenants};
 
-/// What the paper has for a core and for a spine, in the order of [`ELMO`].
+/// Numbers of the paper for a core and for a spine, in the order of [`ELMO`].
 const PAPERS: [[f64; 2]; 4] =
     [[56_200.0, 34_700.0], [31_200.0, 20_600.0], [27_600.0, 18_000.0], [1_700.0, 1_200.0]];
 
@@ -29,8 +30,9 @@ struct Failure {
     messages: f64,
 }
 
-/// Adds a group that has members in so many pods and entries at so many switches to the failures of a core and of a spine. It goes through
-/// one spine of each pod, and through one core where it has several pods; which one, all are as likely.
+/// Adds a group that has members in so many pods and entries at so many switches to the failures of a core
+/// and of a spine. It goes through one spine of each pod, and through one core where it has several pods;
+/// which one, all are as likely.
 fn count(failures: &mut [Failure; 2], clos: &Clos, pods: u32, entries: u32) {
     let through =
         [f64::from(u8::from(pods > 1)) / f64::from(clos.cores()), f64::from(pods) / f64::from(clos.spines())];
@@ -40,7 +42,8 @@ fn count(failures: &mut [Failure; 2], clos: &Clos, pods: u32, entries: u32) {
     }
 }
 
-/// The failure of a core and of a spine, on average, where so many WVE-S groups run. Tables have room for all, as in figure 7d.
+/// The failure of a core and of a spine, on average, where so many WVE-S groups run. Tables have room for
+/// all, as in figure 7d.
 fn failures(clos: &Clos, (rules_max, redundancy_max): (u32, u32), sessions: u32, seed: u64) -> [Failure; 2] {
     let mut random = Random::new(seed);
     let tenants = tenants::tenants(clos, ScatteredAsRun, sessions, &mut random);
@@ -102,8 +105,8 @@ pub(super) fn rows(sessions: u32, options: &Options) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    /// By hand: 2 pods with 2 spines each, and 4 cores. Three groups: one in both pods with entries at 6 switches, one in one pod
-    /// with 5, one in both with none.
+    /// By hand: 2 pods with 2 spines each, and 4 cores. Three groups: one in both pods with entries at 6
+    /// switches, one in one pod with 5, one in both with none.
     #[test]
     fn a_group_counts_at_the_switches_that_its_path_may_lead_through() {
         let clos = Clos::new(2, 2, 2, 2, 2).unwrap();
@@ -116,7 +119,8 @@ mod tests {
         assert_eq!(failures[1], Failure { groups: 5.0 / 4.0, messages: (2.0 * 6.0 + 5.0) / 4.0 });
     }
 
-    /// More rules in packets and more redundancy leave fewer entries at switches, and so fewer messages: in the paper's order.
+    /// More rules in packets and more redundancy leave fewer entries at switches, and so fewer messages: in
+    /// the paper's order.
     #[test]
     fn fewer_entries_cost_fewer_messages() {
         let rows = rows(2_000, &Options { quick: true, seed: 1, threads: 2 });

@@ -1,8 +1,8 @@
 //! Orca, figure 7 and appendix A.5: Orca beside Elmo.
 //!
-//! Orca runs on fat-tree(48, 3), Elmo on the network of its own program (12 pods of 48 leafs and 4 spines), with the
-//! same tenants and groups. Elmo encodes a tenth of the groups, which takes most of the time; its entries are shown in
-//! proportion. Tables are unlimited, as in the paper's figure.
+//! Orca runs on fat-tree(48, 3), Elmo on the network of its own program (12 pods of 48 leafs and 4 spines),
+//! with the same tenants and groups. Elmo encodes a tenth of the groups, which takes most of the time; its
+//! entries are shown in proportion. Tables are unlimited, as in the paper's figure.
 
 use super::data_set::{SIZE_STEP, SizeBin, plan_data_set};
 use super::elmo::{ELMO_SPINES, ElmoResult, ElmoRun, elmo_run, elmo_updates};
@@ -122,7 +122,8 @@ fn most_entries(name: &str, paper: Option<(f64, f64)>, samples: &[f64]) -> [Row;
     [row("99 %", 0.99, paper.map(|p| p.0)), row("most", 1.0, paper.map(|p| p.1))]
 }
 
-/// How many sessions were drawn, and that entries are in proportion to a million.
+/// Returns a title with the number of sessions drawn, and the note that entries are in proportion to a
+/// million.
 fn cdf_title(sessions: u32, elmo_sessions: u32) -> String {
     let drawn = format!("State in switches: all switches, {} sessions", grouped(sessions));
     format!("{drawn} ({} for Elmo), in proportion to a million", grouped(elmo_sessions))

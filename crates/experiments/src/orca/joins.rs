@@ -1,8 +1,10 @@
-//! Orca, figure 6c: how soon a receiver that joins gets a packet, by how far controllers and hosts are from each other.
+//! Orca, figure 6c: how soon a receiver that joins gets a packet, by how far controllers and hosts are from
+//! each other.
 //!
-//! The controllers are `protocol::rack`'s, the labels `planning::labels`'. Every message between two of source, receiver, central controller,
-//! leaf controllers and agents takes half of a round trip, as the paper delays all that leaves a workstation. No program takes time
-//! here, so what is not the network's is waiting: for a controller's timer, or for the source's next packet.
+//! The controllers are `protocol::rack`'s, the labels `planning::labels`'. Every message between two of
+//! source, receiver, central controller, leaf controllers and agents takes half of a round trip, as the paper
+//! delays all that leaves a workstation. No program takes time here, so what is not the network's is waiting:
+//! for a controller's timer, or for the source's next packet.
 
 use std::collections::BTreeMap;
 
@@ -36,12 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const AGENTS: u32 = 2;
 const SESSION: u32 = 7;
 
-/// When the source hears of a label with one leaf more.
+/// Time when the source receives a label with one leaf more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// At the same time as the rack: so the manager does it. A packet may come to a rack that has no label yet, and is lost there.
+    /// At the same time as the rack: so the manager does it. A packet may come to a rack that has no label
+    /// yet, and is lost there.
     AtOnce,
-    /// When the agents of the rack have confirmed theirs.
+    /// After the agents of the rack have confirmed theirs.
     Confirmed,
 }
 
@@ -127,7 +130,7 @@ impl World {
         world
     }
 
-    /// How long a message is on its way.
+    /// Draws the time that a message is on its way.
     fn delay(&mut self) -> Duration {
         let round_trip_us = self.round_trip_us - SPREAD_US + self.random.below(2 * SPREAD_US + 1);
         Duration::from_nanos(u64::from(round_trip_us) * 500)
@@ -254,7 +257,7 @@ impl World {
         self.drain(Who::Central);
     }
 
-    /// Whether the agent that is handed packets in a rack would hand them to this port.
+    /// Returns true if the agent that receives packets in a rack would pass them to this port.
     fn reaches(&self, planner: &LabelPlanner, rack: u32, port: u32) -> bool {
         let agent = self.active.get(&rack).and_then(|active| active.first());
         let Some(label) = agent.and_then(|agent| self.labels.get(&(rack, *agent))) else { return false };
@@ -294,7 +297,7 @@ impl World {
     }
 }
 
-/// What all joins of a placement took.
+/// Returns the times of all joins of a placement.
 fn placement(round_trip_us: u32, told: Told, seed: u64) -> Vec<Duration> {
     let clos =
         FatTree::new(4, 3).ok().and_then(|tree| tree.as_clos()).expect("fat-tree(4, 3) is a Clos network");
@@ -375,8 +378,9 @@ pub(super) fn figure_6c(options: &Options) -> Outcome {
 mod tests {
     use super::*;
 
-    /// A message takes 136.5 to 342.5 us in P1. A host in a rack with receivers waits for the request, the leaf controller, the agent, and
-    /// at most one more packet; one in another rack waits for the confirmations and the source too.
+    /// A message takes 136.5 to 342.5 us in P1. A host in a rack with receivers waits for the request, the
+    /// leaf controller, the agent, and at most one more packet; one in another rack waits for the
+    /// confirmations and the source too.
     #[test]
     fn a_join_takes_the_messages_that_it_needs() {
         let half = |us: u64| Duration::from_nanos(us * 500);

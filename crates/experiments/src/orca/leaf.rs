@@ -1,4 +1,5 @@
-//! Orca, figure 5d: what a leaf and the agent of its rack add to a packet, by the kernel's programs that switches and hosts run.
+//! Orca, figure 5d: what a leaf and the agent of its rack add to a packet, by the kernel's programs that
+//! switches and hosts run.
 
 use crate::Row;
 use crate::lab::{Seen, quantile};
@@ -8,7 +9,7 @@ use crate::report::{Axis, Figure, Outcome, Series};
 const SMALLEST: u32 = 72;
 /// The paper's median of packets of 64 bytes.
 const MEDIAN_US: f64 = 11.3;
-/// Of packets of this size the paper has the jitter, mean and most.
+/// Size of the packets whose jitter the paper has, mean and most.
 const OF_JITTER: u32 = 1_024;
 const JITTER_US: (f64, f64) = (1.135, 3.3);
 /// Sessions whose labels the agent has where sizes are compared.
@@ -21,7 +22,8 @@ pub struct LeafSeen {
     pub bytes: u32,
     /// Sessions whose labels the agent has; each packet is of another one.
     pub sessions: u32,
-    /// From before the leaf was handed a packet until a receiver had it, in the order in which they were sent, in microseconds.
+    /// From before the leaf was handed a packet until a receiver had it, in the order in which they were
+    /// sent, in microseconds.
     pub latency_us: Vec<f64>,
 }
 

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::tenants::{self, Placement, Sizes, Tenant};
 use crate::{Kind, Row};
 
-/// How many failures are averaged.
+/// Number of failures that are averaged.
 const FAILED_SWITCHES: u32 = 20;
 
 /// Running sessions with the tenant of each.
@@ -138,8 +138,8 @@ pub(super) fn events_of(
     (1000.0 * messages as f64 / f64::from(events), seconds * 1e6 / f64::from(events))
 }
 
-/// A join of a host that is no receiver yet, or the leave of a receiver, one as likely as the other where both
-/// can be: the session, the host, and whether it joins.
+/// A join of a host that is no receiver yet, or the leave of a receiver, one as likely as the other where
+/// both can be: the session, the host, and whether it joins.
 fn event(
     planner: &LabelPlanner,
     running: &[(usize, Session)],
@@ -151,7 +151,8 @@ fn event(
         let (tenant, session) = &running[at];
         let join = random.next() & 1 == 0;
         let hosts = &tenants[*tenant].hosts;
-        // A few draws find a host of the wanted kind. There may be none: in a session of all its tenant's hosts no host can join.
+        // A few draws find a host of the wanted kind. There may be none: in a session of all its tenant's
+        // hosts no host can join.
         for _ in 0..32 {
             let host = hosts[random.below(hosts.len() as u32) as usize];
             if host != session.source() && session.is_receiver(planner, host) != join {

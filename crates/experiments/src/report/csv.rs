@@ -4,8 +4,8 @@ use super::{Done, Figure, Plot, Whose};
 use crate::{Kind, Test};
 use std::fmt::Write;
 
-/// The numbers of a figure: of lines `series,whose,x,y`, a row a point; of bars `group,series,whose,value`. The first line names
-/// the columns, with the axes' names and units.
+/// The numbers of a figure: of lines `series,whose,x,y`, a row a point; of bars `group,series,whose,value`.
+/// The first line names the columns, with the axes' names and units.
 #[must_use]
 pub fn figure(figure: &Figure) -> String {
     let mut text = String::new();

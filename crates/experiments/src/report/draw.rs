@@ -179,7 +179,7 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
     Ok(())
 }
 
-/// Where places of the axes are on the plot.
+/// Mapping from the axes to places on the plot.
 struct Pixels<'a> {
     x: &'a Ticks,
     y: &'a Ticks,
@@ -261,7 +261,7 @@ fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_
     name_groups(figure, groups, chart.plotting_area().get_pixel_range(), area)
 }
 
-/// Which bar of a group belongs to a series: the paper's numbers share the place of ours of the same name.
+/// Returns the bar of each series in its group: the paper's numbers share the place of ours of the same name.
 fn places(series: &[BarSeries]) -> Vec<usize> {
     let mut names: Vec<&str> = Vec::new();
     let mut places = Vec::new();

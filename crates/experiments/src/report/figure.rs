@@ -1,26 +1,27 @@
-//! What a figure shows; how it looks is [`super::draw`]'s matter.
+//! Contents of a figure; how it looks is [`super::draw`]'s matter.
 
-/// How an axis counts.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Equal steps are equal differences.
     Linear,
-    /// Equal steps are equal ratios. Zero has a place of its own at the beginning, where there is one; less is left out.
+    /// Equal steps are equal ratios. Zero has a place of its own at the beginning, where there is one; less
+    /// is left out.
     Log,
 }
 
 /// An axis: what it counts, its unit, how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it counts.
+    /// Quantity that it shows.
     pub label: String,
     /// In which unit; empty for pure numbers.
     pub unit: String,
-    /// How.
+    /// Scale of its steps.
     pub scale: Scale,
     /// From where to where, instead of what the values span.
     pub range: Option<(f64, f64)>,
-    /// Whether it counts things that are whole, so that a part of one has no mark.
+    /// Set if it counts things that are whole, so that a part of one has no mark.
     pub whole: bool,
 }
 
@@ -63,12 +64,12 @@ impl Axis {
     }
 }
 
-/// Where the numbers are from; the paper's are drawn hollow and broken.
+/// Origin of numbers; the paper's are drawn hollow and broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// What we get.
+    /// Our own results.
     Ours,
-    /// What the paper says.
+    /// Numbers of the paper.
     Paper,
 }
 
@@ -77,15 +78,15 @@ pub enum Whose {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Where its numbers are from.
+    /// Origin of its numbers.
     pub whose: Whose,
     /// The points, in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
-    /// Whether the points are joined and marked, only joined, or only marked.
+    /// Style of the points: joined and marked, only joined, or only marked.
     pub mark: Mark,
 }
 
-/// How points are drawn.
+/// Style in which points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line with a mark at every point.
@@ -141,7 +142,7 @@ impl Series {
 pub struct BarSeries {
     /// Its name in the legend.
     pub name: String,
-    /// Where its numbers are from.
+    /// Origin of its numbers.
     pub whose: Whose,
     /// One value a group; `None` where there is none.
     pub values: Vec<Option<f64>>,
@@ -161,7 +162,7 @@ impl BarSeries {
     }
 }
 
-/// What is drawn.
+/// Content of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plot {
     /// Lines and points.
@@ -180,13 +181,13 @@ pub enum Plot {
 pub struct Figure {
     /// The name of its file without the ending, one only within a paper: `fig-4`.
     pub name: String,
-    /// What it shows, for the heading.
+    /// Subject, for the heading.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// Lines or bars that are drawn.
     pub plot: Plot,
 }
 

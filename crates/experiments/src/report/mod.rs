@@ -1,7 +1,8 @@
 //! Items: the papers' figures and tables, each one function that gives rows and figures.
 //!
-//! A paper's module lists its items in a constant `ITEMS`, and [`crate::catalogue`] gathers them. [`run`] computes chosen
-//! items on all cores, [`draw`] makes SVG of a figure and [`page`] an HTML page of all of them.
+//! A paper's module lists its items in a constant `ITEMS`, and [`crate::catalogue`] gathers them. [`run`]
+//! computes chosen items on all cores, [`draw`] makes SVG of a figure and [`page`] an HTML page of all of
+//! them.
 
 pub mod csv;
 pub mod draw;
@@ -18,25 +19,25 @@ use std::time::{Duration, Instant};
 
 use crate::{Kind, Row, exact};
 
-/// What an item may use.
+/// Settings of an item's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Fewer runs and smaller sizes, for a first look.
     pub quick: bool,
     /// Every drawn number follows from it.
     pub seed: u64,
-    /// How many threads the item may run on.
+    /// Number of threads that the item may run on.
     pub threads: usize,
 }
 
-/// What an item found.
+/// Results of an item.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The paper's numbers beside ours.
     pub rows: Vec<Row>,
     /// The drawings.
     pub figures: Vec<Figure>,
-    /// What a reader has to know before comparing, a paragraph each.
+    /// Notes that a reader needs before comparing, a paragraph each.
     pub notes: Vec<String>,
 }
 
@@ -62,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// Why an item has no outcome.
+/// Reason why an item has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum ItemError {
     /// The exact scheduler.
@@ -73,14 +74,15 @@ pub enum ItemError {
     Refused(String),
 }
 
-/// How an item shares the machine with others.
+/// Rule for sharing the machine with other items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// It computes on one thread, whatever runs beside it.
     Shared,
     /// It measures time or spreads over all cores itself: nothing else runs at that time.
     Alone,
-    /// It is measured by real daemons and devices in a lab, which only the command line can start. Nothing else runs at that time.
+    /// It is measured by real daemons and devices in a lab, which only the command line can start. Nothing
+    /// else runs at that time.
     Lab,
 }
 
@@ -89,17 +91,17 @@ pub enum Load {
 pub struct Item {
     /// The paper, in small letters.
     pub paper: &'static str,
-    /// What people type: `fig-4`, `table-1`.
+    /// Name that people type: `fig-4`, `table-1`.
     pub name: &'static str,
     /// One line for people.
     pub title: &'static str,
-    /// Where the paper prints the numbers of its rows, where a row does not say otherwise.
+    /// Place where the paper prints the numbers of its rows, where a row has no other.
     pub place: &'static str,
-    /// How its numbers come about, where a row does not say otherwise.
+    /// Method that produces its numbers, where a row has no other.
     pub kind: Kind,
-    /// Why ours differ from the paper's, where a row does not say so itself.
+    /// Reason why ours differ from the paper's, where a row does not give one itself.
     pub differs: &'static str,
-    /// How it shares the machine.
+    /// Rule for sharing the machine.
     pub load: Load,
     /// Computes it.
     pub run: fn(&Options) -> Result<Outcome, ItemError>,
@@ -123,18 +125,18 @@ impl Item {
 pub struct Done {
     /// The item.
     pub item: Item,
-    /// What it found, or why not.
+    /// Outcome, or the reason why there is none.
     pub outcome: Result<Outcome, ItemError>,
-    /// How long it took.
+    /// Time that it took.
     pub seconds: f64,
 }
 
-/// How often it is looked whether a run is to end early.
+/// Interval of the checks whether a run is to end early.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Computes the items, side by side where they allow it, and tells of each when it is done. The result has
-/// the order of the items. When `stop` says so it has those that are done by then; the others go on without use until
-/// the process ends.
+/// the order of the items. When `stop` says so it has those that are done by then; the others go on without
+/// use until the process ends.
 pub fn run(
     items: &[Item],
     options: &Options,
@@ -180,7 +182,8 @@ fn run_all(items: &[Item], options: &Options, keep: impl Fn(usize, Done) + Sync)
     alone.into_iter().for_each(|at| keep(at, run_one(items[at], options)));
 }
 
-/// Computes one item. Its rows carry the words that name it on the command line, their kind, and where the paper has them.
+/// Computes one item. Its rows carry the words that name it on the command line, their kind, and where the
+/// paper has them.
 fn run_one(item: Item, options: &Options) -> Done {
     let start = Instant::now();
     let mut outcome = (item.run)(options);

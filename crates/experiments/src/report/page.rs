@@ -33,7 +33,8 @@ p.small { color: #555; font-size: .9rem; }
 /// By what a page was made: names and texts, such as `version` and `0.1.0`.
 pub type About = [(&'static str, String)];
 
-/// The first page: by what the numbers were made, a line and a link for each paper, and the table of all figures.
+/// The first page: by what the numbers were made, a line and a link for each paper, and the table of all
+/// figures.
 #[must_use]
 pub fn index(done: &[Done], missing: &[Item], options: &Options, about: &About) -> String {
     let mut page = begin("The papers' figures and tables", options);
@@ -84,7 +85,7 @@ pub fn paper(
     Ok(end(page))
 }
 
-/// What is done, paper by paper.
+/// Splits the items that are done by paper.
 pub fn by_paper(done: &[Done]) -> impl Iterator<Item = &[Done]> {
     done.chunk_by(|one, next| one.item.paper == next.item.paper)
 }
@@ -116,7 +117,7 @@ fn rows(done: &[Done]) -> impl Iterator<Item = &Row> {
     done.iter().filter_map(|done| done.outcome.as_ref().ok()).flat_map(|outcome| &outcome.rows)
 }
 
-/// What agrees, a line an item, and what does not, a line a row with the reason.
+/// Writes the numbers that agree, a line an item, and those that do not, a line a row with the reason.
 fn agreement(page: &mut String, of_paper: &[Done]) {
     page.push_str("<h2>What agrees</h2>\n<ul>\n");
     for done in of_paper {
@@ -203,7 +204,7 @@ fn figures_table(page: &mut String, entries: &[figures::Entry]) {
     page.push_str("</tbody>\n</table>\n");
 }
 
-/// Where the numbers are from, what is missing, and how many are what their items ask.
+/// Writes the origin of the numbers, the missing items, and how many rows pass the tests of their items.
 fn head(page: &mut String, done: &[Done], missing: &[Item], about: &About) {
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|item| format!("{} {}", item.paper, item.name)).collect();
@@ -230,7 +231,8 @@ fn head(page: &mut String, done: &[Done], missing: &[Item], about: &About) {
     );
 }
 
-/// What the row's test asks and whether it holds, such as `within 1 %` or `not at most 5`; empty where there is none.
+/// Returns the row's test and whether it holds, such as `within 1 %` or `not at most 5`; empty where there is
+/// none.
 #[must_use]
 pub fn verdict(row: &Row) -> String {
     let (Some(holds), Some(test)) = (row.is_within(), row.test) else { return String::new() };
@@ -328,7 +330,8 @@ fn table(page: &mut String, rows: &[Row]) {
     page.push_str("</tbody>\n</table>\n");
 }
 
-/// How far ours is from the paper's: in percent of the paper's, or in multiples from ten times as much on.
+/// Returns the deviation of ours from the paper's: in percent of the paper's, or in multiples from ten times
+/// as much on.
 #[must_use]
 pub fn deviation(row: &Row) -> Option<String> {
     let paper = row.paper.filter(|&paper| paper != 0.0)?;

@@ -1,4 +1,5 @@
-//! Which parts of lines are drawn where several lie on each other: each has dashes in turn, so that all are seen.
+//! Selection of the parts of lines that are drawn where several lie on each other: each has dashes in turn,
+//! so that all are seen.
 
 /// A point in pixels of the plot.
 pub(super) type Pixel = (f64, f64);
@@ -7,11 +8,11 @@ pub(super) type Pixel = (f64, f64);
 const DASH_PX: f64 = 9.0;
 /// Lines that share less of their way cross.
 const SHARED_PX: usize = 40;
-/// How far from each other lines are one to the eye.
+/// Distance up to which lines are one to the eye.
 const NEAR_PX: i64 = 1;
 
-/// Which of the lines pass through each pixel, a bit a line: those that are flat there, and those that are steep. Lines that
-/// only cross do not share a way.
+/// Lines that pass through each pixel, a bit a line: separately those that are flat there, and those that are
+/// steep. Lines that only cross do not share a way.
 struct Passed {
     width: i64,
     height: i64,
@@ -55,7 +56,7 @@ impl Passed {
     }
 }
 
-/// Whether it is the turn of line `at`, of those that share the way here.
+/// Returns true if it is the turn of line `at`, of those that share the way here.
 fn is_turn(at: usize, sharing: u32, place: Pixel, flat: bool) -> bool {
     if sharing.count_ones() < 2 {
         return true;

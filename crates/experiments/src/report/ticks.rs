@@ -1,4 +1,4 @@
-//! Where an axis has its marks, and what they say.
+//! Places of the marks on an axis, and their text.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use super::{Axis, Scale};
 
-/// What is marked in each power of ten: the first of these that gives few enough marks.
+/// Marks in each power of ten: the first of these lists that gives few enough marks.
 const MARKS: [&[f64]; 3] = [&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], &[1.0, 2.0, 5.0], &[1.0]];
 const MARKS_MIN: usize = 4;
 const MARKS_MAX: usize = 11;
@@ -23,7 +23,7 @@ pub(super) struct Ticks {
     /// The marked positions.
     pub at: Vec<f64>,
     scale: Scale,
-    /// Whether a logarithmic axis begins with a place for zero.
+    /// Set if a logarithmic axis begins with a place for zero.
     zero: bool,
 }
 
@@ -50,7 +50,7 @@ impl Ticks {
         }
     }
 
-    /// Where a value lies; `None` if the axis has no place for it.
+    /// Returns the position of a value; `None` if the axis has no place for it.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let place = match self.scale {
             Scale::Linear => value,
@@ -65,7 +65,7 @@ impl Ticks {
         self.place(value).map(|place| place.clamp(self.from, self.to))
     }
 
-    /// What the mark at a position says.
+    /// Returns the text of the mark at a position.
     pub(super) fn text(&self, position: f64) -> String {
         match self.scale {
             Scale::Linear => number(position, self.step()),

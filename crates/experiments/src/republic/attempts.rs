@@ -1,8 +1,9 @@
-//! The adaptive attempt interval against fixed ones (Republic sections III-A1 and VI-C), over set-up times, times of
-//! settling, sizes and receivers.
+//! The adaptive attempt interval against fixed ones (Republic sections III-A1 and VI-C), over set-up times,
+//! times of settling, sizes and receivers.
 //!
-//! A fixed interval can be lucky: one that divides the set-up time meets the path in the moment in which it is ready.
-//! The adaptive one knows nothing, and has to come as near to the luckiest as a round trip or a twentieth.
+//! A fixed interval can be lucky: one that divides the set-up time meets the path in the moment in which it
+//! is ready. The adaptive one knows nothing, and has to come as near to the luckiest as a round trip or a
+//! twentieth.
 
 use polycast_protocol::push::{AttemptInterval, FullRate};
 use polycast_types::Duration;
@@ -13,7 +14,7 @@ use crate::{Row, side_by_side};
 
 /// Intervals of the paper's sweep, and some between.
 const FIXED_US: [u64; 11] = [70, 150, 350, 700, 1_400, 2_000, 3_500, 5_000, 7_000, 20_000, 70_000];
-/// How much longer than with the best fixed interval it may take, in parts.
+/// Part by which it may take longer than with the best fixed interval.
 const MARGIN: f64 = 0.05;
 /// From the source over ToR, circuit switch and splitter to a receiver, and back through the core.
 const ROUND_TRIP: Duration = Duration(9 * HOP.0);
@@ -27,7 +28,7 @@ struct Case {
     receivers: u32,
 }
 
-/// What a cell came to, means over its runs.
+/// Results of a cell, means over its runs.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     adaptive_s: f64,
@@ -36,7 +37,7 @@ struct Found {
 }
 
 impl Found {
-    /// How much longer the adaptive interval takes than the best fixed one, in parts.
+    /// Returns the part by which the adaptive interval takes longer than the best fixed one.
     fn over(&self) -> f64 {
         self.adaptive_s / self.best_s - 1.0
     }
@@ -149,7 +150,8 @@ pub(super) fn grid(options: &Options) -> Result<Outcome, ItemError> {
 mod tests {
     use super::*;
 
-    /// The cells that are hardest: paths that are there soon, and lose half of what is sent for as long again.
+    /// The cells that are hardest: paths that are there soon, and lose half of what is sent for as long
+    /// again.
     #[test]
     fn paths_that_settle_for_long_do_not_spoil_short_objects() {
         let seeds = [7, 8, 9];
@@ -160,8 +162,8 @@ mod tests {
         }
     }
 
-    /// Few receivers may all be reached by chance while circuits still lose half, and a short object is sent before
-    /// any of them can say so: what is missing then must wait for the path, and go over it.
+    /// Few receivers may all be reached by chance while circuits still lose half, and a short object is sent
+    /// before any of them can say so: what is missing then must wait for the path, and go over it.
     #[test]
     fn full_rate_that_began_too_early_is_not_dear() {
         for (settling_ms, seed) in [(2, 1_001), (5, 1_001)] {

@@ -9,19 +9,21 @@ use crate::random::Random;
 use crate::report::{Axis, Figure, ItemError, Options, Outcome};
 use crate::traces::{LDA_BYTES, OVERHEAD, Site, WORD2VEC_BYTES, Way, quantile, tpc_h_bytes};
 
-/// The paper's test bed: 20 logical racks of two servers, and 20 Gbit/s from a rack to the core for those that go over it.
+/// The paper's test bed: 20 logical racks of two servers, and 20 Gbit/s from a rack to the core for those
+/// that go over it.
 const SITE: Site = Site { racks: 20, servers: 2, server_bps: 10e9, core_bps: 20e9 };
 /// Iterations of Word2Vec and LDA.
 const ITERATIONS: u32 = 10;
 
-/// What is broadcast: name, sizes in their order, figures with 10 and with 22 executors.
+/// Objects that are broadcast: name, sizes in their order, figures with 10 and with 22 executors.
 struct Workload {
     name: &'static str,
     sizes: Vec<u64>,
     figures: [&'static str; 2],
 }
 
-/// What the paper prints: workload, executors, against what, at which share of the readings, the improvement, and a note.
+/// Numbers that the paper prints: workload, executors, the way compared with, the share of the readings, the
+/// improvement, and a note.
 const PRINTED: [(&str, u32, Way, f64, f64, &str); 8] = [
     ("TPC-H", 10, Way::Http, 0.6, 3.72, ""),
     ("TPC-H", 10, Way::Http, 0.9, 2.85, ""),
@@ -47,7 +49,7 @@ const PRINTED: [(&str, u32, Way, f64, f64, &str); 8] = [
     ("Word2Vec and LDA", 22, Way::Torrent, 0.8, 3.6, ""),
 ];
 
-/// What sizes are divided by in a quick run.
+/// Returns the divisor of sizes, for a quick run.
 fn scale(options: &Options) -> u64 {
     if options.quick { 20 } else { 1 }
 }
@@ -66,7 +68,8 @@ fn workloads(options: &Options) -> [Workload; 2] {
     ]
 }
 
-/// What a transfer takes beyond its bytes at line rate, in seconds: circuits, attempts, patches and the last words.
+/// Returns the time of a transfer beyond its bytes at line rate, in seconds: circuits, attempts, patches and
+/// the last messages.
 fn beyond_bytes_s(receivers: u32, options: &Options) -> Result<f64, ItemError> {
     let (setup, bytes) = (Duration::from_millis(60), WORD2VEC_BYTES / scale(options));
     let trial = Trial {
@@ -81,7 +84,7 @@ fn beyond_bytes_s(receivers: u32, options: &Options) -> Result<f64, ItemError> {
     Ok(trial.run()?.total_s - line_s(bytes))
 }
 
-/// What an object takes at line rate.
+/// Returns the time that an object takes at line rate.
 fn line_s(bytes: u64) -> f64 {
     8.0 * OVERHEAD * bytes as f64 / LINE.0 as f64
 }
@@ -159,7 +162,8 @@ pub(super) fn fig_6(options: &Options) -> Result<Outcome, ItemError> {
     )))
 }
 
-/// How much longer a way takes than ours: at the shares that the paper prints, or else in the mean.
+/// Returns the factors by which a way takes longer than ours: at the shares that the paper prints, and over
+/// all readings.
 fn rows(
     title: &str,
     way: Way,

@@ -7,14 +7,14 @@ use super::{Measured, RECEIVERS, SETTLING_PARTS, Trial};
 use crate::Row;
 use crate::report::{Axis, Figure, ItemError, Mark, Options, Outcome, Series};
 
-/// When full rate begins, as figure 8 compares it, and we do it.
+/// Rules for the beginning of full rate: those that figure 8 compares, and ours.
 const RULES: [(&str, FullRate); 3] = [
     ("after the last INTL_SEQ", FullRate::AllReached),
     ("after the first INTL_SEQ", FullRate::FirstReached),
     ("ours", FullRate::Settled),
 ];
 
-/// What many transfers come to over the paper's circuits, which take 60 ms.
+/// Results of many transfers over the paper's circuits, which take 60 ms.
 #[derive(Clone, Copy, Debug)]
 struct Many {
     /// Bytes sent more than once, in MB, at the 99th percentile of transfers.
@@ -58,7 +58,7 @@ fn many(full_rate: FullRate, interval: Duration, options: &Options) -> Result<Ma
     })
 }
 
-/// Where the paper says what a rule comes to with an interval.
+/// Returns the rows of a rule with an interval, beside the paper's numbers where it has some.
 fn papers_rows(name: &str, rule: FullRate, micros: u64, found: &Many) -> Vec<Row> {
     let at = |what: &str| format!("full rate {name}, i_a = {} ms: {what}", micros as f64 / 1e3);
     let printed = |loss: f64, share: f64| (rule == FullRate::AllReached).then_some((loss, share));
@@ -81,8 +81,8 @@ fn papers_rows(name: &str, rule: FullRate, micros: u64, found: &Many) -> Vec<Row
     rows
 }
 
-/// What the paper says in words of the two rules: the first INTL_SEQ ends attempts sooner, sends more that is redundant, and does
-/// not make the whole shorter.
+/// Returns the rows for what the paper states of the two rules: the first INTL_SEQ ends attempts sooner,
+/// sends more that is redundant, and does not make the whole shorter.
 fn words(micros: u64, last: &Many, first: &Many) -> [Row; 3] {
     let row = |what: &str, ours, unit: &str| {
         let interval = micros as f64 / 1e3;
@@ -175,7 +175,7 @@ fn mean(
     Ok(sum)
 }
 
-/// How paths are set up: name, time, settling.
+/// Returns the ways to set up paths: name, time, settling.
 fn setups(quick: bool) -> Vec<(String, Duration, Duration)> {
     let plain = |ms: &u64| {
         let setup = Duration::from_millis(*ms);
@@ -203,7 +203,8 @@ fn intervals(quick: bool) -> &'static [u64] {
     }
 }
 
-/// The paper's test bed by all three rules, then other set-up times with ours, fixed intervals beside the adaptive one.
+/// The paper's test bed by all three rules, then other set-up times with ours, fixed intervals beside the
+/// adaptive one.
 pub(super) fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
     let (rows, panels) = rules(options)?;
     let others = set_ups(options)?;
@@ -315,7 +316,8 @@ mod tests {
 
     const QUICK: Options = Options { quick: true, seed: 1, threads: 1 };
 
-    /// Full rate after the first receiver is reached begins sooner, and what others miss meanwhile is sent again.
+    /// Full rate after the first receiver is reached begins sooner, and what others miss meanwhile is sent
+    /// again.
     #[test]
     fn the_first_receiver_ends_attempts_sooner_and_costs_redundant_bytes() {
         let of = |rule| many(rule, Duration::from_millis(2), &QUICK).unwrap();

@@ -15,7 +15,7 @@ receivers = [1, 3]
 bytes = "1M"
 "#;
 
-/// What is said about a scenario: when it is read, or when it is run.
+/// Returns the message about a scenario: from reading it, or from running it.
 fn said(text: &str) -> String {
     match parse(text) {
         Err(error) => error.to_string(),

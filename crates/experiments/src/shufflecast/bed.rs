@@ -1,5 +1,5 @@
-//! The paper's test bed in virtual time: a 2,2-Shufflecast of 8 ToRs with two servers each, and a packet core of full bisection
-//! beside it, of 10 Gbit/s each (sections V and VI).
+//! The paper's test bed in virtual time: a 2,2-Shufflecast of 8 ToRs with two servers each, and a packet core
+//! of full bisection beside it, of 10 Gbit/s each (sections V and VI).
 
 use polycast_planning::relays;
 use polycast_protocol::push::AttemptInterval;
@@ -21,7 +21,7 @@ pub(super) const SERVERS: u32 = 16;
 const PER_TOR: u32 = 2;
 /// From one end of a link to the other, with what a switch takes.
 const HOP: Duration = Duration::from_micros(2);
-/// What a port of a switch holds.
+/// Bytes that a port of a switch holds.
 const QUEUE_BYTES: u64 = 1 << 20;
 
 /// Over which network a group's packets go.
@@ -56,7 +56,8 @@ impl Bed {
         let shape = network(2, 2);
         let tors = shape.tors();
         let tor = |at: u32| NodeId(SERVERS + at);
-        // A fibre is a node of its own: it makes the way over a splitter longer than that over the core, which connections take.
+        // A fibre is a node of its own: it makes the way over a splitter longer than that over the core,
+        // which connections take.
         let (fibre, splitter) =
             (|at: u32| NodeId(SERVERS + tors + at), |at: u32| NodeId(SERVERS + 2 * tors + at));
         let core = NodeId(SERVERS + 3 * tors);
@@ -118,7 +119,8 @@ impl Bed {
         links
     }
 
-    /// Adds a group of all servers whose source sends so many bytes, and begins at `begin`. With a `rate` the path is its own.
+    /// Adds a group of all servers whose source sends so many bytes, and begins at `begin`. With a `rate` the
+    /// path is its own.
     pub(super) fn add(
         &mut self,
         source: u32,

@@ -1,8 +1,8 @@
 //! Figure 6 (a), (d), (e): throughput of multicast on a 2,2-Shufflecast with 16 servers.
 //!
-//! Groups run our transport in virtual time, packet by packet ([`super::bed`]). What MPI and a swarm could do over the packet core
-//! at best is computed at flow level: their software needs machines. Power and cost, figure 6 (b) and (c), are arithmetic and are
-//! in the module above.
+//! Groups run our transport in virtual time, packet by packet ([`super::bed`]). What MPI and a swarm could do
+//! over the packet core at best is computed at flow level: their software needs machines. Power and cost,
+//! figure 6 (b) and (c), are arithmetic and are in the module above.
 
 use polycast_planning::relays::fair_shares;
 use polycast_simulator::flow::torrent::{TorrentConfig, download};
@@ -16,7 +16,7 @@ use crate::{Kind, Row};
 
 /// The same as [`LINE`], for arithmetic.
 const LINE_BPS: f64 = LINE.0 as f64;
-/// What counts as the line rate, in percent of it: headers and the beginning take some.
+/// Throughput that counts as the line rate, in percent of it: headers and the beginning take some.
 const NEAR_LINE_PERCENT: f64 = 95.0;
 
 fn up(server: u32) -> u32 {
@@ -155,12 +155,13 @@ pub(super) fn fig_6a(options: &Options) -> Result<Outcome, ItemError> {
     ))
 }
 
-/// How long groups share the test bed, in seconds.
+/// Returns the time that groups share the test bed, in seconds.
 fn shared_s(options: &Options) -> f64 {
     if options.quick { 0.06 } else { 0.4 }
 }
 
-/// The mean throughput of a group in the second half of the time, in Gbit/s, and the packets lost, in percent.
+/// The mean throughput of a group in the second half of the time, in Gbit/s, and the packets lost, in
+/// percent.
 fn concurrent(groups: u32, options: &Options) -> (f64, f64) {
     let mut bed = Bed::new(options.seed);
     let until_s = shared_s(options);
@@ -178,7 +179,8 @@ fn concurrent(groups: u32, options: &Options) -> (f64, f64) {
     (bits / (0.5 * until_s) / 1e9, bed.loss_percent())
 }
 
-/// What links allow each of so many groups, in Gbit/s: a server receives all groups but its own.
+/// Returns the rate that links allow each of `groups` groups, in Gbit/s: a server receives all groups but its
+/// own.
 fn fair_gbps(groups: u32) -> f64 {
     LINE_BPS / 1e9 / f64::from(groups.min(SERVERS - 1))
 }

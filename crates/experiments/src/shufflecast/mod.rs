@@ -264,7 +264,8 @@ fn range(name: &str, paper: (f64, f64), ratios: &[(f64, f64)], note: &str) -> [R
     ]
 }
 
-/// The paper's words on mean latency: below that of IP multicast up to three columns, slightly above with four.
+/// The paper's words on mean latency: below that of IP multicast up to three columns, slightly above with
+/// four.
 fn latencies(networks: &[Shufflecast]) -> Vec<Row> {
     let ratios = ratios(networks, |bill| bill.latency_ns, 1, 100);
     let each = networks.iter().zip(ratios).map(|(network, (_, ratio))| {
@@ -331,7 +332,7 @@ fn sizes(name: &str, points: Vec<(f64, f64)>) -> Series {
     Series::ours(name, points).mark(Mark::Points)
 }
 
-/// What the paper prints as the least and the most, as two lines over all sizes.
+/// Returns the least and the most that the paper prints, as two lines over all sizes.
 fn limits(name: &str, (low, high): (f64, f64)) -> Series {
     let frame = vec![(50.0, low), (1024.0, low), (1024.0, high), (50.0, high), (50.0, low)];
     Series::paper(name, frame).mark(Mark::Line)

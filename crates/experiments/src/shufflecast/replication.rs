@@ -1,12 +1,13 @@
-//! Figure 8(d): small requests of a leader to acceptors, of which it waits for a majority, by unicast and as messages of a stream over
-//! Shufflecast. It is what costs in the paper's Paxos: one round of requests and answers. There is no proposer's first phase, no learner and
-//! no disk here.
+//! Figure 8(d): small requests of a leader to acceptors, of which it waits for a majority, by unicast and as
+//! messages of a stream over Shufflecast. It is what costs in the paper's Paxos: one round of requests and
+//! answers. There is no proposer's first phase, no learner and no disk here.
 
 use crate::Row;
 use crate::lab::{Seen, quantile};
 use crate::report::{Axis, Figure, Outcome, Series};
 
-/// How much sooner the paper's slowest tenth and hundredth of requests are answered: from the least to the most, over the numbers of acceptors.
+/// Factors by which the paper's slowest tenth and hundredth of requests are answered sooner: from the least
+/// to the most, over the numbers of acceptors.
 const SOONER: [(&str, f64, (f64, f64)); 2] = [("90 %", 0.9, (2.21, 2.93)), ("99 %", 0.99, (1.39, 2.13))];
 /// The numbers of acceptors where nothing was measured.
 pub(crate) const ACCEPTORS: [u32; 3] = [3, 5, 7];
@@ -14,7 +15,7 @@ pub(crate) const ACCEPTORS: [u32; 3] = [3, 5, 7];
 /// The latencies of both ways with so many acceptors, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicationSeen {
-    /// How many there were.
+    /// Number of acceptors.
     pub acceptors: u32,
     /// Each request by unicast.
     pub unicast_us: Vec<f64>,

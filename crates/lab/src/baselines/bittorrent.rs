@@ -1,5 +1,6 @@
-//! BitTorrent with a real client, aria2: one at every host of the group, all of them neighbours, as in Datacast's comparison
-//! (section 7). A tracker of ours tells every client of every other; the time begins when all have asked it.
+//! BitTorrent with a real client, aria2: one at every host of the group, all of them neighbours, as in
+//! Datacast's comparison (section 7). A tracker of ours tells every client of every other; the time begins
+//! when all have asked it.
 
 use super::programs::{Programs, folder_of, start};
 use super::{Done, Job, LOOK_AGAIN, Outcome, STALLED_AFTER};
@@ -15,12 +16,13 @@ use std::process::Child;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where every client listens.
+/// Port that every client listens on.
 const PEER_PORT: u16 = 6_881;
-/// Pieces of a small object, in bytes; larger ones have larger pieces, so that there are at most `PIECES_MAX`.
+/// Pieces of a small object, in bytes; larger ones have larger pieces, so that there are at most
+/// `PIECES_MAX`.
 const PIECE_LEN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 2_048;
-/// How long clients may take until all have asked the tracker.
+/// Time within which all clients must have asked the tracker.
 const GATHERED_WITHIN: Duration = Duration::from_secs(20);
 /// The most that a request to the tracker may have, in bytes.
 const REQUEST_MAX: u64 = 8 << 10;
@@ -52,7 +54,7 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
     })
 }
 
-/// What a client runs when it has everything: a file beside its folder says so.
+/// Writes the script that a client runs when it has everything: it creates a file beside the client's folder.
 fn write_hook(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     fs::write(path, "#!/bin/sh\n: > \"$(dirname \"$3\").done\"\n")?;
@@ -155,7 +157,7 @@ fn torrent_of(path: &Path, bytes: u64, announce: &str) -> io::Result<Vec<u8>> {
 /// Tells every client of all others once all have asked (BEP 3 and 23).
 struct Tracker {
     peers: Vec<SocketAddrV4>,
-    /// How many have asked; more than there are once they may know, or it is over.
+    /// Number of clients that have asked, or `OPEN` once they may be answered or the delivery is over.
     gathering: Mutex<usize>,
     changed: Condvar,
 }

@@ -1,5 +1,6 @@
-//! Deliveries without Polycast, to compare with: plain TCP from the source to every receiver, `scp`, `rsync`, NFS and BitTorrent. They
-//! run in the same namespaces and over the same links as the lab's agents (Datacast, section 7, the comparison study).
+//! Deliveries without Polycast, to compare with: plain TCP from the source to every receiver, `scp`, `rsync`,
+//! NFS and BitTorrent. They run in the same namespaces and over the same links as the lab's agents (Datacast,
+//! section 7, the comparison study).
 
 mod bittorrent;
 mod nfs;
@@ -26,10 +27,10 @@ use std::time::Duration;
 const COMPARE_LEN: usize = 1 << 20;
 /// A receiver that has not got a byte more for so long has failed.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// How often it is looked which receivers have everything.
+/// Interval between checks of which receivers have everything.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// What is to be delivered, to whom and where.
+/// Delivery to be made: the object, its source, and its receivers.
 pub(crate) struct Job<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) layout: &'a Layout,
@@ -40,14 +41,14 @@ pub(crate) struct Job<'a> {
     pub(crate) receivers: Vec<Host>,
 }
 
-/// What came of one receiver.
+/// Result for one receiver.
 struct Done {
     seconds: f64,
     error: Option<String>,
     copy: PathBuf,
 }
 
-/// What came of it: when each receiver had everything, and the source's processor time.
+/// Result of a delivery: when each receiver had everything, and the source's processor time.
 struct Outcome {
     receivers: Vec<Done>,
     source_cpu: ProcessorTime,
@@ -144,7 +145,7 @@ fn report(
     Ok((Delivery::new(&name, report), outcome.source_cpu))
 }
 
-/// Whether two files hold the same.
+/// Returns true if two files have the same content.
 fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     let (mut one, mut other) = (File::open(one)?, File::open(other)?);
     if one.metadata()?.len() != other.metadata()?.len() {

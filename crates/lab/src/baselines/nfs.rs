@@ -1,5 +1,6 @@
-//! A folder of the source, shared by NFS: every receiver copies the file out of it, all at the same time. The server is NFS-Ganesha and
-//! the client libnfs: both run in user space, and so in a host's namespace and where the kernel has no NFS.
+//! A folder of the source, shared by NFS: every receiver copies the file out of it, all at the same time. The
+//! server is NFS-Ganesha and the client libnfs: both run in user space, and so in a host's namespace and
+//! where the kernel has no NFS.
 
 use super::programs::{Programs, await_server, copy_of, copy_to_all, folder_of, start};
 use super::{Job, Outcome};
@@ -45,7 +46,8 @@ pub(super) fn deliver(job: &Job<'_>) -> Result<Outcome, LabError> {
     Ok(Outcome { receivers, source_cpu: cpu().since(before) })
 }
 
-/// Version 4 alone, which needs no port mapper; without the period in which a server that comes back waits for its clients.
+/// Version 4 alone, which needs no port mapper; without the period in which a server that comes back waits
+/// for its clients.
 fn server_settings(address: Ipv4Addr, shared: &Path, records: &Path) -> String {
     let (shared, records) = (shared.display(), records.display());
     format!(

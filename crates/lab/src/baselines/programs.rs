@@ -1,4 +1,5 @@
-//! Programs at hosts of a lab: servers at one end, and at the other one program for every receiver that makes its copy.
+//! Programs at hosts of a lab: servers at one end, and at the other one program for every receiver that makes
+//! its copy.
 
 use super::{Done, Job, LOOK_AGAIN, STALLED_AFTER};
 use crate::cast::ProcessorTime;
@@ -14,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it takes connections.
+/// Time within which a server must accept connections.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-/// What a receiver's copy is called: names of objects may mean something to a shell.
+/// Name of a receiver's copy: names of objects may mean something to a shell.
 const COPY: &str = "object";
 
 /// Programs that end with this.
@@ -39,12 +40,12 @@ pub(super) fn folder_of(job: &Job<'_>, host: &Host) -> Result<PathBuf, LabError>
     Ok(folder)
 }
 
-/// Where a receiver's copy will lie, in its folder, made now.
+/// Returns the path of a receiver's copy, in its folder, which is created here.
 pub(super) fn copy_of(job: &Job<'_>, host: &Host) -> Result<PathBuf, LabError> {
     Ok(folder_of(job, host)?.join(COPY))
 }
 
-/// Where a host's program says what it does.
+/// Returns the path of the log of a host's program.
 fn log_of(job: &Job<'_>, host: &Host) -> PathBuf {
     job.folder.join(format!("{}.log", host.name))
 }
@@ -89,7 +90,8 @@ pub(super) fn await_server(
     }
 }
 
-/// Runs one program for every receiver, all at the same time, until all have ended or no receiver gets anything more.
+/// Runs one program for every receiver, all at the same time, until all have ended or no receiver gets
+/// anything more.
 pub(super) fn copy_to_all(job: &Job<'_>, commands: Vec<Command>) -> Result<Vec<Done>, LabError> {
     let folders: Vec<PathBuf> = job.receivers.iter().map(|host| job.folder.join(&host.name)).collect();
     let begun = Instant::now();

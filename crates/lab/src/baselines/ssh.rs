@@ -1,5 +1,5 @@
-//! `scp` and `rsync` over ssh, as they are typed: one command for every receiver at the source, all at the same time. Each receiver
-//! runs OpenSSH's server, with a key that this delivery makes.
+//! `scp` and `rsync` over ssh, as they are typed: one command for every receiver at the source, all at the
+//! same time. Each receiver runs OpenSSH's server, with a key that this delivery makes.
 
 use super::programs::{Programs, await_server, copy_of, copy_to_all, start, used_by_ended};
 use super::{Job, Outcome};
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 const PORT: u16 = 22;
-/// Where Debian's server goes before a client has shown its key. The unit of the package makes it; here is none.
+/// Folder that Debian's server enters before a client has shown its key. The package's unit creates it; there
+/// is none here.
 const EMPTY_FOLDER: &str = "/run/sshd";
 
 /// Delivers the file by `scp` or `rsync`. The time has ssh's handshakes in it, as for a user.
@@ -45,7 +46,7 @@ pub(super) fn deliver(way: Way, job: &Job<'_>) -> Result<Outcome, LabError> {
     Ok(Outcome { receivers, source_cpu: used_by_ended().since(before) })
 }
 
-/// What the source types for one receiver.
+/// Builds the command that the source runs for one receiver.
 fn command(way: Way, job: &Job<'_>, client: &Path, to: &str) -> Command {
     let mut command = Space::named(&job.source.name).command(&way.to_string());
     match way {
@@ -83,7 +84,8 @@ fn server_settings(key: &Path, use_pam: bool) -> String {
     )
 }
 
-/// Whether an account is locked, as root's is on Ubuntu: the server then lets it in only by way of PAM.
+/// Returns true if an account is locked, as root's is on Ubuntu: the server then admits it only by way of
+/// PAM.
 fn is_locked(user: &str) -> bool {
     let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
     shadow.lines().any(|line| line.starts_with(&format!("{user}:!")))

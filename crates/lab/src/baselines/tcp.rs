@@ -1,5 +1,5 @@
-//! The source sends the file to every receiver over a TCP connection of its own: the simplest overlay, and Orca's unicast
-//! (section 5.1).
+//! The source sends the file to every receiver over a TCP connection of its own: the simplest overlay, and
+//! Orca's unicast (section 5.1).
 
 use super::{Done, Job, Outcome, STALLED_AFTER};
 use crate::cast::ProcessorTime;

@@ -1,4 +1,5 @@
-//! When something happens to a transfer: some time after it was asked for, or when so much of it has come, however long that takes.
+//! Time of an event in a transfer: some time after the transfer was requested, or the moment when a given
+//! part of the object has arrived, however long that takes.
 
 use polycast_api::agent::transfer::Direction;
 use polycast_api::client::AgentClient;
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 
 /// The latest time, in seconds.
 const SECONDS_MAX: f64 = 3_600.0;
-/// How often the source is asked how much has come.
+/// Interval between requests to the source for its progress.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// When something happens.
+/// Time of an event.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum At {
     /// So many seconds after the transfer was asked for; at 0 just before.
     Seconds(f64),
-    /// When a receiver has verified so many percent of the object.
+    /// Once a receiver has verified this percentage of the object.
     Percent(u32),
 }
 
@@ -48,13 +49,13 @@ impl fmt::Display for At {
 }
 
 impl At {
-    /// Whether it happens just before the transfer.
+    /// Returns true if the event happens just before the transfer.
     pub(crate) fn is_before(self) -> bool {
         matches!(self, At::Seconds(seconds) if seconds <= 0.0)
     }
 
-    /// Waits until then; gives whether it has come. `begun` is when the transfer was asked for, and `source` the socket of its
-    /// source's agent.
+    /// Waits until then; gives whether it has come. `begun` is when the transfer was asked for, and `source`
+    /// the socket of its source's agent.
     pub(crate) fn wait(self, begun: Instant, source: &Path) -> bool {
         match self {
             At::Seconds(seconds) => {

@@ -1,6 +1,6 @@
-//! A leader sends small requests to acceptors and goes on when a majority has answered: what costs in consensus (Shufflecast section VI-D,
-//! figure 8(d)). Requests go to each acceptor over a TCP connection of its own, or to all as one message of a stream; answers come back over
-//! the connections in both cases.
+//! A leader sends small requests to acceptors and goes on when a majority has answered: what costs in
+//! consensus (Shufflecast section VI-D, figure 8(d)). Requests go to each acceptor over a TCP connection of
+//! its own, or to all as one message of a stream; answers come back over the connections in both cases.
 //!
 //! A stream repairs nothing, and a leader of Paxos says again what is not answered: so does this one.
 
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 /// Requests before those that count: connections and paths are warm then.
 const WARM: u64 = 20;
-/// What was not answered for so long is said again.
+/// Time without an answer after which requests are repeated.
 const AGAIN: Duration = Duration::from_millis(200);
 /// Requests that are said again at a time.
 const AGAIN_MAX: u64 = 64;
@@ -32,12 +32,12 @@ const ANSWERS_MAX: usize = 1_024;
 /// A request's number goes before its value.
 const NUMBER_LEN: usize = 8;
 
-/// What the requests of one way came to.
+/// Results of the requests of one way.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Replicated {
     /// `unicast`, or the fabric of the stream.
     pub way: String,
-    /// How many acceptors there were.
+    /// Number of acceptors.
     pub acceptors: u32,
     /// From each request to the answers of a majority, in the order of the requests.
     pub latency_ns: Vec<u64>,
@@ -82,7 +82,7 @@ fn connect(leader: &Host, acceptor: &Host) -> std::io::Result<(TcpStream, TcpStr
     Ok((TcpStream::from_std(near)?, TcpStream::from_std(far)?))
 }
 
-/// How requests go to the acceptors.
+/// Way in which requests reach the acceptors.
 enum Way {
     Unicast(Vec<OwnedWriteHalf>),
     Stream(MessageSender),
@@ -110,7 +110,7 @@ impl Way {
 struct Leader {
     way: Way,
     value_len: usize,
-    /// Whose answer, and for how many requests.
+    /// Answers: the acceptor, and the number of requests that it has.
     answers: mpsc::Receiver<(usize, u64)>,
     taken: Vec<u64>,
     again: u64,

@@ -16,7 +16,7 @@ const COMMANDS_MAX: usize = 1_024;
 /// The longest command, in bytes.
 const COMMAND_LEN_MAX: usize = 4_096;
 
-/// What is answered once everything before it has been.
+/// Answer that is sent once everything before it has been.
 type InOrder = Pin<Box<dyn Future<Output = Option<String>>>>;
 
 /// One manager.
@@ -26,7 +26,7 @@ struct Conversation<M> {
     logged_in: bool,
     /// Answers of a language in which they have no numbers.
     in_order: mpsc::Sender<InOrder>,
-    /// What went wrong last, in that language.
+    /// Last error in that language.
     last_error: Rc<RefCell<Option<Denial>>>,
 }
 
@@ -110,7 +110,7 @@ impl<M: Move + 'static> Conversation<M> {
         self.answers.try_send(tl1_answer(tag, outcome, NAME, &time_in_words())).is_ok()
     }
 
-    /// What can be answered at once; `None` if it is about a circuit.
+    /// Returns the answer that can be given at once; `None` if the request is about a circuit.
     fn immediate(&mut self, request: &Request) -> Option<Result<Vec<String>, Denial>> {
         let (dialect, ports) = (&self.switch.options.dialect, self.switch.options.ports);
         Some(match request {

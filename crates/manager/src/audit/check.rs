@@ -1,4 +1,4 @@
-//! Whether an audit log is as it was written.
+//! Checks whether an audit log is still as it was written.
 
 use super::head::{self, Head};
 use super::{BEGINNING, LINE_LEN_MAX, chain_of, full, hash_of};
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 /// So many full files of a log are looked for.
 const FULL_MAX: usize = 1_000;
 
-/// What a log that is as it was written holds.
+/// Contents of a log that is as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// How many lines.
+    /// Number of lines.
     pub lines: u64,
-    /// The number of the first one, from 1 on,
+    /// Number of the first line, from 1 on.
     pub first: u64,
-    /// and of the last one; 0 where there is none.
+    /// Number of the last line; 0 where there is none.
     pub last: u64,
-    /// Whether it begins with the first line that was ever written.
+    /// True if the log begins with the first line that was ever written.
     pub is_whole: bool,
     /// The hash of the last line. Kept elsewhere, it shows also that all was written anew.
     pub last_hash: String,
-    /// How far it went when that was signed last; `None` where that does not lie beside it.
+    /// Last signed head of the log; `None` if there is none beside it.
     pub head: Option<Head>,
 }
 
@@ -30,11 +30,11 @@ pub struct Verified {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} line {line}: {reason}", file.display())]
 pub struct Broken {
-    /// In which file,
+    /// File with the line.
     pub file: PathBuf,
-    /// and where there, from 1 on; 0 where it cannot be read.
+    /// Number of the line, from 1 on; 0 where the file cannot be read.
     pub line: u64,
-    /// What is wrong.
+    /// Reason why the line is wrong.
     pub reason: String,
 }
 
@@ -81,7 +81,8 @@ struct Signed {
 }
 
 impl Signed {
-    /// What lies beside the youngest of these files; with `key` it has to be there, and signed with that.
+    /// Reads the head beside the youngest of these files; with `key`, the head must exist and be signed with
+    /// that key.
     fn of(files: &[&PathBuf], key: Option<&str>) -> Result<Self, Broken> {
         let logs = files.iter().rev().map(|path| match head::head_of(path).exists() {
             true => path.to_path_buf(),
@@ -101,7 +102,7 @@ impl Signed {
         }
     }
 
-    /// Whether a line is the one that was the last when it was signed.
+    /// Checks that a line with the number of the last signed line also has its hash.
     fn check_line(&self, number: u64, hash: &str) -> Result<(), String> {
         match &self.head {
             Some(head) if head.last == number && head.hash != hash => {
@@ -111,7 +112,7 @@ impl Signed {
         }
     }
 
-    /// Whether lines are gone behind the last of these files.
+    /// Checks that no lines are missing behind the last of these files.
     fn check_end(&self, files: &[&PathBuf], all: &Verified) -> Result<(), String> {
         match &self.head {
             Some(head) if head.last > all.last && files.contains(&&self.log) => {
@@ -121,7 +122,8 @@ impl Signed {
         }
     }
 
-    /// Whether lines are gone before the first of these files. Files that are there and were not named may have them.
+    /// Checks that no lines are missing before the first of these files. Existing files that were not named
+    /// may have them.
     fn check_beginning(&self, files: &[&PathBuf], all: &Verified) -> Result<(), String> {
         let mut fulls = (1..=FULL_MAX).map(|number| full(&self.log, number)).filter(|path| path.exists());
         let has_all = files.contains(&&self.log) && fulls.all(|path| files.contains(&&path));
@@ -135,13 +137,13 @@ impl Signed {
     }
 }
 
-/// Which lines are missing, as the beginning of a sentence.
+/// Names the missing lines, as the beginning of a sentence.
 fn are_missing(from: u64, to: u64) -> String {
     if from == to { format!("line {from} is missing") } else { format!("lines {from} to {to} are missing") }
 }
 
-/// Checks the files of a log, in whatever order they are named, and whether all lines are there that were signed; with `key` they have
-/// to be signed with that one.
+/// Checks the files of a log, in whatever order they are named, and whether all lines are there that were
+/// signed; with `key` they have to be signed with that one.
 ///
 /// # Errors
 /// The first line that is not as it was written.

@@ -1,7 +1,9 @@
-//! How far an audit log goes, signed, in a file beside it: so it is noticed where its first or its last lines are gone.
+//! Head of an audit log, signed, in a file beside the log: it shows if the log's first or last lines are
+//! gone.
 //!
-//! The chain of a log's own lines shows what was changed between them, and says nothing of what is missing before the first and
-//! behind the last. The head names both ends. It is written anew every minute, and before the oldest file goes.
+//! The chain of a log's own lines shows changes between them, and shows nothing of lines that are missing
+//! before the first and behind the last. The head names both ends. It is written again every minute, and
+//! before the oldest file is removed.
 
 use polycast_net::audit_key::{AuditKey, has_signed};
 use polycast_net::hash::parse_hex;
@@ -11,27 +13,27 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Stands behind the log's name: the file with its head,
+/// Ending of the log's name for the file with its head.
 const HEAD: &str = "head";
-/// and the one with the key that signs it.
+/// Ending of the log's name for the file with the key that signs the head.
 const KEY: &str = "key";
 /// A longer file is no head.
 const LEN_MAX: u64 = 4 << 10;
 
-/// How far a log went at some time.
+/// Extent of a log at some time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// The name of the log's file, without its folder.
     pub log: String,
-    /// The number of the oldest line that was kept,
+    /// Number of the oldest line that was kept.
     pub first: u64,
-    /// and of the last one,
+    /// Number of the last line.
     pub last: u64,
-    /// and the hash of that one.
+    /// Hash of the last line.
     pub hash: String,
-    /// When that was.
+    /// Time when the head was signed.
     pub at_unix_ms: u64,
-    /// What the signature is checked with.
+    /// Public key that checks the signature.
     pub key: String,
     signature: String,
 }
@@ -43,17 +45,17 @@ fn beside(log: &Path, what: &str) -> PathBuf {
     name.into()
 }
 
-/// Where the key of a log lies.
+/// Returns the path of a log's key.
 pub(super) fn key_of(log: &Path) -> PathBuf {
     beside(log, KEY)
 }
 
-/// Where the head of a log lies.
+/// Returns the path of a log's head.
 pub(super) fn head_of(log: &Path) -> PathBuf {
     beside(log, HEAD)
 }
 
-/// Whether a file is no part of a log, and lies beside one.
+/// Returns true if a file lies beside a log and is no part of it.
 pub(super) fn is_beside(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == HEAD || extension == KEY)
 }
@@ -83,7 +85,7 @@ impl Head {
         head
     }
 
-    /// What is signed.
+    /// Returns the text that is signed.
     fn words(&self) -> String {
         let Head { log, first, last, hash, at_unix_ms, .. } = self;
         format!("{first} {last} {at_unix_ms} {hash} {log}")

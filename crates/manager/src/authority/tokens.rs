@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Why a token cannot be used.
+/// Reason why a token cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// There is none.
@@ -24,7 +24,7 @@ pub enum TokenError {
     /// Its time is over.
     #[error("the token {id} was good until {until}: 'polycast token new' makes another one")]
     Expired {
-        /// Which.
+        /// Id of the token.
         id: String,
         /// Until when it could be used.
         until: Utc,
@@ -32,16 +32,16 @@ pub enum TokenError {
     /// It is another agent's.
     #[error("the token {id} is for '{name}', not for '{said}': start the agent with --name {name}")]
     OtherName {
-        /// Which.
+        /// Id of the token.
         id: String,
-        /// Whom it is for.
+        /// Agent that the token is for.
         name: String,
         /// The agent that has come with it.
         said: String,
     },
 }
 
-/// How a token stands.
+/// State of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
@@ -53,16 +53,16 @@ pub enum Standing {
     Expired,
 }
 
-/// What is known of a token.
+/// Information about a token.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TokenInfo {
-    /// Which.
+    /// Id of the token.
     pub id: String,
     /// The agent that it lets in.
     pub name: String,
     /// Until when, in seconds since 1970.
     pub until_unix_s: u64,
-    /// How it stands.
+    /// State of the token.
     pub standing: Standing,
 }
 
@@ -150,7 +150,8 @@ impl Authority {
     /// The certificate of an agent that shows a token for this, which is used then.
     ///
     /// # Errors
-    /// The token cannot be used, or not by this agent; or the name or the request is none, and then the token stays good.
+    /// The token cannot be used, or not by this agent; or the name or the request is none, and then the token
+    /// stays good.
     pub fn certify_for_token(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<String, AuthorityError> {
         // First: nothing is read or signed for a host that has no token.
         self.check_token(shown, claim)?;
@@ -173,7 +174,7 @@ impl Authority {
         })
     }
 
-    /// Whether the agent that shows a token may use it for this.
+    /// Checks that the agent that shows a token may use it for this claim.
     fn check_token(&self, shown: &ShownToken, claim: &Claim<'_>) -> Result<(), AuthorityError> {
         let (id, said) = (|| shown.id().to_string(), claim.name);
         let (good, used) = (self.token_file(shown.id(), "token"), self.token_file(shown.id(), "used"));

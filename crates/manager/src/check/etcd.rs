@@ -1,4 +1,4 @@
-//! What etcd says of itself, where managers keep their state in it.
+//! Status that etcd reports, if managers keep their state in it.
 
 use crate::config::ManagerConfig;
 use crate::store::{Etcd as _, Servers, Store, StoreError};
@@ -7,27 +7,27 @@ use polycast_types::{Printable, format_bytes};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What etcd says.
+/// Status of etcd.
 #[derive(Clone, Debug, Serialize)]
 pub struct EtcdFindings {
     /// Its servers, in the order of the settings.
     pub servers: Vec<EtcdServerFindings>,
-    /// Whether it takes no change because its database has reached its quota; none where no server answers.
+    /// True if etcd takes no change because its database has reached its quota; `None` if no server answers.
     pub full: Option<bool>,
 }
 
-/// What a server of etcd says.
+/// Status of a server of etcd.
 #[derive(Clone, Debug, Serialize)]
 pub struct EtcdServerFindings {
-    /// Where it is.
+    /// Address of the server.
     pub address: String,
-    /// Whether it answers.
+    /// True if the server answers.
     pub reached: bool,
     /// Its version.
     pub version: Option<String>,
-    /// How long the file of its database is, in bytes: this is what the quota bounds.
+    /// Length of the server's database file in bytes, which the quota limits.
     pub file_bytes: Option<u64>,
-    /// How much of that is in use, in bytes.
+    /// Bytes of that file in use.
     pub in_use_bytes: Option<u64>,
     /// The quota, in bytes, where it tells.
     pub quota_bytes: Option<u64>,

@@ -1,9 +1,11 @@
-//! `polycast manager --check --probe`: where the fibres at the circuit switch lead in truth. One circuit at a time is made
-//! between two of our ports, and the racks' switches are asked which of their ports has light since; then it is taken away.
+//! `polycast manager --check --probe`: where the fibres at the circuit switch lead in truth. One circuit at a
+//! time is made between two of our ports, and the racks' switches are asked which of their ports has light
+//! since; then it is taken away.
 //!
-//! Each rack's port gets light from the one before it, so that every fibre in and every fibre out is used once. A splitter is fed
-//! by a rack, and each of its outputs is led to another one. Ports with circuits are left alone, whosesoever they are, and when
-//! the probe ends, however it does, what it may have made is looked for and taken down.
+//! Each rack's port gets light from the one before it, so that every fibre in and every fibre out is used
+//! once. A splitter is fed by a rack, and each of its outputs is led to another one. Ports with circuits are
+//! left alone, whosesoever they are, and when the probe ends, however it does, what it may have made is
+//! looked for and taken down.
 
 use super::LOOK_AGAIN;
 use polycast_net::devices::circuits::{Circuit, CircuitError, Dialect, Held};
@@ -14,37 +16,37 @@ use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long a probe takes at most.
+/// Maximum duration of a probe.
 pub(super) const PROBE_MAX: Duration = Duration::from_secs(600);
 /// Racks' ports from which light is tried before a port counts as dark.
 const SOURCES_MAX: usize = 3;
-/// How often it is looked at the end whether circuits of ours are left, and the pause between.
+/// Number of checks at the end for remaining circuits of ours, and the pause between.
 const SWEEPS: u32 = 8;
 const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a probe has found.
+/// Results of a probe.
 #[derive(Clone, Default, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbeFindings {
     /// The circuit switch's ports of racks.
     pub ports: Vec<ProbedPort>,
     /// Outputs of splitters.
     pub outputs: Vec<ProbedOutput>,
-    /// What was not looked at, a sentence each.
+    /// Parts that were not probed, a sentence each.
     pub left_alone: Vec<String>,
 }
 
-/// Where light that leaves by a port of the circuit switch goes.
+/// Destination of light that leaves by a port of the circuit switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbedPort {
     /// The port, as the switch calls it.
     pub port: String,
-    /// What the settings say is there.
+    /// Device at the port, according to the settings.
     pub named: String,
-    /// What got light; none where nothing did.
+    /// Port that got light; `None` if none did.
     pub found: Option<String>,
 }
 
-/// Whether light comes through a splitter.
+/// Result of a probe for light through a splitter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbedOutput {
     /// The splitter.
@@ -53,14 +55,14 @@ pub struct ProbedOutput {
     pub input: String,
     /// The port where the light was expected.
     pub output: String,
-    /// Whether it came.
+    /// True if the light arrived.
     pub lit: bool,
 }
 
 /// A port of a rack's switch: the rack, and OpenFlow's number.
 pub(super) type Place = (u32, u32);
 
-/// What a probe needs of the network.
+/// Access to the network that a probe needs.
 pub(super) trait Optics {
     /// The circuits that there are.
     async fn held(&self) -> Result<Vec<Held>, CircuitError>;
@@ -68,11 +70,12 @@ pub(super) trait Optics {
     async fn enter(&self, circuit: Circuit) -> Result<(), CircuitError>;
     /// Takes one down.
     async fn delete(&self, circuit: Circuit) -> Result<(), CircuitError>;
-    /// The ports of the racks' switches but those of hosts, and whether each has light. A switch that does not answer has none.
+    /// The ports of the racks' switches but those of hosts, and whether each has light. A switch that does
+    /// not answer has none.
     async fn light(&self) -> BTreeMap<Place, bool>;
 }
 
-/// Why a probe ended early.
+/// Reason why a probe ended early.
 #[derive(Debug)]
 pub(super) enum Halt {
     /// A device keeps it from going on.
@@ -94,14 +97,14 @@ impl fmt::Display for Halt {
     }
 }
 
-/// What came of a circuit.
+/// Result of a circuit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     /// This port has light since.
     At(Place),
     /// None has.
     Nothing,
-    /// That cannot be told: the port that should get light is up without.
+    /// Not known: the port that should get light is up without it.
     Up,
     /// .. or its switch does not say.
     Mute,
@@ -109,13 +112,13 @@ enum Seen {
     Refused(String),
 }
 
-/// What a probe goes by.
+/// Cabling that a probe works with.
 pub(super) struct Cabling<'a> {
     pub(super) table: &'a PortTable,
     pub(super) dialect: &'a dyn Dialect,
-    /// What the settings say: the racks' ports by those of the circuit switch.
+    /// The racks' ports by those of the circuit switch, according to the settings.
     pub(super) places: BTreeMap<u32, Place>,
-    /// How long after a circuit a port may have no light.
+    /// Time after a circuit during which a port may have no light.
     pub(super) settle: Duration,
 }
 
@@ -124,7 +127,7 @@ impl Cabling<'_> {
         self.dialect.port_name(port)
     }
 
-    /// What the settings say of a port, and which of them.
+    /// Describes what the settings name at a port, and which setting it is.
     fn named(&self, port: u32) -> String {
         if let Some(place) = self.places.get(&port) {
             return format!("ocs.rack-ports says {}", words(*place));
@@ -160,7 +163,7 @@ pub(super) struct Probe<'a, O> {
     shining: BTreeSet<u32>,
     /// .. and by which none does.
     dark: BTreeSet<u32>,
-    /// Where ports of the circuit switch lead.
+    /// Racks' ports that ports of the circuit switch lead to.
     leads: BTreeMap<u32, Place>,
     findings: ProbeFindings,
     faults: Vec<String>,
@@ -182,7 +185,8 @@ impl<'a, O: Optics> Probe<'a, O> {
         }
     }
 
-    /// Probes until all is known, `stop` is ready or the time is over, and leaves no circuit behind. Gives what is wrong, too.
+    /// Probes until all is known, `stop` is ready or the time is over, and leaves no circuit behind. Gives
+    /// what is wrong, too.
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> (ProbeFindings, Vec<String>) {
         let until = Instant::now() + PROBE_MAX;
         let ended = tokio::select! {
@@ -219,8 +223,8 @@ impl<'a, O: Optics> Probe<'a, O> {
         self.cabling.places.keys().copied().filter(|port| !self.taken.contains(port)).collect()
     }
 
-    /// Lights each rack's port from the one before it. Gives those that stayed dark, each with where its light should have come
-    /// from.
+    /// Lights each rack's port from the one before it. Gives those that stayed dark, each with where its
+    /// light should have come from.
     async fn ring(&mut self) -> Result<Vec<Circuit>, Halt> {
         let ports = self.free();
         if ports.len() < 2 {
@@ -264,7 +268,8 @@ impl<'a, O: Optics> Probe<'a, O> {
         }
     }
 
-    /// Of a port that stayed dark: whether it is dark from everywhere, or only where the first light should have come from.
+    /// Checks whether a port that stayed dark is dark from everywhere, or only from where the first light
+    /// should have come.
     async fn second_look(&mut self, pending: Vec<Circuit>) -> Result<(), Halt> {
         for Circuit { from, to } in pending {
             let sources: Vec<u32> =
@@ -404,7 +409,8 @@ impl<'a, O: Optics> Probe<'a, O> {
         Ok(())
     }
 
-    /// Whether light that goes into a splitter comes out here; where it does not, whose comes.
+    /// Checks whether light that goes into a splitter comes out here; if not, finds the splitter whose light
+    /// does.
     async fn split(&mut self, number: usize, into: (u32, u32), out: (u32, u32)) -> Result<(), Halt> {
         let behind = Circuit { from: out.0, to: out.1 };
         let (input, output) = (self.cabling.port(into.1), self.cabling.port(out.0));
@@ -500,7 +506,8 @@ impl<'a, O: Optics> Probe<'a, O> {
             return Err(Halt::Device(reason));
         }
         self.take(circuit).await?;
-        // Ports that the settings name come first. Others' links may have come up just then: this one's light goes with the circuit.
+        // Ports that the settings name come first. Others' links may have come up just then: this one's light
+        // goes with the circuit.
         risen.sort_by_key(|place| !self.cabling.places.values().any(|named| named == place));
         for place in risen {
             if self.goes_dark(place).await {
@@ -528,7 +535,8 @@ impl<'a, O: Optics> Probe<'a, O> {
         self.optics.held().await.map_err(|error| Halt::Device(error.to_string()))
     }
 
-    /// Makes a circuit, unless another program uses its ports by now or the switch refuses: then says why not.
+    /// Makes a circuit, unless another program uses its ports by now or the switch refuses: then says why
+    /// not.
     async fn make(&mut self, circuit: Circuit) -> Result<Result<(), String>, Halt> {
         let name = self.cabling.dialect.circuit_name(circuit);
         let others = self.held().await?;
@@ -576,7 +584,8 @@ impl<'a, O: Optics> Probe<'a, O> {
                 for circuit in &left {
                     let blocks =
                         |held: &Held| held.circuit.from == circuit.from || held.circuit.to == circuit.to;
-                    // One that the switch may be making still is taken down unseen; not what others have there.
+                    // One that the switch may be making still is taken down unseen; not what others have
+                    // there.
                     if (is_there(circuit) || !held.iter().any(blocks))
                         && self.optics.delete(*circuit).await.is_ok()
                     {

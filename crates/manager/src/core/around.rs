@@ -1,4 +1,4 @@
-//! What lies around a core and is the machine's and the network's: the time of day, and the devices.
+//! Surroundings of a core that belong to the machine and the network: the time of day, and the devices.
 
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
@@ -20,15 +20,15 @@ type MakeDevices = fn(&ManagerConfig, &Hosts, Option<&Security>) -> Result<Devic
 pub(crate) struct Around {
     wall: Arc<Wall>,
     devices: MakeDevices,
-    /// How the manager speaks with devices that are its own, where they can.
+    /// Security of connections to devices that belong to the manager, if they support it.
     security: Option<Security>,
     guard: Arc<Guard>,
 }
 
 impl Default for Around {
     fn default() -> Self {
-        // Agents are told the time when they join, and count on by themselves: where the host's clock is set later, permits go on from what
-        // they know, and numbers that rise do not fall.
+        // Agents are told the time when they join, and count on by themselves: where the host's clock is set
+        // later, permits go on from what they know, and numbers that rise do not fall.
         let (begun, begun_at) = (SystemTime::now(), Instant::now());
         let wall = move || {
             let since_epoch = begun.duration_since(UNIX_EPOCH).unwrap_or_default() + begun_at.elapsed();
@@ -62,12 +62,12 @@ impl Around {
         Around { guard: Arc::clone(guard), ..self }
     }
 
-    /// How this manager proves its name, and which ends it takes for members.
+    /// Returns how this manager proves its name, and which ends it takes for members.
     pub(crate) fn security(&self) -> Option<&Security> {
         self.security.as_ref()
     }
 
-    /// What is allowed.
+    /// Returns the guard, which knows what is allowed.
     pub(crate) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard)
     }

@@ -1,5 +1,5 @@
-//! What makes another manager able to go on where this one ends: changes of the state on their way to be written, and a
-//! core that begins with what an earlier leader has written.
+//! Fail-over to another manager, which goes on where this one ends: changes of the state on their way to be
+//! written, and a core that begins with what an earlier leader has written.
 
 use super::{Around, Core, Inner};
 use crate::config::ManagerConfig;
@@ -34,7 +34,7 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
-    /// Whether all changes of both, if they are of different records, are at most so many.
+    /// Returns true if both have at most `most` changes together, given that these are of different records.
     pub(crate) fn fits(&self, later: &Commit, most: usize) -> bool {
         self.changes.len() + later.changes.len() <= most
     }
@@ -55,7 +55,7 @@ impl Commit {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub core: Core,
-    /// What its devices say, for [`Core::keep_time`].
+    /// News from its devices, for [`Core::keep_time`].
     pub news: mpsc::Receiver<News>,
     /// Changes that have to be written.
     pub commits: mpsc::Receiver<Commit>,
@@ -74,18 +74,19 @@ pub(super) enum Unwritten {
     NoWriter,
 }
 
-/// What waits until the change behind it is written; nothing does in a manager that keeps its state to itself.
+/// Acts that wait until the change behind them is written; a manager that keeps its state to itself has none.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Where changes of the state go to be written, if they are.
+    /// Channel to the writer of changes of the state, if they are written.
     commits: Option<mpsc::Sender<Commit>>,
-    /// What is to be done when they are.
+    /// Acts to be done once the changes are written.
     waiting: Vec<Act>,
 }
 
 impl Core {
-    /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
-    /// is said by [`Core::perform`] only. With `in_doubt` there may be paths of which nothing could be read.
+    /// A core that goes on with the state of an earlier leader, and whose changes have to be written down:
+    /// what it says is said by [`Core::perform`] only. With `in_doubt` there may be paths of which nothing
+    /// could be read.
     pub(crate) fn restored(
         config: &ManagerConfig,
         around: &Around,
@@ -186,8 +187,8 @@ impl Inner {
         }
     }
 
-    /// Says something to an agent, at once or when what is behind it is written. One that has no session now asks again
-    /// when it has one.
+    /// Says something to an agent, at once or when what is behind it is written. One that has no session now
+    /// asks again when it has one.
     pub(super) fn tell(&mut self, agent: &AgentKey, message: super::obey::Message) {
         let message = ManagerMessage { message: Some(message) };
         if self.outgoing.commits.is_none() {

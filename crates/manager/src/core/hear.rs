@@ -1,4 +1,4 @@
-//! What devices say of themselves and of the networks behind them, and what follows from it.
+//! Reports of devices about themselves and the networks behind them, and what follows from them.
 
 use super::Inner;
 use super::obey::Message;
@@ -16,16 +16,16 @@ pub(super) struct Networks {
     pub(super) devices: Devices,
     /// Draw conclusions from what devices say, one for each fabric that has such a network.
     pub(super) health: Vec<Box<dyn Health>>,
-    /// What devices keep all the time.
+    /// Commands that devices keep all the time.
     pub(super) standing: Vec<DeviceCommand>,
-    /// What has just failed or works again, in a sentence, and when that was heard.
+    /// Last failure or recovery, in a sentence, and the time when it was reported.
     pub(super) failure: Option<(String, Instant)>,
     /// The devices that have been spoken with, and why they cannot be reached, if they cannot.
     pub(super) reached: BTreeMap<DeviceId, Option<String>>,
 }
 
 impl Networks {
-    /// When to look again though nothing is said.
+    /// Returns the time of the next check if nothing is reported.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.health.iter().filter_map(|health| health.next_look()).min()
     }

@@ -1,4 +1,4 @@
-//! What the machine orders: one function for each of its outputs.
+//! Execution of the machine's orders: one function for each of its outputs.
 
 use super::{Inner, readiness, streams};
 use crate::convert;
@@ -15,18 +15,18 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the machine answers at once, to the call that has asked.
+/// Answer that the machine gives at once, to the call that has asked.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// The number of the session.
     Join(Result<u64, JoinRefusal>),
     /// The leases that are lost.
     Heartbeat(Result<Vec<PlanId>, NotMember>),
-    /// What has become of a part.
+    /// Result of taking a part out of use, or back.
     Drained(Result<Drained, String>),
 }
 
-/// When requests came whose paths devices are being told of (Blast's Table II measures it).
+/// Arrival times of requests whose paths are being sent to devices (Blast's Table II measures it).
 #[derive(Debug, Default)]
 pub(super) struct SetUps {
     /// The request that is being handled, and when it came.
@@ -36,14 +36,15 @@ pub(super) struct SetUps {
 }
 
 impl SetUps {
-    /// Devices are told of a request's path; gives since when the request has been there, where it has come just now.
+    /// Devices are told of a request's path; gives since when the request has been there, where it has come
+    /// just now.
     fn begins(&mut self, plan: PlanId, request: &RequestKey) -> Option<Instant> {
         let (_, came_at) = self.asked.as_ref().filter(|(asked, _)| asked == request)?;
         self.began.insert(plan, *came_at);
         Some(*came_at)
     }
 
-    /// What devices did for a path, and how long all of it took if it came about.
+    /// Returns the steps that devices did for a path, and the time for all of it if the path is ready.
     pub(super) fn ended(&mut self, plan: PlanId, is_ready: bool, mut steps: Vec<Step>) -> Vec<Step> {
         if let Some(came_at) = self.began.remove(&plan).filter(|_| is_ready) {
             let micros = came_at.elapsed().as_micros() as u64;
@@ -67,7 +68,7 @@ struct Replanned {
     request: RequestKey,
     before: Plan,
     plan: Plan,
-    /// What devices kept ready that stands in the way.
+    /// Commands that devices kept ready and that stand in the way.
     displaced: Vec<DeviceCommand>,
     /// In a sentence; where only the group has changed there is none.
     why: Option<String>,
@@ -227,11 +228,12 @@ impl Inner {
         self.tell_path(plan_id, request, state, reason, Vec::new());
     }
 
-    /// Devices go over to the new plan, and the source is told what is new to it: nothing but the plan, other ways over the
-    /// same trees, or another channel.
+    /// Devices go over to the new plan, and the source is told what is new to it: nothing but the plan, other
+    /// ways over the same trees, or another channel.
     fn replanned(&mut self, what: &Replanned) {
         let Replanned { plan_id, request, before, plan, displaced, why } = what;
-        // Another way, or because of a failure: what is said below follows what has been lent. A group that has changed does not.
+        // Another way, or because of a failure: what is said below follows what has been lent. A group that
+        // has changed does not.
         if why.is_some() || plan.channel != before.channel {
             self.say_words(*plan_id);
         }
@@ -249,8 +251,8 @@ impl Inner {
         }
     }
 
-    /// Tells the source of a plan whose channel has stayed. Without a reason its group has changed, and the answer to that
-    /// tells the plan.
+    /// Tells the source of a plan whose channel has stayed. Without a reason its group has changed, and the
+    /// answer to that tells the plan.
     fn tell_replanned(&mut self, what: &Replanned) {
         let Some(reason) = what.why.clone() else { return };
         let news = api::PathNews {

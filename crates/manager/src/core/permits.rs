@@ -1,5 +1,5 @@
-//! What is allowed: requests are judged by the policy when they come, and the path of each transfer gets a permit, which the
-//! source shows to its receivers.
+//! Permissions: requests are judged by the policy when they come, and the path of each transfer gets a
+//! permit, which the source shows to its receivers.
 
 use super::Inner;
 use super::obey::{Message, some_of};
@@ -54,7 +54,7 @@ fn rate_of(plan: &Plan) -> u64 {
 }
 
 impl Inner {
-    /// What an agent has at this time.
+    /// Returns the current usage of an agent.
     fn usage(&self, agent: &AgentKey) -> Usage {
         let mut usage = Usage::default();
         for lease in self.machine.leases().filter(|lease| lease.key.agent.name == agent.name) {
@@ -74,8 +74,8 @@ impl Inner {
         usage
     }
 
-    /// Whether the policy allows a request. Of a request for all, those whom it does not let have the object are left out of the
-    /// permit; here one has to be left.
+    /// Checks that the policy allows a request. In a request for all, receivers that may not have the object
+    /// are left out of the permit; here at least one has to be left.
     pub(super) fn judge_request(&self, request: &PathRequest, name: &str) -> Result<(), Refusal> {
         let (policy, source) = (self.guard.policy(), &request.agent.name);
         match &request.receivers {
@@ -103,7 +103,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the policy lets an agent hear a stream. One that has no source is refused elsewhere.
+    /// Checks that the policy lets an agent receive a stream. A stream without a source is refused elsewhere.
     pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
         let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
         Ok(self.guard.policy().send(&view.source, stream, &agent.name)?)
@@ -204,7 +204,7 @@ impl Inner {
         })
     }
 
-    /// Where an agent is.
+    /// Returns the address of an agent.
     fn address_of(&self, agent: &AgentKey) -> Result<[u8; 4], Refusal> {
         let member = self.machine.members().find(|(member, _)| *member == agent.name);
         let unknown = || Refusal::new(Kind::NotJoined, format!("the manager does not know '{}'", agent.name));

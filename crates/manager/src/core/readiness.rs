@@ -1,7 +1,9 @@
-//! Words about a stream's path that wait until the racks' switches have answered. Messages are not repaired: what goes out before
-//! a switch has its rule is lost, so a source hears of its path, and a receiver that it has joined, when the rules are there.
+//! Words about a stream's path that wait until the racks' switches have answered. Messages are not repaired:
+//! what goes out before a switch has its rule is lost, so a source hears of its path, and a receiver that it
+//! has joined, when the rules are there.
 //!
-//! A switch that fails delays others for no longer than its answer takes: receivers behind the others hear the stream.
+//! A switch that fails delays others for no longer than its answer takes: receivers behind the others hear
+//! the stream.
 
 use super::Inner;
 use super::obey::Message;
@@ -13,10 +15,10 @@ use std::collections::BTreeMap;
 /// Words that wait for one path; more are said at once. A stream's receivers are told one word each.
 const WORDS_MAX: usize = 4_096;
 
-/// What waits, and for which paths.
+/// Messages that wait, by path.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
-    /// How many changes devices have been asked for and have not answered, by path.
+    /// Number of changes that devices have been asked for and have not answered, by path.
     under_way: BTreeMap<PlanId, usize>,
     words: BTreeMap<PlanId, Vec<(AgentKey, Message)>>,
 }
@@ -46,7 +48,7 @@ impl Readiness {
         self.words.remove(&plan);
     }
 
-    /// Whether something waits for it.
+    /// Returns true if messages wait for the path.
     pub(super) fn has_words(&self, plan: PlanId) -> bool {
         self.words.contains_key(&plan)
     }
@@ -56,7 +58,8 @@ impl Readiness {
     }
 }
 
-/// Whether racks' switches have rules for a path. Labels are put on by agents of racks, which answer for themselves.
+/// Returns true if racks' switches have rules for a path. Labels are put on by agents of racks, which answer
+/// for themselves.
 pub(super) fn has_rules(plan: &Plan) -> bool {
     plan.commands.iter().any(|command| matches!(DeviceId::of(command), DeviceId::Tor(_)))
 }

@@ -70,7 +70,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the policy lets an agent remove these objects at all of these others.
+    /// Checks that the policy lets an agent remove all these objects at all these other agents.
     fn judge_removal(
         &self,
         agent: &AgentKey,

@@ -1,5 +1,5 @@
-//! The agents' places at the manager: what their sessions say goes to the machines, and answers go to their queues. Which agents
-//! there are, and which may come back, the machine of leases knows.
+//! The agents' places at the manager: what their sessions say goes to the machines, and answers go to their
+//! queues. Which agents there are, and which may come back, the machine of leases knows.
 
 use super::obey::{Answer, Message};
 use super::{Core, Inner};
@@ -24,7 +24,7 @@ use tonic::Status;
 /// Messages on their way to an agent.
 pub(super) type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 
-/// Where answers to agents go: a queue for each session that the machine knows.
+/// Queues for answers to agents, one for each session that the machine knows.
 #[derive(Debug, Default)]
 pub(super) struct Seats(BTreeMap<AgentKey, (u64, Outbox)>);
 
@@ -44,7 +44,8 @@ impl Seats {
         self.0.get(agent).map(|(number, _)| *number)
     }
 
-    /// Ends the session of a run that has ended, and tells it so: another run may have its place, or it comes again when it lives.
+    /// Ends the session of a run that has ended, and tells it so: another run may have its place, or it comes
+    /// again when it lives.
     fn close(&mut self, agent: &AgentKey, how: Going) {
         let Some((_, outbox)) = self.0.remove(agent) else { return };
         let name = agent.name.clone();
@@ -101,8 +102,8 @@ impl Seat {
 }
 
 impl Drop for Seat {
-    // Only the session ends here, which can be done at any time. Nothing of it is written, and the machine hears of the
-    // agent when it has not come back.
+    // Only the session ends here, which can be done at any time. Nothing of it is written, and the machine
+    // hears of the agent when it has not come back.
     fn drop(&mut self) {
         let mut inner = self.core.lock();
         if inner.part(&self.agent, self.number) {
@@ -150,7 +151,8 @@ impl Inner {
         let Some(Answer::Join(answer)) = self.answer.take() else {
             unreachable!("every join is answered at once")
         };
-        // It has its session before anything else is done: among the rest are words for it, of paths that it has named.
+        // It has its session before anything else is done: among the rest are words for it, of paths that it
+        // has named.
         let seat = answer.inspect(|number| {
             // It is empty: there is room.
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));

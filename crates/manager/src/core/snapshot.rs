@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub agents: Vec<(String, Member)>,
-    /// Those of them that others could not reach.
+    /// Agents that others could not reach.
     pub unreachable: BTreeMap<String, Unreachable>,
-    /// Those that have not come back, and when they were heard of last.
+    /// Agents that have not come back, and the time of the last message from each.
     pub lost: Vec<(String, Time)>,
     pub leases: Vec<LeaseSnapshot>,
     pub pending: Vec<PendingSnapshot>,

@@ -1,5 +1,5 @@
-//! Streams of messages (Orca section 4): what agents say of them goes to the table of streams, what that asks of the leases
-//! goes to them, and their answers come back.
+//! Streams of messages (Orca section 4): what agents say of them goes to the table of streams, what that asks
+//! of the leases goes to them, and their answers come back.
 
 use super::Inner;
 use crate::convert;
@@ -15,8 +15,8 @@ use std::net::Ipv4Addr;
 /// Streams whose secrets are kept; a manager has no more streams.
 const SECRETS_MAX: usize = 4_096;
 
-/// What messages of streams are sealed with, by source and stream, as their sources have said it. It is told to receivers, and
-/// written nowhere: sources say it again to the next manager.
+/// Secrets that messages of streams are sealed with, by source and stream, as the sources have sent them.
+/// They are sent to receivers, and written nowhere: sources send them again to the next manager.
 #[derive(Debug, Default)]
 pub(super) struct Secrets(BTreeMap<(String, String), (u64, Secret)>);
 
@@ -37,7 +37,7 @@ impl Secrets {
         self.0.retain(|(other, _), _| other != source);
     }
 
-    /// That of a run of a stream; empty where none was said.
+    /// Returns the secret of a run of a stream; empty if none was sent.
     fn of(&self, source: &str, name: &str, handle: u64) -> Vec<u8> {
         let kept = self.0.get(&(source.to_string(), name.to_string()));
         kept.filter(|(of, _)| *of == handle).map(|(_, secret)| secret.reveal().to_vec()).unwrap_or_default()
@@ -57,7 +57,8 @@ impl Inner {
         self.drain();
     }
 
-    /// An agent makes a stream. It may have the path already, from before its session broke or this manager began.
+    /// An agent makes a stream. It may have the path already, from before its session broke or this manager
+    /// began.
     pub(super) fn create_stream(&mut self, agent: &AgentKey, create: CreateStream) {
         let request = agent.request(create.request_id);
         let lease = self.machine.leases().find(|lease| *lease.key == request);
@@ -108,7 +109,7 @@ impl Inner {
     }
 }
 
-/// What the table of streams has to hear of the leases.
+/// Converts an output of the leases into the input that the table of streams needs.
 pub(super) fn heard(output: &Output) -> Option<StreamsInput> {
     match output {
         Output::Response { request, response } if request.is_stream() => {

@@ -1,9 +1,11 @@
-//! The optical circuit switch as a device, in whatever dialect it speaks (Blast section IV-B, Republic section IV).
+//! The optical circuit switch as a device, in whatever dialect it speaks (Blast section IV-B, Republic
+//! section IV).
 //!
-//! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing, without light, or beside another one at the same port, has failed. Changes that share no port go on at the same
-//! time, so that a late answer holds up no other change. Circuits that touch no port of ours are other people's: they are neither
-//! looked at nor taken down, and none is made. What the switch holds is told once it says it; until then the core lends none of it.
+//! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and
+//! one that is missing, without light, or beside another one at the same port, has failed. Changes that share
+//! no port go on at the same time, so that a late answer holds up no other change. Circuits that touch no
+//! port of ours are other people's: they are neither looked at nor taken down, and none is made. What the
+//! switch holds is told once it says it; until then the core lends none of it.
 
 use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES, until};
 use futures_util::future::join_all;
@@ -81,8 +83,8 @@ struct Task {
     options: CircuitOptions,
     ports: Arc<PortTable>,
     client: Option<CircuitClient>,
-    /// The circuits that the switch has listed last and that have been made and taken down since; `None` where that is
-    /// not known.
+    /// The circuits that the switch has listed last and that have been made and taken down since; `None`
+    /// where that is not known.
     there: Option<Listed>,
     /// The circuits that plans need, by the port where light enters.
     wanted: BTreeMap<u32, u32>,
@@ -91,12 +93,12 @@ struct Task {
     /// The ports of jobs that are being done.
     busy: BTreeSet<u32>,
     running: JoinSet<Done>,
-    /// Where the circuits go that are there at the beginning, until they have been told.
+    /// Channel for the circuits that exist at the beginning, until they have been reported.
     news: Option<mpsc::Sender<News>>,
-    /// Why they cannot be told yet.
+    /// Reason why they cannot be reported yet.
     refusal: Option<String>,
     alarms: Remarks,
-    /// When the circuits were looked at because of an alarm, and when they will be.
+    /// Time of the last check of the circuits because of an alarm, and of the next one.
     looked_at: Option<Instant>,
     look_at: Option<Instant>,
 }
@@ -120,9 +122,9 @@ impl Work {
 struct Done {
     jobs: Vec<Work>,
     results: Vec<Result<(), DeviceError>>,
-    /// What has gone and what has come; `None` if that is not known.
+    /// Circuits that have gone and that have come; `None` if not known.
     changed: Option<(Vec<Circuit>, Vec<Circuit>)>,
-    /// What there was before, if the switch was asked.
+    /// Circuits that existed before, if the switch was asked.
     before: Option<Listed>,
 }
 
@@ -227,7 +229,8 @@ impl Task {
         self.refusal = None;
     }
 
-    /// What the switch says of its own accord: if something is wrong, circuits may have gone, and are looked at.
+    /// Handles a report that the switch sends unasked: if something is wrong, circuits may have gone, and are
+    /// checked.
     fn hear(&mut self, report: &Report) {
         let (verb, lines) = (&report.verb, report.lines.join("; "));
         if report.severity == Severity::Message {
@@ -274,7 +277,8 @@ impl Task {
         }
     }
 
-    /// Begins the jobs that need no port of an earlier one that is not done, all together. Others do not wait for them.
+    /// Begins the jobs that need no port of an earlier one that is not done, all together. Others do not wait
+    /// for them.
     async fn begin(&mut self) {
         let mut taken = self.busy.clone();
         let (mut now, mut later) = (Vec::new(), VecDeque::new());
@@ -337,8 +341,8 @@ impl Task {
     }
 }
 
-/// Does several jobs at a time that have no port in common. What the switch has is asked for only where `there` does not
-/// say it, or is wrong.
+/// Does several jobs at a time that have no port in common. What the switch has is asked for only where
+/// `there` does not say it, or is wrong.
 async fn perform(
     client: Result<CircuitClient, CircuitError>,
     jobs: Vec<Work>,
@@ -380,7 +384,7 @@ async fn perform(
     }
 }
 
-/// What became of each job; and the circuits that have gone and come.
+/// Result of each job; and the circuits that have gone and come.
 type Performed = (Vec<Result<(), DeviceError>>, (Vec<Circuit>, Vec<Circuit>));
 
 async fn perform_all(
@@ -391,14 +395,16 @@ async fn perform_all(
 ) -> Result<Performed, CircuitError> {
     let setting: BTreeSet<Circuit> = jobs.iter().flat_map(|job| &job.set).copied().collect();
     let cleared: BTreeSet<Circuit> = jobs.iter().flat_map(|job| &job.clear).copied().collect();
-    // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
+    // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager
+    // before.
     let in_the_way = Beside::of(&setting, there);
     let goes = |circuit: &&Circuit| {
         !setting.contains(circuit) && (in_the_way.what(circuit).is_some() || cleared.contains(circuit))
     };
     let going: Vec<Circuit> = there.keys().filter(goes).copied().collect();
     let mut wrong: BTreeMap<Circuit, DeviceError> = BTreeMap::new();
-    // A circuit with one end at a port of ours is a mistake, of another program or of ours: it is not for us to cut it.
+    // A circuit with one end at a port of ours is a mistake, of another program or of ours: it is not for us
+    // to cut it.
     let (going, foreign): (Vec<Circuit>, Vec<Circuit>) =
         going.into_iter().partition(|circuit| is_whole(ports, circuit));
     for circuit in &setting {
@@ -442,7 +448,7 @@ async fn perform_all(
     Ok((jobs.iter().map(of_job).collect(), (going, coming)))
 }
 
-/// What is wrong with a circuit as the switch lists it.
+/// Checks a circuit as the switch lists it.
 fn judge(
     client: &CircuitClient,
     circuit: Circuit,
@@ -458,7 +464,8 @@ fn judge(
     }
 }
 
-/// The circuits that a switch lists beside others, at the ports of these: where light enters, and where it leaves.
+/// The circuits that a switch lists beside others, at the ports of these: where light enters, and where it
+/// leaves.
 struct Beside {
     from: BTreeMap<u32, Circuit>,
     to: BTreeMap<u32, Circuit>,
@@ -484,17 +491,18 @@ impl Beside {
     }
 }
 
-/// What a switch lists; where it lists a circuit with light and without, that is without.
+/// Collects the circuits that a switch lists; a circuit that is listed with light and without counts as
+/// without.
 fn listed(held: Vec<Held>) -> Listed {
     held.into_iter().map(|Held { circuit, fault }| (circuit, fault)).collect()
 }
 
-/// Whether one of its ports is ours.
+/// Returns true if one of its ports is ours.
 fn is_ours(ports: &PortTable, circuit: &Circuit) -> bool {
     ports.owner(circuit.from).is_some() || ports.owner(circuit.to).is_some()
 }
 
-/// Whether both are.
+/// Returns true if both of its ports are ours.
 fn is_whole(ports: &PortTable, circuit: &Circuit) -> bool {
     ports.owner(circuit.from).is_some() && ports.owner(circuit.to).is_some()
 }
@@ -520,8 +528,8 @@ fn circuits(commands: &[DeviceCommand]) -> Result<Vec<Circuit>, DeviceError> {
     commands.iter().map(circuit).collect()
 }
 
-/// Makes circuits or takes them down, all at the same time. All are asked for before any answer is waited for, so that
-/// they go out in one packet.
+/// Makes circuits or takes them down, all at the same time. All are asked for before any answer is waited
+/// for, so that they go out in one packet.
 async fn each(
     client: &CircuitClient,
     circuits: &[Circuit],

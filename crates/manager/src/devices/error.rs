@@ -1,4 +1,4 @@
-//! Why a device did not do what a plan needs.
+//! Reasons why a device did not do what a plan needs.
 
 use super::{DeviceId, JOBS_MAX};
 use crate::racks::RacksError;
@@ -8,7 +8,7 @@ use polycast_planning::{DeviceCommand, RackPort};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Why one device did not do a job. Its sentence follows the device's name.
+/// Reason why one device did not do a job. Its sentence follows the device's name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
     /// No device of this name was started.
@@ -55,9 +55,9 @@ pub(crate) enum DeviceError {
         "a circuit from port {from} to {to} is needed, and the settings do not name both: name the ports that it had"
     )]
     ForeignPorts {
-        /// Where light enters, as the switch calls it.
+        /// Port where light enters, as the switch calls it.
         from: String,
-        /// Where it leaves.
+        /// Port where light leaves.
         to: String,
     },
     /// A circuit would have to go that is not ours.
@@ -106,7 +106,7 @@ pub(crate) enum DeviceError {
     /// A rule would not fit into a message.
     #[error("it cannot send by {ports} ports with one rule")]
     TooManyPorts {
-        /// How many there would be.
+        /// Number of ports that the rule would have.
         ports: usize,
     },
     /// The settings do not say which addresses a rack has.
@@ -115,15 +115,15 @@ pub(crate) enum DeviceError {
     /// No connection was made in time.
     #[error("no connection within {millis} ms")]
     NotInTime {
-        /// How long it had.
+        /// Time limit in milliseconds.
         millis: u128,
     },
     /// No connection could be made.
     #[error("{address}: {reason}")]
     Unreachable {
-        /// Where.
+        /// Address that was tried.
         address: SocketAddr,
-        /// Why, in the system's words.
+        /// Reason, in the system's words.
         reason: String,
     },
     /// The connection broke, or there is none.
@@ -132,7 +132,7 @@ pub(crate) enum DeviceError {
     /// There was no answer in time: whether it was done is not known.
     #[error("no answer within {millis} ms")]
     Silent {
-        /// How long it had.
+        /// Time limit in milliseconds.
         millis: u128,
     },
     /// Label switches said no.
@@ -141,9 +141,9 @@ pub(crate) enum DeviceError {
     /// The controllers of racks cannot be heard at this address.
     #[error("leaf controllers cannot call {listen}: {reason}")]
     NoController {
-        /// Where they were to call.
+        /// Address for the calls of leaf controllers.
         listen: SocketAddr,
-        /// Why, in the system's words.
+        /// Reason, in the system's words.
         reason: String,
     },
     /// The central controller refused.
@@ -152,7 +152,7 @@ pub(crate) enum DeviceError {
     /// The agents of a rack have not confirmed a label in time.
     #[error("a rack's agents have not confirmed their label within {millis} ms")]
     Unconfirmed {
-        /// How long they had.
+        /// Time limit in milliseconds.
         millis: u128,
     },
 }

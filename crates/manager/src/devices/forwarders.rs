@@ -1,8 +1,8 @@
 //! The forwarders of a Datacast fabric, which say which links change (Datacast, sections 3.1 and 4.2).
 //!
-//! Each process of forwarders is heard over a connection of its own, which is made again when it ends. Links that fail
-//! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are
-//! repaired once.
+//! Each process of forwarders is heard over a connection of its own, which is made again when it ends. Links
+//! that fail together are reported one after the other, by both ends: words are gathered for a moment, so
+//! that trees are repaired once.
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
@@ -23,21 +23,22 @@ const LINE_LEN_MAX: u64 = 4 << 20;
 const NODES_MAX: usize = 1 << 20;
 /// Words that may wait while others are gathered.
 const WORDS_MAX: usize = 1_024;
-/// How long to connect.
+/// Timeout of a connection attempt.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// All forwarders, before their task runs.
 #[derive(Debug)]
 pub(crate) struct Forwarders {
-    /// Where their processes are heard, and which end has to be there.
+    /// Addresses of their processes, and the end that has to be at each.
     ends: Vec<(SocketAddr, Expected)>,
     gather: Duration,
-    /// How connections to them are sealed.
+    /// Security of connections to them.
     security: Option<Security>,
 }
 
 impl Forwarders {
-    /// Those whose processes are heard at these addresses; further words are waited for as long as `gather`.
+    /// Creates the forwarders of the processes at these addresses; `gather` is the time to wait for further
+    /// messages.
     pub(crate) fn new(
         ends: Vec<(SocketAddr, Expected)>,
         gather: Duration,
@@ -91,18 +92,18 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     }
 }
 
-/// Which process speaks for which node: the first that names it, for good.
+/// Process that speaks for each node: the first that names it, for good.
 #[derive(Debug, Default)]
 struct Speakers {
     of_node: BTreeMap<u32, SocketAddr>,
     /// Words for nodes that another process speaks for, or that their own process has not named.
     refused: u64,
-    /// Whose words have been refused.
+    /// Processes whose messages have been refused.
     named: BTreeSet<SocketAddr>,
 }
 
 impl Speakers {
-    /// What is left of a word when all that its process may not say is taken out.
+    /// Returns the rest of a message after everything that its process may not report is removed.
     fn admit(&mut self, (address, word): (SocketAddr, Word)) -> Option<Word> {
         match word {
             Word::Nodes(mut nodes) => {

@@ -1,9 +1,9 @@
-//! Label switches and the agents of racks as one device: processes of switches take entries (Orca section 3.3), and the
-//! leaf controllers of racks take labels (section 3.4). What comes is there before anything goes, so that packets under way
-//! keep their way.
+//! Label switches and the agents of racks as one device: processes of switches take entries (Orca section
+//! 3.3), and the leaf controllers of racks take labels (section 3.4). What comes is there before anything
+//! goes, so that packets under way keep their way.
 //!
-//! A process says first which switches it has. It is heard about their links, and takes their entries; what it says of others is
-//! refused.
+//! A process says first which switches it has. It is heard about their links, and takes their entries; what
+//! it says of others is refused.
 
 mod peer;
 
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 /// The switches and racks, before their task runs.
 #[derive(Clone, Debug)]
 pub(crate) struct LabelSwitches {
-    /// Where processes of switches take entries.
+    /// Addresses where processes of switches take entries.
     pub(crate) switches: Vec<SocketAddr>,
     /// The network that they have to be in.
     pub(crate) network: Network,
@@ -36,15 +36,15 @@ pub(crate) struct LabelSwitches {
     pub(crate) clos: Clos,
     /// The encodings that all switches need to have: [`Network::FILTER`] and others, added.
     pub(crate) encodings: u8,
-    /// Where leaf controllers reach us.
+    /// Address where leaf controllers reach us.
     pub(crate) listen: SocketAddr,
     /// The leaf controllers, in the order of their leafs.
     pub(crate) leaf_controllers: Vec<SocketAddr>,
     /// The node of the first leaf.
     pub(crate) first_leaf: u32,
-    /// How long a change may take.
+    /// Time that a change may take.
     pub(crate) answers_within: Duration,
-    /// What words to leaf controllers are sealed with.
+    /// Key that seals messages to leaf controllers.
     pub(crate) key: WordsKey,
 }
 
@@ -62,7 +62,7 @@ struct Task {
     settings: LabelSwitches,
     racks: Option<Racks>,
     peers: Vec<Peer>,
-    /// Which process has a switch: the first that says so.
+    /// Process that has each switch: the first that claims it.
     owners: BTreeMap<u32, usize>,
     /// Links that a process says are broken.
     broken: BTreeMap<(u32, u32), BTreeSet<usize>>,
@@ -74,7 +74,7 @@ struct Task {
     refused: u64,
     named: BTreeSet<usize>,
     news: mpsc::Sender<News>,
-    /// What was just heard, to be told.
+    /// News just received, to be passed on.
     said: Vec<News>,
 }
 
@@ -155,7 +155,7 @@ impl Task {
         }
     }
 
-    /// Why a switch is not taken, in words.
+    /// Returns the reason why a switch is not accepted, in words.
     fn why_not(&self, at: usize, node: u32, network: Network) -> Option<String> {
         let ours = self.settings.network;
         if network != ours {
@@ -185,7 +185,7 @@ impl Task {
         Ok(())
     }
 
-    /// Why a word about a link is not taken, in words.
+    /// Returns the reason why a message about a link is not accepted, in words.
     fn why_no_link(&self, at: usize, ends: (u32, u32)) -> Option<String> {
         let (one, other) = ends;
         let nodes = &self.peers[at].nodes;
@@ -198,7 +198,7 @@ impl Task {
         (!is_joined).then(|| format!("it speaks of the link {ends:?}, and no link joins these nodes"))
     }
 
-    /// What to do about a switch that lacks an encoding.
+    /// Returns advice about a switch that lacks an encoding.
     fn lacking_of(&self, at: usize, node: u32, encodings: u8) -> Option<String> {
         let needed = self.settings.encodings;
         let name = |encodings: u8| match encodings & (Network::FILTER | Network::PODS) {
@@ -281,8 +281,8 @@ impl Task {
         Ok(self.racks.as_ref().expect("it was started just now, if not before"))
     }
 
-    /// Hands labels to the racks, waits for the switches, and answers when both are done; the next job does not wait for the
-    /// racks of this one.
+    /// Hands labels to the racks, waits for the switches, and answers when both are done; the next job does
+    /// not wait for the racks of this one.
     async fn perform(&mut self, job: Job) {
         let Job { change, reply } = job;
         // Packets would be lost at that switch.
@@ -327,7 +327,7 @@ impl Task {
         });
     }
 
-    /// What changes at racks, and at switches. A label that is replaced is not cleared.
+    /// Splits a change into changes at racks and at switches. A label that is replaced is not cleared.
     fn parts(&self, change: &Change) -> Result<(Vec<LabelChange>, Entries), DeviceError> {
         let (mut labels, mut entries) = (Vec::new(), Entries::default());
         for command in &change.set {
@@ -370,7 +370,8 @@ impl Task {
         Ok(())
     }
 
-    /// Asks all switches at the same time, and waits until all is done; gives the first reason why something is not.
+    /// Asks all switches at the same time, and waits until all is done; gives the first reason why something
+    /// is not.
     async fn ask(&mut self, set: &[Entry], clear: &[Entry]) -> Result<(), DeviceError> {
         let within = self.settings.answers_within;
         let asking = self.peers.iter_mut().map(async |peer| {
@@ -393,7 +394,8 @@ impl Task {
     }
 }
 
-/// What the first of all processes says, or why it cannot be heard. A call that is dropped while it waits loses nothing.
+/// Returns the next message of any process, or the reason why it cannot be received. A call that is dropped
+/// while it waits loses nothing.
 async fn next_of(peers: &mut [Peer], within: Duration) -> (usize, Result<Vec<u8>, DeviceError>) {
     if peers.is_empty() {
         return std::future::pending().await;
@@ -410,7 +412,7 @@ async fn tell(news: &mpsc::Sender<News>, said: &mut Vec<News>) {
     }
 }
 
-/// What changes at switches.
+/// Changes at switches.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Entries {
     set: Vec<Entry>,
@@ -425,7 +427,7 @@ enum Part<'a> {
     Entry(Entry),
 }
 
-/// Whom a command is for.
+/// Finds the recipient of a command.
 fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
     match command {
         DeviceCommand::LeafLabel { leaf, session, label } => {
@@ -484,7 +486,8 @@ mod tests {
         stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Says that it is a switch, reads words until it has heard so many, and answers each: those of session 13 with a failure.
+    /// Says that it is a switch, reads words until it has heard so many, and answers each: those of session
+    /// 13 with a failure.
     async fn serve(listener: &TcpListener, node: u32, count: usize) -> Vec<String> {
         let (mut stream, _) = listener.accept().await.unwrap();
         say(&mut stream, &[switch(node, NETWORK)]).await;
@@ -585,7 +588,8 @@ mod tests {
         assert_eq!(answer.await.unwrap(), Ok(()));
         assert!(first.iter().all(|word| word.contains("spine: 24")), "{first:?}");
         assert!(second[0].contains("spine: 26"), "{second:?}");
-        // Another one's switch, another network, an encoding that it does not have, and a link that is at no switch here.
+        // Another one's switch, another network, an encoding that it does not have, and a link that is at no
+        // switch here.
         let mut say = |word: &Word<'_>| {
             let mut frame = Vec::new();
             word.emit(&mut frame);
@@ -643,7 +647,7 @@ mod tests {
         }
     }
 
-    /// Of another network, or of a connection that has ended, whichever way it does.
+    /// Switches of another network, or of a connection that has ended in any way, hold up no plans.
     #[tokio::test]
     async fn only_switches_that_are_there_and_ours_hold_plans_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -677,7 +681,8 @@ mod tests {
         assert!(!holds_up(&task) && task.peers[0].nodes.is_empty(), "the connection has ended");
     }
 
-    /// A process that never stops to speak of its links takes neither memory without an end nor all the time that a change may take.
+    /// A process that never stops to speak of its links takes neither memory without an end nor all the time
+    /// that a change may take.
     #[tokio::test]
     async fn a_process_that_speaks_without_an_end_is_hung_up_on() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! Where the racks' switches come that connect to their controller of their own accord, as most do. They are told apart by
-//! their datapath ids.
+//! Door for racks' switches that connect to their controller of their own accord, as most do. They are told
+//! apart by their datapath ids.
 
 use polycast_net::devices::Remarks;
 use polycast_net::devices::openflow::{Link, Switch, SwitchError, SwitchListener, SwitchOptions};
@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 
-/// Those who may shake hands at the same time,
+/// Maximum number of clients that may shake hands at the same time.
 const GREETED_MAX: usize = 64;
-/// and those of one address: one that only dawdles leaves places to others.
+/// Maximum number of them from one address: a client that only dawdles leaves places to others.
 const OF_ADDRESS_MAX: usize = 32;
 /// Pause after a listener has failed.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -28,11 +28,11 @@ pub(crate) struct SwitchDoor {
     come: Mutex<BTreeMap<u64, Switch>>,
     arrived: Notify,
     is_open: AtomicBool,
-    /// Of clients that are no switches of ours: any host can be one as often as it likes.
+    /// Log lines about clients that are no switches of ours: any host can be one as often as it likes.
     strangers: Mutex<Remarks>,
 }
 
-/// How many shake hands, by their addresses.
+/// Number of clients that shake hands, by their addresses.
 type Shaking = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
 /// A place among those of one address, given back when dropped.

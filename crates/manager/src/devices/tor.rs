@@ -1,16 +1,19 @@
-//! The switch of a rack as a device: OpenFlow 1.3 (Blast section IV-B, Shufflecast sections III-A3 and III-B).
+//! The switch of a rack as a device: OpenFlow 1.3 (Blast section IV-B, Shufflecast sections III-A3 and
+//! III-B).
 //!
-//! Two tables are ours. The first decides what goes into a fibre: what a source's host sends to its group, and, where
-//! the rack relays, what comes from another rack's hosts. The second copies to the group's receivers in the rack. Where one
-//! port has the fibre into the splitter and one from another splitter, a table between them sends light back by the port that
-//! it came from. A switch with one table has a rule for each pair of a group and a rack that it relays for.
+//! Two tables are ours. The first decides what goes into a fibre: what a source's host sends to its group,
+//! and, where the rack relays, what comes from another rack's hosts. The second copies to the group's
+//! receivers in the rack. Where one port has the fibre into the splitter and one from another splitter, a
+//! table between them sends light back by the port that it came from. A switch with one table has a rule for
+//! each pair of a group and a rack that it relays for.
 //!
-//! A switch with several splitters stands for several logical ToRs and gets several copies. Its rule for a source takes those
-//! of one port and sends them into all splitters that relay; what comes in elsewhere is dropped.
+//! A switch with several splitters stands for several logical ToRs and gets several copies. Its rule for a
+//! source takes those of one port and sends them into all splitters that relay; what comes in elsewhere is
+//! dropped.
 //!
-//! A rack's relaying takes as many rules as it relays for racks, whatever ports their light comes in by. All our rules match
-//! packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the operator's, whose rules for
-//! packets to groups have to lie below.
+//! A rack's relaying takes as many rules as it relays for racks, whatever ports their light comes in by. All
+//! our rules match packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the
+//! operator's, whose rules for packets to groups have to lie below.
 
 use super::switch_door::SwitchDoor;
 use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES, until};
@@ -29,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
-/// What a host sends to its group.
+/// Packets that a host sends to its group.
 const PRIORITY_SOURCE: u16 = 10_120;
 /// Our own light, which has come back.
 const PRIORITY_OWN: u16 = 10_110;
@@ -53,7 +56,7 @@ const RULE_PORTS_MAX: usize = 1_000;
 /// A switch that cannot be reached for this long counts as failed.
 const UNREACHED_FOR: Duration = Duration::from_secs(1);
 
-/// What is at the ports of a rack's switch, by OpenFlow's numbers.
+/// Ports of a rack's switch and their uses, by OpenFlow's numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TorPorts {
     /// The hosts.
@@ -70,11 +73,11 @@ pub(crate) struct TorPorts {
     pub(crate) queue: Option<u32>,
     /// The class of service (DSCP) that our packets are marked with where they come from a host.
     pub(crate) dscp: Option<u8>,
-    /// Whether the switch has one table only.
+    /// True if the switch has one table only.
     pub(crate) one_table: bool,
 }
 
-/// How a switch is reached.
+/// Way to reach a switch.
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
     /// It listens here, and has this number if the settings say one.
@@ -165,10 +168,10 @@ struct Task {
     ports: TorPorts,
     sweep_after: Duration,
     news: mpsc::Sender<News>,
-    /// Why the switch is of no use, as it was said last.
+    /// Last reported reason why the switch is of no use.
     said: Option<String>,
     connected: Connected,
-    /// What plans need, and what is always needed.
+    /// Commands that plans need, and those that are always needed.
     wanted: BTreeSet<DeviceCommand>,
     /// The fibres as we have told of them.
     light: BTreeMap<Fibre, bool>,
@@ -323,7 +326,8 @@ impl Task {
         }
     }
 
-    /// Asks the switch how its ports are. Twice: one that has stood still may answer the first time before it has looked itself.
+    /// Asks the switch how its ports are. Twice: one that has stood still may answer the first time before it
+    /// has looked itself.
     async fn look(&mut self) -> Result<(), DeviceError> {
         for _ in 0..2 {
             let Some(switch) = self.connected.switch.clone() else {
@@ -402,17 +406,17 @@ impl Task {
         if self.shares_a_port() && !self.has_copies() { THIRD } else { SECOND }
     }
 
-    /// Whether it has several splitters, and so gets several copies of what racks relay.
+    /// Returns true if the rack has several splitters, and so gets several copies of relayed packets.
     fn has_copies(&self) -> bool {
         self.relays() && self.ports.fibres.len() > 1
     }
 
-    /// Whether a port has the fibre into the splitter and one from another splitter.
+    /// Returns true if a port has both the fibre into the splitter and one from another splitter.
     fn shares_a_port(&self) -> bool {
         self.ports.fibres.iter().any(|port| self.ports.from_splitters.contains(port))
     }
 
-    /// Whether racks relay for each other.
+    /// Returns true if racks relay for each other.
     fn relays(&self) -> bool {
         !self.ports.subnets.is_empty()
     }
@@ -423,8 +427,8 @@ impl Task {
         Match::any().and(Field::EthType(0x0800)).and(Field::Ipv4Dst(address, mask))
     }
 
-    /// What the switch does whatever plans there are: light to groups goes to the last table, and our own light,
-    /// where it comes back, nowhere.
+    /// Returns the rules that the switch has with any plans: light to groups goes to the last table, and our
+    /// own light, where it comes back, nowhere.
     fn standing(&self) -> Vec<Message> {
         let on = || vec![Instruction::GotoTable(self.delivery())];
         let mut messages = Vec::new();
@@ -460,12 +464,12 @@ impl Task {
         messages
     }
 
-    /// What is done to packets of ours before they leave.
+    /// Returns the actions on packets of ours before they leave.
     fn first(&self) -> Vec<Action> {
         self.ports.queue.map(Action::SetQueue).into_iter().collect()
     }
 
-    /// What is done to those that come from a source.
+    /// Returns the actions on packets that come from a source.
     fn first_of_source(&self) -> Vec<Action> {
         let marked = self.ports.dscp.map(|class| Action::Set(Field::IpDscp(class)));
         marked.into_iter().chain(self.first()).collect()
@@ -577,7 +581,7 @@ impl Task {
         port.ok_or(DeviceError::NoPort(RackPort::FromSplitters))
     }
 
-    /// What sends light into these splitters.
+    /// Returns the actions that send light into these splitters.
     fn relaying(&self, from: Option<u32>, to: &[u32]) -> Result<Vec<Action>, DeviceError> {
         fits(to.len())?;
         let from = from.map(|fibre| self.inward(fibre)).transpose()?;
@@ -721,13 +725,14 @@ fn to_group(group: [u8; 4]) -> Match {
     Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst(group))
 }
 
-/// Whether rules can be for this group. No rule of ours is for packets to single hosts, whatever stands in etcd.
+/// Checks that rules can be for this group. No rule of ours is for packets to single hosts, whatever stands
+/// in etcd.
 fn check_group(group: [u8; 4]) -> Result<(), DeviceError> {
     let address = Ipv4Addr::from(group);
     if address.is_multicast() { Ok(()) } else { Err(DeviceError::NoGroup(address)) }
 }
 
-/// Whether a rule can have so many ports.
+/// Checks that a rule can have this number of ports.
 fn fits(ports: usize) -> Result<(), DeviceError> {
     if ports <= RULE_PORTS_MAX { Ok(()) } else { Err(DeviceError::TooManyPorts { ports }) }
 }

@@ -1,5 +1,5 @@
-//! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, which knows the network
-//! and which links work, and the master of every group.
+//! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, which
+//! knows the network and which links work, and the master of every group.
 
 use super::{Health, Hosts, Named, Offer, Verdict, check_hosts, section, wrong};
 use crate::config::ManagerConfig;
@@ -25,7 +25,7 @@ pub struct DatacastSettings {
     pub network: String,
     /// The hosts at its servers, in the order of the servers' numbers.
     pub hosts: Vec<String>,
-    /// Where the processes of forwarders, also those of the hosts' agents, say which links change.
+    /// Addresses where the processes of forwarders, also those of the hosts' agents, report changes of links.
     pub forwarders: Vec<ForwarderAddress>,
     /// The rate of a link.
     #[serde(deserialize_with = "super::rate")]
@@ -33,37 +33,37 @@ pub struct DatacastSettings {
     /// Bytes of the object in a packet.
     #[serde(default = "payload_bytes")]
     pub payload_bytes: u16,
-    /// How many packets a receiver may ask for at a time in each tree.
+    /// Number of packets that a receiver may request at a time in each tree.
     #[serde(default = "credits")]
     pub credits: u32,
     /// The rate of a tree at first.
     #[serde(default, deserialize_with = "super::some_rate")]
     pub initial_rate: Option<Rate>,
-    /// δ: what is added to a tree's rate after each interval without a duplicate interest.
+    /// Amount that is added to a tree's rate after each interval without a duplicate interest (δ).
     #[serde(default, deserialize_with = "super::some_rate")]
     pub increase: Option<Rate>,
-    /// T: that interval, in microseconds.
+    /// Length of that interval, in microseconds (T).
     pub interval_us: Option<u32>,
-    /// σ: how much may be sent at once after a pause, in bytes.
+    /// Number of bytes that may be sent at once after a pause (σ).
     pub burst_bytes: Option<u32>,
-    /// B: the least bytes of a block.
+    /// Minimum number of bytes in a block (B).
     pub block_bytes: Option<u64>,
-    /// RTO: after how long a receiver asks again, in milliseconds.
+    /// Time after which a receiver requests again, in milliseconds (RTO).
     pub rto_ms: Option<u32>,
-    /// How many packets that were asked for later come before one that counts as lost; 0: only time tells.
+    /// Number of later requested packets that arrive before a packet counts as lost; 0: only time tells.
     pub overtaken: Option<u32>,
-    /// Whether sources take single losses for chance while they see no queue.
+    /// True if sources take single losses for chance while they see no queue.
     pub chance: Option<bool>,
     /// The longest source route that the nodes take, in hops: theirs is called the same. The paper's is 8.
     #[serde(default = "hops_usual")]
     pub hops_max: usize,
     /// No group gets more trees than this.
     pub trees_max: Option<usize>,
-    /// One tree of shortest ways with caches at every node, as content centric networking without Datacast has it: to
-    /// compare with.
+    /// One tree of shortest ways with caches at every node, as content centric networking without Datacast
+    /// has it: to compare with.
     #[serde(default)]
     pub single_tree: bool,
-    /// How long to wait for further reports of links before trees are repaired, in milliseconds.
+    /// Time to wait for further reports of links before trees are repaired, in milliseconds.
     #[serde(default = "gather_ms")]
     pub gather_ms: u64,
 }
@@ -74,7 +74,7 @@ pub struct DatacastSettings {
 pub struct ForwarderAddress {
     /// Its name in its certificate.
     pub name: Option<String>,
-    /// Where it is heard.
+    /// Address of the process.
     pub address: SocketAddr,
 }
 
@@ -93,7 +93,7 @@ impl TryFrom<String> for ForwarderAddress {
 }
 
 impl ForwarderAddress {
-    /// Where it is heard, and which end has to be there.
+    /// Returns the address of the process, and the end that has to be there.
     fn expected(&self, security: Option<&Security>) -> Result<(SocketAddr, Expected), SettingsError> {
         let address = self.address;
         match &self.name {
@@ -236,14 +236,14 @@ struct OfLinks {
     down: BTreeSet<(u32, u32)>,
     /// The links that are taken to have failed, by their ends.
     failed: BTreeSet<(u32, u32)>,
-    /// How often a link was named that the network does not have, and by which nodes: the first few of them.
+    /// Number of reports of links that the network does not have, and the first few nodes that sent them.
     unknown: u64,
     named: BTreeSet<u32>,
 }
 
 /// Nodes that do not exist or lie of which the log speaks.
 const NAMED_MAX: usize = 64;
-/// Of a node's name so many bytes are kept.
+/// Bytes of a node's name that are kept.
 const NAME_LEN_MAX: usize = 64;
 
 impl OfLinks {

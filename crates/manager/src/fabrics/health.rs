@@ -1,4 +1,4 @@
-//! What dark fibres and silent switches mean for a fabric's network.
+//! Meaning of dark fibres and silent switches for a fabric's network.
 
 use super::lit::LitRack;
 use crate::devices::Fibre;
@@ -11,16 +11,17 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A rack misses the light of another one, and no neighbour at the same splitter has said for so long that it does, too: then the neighbours are asked.
-/// Ports notice within a few milliseconds of each other that they are dark.
+/// A rack misses the light of another one, and no neighbour at the same splitter has said for so long that it
+/// does, too: then the neighbours are asked. Ports notice within a few milliseconds of each other that they
+/// are dark.
 const SUSPECTED_FOR: Duration = Duration::from_millis(30);
 
-/// What has changed in a network.
+/// Changes in a network.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Verdict {
-    /// What has failed.
+    /// New failures.
     pub(crate) failed: Vec<Failure>,
-    /// What works again.
+    /// Failures that have been repaired.
     pub(crate) repaired: Vec<Failure>,
     /// The same in a sentence, if anything has changed.
     pub(crate) words: String,
@@ -29,13 +30,13 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Whether there is nothing to act on.
+    /// Returns true if there is nothing to act on.
     pub(crate) fn is_empty(&self) -> bool {
         self.failed.is_empty() && self.repaired.is_empty() && self.unlit.is_empty()
     }
 }
 
-/// What the light at a rack's ports with fibres means.
+/// Meaning of the light at a rack's ports with fibres.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Light {
@@ -91,7 +92,7 @@ pub(crate) trait Health: Send + std::fmt::Debug {
         Verdict::default()
     }
 
-    /// When to look again though nothing is said.
+    /// Returns the time of the next check if nothing is reported.
     fn next_look(&self) -> Option<Instant> {
         None
     }
@@ -102,9 +103,10 @@ pub(crate) trait Health: Send + std::fmt::Debug {
     }
 }
 
-/// Relays of a Shufflecast, by their splitters. A rack without light into its splitter relays no more and cannot be a source;
-/// nor does one that alone misses the light of a splitter. The other racks at that splitter are asked before: a manager, or a switch, that stood still
-/// for a moment has not heard yet that they miss it, too. A rack that stands for several logical ToRs is each of them.
+/// Relays of a Shufflecast, by their splitters. A rack without light into its splitter relays no more and
+/// cannot be a source; nor does one that alone misses the light of a splitter. The other racks at that
+/// splitter are asked before: a manager, or a switch, that stood still for a moment has not heard yet that
+/// they miss it, too. A rack that stands for several logical ToRs is each of them.
 #[derive(Debug)]
 pub(super) struct OfRelays {
     wiring: Wiring,
@@ -267,8 +269,8 @@ impl Health for OfRelays {
     }
 }
 
-/// Links between label switches (Orca section 3.4). A switch without a working link is one that has failed, in words; its
-/// links say enough to plans. A server's own link is its transfers' business.
+/// Links between label switches (Orca section 3.4). A switch without a working link is one that has failed,
+/// in words; its links say enough to plans. A server's own link is its transfers' business.
 #[derive(Debug)]
 pub(super) struct OfLabels {
     clos: Clos,
@@ -374,7 +376,8 @@ mod tests {
         assert_eq!(verdict.words, "rack 3 with splitter 18 relays no more and has lost its role as a source");
         assert_eq!(health.switch(now, 3, false).failed, parts(&[3]));
         assert_eq!(health.switch(now, 3, true).repaired, parts(&[3]));
-        // Splitter 13 feeds the second of racks 3 and 4 by their third and fourth fibres: what both miss is dark.
+        // Splitter 13 feeds the second of racks 3 and 4 by their third and fourth fibres: what both miss is
+        // dark.
         let fibre = Fibre::In(wiring.fibre(13, 18));
         assert_eq!(fibre, Fibre::In(3));
         assert_eq!(health.fibre(now, 3, fibre, false).failed, []);
@@ -474,7 +477,8 @@ mod tests {
         );
     }
 
-    /// However late a rack says that it misses a light, another one is not blamed for that: it was asked before.
+    /// However late a rack says that it misses a light, another one is not blamed for that: it was asked
+    /// before.
     #[test]
     fn a_rack_is_not_blamed_before_the_others_have_answered() {
         let (mut health, now) = (relays(), Instant::now());

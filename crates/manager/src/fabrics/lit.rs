@@ -1,6 +1,6 @@
-//! Light through a circuit switch. A rack's port has light only while a circuit ends there, and a source's never has any:
-//! splitters know no way back. So a port is judged while a path that is set up leads light to it, and not before the time that
-//! a port takes to notice.
+//! Light through a circuit switch. A rack's port has light only while a circuit ends there, and a source's
+//! never has any: splitters know no way back. So a port is judged while a path that is set up leads light to
+//! it, and not before the time that a port takes to notice.
 
 use super::health::{Health, Light, Verdict};
 use crate::devices::Fibre;
@@ -47,14 +47,14 @@ struct Watched {
     told: BTreeSet<(u32, u32)>,
 }
 
-/// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as a device,
-/// for those plans that need it.
+/// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as
+/// a device, for those plans that need it.
 #[derive(Debug)]
 pub(super) struct OfCircuits {
     ports: PortTable,
-    /// What the light means at each rack.
+    /// Meaning of the light at each rack.
     light: Vec<Light>,
-    /// How long after its circuits are there a port has light.
+    /// Time that a port may take to have light once its circuits are there.
     grace: Duration,
     dark: BTreeSet<(u32, u32)>,
     paths: BTreeMap<PlanId, Watched>,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OcsSettings {
-    /// Where the circuit switch listens for its managers.
+    /// Address where the circuit switch listens for its managers.
     #[serde(alias = "tl1")]
     pub address: SocketAddr,
     /// Its dialect, by its name in [`polycast_net::devices::circuits::DIALECTS`].
@@ -30,7 +30,7 @@ pub struct OcsSettings {
     pub user: Option<String>,
     /// File whose first line is that user's password.
     pub password_file: Option<PathBuf>,
-    /// Whether its connection is sealed with the certificates of `[device-tls]`.
+    /// Seals its connection with the certificates of `[device-tls]`.
     #[serde(default)]
     pub tls: bool,
     /// Its ports, all of them; of a Polatis the fibres where light enters.
@@ -38,19 +38,20 @@ pub struct OcsSettings {
     pub ports: u32,
     /// The ports of the racks' fibres, rack by rack; the first ones, without it.
     pub rack_ports: Option<Vec<RackPorts>>,
-    /// The splitters that are connected to it: how many, behind the racks' ports, or a list with the ports of each.
+    /// The splitters that are connected to it: how many, behind the racks' ports, or a list with the ports of
+    /// each.
     pub splitters: Splitters,
     /// Outputs of each splitter where only their number is said.
     pub splitter_fanout: Option<u32>,
     /// The most splitters of one group; as many as there are without it.
     pub cascade_max: Option<u32>,
-    /// What the light may lose between transmitter and receiver, in dB.
+    /// Allowed loss of light between transmitter and receiver, in dB.
     #[serde(default = "budget_db")]
     pub budget_db: f64,
-    /// What it loses in each pass of the circuit switch, in dB.
+    /// Loss of light in each pass of the circuit switch, in dB.
     #[serde(default = "switch_loss_db")]
     pub switch_loss_db: f64,
-    /// What it loses in a splitter, in dB; what a splitter of this size loses at best, and 1 dB, without it.
+    /// Loss of light in a splitter, in dB; without it, the least loss of a splitter of this size, and 1 dB.
     pub splitter_loss_db: Option<f64>,
     /// Gain of the amplifiers, in dB; 0 where there are none.
     #[serde(default)]
@@ -58,7 +59,7 @@ pub struct OcsSettings {
     /// Rate of a fibre.
     #[serde(deserialize_with = "rate")]
     pub rate: Rate,
-    /// How long it takes to make circuits, in milliseconds, for estimates; Blast's 25 without it.
+    /// Time that it takes to make circuits, in milliseconds, for estimates; Blast's 25 without it.
     pub set_up_ms: Option<u64>,
     /// Group addresses to lend.
     #[serde(default = "super::shufflecast::addresses")]
@@ -88,7 +89,7 @@ fn switch_loss_db() -> f64 {
     1.5
 }
 
-/// What the light may lose; an error where no path meets it.
+/// Returns the power budget of the light; an error if no path meets it.
 fn budget(settings: &OcsSettings, layout: &Layout) -> Result<PowerBudget, SettingsError> {
     let losses = [
         ("ocs.budget-db", settings.budget_db),

@@ -21,14 +21,15 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrcaSettings {
-    /// Where the processes of switches take entries, and say which links break: one address, or a list.
+    /// Addresses where the processes of switches take entries, and report broken links: one address, or a
+    /// list.
     #[serde(deserialize_with = "one_or_more")]
     pub switches: Vec<SocketAddr>,
-    /// Where leaf controllers reach this manager, by UDP.
+    /// Address where leaf controllers reach this manager, by UDP.
     pub controller: SocketAddr,
     /// The leaf controllers, leaf by leaf.
     pub leaf_controllers: Vec<SocketAddr>,
-    /// How many pods there are.
+    /// Number of pods.
     pub pods: u32,
     /// Leafs of a pod.
     pub leafs: u32,
@@ -40,7 +41,7 @@ pub struct OrcaSettings {
     pub servers: u32,
     /// The hosts at these servers, leaf by leaf.
     pub hosts: Vec<String>,
-    /// How labels name leafs.
+    /// Encoding of leafs in labels.
     #[serde(default)]
     pub encoding: EncodingSetting,
     /// Bits of the label's filter.
@@ -55,7 +56,7 @@ pub struct OrcaSettings {
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     #[serde(default, deserialize_with = "super::some_rate")]
     pub rate: Option<Rate>,
-    /// Whether one receiver of a rack speaks for the others, so that a source hears racks and not hosts.
+    /// Lets one receiver of a rack speak for the others, so that racks and not hosts answer a source.
     #[serde(default = "rack_feedback")]
     pub rack_feedback: bool,
     /// Group addresses to lend.
@@ -66,7 +67,7 @@ pub struct OrcaSettings {
     pub port: u16,
 }
 
-/// How labels name leafs.
+/// Encoding of leafs in labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EncodingSetting {

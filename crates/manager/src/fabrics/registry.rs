@@ -20,7 +20,7 @@ static OFFERS: &[&dyn Offer] = &[
     &super::datacast::DatacastOffer,
 ];
 
-/// What the settings make of a scheduler's name.
+/// Function that makes a scheduler for the hosts of the settings.
 type MakeScheduler = fn(&Hosts) -> Box<dyn Scheduler>;
 
 /// All schedulers that there are, in the order in which an error names them. The only list of them.
@@ -57,7 +57,7 @@ pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, 
     })
 }
 
-/// What estimates begin with.
+/// Returns the values that estimates begin with.
 fn assumed(config: &ManagerConfig) -> Assumed {
     let usual = Assumed::default();
     let of_datacast = config.datacast.as_ref().map(|datacast| datacast.link_rate);
@@ -89,7 +89,7 @@ pub(crate) fn devices(
     Ok(devices)
 }
 
-/// What draws conclusions about the networks of these fabrics.
+/// Returns the parts that draw conclusions about the networks of these fabrics.
 pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, SettingsError> {
     let offers = offers(config)?;
     offers.iter().filter_map(|offer| offer.health(config).transpose()).collect()

@@ -21,16 +21,16 @@ pub struct ShufflecastSettings {
     pub p: u32,
     /// Columns of racks: there are k times p to the power of k racks.
     pub k: u32,
-    /// How many racks there are if there are fewer: some of them stand for several, with as many splitters.
+    /// Number of racks if there are fewer: some of them stand for several, with as many splitters.
     pub tors: Option<u32>,
     /// Rate of a splitter.
     #[serde(deserialize_with = "rate")]
     pub rate: Rate,
-    /// What the light may lose between a transmitter and a receiver, in dB; not checked without it.
+    /// Allowed loss of light between a transmitter and a receiver, in dB; not checked without it.
     pub budget_db: Option<f64>,
-    /// What it loses in a splitter, in dB; 1 dB more than in the best one without it.
+    /// Loss of light in a splitter, in dB; 1 dB more than in the best one without it.
     pub splitter_loss_db: Option<f64>,
-    /// How many transfers may share the relays of a partition; each has its part of the rate.
+    /// Number of transfers that may share the relays of a partition; each has its part of the rate.
     #[serde(default = "shares")]
     pub shares: u32,
     /// Group addresses to lend.

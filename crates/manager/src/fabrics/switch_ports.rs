@@ -1,4 +1,4 @@
-//! What the settings say of the circuit switch itself: its dialect, the user for it, and what is at its ports.
+//! Settings of the circuit switch itself: its dialect, the user for it, and the uses of its ports.
 
 use super::ocs::OcsSettings;
 use super::{section, wrong};
@@ -27,7 +27,7 @@ const PASSWORD_LEN_MAX: u64 = 1 << 10;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DeviceTls {
-    /// Of the authorities that have issued the devices' certificates.
+    /// Certificates of the authorities that have issued the devices' certificates.
     pub ca: PathBuf,
     /// The manager's own.
     pub cert: PathBuf,
@@ -36,7 +36,7 @@ pub struct DeviceTls {
 }
 
 impl DeviceTls {
-    /// How connections with devices are sealed.
+    /// Returns the security of connections with devices.
     ///
     /// # Errors
     /// The setting that asks for it has no certificates, or they cannot be used.
@@ -116,9 +116,9 @@ pub struct SplitterSettings {
     /// The ports where its outputs come in.
     #[serde(default)]
     pub outputs: Vec<PortName>,
-    /// How many outputs it has, to check the list by.
+    /// Number of its outputs, to check the list by.
     pub fan_out: Option<u32>,
-    /// What the light loses in it, in dB.
+    /// Loss of light in it, in dB.
     pub loss_db: Option<f64>,
     /// Gain of the amplifier before it, in dB.
     pub amplifier_db: Option<f64>,
@@ -323,7 +323,7 @@ fn check_splitter(number: usize, splitter: &SplitterSettings) -> Result<(), Sett
     }
 }
 
-/// How the switch is spoken to.
+/// Returns the options of the connection to the switch.
 pub(crate) fn options(config: &ManagerConfig) -> Result<CircuitOptions, SettingsError> {
     let settings = section("ocs", &config.ocs)?;
     let dialect = layout(config)?.dialect;

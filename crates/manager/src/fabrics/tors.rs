@@ -1,5 +1,5 @@
-//! The racks of a data center as the settings say: the ToR switch of each, how it is reached, and what is at its
-//! ports.
+//! The racks of a data center as the settings say: the ToR switch of each, how it is reached, and what is at
+//! its ports.
 
 use super::switch_ports::DeviceTls;
 use super::{Hosts, Light, Named, wrong};
@@ -18,31 +18,33 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TorSettings {
-    /// Where it listens for OpenFlow: `10.0.0.1:6653` or `unix:/run/openvswitch/br0.mgmt`. One that connects to its controller
-    /// has a `dpid` in its place.
+    /// Address where it listens for OpenFlow: `10.0.0.1:6653` or `unix:/run/openvswitch/br0.mgmt`. A switch
+    /// that connects to its controller has a `dpid` in its place.
     pub openflow: Option<String>,
     /// Its datapath id: `0x1`, or 16 hexadecimal digits.
     pub dpid: Option<Dpid>,
-    /// Whether the connection to it is sealed with the certificates of `[device-tls]`.
+    /// Seals the connection to it with the certificates of `[device-tls]`.
     #[serde(default)]
     pub tls: bool,
     /// The queue of its ports that our packets take; none without it.
     pub queue: Option<u32>,
-    /// The class of service (DSCP) that our packets are marked with where they come from a host; as they come without it.
+    /// The class of service (DSCP) that our packets are marked with where they come from a host; as they come
+    /// without it.
     pub dscp: Option<u8>,
     /// Tables of flows that may be used: 2, or 1 where the switch has no more.
     #[serde(default = "tables")]
     pub tables: u8,
-    /// The addresses of the rack's hosts, such as `10.0.1.0/24`; with a Shufflecast, ToRs tell by it whose packets
-    /// they relay.
+    /// The addresses of the rack's hosts, such as `10.0.1.0/24`; with a Shufflecast, ToRs tell by it whose
+    /// packets they relay.
     pub subnet: Option<String>,
-    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of those into the rack's splitters: one, or as many as it
-    /// stands for logical ToRs.
+    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of those into the rack's
+    /// splitters: one, or as many as it stands for logical ToRs.
     pub fibre_ports: Vec<u32>,
-    /// OpenFlow numbers of the ports with fibres from other racks' splitters: by partitions, for one logical ToR after the other.
+    /// OpenFlow numbers of the ports with fibres from other racks' splitters: by partitions, for one logical
+    /// ToR after the other.
     #[serde(default)]
     pub splitter_ports: Vec<u32>,
-    /// What it means that a port with a fibre has no light.
+    /// Meaning of a port with a fibre that has no light.
     #[serde(default)]
     pub light: Light,
     /// The rack's hosts.
@@ -87,7 +89,7 @@ fn wrong_at(setting: &'static str, rack: usize, reason: impl std::fmt::Display) 
 /// OpenFlow's numbers of ports lie below; higher ones mean other things.
 pub(crate) const PORTS_END: u32 = 0xffff_ff00;
 
-/// What can be checked without knowing the fabric.
+/// Checks everything that does not depend on the fabric.
 pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
     let (mut names, mut dpids) = (BTreeSet::new(), BTreeSet::new());
     for (rack, tor) in tors.iter().enumerate() {
@@ -169,12 +171,12 @@ fn subnet(rack: usize, text: &str) -> Result<([u8; 4], [u8; 4]), SettingsError> 
     parse().ok_or_else(|| wrong_at("tor.subnet", rack, reason()))
 }
 
-/// What the light means at each rack.
+/// Returns the meaning of the light at each rack.
 pub(super) fn light(config: &ManagerConfig) -> Vec<Light> {
     config.tor.iter().map(|tor| tor.light).collect()
 }
 
-/// How a rack's switch is spoken to.
+/// Returns the options of the connection to a rack's switch.
 pub(crate) fn options(config: &ManagerConfig, tor: &TorSettings) -> Result<SwitchOptions, SettingsError> {
     let within = Duration::from_millis(config.device_timeout_ms);
     let security = tor.tls.then(|| DeviceTls::security(config, "tor.tls")).transpose()?;
@@ -182,7 +184,7 @@ pub(crate) fn options(config: &ManagerConfig, tor: &TorSettings) -> Result<Switc
     Ok(SwitchOptions { security, connect_timeout, command_timeout, ..SwitchOptions::default() })
 }
 
-/// How a rack's switch is reached.
+/// Returns the way to reach a rack's switch.
 fn reach(rack: usize, tor: &TorSettings, door: Option<&Arc<SwitchDoor>>) -> Result<Reach, SettingsError> {
     match (&tor.openflow, tor.dpid, door) {
         (Some(text), dpid, _) => Ok(Reach::At(endpoint(rack, text)?, dpid.map(|dpid| dpid.0))),
@@ -194,7 +196,7 @@ fn reach(rack: usize, tor: &TorSettings, door: Option<&Arc<SwitchDoor>>) -> Resu
     }
 }
 
-/// Where switches come that connect of their own accord.
+/// Returns the door for switches that connect of their own accord, if there are any.
 pub(crate) fn door(config: &ManagerConfig) -> Result<Option<Arc<SwitchDoor>>, SettingsError> {
     let Some(listen) = config.openflow_listen else { return Ok(None) };
     let coming: Vec<&TorSettings> = config.tor.iter().filter(|tor| tor.openflow.is_none()).collect();
@@ -222,7 +224,8 @@ pub(crate) fn servers_per_rack(config: &ManagerConfig) -> u32 {
     config.tor.iter().map(|tor| tor.hosts.len() as u32).max().unwrap_or(0)
 }
 
-/// The ToR switches as devices. `relaying` is whether they relay for other racks by the addresses of their hosts.
+/// The ToR switches as devices. `relaying` is whether they relay for other racks by the addresses of their
+/// hosts.
 pub(crate) fn devices(
     config: &ManagerConfig,
     hosts: &Hosts,

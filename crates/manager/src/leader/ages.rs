@@ -1,7 +1,8 @@
-//! A leader over a real etcd with little room, for as many transfers as would fill it many times: what etcd keeps stays as it was.
+//! A leader over a real etcd with little room, for as many transfers as would fill it many times: what etcd
+//! keeps stays as it was.
 //!
-//! `POLYCAST_TRANSFERS=500000 cargo test --release -p polycast-manager --lib a_cluster_that_ages -- --ignored --nocapture` is
-//! the same for as many as that.
+//! `POLYCAST_TRANSFERS=500000 cargo test --release -p polycast-manager --lib a_cluster_that_ages -- --ignored
+//! --nocapture` is the same for as many as that.
 
 use super::{Role, compete};
 use crate::config::ManagerConfig;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-/// What etcd may have in its database: a few thousand transfers would fill it.
+/// Quota of etcd's database: a few thousand transfers would fill it.
 const QUOTA_BYTES: u64 = 8 << 20;
 const SPAN: Span = Span { age: Duration::from_secs(3_600), bytes: 512 << 10 };
 /// Transfers that run at the same time.
@@ -79,7 +80,7 @@ impl Agent {
     }
 }
 
-/// What etcd says after some transfers.
+/// Status that etcd reports after some transfers.
 #[derive(Debug)]
 struct Seen {
     transfers: u64,
@@ -126,8 +127,8 @@ async fn age(client: &str, transfers: u64) -> Vec<Seen> {
     seen
 }
 
-/// Waits until what etcd was told to forget is forgotten, which takes it a moment, and asks how it stands. It counts what it has forgotten
-/// with the next change.
+/// Waits until what etcd was told to forget is forgotten, which takes it a moment, and asks how it stands. It
+/// counts what it has forgotten with the next change.
 async fn look(etcd: &Servers, transfers: u64) -> Seen {
     let begun = Instant::now();
     loop {

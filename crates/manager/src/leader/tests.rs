@@ -1,10 +1,11 @@
-//! Managers that compete, with agents, in virtual time over a pretended etcd: they crash, also between two transactions of
-//! one change, are paused, cut off from etcd or hear it badly, begin again with other settings, and find records that
-//! cannot be read or that an earlier version has written. Etcd is filled by another client for a while, and forgets its history often.
+//! Managers that compete, with agents, in virtual time over a pretended etcd: they crash, also between two
+//! transactions of one change, are paused, cut off from etcd or hear it badly, begin again with other
+//! settings, and find records that cannot be read or that an earlier version has written. Etcd is filled by
+//! another client for a while, and forgets its history often.
 //!
-//! Checked from outside, by what agents were told: nothing is used by two at a time, nothing is taken from a holder who
-//! lives, nothing is told that was not written, and after healing a manager leads, every agent is answered and everything comes
-//! back.
+//! Checked from outside, by what agents were told: nothing is used by two at a time, nothing is taken from a
+//! holder who lives, nothing is told that was not written, and after healing a manager leads, every agent is
+//! answered and everything comes back.
 
 use super::{LOOK, LOOK_FOR_ROOM, Role, SAY_AGAIN, Trouble, compete};
 use crate::config::ManagerConfig;
@@ -37,7 +38,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// As managers and agents have it unless told otherwise.
 const RECONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(3);
-/// What etcd may have in its database; what managers have is a small part of it.
+/// Quota of etcd's database; the managers' data is a small part of it.
 const QUOTA_BYTES: u64 = 1 << 20;
 /// History is kept for so long here, and no more of it than this.
 const SPAN: Span = Span { age: Duration::from_secs(5), bytes: 16 << 10 };
@@ -78,7 +79,7 @@ impl Gate {
     }
 }
 
-/// What runs in it.
+/// Future that runs in a stoppable process.
 struct Stoppable<F> {
     run: Pin<Box<F>>,
     gate: Arc<Gate>,
@@ -125,8 +126,8 @@ fn faithful(
     Ok(ids.map(|id| (id, Box::new(Faithful) as Box<dyn Device>)).collect())
 }
 
-/// Two racks of hosts with a fibre each, and two addresses besides. The hosts of a rack come in any order, sometimes with one
-/// more in front of them, and sometimes without the last.
+/// Two racks of hosts with a fibre each, and two addresses besides. The hosts of a rack come in any order,
+/// sometimes with one more in front of them, and sometimes without the last.
 fn settings(random: &mut Random) -> ManagerConfig {
     let mut text = String::from(
         "fabrics = ['ocs', 'ip-multicast']\n[etcd]\nendpoints = ['127.0.0.1:1']\nadvertise = '127.0.0.1:2'\n\
@@ -202,7 +203,7 @@ struct Agent {
     contact: Instant,
     asked: Option<Asked>,
     held: BTreeMap<u64, Held>,
-    /// What was given back, and when that was said last.
+    /// Paths that were released, and the time when that was last reported.
     owed: BTreeMap<u64, (u64, Option<Instant>)>,
     next_request: u64,
 }
@@ -623,8 +624,9 @@ impl World {
         self.granted += 1;
     }
 
-    /// Only an agent that was away for so long that it may have been dead can lose a path; or one whose path leads to a host that
-    /// the settings do not name any more, if its record cannot be read either: then there is nothing that says the way.
+    /// Only an agent that was away for so long that it may have been dead can lose a path; or one whose path
+    /// leads to a host that the settings do not name any more, if its record cannot be read either: then
+    /// there is nothing that says the way.
     fn lose(&mut self, at: usize, response: u64, silent: Duration, why: &str) {
         let (seed, agent) = (self.seed, &mut self.agents[at]);
         let Some(held) = agent.held.remove(&response) else { return };
@@ -640,7 +642,7 @@ impl World {
     }
 }
 
-/// What a path holds.
+/// Returns the resources of a path.
 fn resources(lease: &api::Lease) -> BTreeSet<String> {
     if let Ok(plan) = serde_json::from_slice::<Plan>(&lease.plan) {
         return plan.resources.iter().map(ToString::to_string).collect();
@@ -651,7 +653,8 @@ fn resources(lease: &api::Lease) -> BTreeSet<String> {
     }
 }
 
-/// What a manager of an earlier version has left: it numbered hosts by their order in its settings and said so nowhere.
+/// Records that a manager of an earlier version has left: it numbered hosts by their order in its settings
+/// and recorded that nowhere.
 const OLD: [(&str, &str); 4] = [
     (
         "member/h0",
@@ -691,11 +694,11 @@ async fn a_new_leader_always_leads_and_nothing_is_lent_twice() {
     assert!(fillings as u64 > SEEDS && defragmentations > SEEDS / 2, "etcd is seldom full");
 }
 
-/// How many seeds a test runs.
+/// Number of seeds that a test runs.
 const SEEDS: u64 = 8;
 
-/// Before there is any leader, every record is of another kind, or of hosts that settings do not name: a manager leads, and
-/// what it has found is out of its way.
+/// Before there is any leader, every record is of another kind, or of hosts that settings do not name: a
+/// manager leads, and what it has found is out of its way.
 #[tokio::test(start_paused = true)]
 async fn a_manager_leads_whatever_etcd_holds() {
     let server = Server::new();
@@ -766,8 +769,8 @@ fn alone(count: usize) -> World {
     world
 }
 
-/// An etcd that another client fills is named to all who ask; it is not defragmented again and again. When there is room
-/// a manager leads by itself, and only one of them has made room.
+/// An etcd that another client fills is named to all who ask; it is not defragmented again and again. When
+/// there is room a manager leads by itself, and only one of them has made room.
 #[tokio::test(start_paused = true)]
 async fn a_manager_leads_again_when_a_full_etcd_has_room() {
     let mut world = alone(3);
@@ -802,7 +805,7 @@ async fn a_manager_leads_again_when_a_full_etcd_has_room() {
     world.nodes.iter_mut().filter_map(|node| node.task.take()).for_each(|task| task.abort());
 }
 
-/// What is wrong is said when it begins, when it becomes something else, and once a minute.
+/// A fault is logged when it begins, when it becomes something else, and once a minute.
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_with_etcd_is_not_said_five_times_a_second() {
     let mut trouble = Trouble::default();

@@ -1,4 +1,4 @@
-//! etcd's servers over gRPC.
+//! Connections to etcd's servers over gRPC.
 
 use super::api::kv_client::KvClient;
 use super::api::lease_client::LeaseClient;
@@ -20,12 +20,13 @@ pub(crate) struct Servers {
     channels: Vec<(String, Channel)>,
     /// The one that answered last, modulo how many there are.
     at: AtomicUsize,
-    /// How long one may take to answer.
+    /// Time that a server may take to answer.
     within: Duration,
 }
 
 impl Servers {
-    /// Connections to these, over TLS where there is a `server`; nothing is sent yet. Needs a tokio runtime around it.
+    /// Connections to these, over TLS where there is a `server`; nothing is sent yet. Needs a tokio runtime
+    /// around it.
     pub(crate) fn new(endpoints: &[String], server: Option<ForeignServer>) -> Result<Self, StoreError> {
         Self::answering_within(endpoints, server, ANSWER_TIMEOUT)
     }

@@ -1,8 +1,10 @@
-//! How old the history of etcd gets: it keeps every value that a key ever had, until it is told up to which revision it may forget.
+//! Age of etcd's history: etcd keeps every value that a key ever had, until it gets the revision up to which
+//! it may forget.
 //!
-//! Managers read what is there now and never what was there before, so that any revision may be forgotten as far as they are
-//! concerned. Other programs beside them may go through keys at a revision that they have begun with, or take up a watch again: these have
-//! a [`Span`] of time or writing for it, and between one and two of them are kept.
+//! Managers read what is there now and never what was there before, so that any revision may be forgotten as
+//! far as they are concerned. Other programs beside them may go through keys at a revision that they have
+//! begun with, or take up a watch again: these have a [`Span`] of time or writing for it, and between one and
+//! two of them are kept.
 
 use super::api::ResponseHeader;
 use super::{Etcd, Store, StoreError};
@@ -11,30 +13,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How much of the history is kept: so much, and at most twice as much.
+/// Amount of history that is kept: this much, and at most twice as much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// What is younger is kept, unless too much is written.
+    /// Age up to which history is kept, unless too much is written.
     pub age: Duration,
-    /// What was written before so many bytes of ours is not kept, however young it is.
+    /// Bytes of ours after which earlier history is not kept, however young it is.
     pub bytes: u64,
 }
 
 impl Default for Span {
     fn default() -> Self {
-        // Kubernetes leaves as long to those who read its etcd: other programs are used to it. A cluster in which little happens asks for
-        // one compaction in five minutes. 16 MiB are a 128th of the quota that etcd has unless it is told otherwise: two spans of it, and
-        // what there is, are far from that.
+        // Kubernetes leaves as long to those who read its etcd: other programs are used to it. A cluster in
+        // which little happens asks for one compaction in five minutes. 16 MiB are a 128th of the quota that
+        // etcd has unless it is told otherwise: two spans of it, and what there is, are far from that.
         Span { age: Duration::from_secs(300), bytes: 16 << 20 }
     }
 }
 
-/// Which revisions etcd has had when.
+/// Revisions of etcd, and the times when it had them.
 #[derive(Debug)]
 pub(super) struct History {
     span: Span,
     marks: Mutex<Marks>,
-    /// What was before this revision can be forgotten; 0: nothing yet.
+    /// Revision before which everything can be forgotten; 0: nothing yet.
     old: watch::Sender<i64>,
 }
 
@@ -42,7 +44,7 @@ pub(super) struct History {
 struct Marks {
     /// The revision at the beginning of the span that runs.
     at: Option<(Instant, i64)>,
-    /// How many bytes were written in it.
+    /// Number of bytes that were written in it.
     bytes: u64,
     /// The highest revision there was.
     highest: i64,
@@ -53,8 +55,8 @@ impl History {
         History { span, marks: Mutex::default(), old: watch::Sender::new(0) }
     }
 
-    /// Takes note of the revision in an answer, and of the bytes that were written with it. A manager that follows does so too: when it
-    /// leads it knows at once what is old.
+    /// Takes note of the revision in an answer, and of the bytes that were written with it. A manager that
+    /// follows does so too: when it leads it knows at once what is old.
     pub(super) fn see(&self, header: Option<&ResponseHeader>, written_bytes: u64) {
         let Some(revision) = header.map(|header| header.revision).filter(|revision| *revision > 0) else {
             return;
@@ -74,8 +76,8 @@ impl History {
         self.old.send_replace(before);
     }
 
-    /// Whether etcd counts from further back than it has done, as after a backup was put in its place; from then on that is where it is.
-    /// The answer has to be one that tells of all that was changed before.
+    /// Returns true if etcd counts from further back than it has done, as after a backup was put in its
+    /// place; from then on that is its revision. The answer has to be one that reflects all earlier changes.
     pub(super) fn was_set_back(&self, header: Option<&ResponseHeader>) -> bool {
         let Some(revision) = header.map(|header| header.revision) else { return false };
         std::mem::replace(&mut self.marks().highest, revision) > revision
@@ -88,8 +90,9 @@ impl History {
 }
 
 impl<E: Etcd> Store<E> {
-    /// Has etcd forget its old history, again and again, one call for each span; does not end. Only the leader does so, that it is done
-    /// once. One that leads no more without knowing it does no harm: what was old for it is old.
+    /// Has etcd forget its old history, again and again, one call for each span; does not end. Only the
+    /// leader does so, that it is done once. One that leads no more without knowing it does no harm: what was
+    /// old for it is old.
     pub(crate) async fn forget_history(&self) -> StoreError {
         let mut old = self.history.old.subscribe();
         loop {
@@ -107,7 +110,8 @@ impl<E: Etcd> Store<E> {
         }
     }
 
-    /// Has etcd forget what was before a revision, if it has not yet; with `until_free` its answer comes when the room is free.
+    /// Has etcd forget what was before a revision, if it has not yet; with `until_free` its answer comes when
+    /// the room is free.
     pub(super) async fn compact(&self, revision: i64, until_free: bool) -> Result<(), StoreError> {
         match self.etcd.compact(revision, until_free).await {
             Ok(()) | Err(StoreError::Compacted) => Ok(()),
@@ -124,7 +128,7 @@ mod tests {
         ResponseHeader { revision, ..ResponseHeader::default() }
     }
 
-    /// What is forgotten is one span old at least, and two at most.
+    /// History that is forgotten is one span old at least, and two at most.
     #[tokio::test(start_paused = true)]
     async fn history_is_old_after_a_span_of_time() {
         let history = History::new(Span { age: Duration::from_secs(300), bytes: 1_000 });
@@ -154,7 +158,8 @@ mod tests {
         assert!(*old.borrow() > 0);
     }
 
-    /// An etcd that was set up anew counts from the beginning: what was old in the other one is not asked for.
+    /// An etcd that was set up anew counts from the beginning: what was old in the other one is not asked
+    /// for.
     #[tokio::test(start_paused = true)]
     async fn an_etcd_that_begins_anew_is_asked_for_what_it_has() {
         let history = History::new(Span { age: Duration::from_secs(300), bytes: 1_000 });

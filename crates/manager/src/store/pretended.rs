@@ -1,5 +1,6 @@
-//! An etcd in memory and in tokio's time, as far as managers use one: keys, transactions, leases that end, a history that takes room
-//! until it is forgotten, and a quota. Every manager has a link to it of its own, which can be slow, cut, or lose answers.
+//! An etcd in memory and in tokio's time, as far as managers use one: keys, transactions, leases that end, a
+//! history that takes room until it is forgotten, and a quota. Every manager has a link to it of its own,
+//! which can be slow, cut, or lose answers.
 
 use super::{ANSWER_TIMEOUT, Etcd, StoreError, api};
 use api::alarm_request::AlarmAction;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 
 /// The number of the only member.
 const MEMBER: u64 = 7;
-/// What a revision takes beside its key and its value, in bytes.
+/// Bytes that a revision takes beside its key and its value.
 const REVISION_LEN: u64 = 100;
 
 #[derive(Clone, Debug)]
@@ -27,29 +28,30 @@ struct Value {
 struct State {
     values: BTreeMap<Vec<u8>, Value>,
     revision: i64,
-    /// When each lease ends, and how long it lives.
+    /// End of each lease, and its lifetime.
     leases: BTreeMap<i64, (Instant, Duration)>,
     last_lease: i64,
     /// Every key that ever was.
     ever: BTreeSet<Vec<u8>>,
     random: u64,
-    /// What is not there any more: the revision that has ended it, and how many bytes it takes until that is forgotten.
+    /// Values that are gone: the revision that has ended each, and the bytes that it takes until that is
+    /// forgotten.
     past: Vec<(i64, u64)>,
-    /// What is before this revision is forgotten.
+    /// Revision before which everything is forgotten.
     compacted: i64,
     compactions: u64,
     defragmentations: u64,
-    /// How many bytes other clients have in use.
+    /// Number of bytes that other clients have in use.
     foreign_bytes: u64,
-    /// How long the file of the database is.
+    /// Length of the database's file.
     file_bytes: u64,
     quota_bytes: Option<u64>,
-    /// Whether it says what its quota is.
+    /// Set if it reports its quota.
     tells_quota: bool,
     is_full: bool,
-    /// Whether it lets managers defragment it.
+    /// Set if it does not let managers defragment it.
     is_locked: bool,
-    /// Whether it gives other keys than those that it is asked for, and says that there are more.
+    /// Set if it gives other keys than those that it is asked for, and reports that there are more.
     is_wild: bool,
 }
 
@@ -57,7 +59,7 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server(Arc<Mutex<State>>);
 
-/// What is wrong with a link.
+/// Faults of a link.
 #[derive(Debug, Default)]
 struct Faults {
     cut: bool,
@@ -89,7 +91,7 @@ impl Server {
         Link { server: self.clone(), faults: Arc::default() }
     }
 
-    /// Whether something was ever written under this key.
+    /// Returns true if something was ever written under this key.
     pub(crate) fn was_written(&self, key: &str) -> bool {
         self.lock().ever.contains(key.as_bytes())
     }
@@ -121,7 +123,7 @@ impl Server {
         state.grow();
     }
 
-    /// Whether it lets managers defragment it.
+    /// Sets whether it keeps managers from defragmenting it.
     pub(crate) fn set_locked(&self, is_locked: bool) {
         self.lock().is_locked = is_locked;
     }
@@ -140,18 +142,18 @@ impl Server {
         self.lock().is_full
     }
 
-    /// How much of its file is in use.
+    /// Returns the number of bytes in use of its file.
     pub(crate) fn in_use_bytes(&self) -> u64 {
         self.lock().in_use_bytes()
     }
 
-    /// How often it was compacted, and defragmented.
+    /// Returns how often it was compacted, and defragmented.
     pub(crate) fn upkeep(&self) -> (u64, u64) {
         let state = self.lock();
         (state.compactions, state.defragmentations)
     }
 
-    /// How many revisions it has had.
+    /// Returns its current revision.
     pub(crate) fn revision(&self) -> i64 {
         self.lock().revision
     }
@@ -199,7 +201,8 @@ impl State {
         self.file_bytes = self.file_bytes.max(self.in_use_bytes());
     }
 
-    /// Whether it takes so many bytes more. As with etcd, one that does not is full until that is taken back.
+    /// Checks that it takes this many bytes more. As with etcd, a server that does not is full until that is
+    /// taken back.
     fn takes(&mut self, bytes: u64) -> Result<(), StoreError> {
         self.is_full |= self.quota_bytes.is_some_and(|quota| self.file_bytes + bytes > quota);
         if self.is_full { Err(StoreError::Full) } else { Ok(()) }
@@ -303,7 +306,7 @@ impl State {
     }
 }
 
-/// What a key and its value take.
+/// Returns the bytes that a key and its value take.
 fn len(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len()) as u64 + REVISION_LEN
 }

@@ -1,9 +1,10 @@
-//! What is done when etcd's database has reached its quota: etcd takes no change then, and no manager can lead.
+//! Handling of an etcd whose database has reached its quota: etcd takes no change then, and no manager can
+//! lead.
 //!
-//! Etcd measures the file that the database is in. Compaction gives room back within the file only, so that what follows is to
-//! defragment it, which makes it shorter, and to take the alarm back, which etcd never does by itself. A server that
-//! is defragmented answers nothing meanwhile: this is done only while the alarm stands, when nothing can be written anyway, and by each
-//! manager only once until a key is removed.
+//! Etcd measures the file that the database is in. Compaction gives room back within the file only, so that
+//! the next steps are to defragment it, which makes it shorter, and to take the alarm back, which etcd never
+//! does by itself. A server that is defragmented answers nothing meanwhile: this is done only while the alarm
+//! stands, when nothing can be written anyway, and by each manager only once until a key is removed.
 
 use super::{Etcd, Store, StoreError, api};
 use api::alarm_request::AlarmAction;
@@ -12,18 +13,18 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A compaction whose end is waited for, or a defragmentation, may take so long. What is in use is copied: of the 8 GiB that etcd's authors
-/// advise at most, a disk that writes 72 MB a second copies all in this time.
+/// A compaction whose end is waited for, or a defragmentation, may take so long. What is in use is copied: of
+/// the 8 GiB that etcd's authors advise at most, a disk that writes 72 MB a second copies all in this time.
 pub(super) const LONG_TIMEOUT: Duration = Duration::from_secs(120);
-/// One part in so many of the quota has to be free for the alarm to be taken back. With less it would stand again soon, and each time all
-/// servers would be defragmented. Where the quota is not known, what is taken for it is too much by what was written in the tenth of a
-/// second between two looks of etcd.
+/// One part in so many of the quota has to be free for the alarm to be taken back. With less it would stand
+/// again soon, and each time all servers would be defragmented. Where the quota is not known, what is taken
+/// for it is too much by what was written in the tenth of a second between two looks of etcd.
 const FREE_PART: u64 = 8;
 
-/// Why there is no room in etcd, and what makes some.
+/// Reason why there is no room in etcd, and the way to make some.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Lack {
-    /// What is in use is as much as it takes.
+    /// The data in use is as much as it takes.
     #[error(
         "{} are in use, though its history is forgotten, and it is full at {}: remove keys of other programs there, or start etcd with \
          a larger --quota-backend-bytes and run `etcdctl alarm disarm`",
@@ -43,7 +44,7 @@ pub(crate) enum Lack {
     Fragmented {
         /// As the settings say.
         address: String,
-        /// What it said.
+        /// Reason that it gave.
         reason: String,
     },
     /// One that this manager cannot defragment, because it does not reach it.
@@ -66,17 +67,17 @@ impl From<StoreError> for Lack {
     }
 }
 
-/// What is known of an etcd that is full, since its alarm stands.
+/// Facts about an etcd that is full, since its alarm stands.
 #[derive(Debug, Default)]
 pub(super) struct Fullness {
-    /// How long the file of a full member was when it was looked at first. Servers before etcd 3.6 do not tell their quota, and this is
-    /// what it is, or nearly so.
+    /// Length of a full member's file when it was first checked. Servers before etcd 3.6 do not report their
+    /// quota, and this is the quota, or nearly so.
     file_bytes: Option<u64>,
     /// At which revision we have defragmented which member.
     defragmented: BTreeMap<u64, i64>,
 }
 
-/// What a server says of its database.
+/// Size that a server reports of its database.
 struct Size {
     member: u64,
     file_bytes: u64,
@@ -108,8 +109,8 @@ impl<E: Etcd> Store<E> {
         Ok(alarms.filter(|one| one.alarm() == api::AlarmType::Nospace).map(|one| one.member_id).collect())
     }
 
-    /// Makes room in an etcd that is full, as far as it can be made without the loss of a key, and takes the alarms back if there is some.
-    /// It can be done by several managers, and again.
+    /// Makes room in an etcd that is full, as far as it can be made without the loss of a key, and takes the
+    /// alarms back if there is some. It can be done by several managers, and again.
     pub(crate) async fn make_room(&self) -> Result<(), Lack> {
         let full = self.full_members().await?;
         if full.is_empty() {
@@ -158,8 +159,9 @@ impl<E: Etcd> Store<E> {
         if size.file_bytes <= most {
             return Ok(());
         }
-        // What etcd says is in use may be too much: what a compaction has given back counts only with the next change, and that can be
-        // long in coming where none can be made. After a defragmentation it is right.
+        // What etcd says is in use may be too much: what a compaction has given back counts only with the
+        // next change, and that can be long in coming where none can be made. After a defragmentation it is
+        // right.
         let was_defragmented = self.fullness().defragmented.get(&size.member) == Some(&revision);
         if was_defragmented {
             return Err(Lack::InUse { in_use_bytes: size.in_use_bytes, quota_bytes });

@@ -18,7 +18,8 @@ fn member(name: &str) -> (RecordKey, Option<Record>) {
     (RecordKey::Member(name.into()), Some(record))
 }
 
-/// Writes an authority's certificate into a folder, and certificates and keys of these names that it has issued.
+/// Writes an authority's certificate into a folder, and certificates and keys of these names that it has
+/// issued.
 fn issue(folder: &std::path::Path, authority: &str, names: &[&str]) {
     use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
     let write = |name: &str, text: String| {
@@ -41,7 +42,7 @@ fn issue(folder: &std::path::Path, authority: &str, names: &[&str]) {
     }
 }
 
-/// What is in etcd, whose servers answer late on a machine that is busy.
+/// Returns the store in an etcd whose servers answer late on a machine that is busy.
 fn patient(endpoints: &[String], server: Option<ForeignServer>) -> Store {
     Store::new(Servers::answering_within(endpoints, server, HANG).unwrap(), "/test/")
 }
@@ -55,8 +56,8 @@ async fn answers(store: &Store) {
     }
 }
 
-/// What managers say to etcd goes over TLS, with certificates of both; a manager that comes without is told what is missing. Managers that
-/// lead one after the other sign permits with one key.
+/// Messages of managers to etcd go over TLS, with certificates of both; a manager that comes without is told
+/// what is missing. Managers that lead one after the other sign permits with one key.
 #[tokio::test]
 async fn etcd_is_reached_over_tls_with_certificates() {
     let folder = folder_in_memory();
@@ -160,8 +161,8 @@ fn lease(receivers: usize) -> (RecordKey, Record) {
     (record.key(), record)
 }
 
-/// A record that is longer than etcd takes at once is as good as any other: it can grow, shrink and go, and a leader that dies
-/// on the way leaves the one before or the one after.
+/// A record that is longer than etcd takes at once is as good as any other: it can grow, shrink and go, and a
+/// leader that dies on the way leaves the one before or the one after.
 #[tokio::test(start_paused = true)]
 async fn a_record_of_any_length_is_written_whole_or_not_at_all() {
     let (key, long) = lease(60_000);
@@ -195,7 +196,8 @@ async fn a_record_of_any_length_is_written_whole_or_not_at_all() {
     assert_eq!(server.keys("/test/pieces/"), Vec::<String>::new(), "nothing of it is left");
 }
 
-/// Pieces that are not there, a number that is none, and a value that cannot be moved: each is named, and the manager leads.
+/// Pieces that are not there, a number that is none, and a value that cannot be moved: each is named, and the
+/// manager leads.
 #[tokio::test(start_paused = true)]
 async fn broken_pieces_and_values_too_long_to_move_are_named() {
     let server = pretended::Server::new();
@@ -254,7 +256,7 @@ async fn a_change_is_written_whole_or_not_at_all() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 150]);
 }
 
-/// What another program has written as a journal gets nothing done that no manager would do.
+/// A journal that another program has written gets nothing done that no manager would do.
 #[tokio::test(start_paused = true)]
 async fn a_journal_changes_records_alone() {
     let leased = api::PutRequest { key: b"/test/state/kept".to_vec(), value: b"{}".to_vec(), lease: 7 };
@@ -309,7 +311,8 @@ async fn a_leader_that_is_no_manager_is_named() {
     }
 }
 
-/// What can be read in etcd signs no permits where managers have a key in common, and what is written there neither.
+/// Data that can be read in etcd signs no permits where managers have a key in common, nor does data that is
+/// written there.
 #[tokio::test(start_paused = true)]
 async fn the_key_of_permits_is_sealed_where_managers_have_a_key() {
     let server = pretended::Server::new();
@@ -330,7 +333,8 @@ async fn the_key_of_permits_is_sealed_where_managers_have_a_key() {
     assert!(sealed(&Secret::fresh()).permit_seed(mandate).await.unwrap() != next, "another key, another one");
 }
 
-/// Keys that are no text, numbers of pieces that no record has, and a server that gives what it was not asked for.
+/// Keys that are no text, numbers of pieces that no record has, and a server that gives what it was not asked
+/// for.
 #[tokio::test(start_paused = true)]
 async fn what_no_manager_writes_is_not_taken_for_its_own() {
     let server = pretended::Server::new();
@@ -358,7 +362,7 @@ async fn what_no_manager_writes_is_not_taken_for_its_own() {
     assert_eq!(said, "etcd: it gives keys that it was not asked for");
 }
 
-/// What was lent since the backup was made is not in it.
+/// Leases granted since the backup was made are not in it.
 #[tokio::test(start_paused = true)]
 async fn a_backup_in_the_place_of_etcd_is_noticed_once() {
     let server = pretended::Server::new();
@@ -377,7 +381,8 @@ async fn a_backup_in_the_place_of_etcd_is_noticed_once() {
     assert_eq!(seen, [false, false, true, false]);
 }
 
-/// What is not ours or cannot be read is named; what was read stays, and what was not is moved when the leader says so.
+/// Values that are not ours or cannot be read are named; those that were read stay, and the others are moved
+/// when the leader says so.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_named_and_set_aside() {
     let server = pretended::Server::new();
@@ -426,13 +431,13 @@ async fn many_records_are_read_once_each() {
     assert_eq!((names.len(), unique.len()), (2_100, 2_100));
 }
 
-/// How etcd's database stands.
+/// Returns the status of etcd's database.
 async fn size(store: &Store) -> api::StatusResponse {
     store.etcd.status(0).await.unwrap()
 }
 
-/// Writes members anew, again and again, as often as that takes to write many times what there may be; meanwhile the history is
-/// forgotten, and the file stays as short as it was early on.
+/// Writes members anew, again and again, as often as that takes to write many times what there may be;
+/// meanwhile the history is forgotten, and the file stays as short as it was early on.
 #[tokio::test]
 async fn history_stays_level_in_a_small_etcd() {
     const SPAN_BYTES: u64 = 128 << 10;
@@ -449,7 +454,8 @@ async fn history_stays_level_in_a_small_etcd() {
         for round in 0..500 {
             store.write(mandate, &members).await.unwrap();
             written += members.len();
-            // What etcd has been asked to forget it forgets a little later, and says so with the change after that.
+            // What etcd has been asked to forget it forgets a little later, and says so with the change after
+            // that.
             let begun = std::time::Instant::now();
             while round % 10 == 0 && size(&store).await.db_size_in_use as u64 > 8 * SPAN_BYTES {
                 assert!(begun.elapsed() < HANG, "etcd forgets nothing: {:?}", size(&store).await);
@@ -469,7 +475,8 @@ async fn history_stays_level_in_a_small_etcd() {
     assert_eq!(store.load(mandate).await.unwrap().records.len(), 50, "what there is now is not forgotten");
 }
 
-/// More records than are read at a time, read while history is forgotten up to the newest revision: managers read what there is now.
+/// More records than are read at a time, read while history is forgotten up to the newest revision: managers
+/// read what there is now.
 #[tokio::test]
 async fn records_are_read_in_pages_while_history_is_forgotten() {
     let folder = folder_in_memory();
@@ -501,7 +508,8 @@ async fn records_are_read_in_pages_while_history_is_forgotten() {
     assert_eq!(store.load(second).await.unwrap().records.len(), 2_100);
 }
 
-/// Another program fills etcd, over TLS; then it removes what it has written. Room is made as far as it can be, and no further.
+/// Another program fills etcd, over TLS; then it removes what it has written. Room is made as far as it can
+/// be, and no further.
 #[tokio::test]
 async fn room_is_made_in_a_full_etcd() {
     let folder = folder_in_memory();
@@ -524,7 +532,8 @@ async fn room_is_made_in_a_full_etcd() {
             Err(error) => break error,
         }
     };
-    // What etcd has left free in its file comes back, more where it was slow: it is filled again until there is none of that.
+    // What etcd has left free in its file comes back, more where it was slow: it is filled again until there
+    // is none of that.
     let mut rounds = 0;
     let lack = loop {
         let full = fill().await;
@@ -563,7 +572,7 @@ async fn room_is_made_in_a_full_etcd() {
     assert_eq!(store.load(mandate).await.unwrap().records.len(), 1);
 }
 
-/// What is done about an etcd that is full, by what it says of itself.
+/// Handling of an etcd that is full, according to its own reports.
 #[tokio::test(start_paused = true)]
 async fn alarms_are_taken_back_only_where_there_is_room() {
     const QUOTA_BYTES: u64 = 1 << 20;
@@ -591,7 +600,8 @@ async fn alarms_are_taken_back_only_where_there_is_room() {
         let lack = store.make_room().await.unwrap_err().to_string();
         assert!(lack.contains("(etcd: permission denied): run `etcdctl defrag`"), "{lack}");
         assert!(refused(&store).await && server.is_full());
-        // An operator has done it, and has left the alarm; a manager that comes only then can tell if it is told the quota.
+        // An operator has done it, and has left the alarm; a manager that comes only then can tell if it is
+        // told the quota.
         server.set_locked(false);
         Etcd::defragment(&server.link(), 0).await.unwrap();
         let newcomer = Store::new(server.link(), "/test");
@@ -612,8 +622,9 @@ async fn alarms_are_taken_back_only_where_there_is_room() {
     }
 }
 
-/// What came and went before it was written is not removed, and no pieces of a record that has none: a burst of transfers stays within one
-/// transaction, and is not written twice. A manager that has not read the state removes all that may be there.
+/// Records that came and went before they were written are not removed, and no pieces of a record that has
+/// none: a burst of transfers stays within one transaction, and is not written twice. A manager that has not
+/// read the state removes all that may be there.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there_is_not_removed() {
     let server = pretended::Server::new();

@@ -15,8 +15,8 @@ impl Drop for Etcd {
     }
 }
 
-/// Starts one that keeps its data in a folder, which is best in memory: it waits for the disk at each change. Gives its address too;
-/// it may not have come up yet.
+/// Starts one that keeps its data in a folder, which is best in memory: it waits for the disk at each change.
+/// Gives its address too; it may not have come up yet.
 #[allow(dead_code, reason = "not each test needs it")]
 pub(crate) fn start(folder: &str) -> Option<(Etcd, String)> {
     start_with(folder, "http", &[])
@@ -28,7 +28,8 @@ pub(crate) fn start_small(folder: &str, quota_bytes: u64) -> Option<(Etcd, Strin
     start_with(folder, "http", &["--quota-backend-bytes", &quota_bytes.to_string()])
 }
 
-/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it asks to see a certificate.
+/// The same over TLS, with files `ca.pem`, `etcd.pem` and `etcd.key` of this folder; it asks to see a
+/// certificate.
 #[allow(dead_code, reason = "not each test needs it")]
 pub(crate) fn start_sealed(folder: &str, quota_bytes: u64) -> Option<(Etcd, String)> {
     let [ca, cert, key] = ["ca.pem", "etcd.pem", "etcd.key"].map(|name| format!("{folder}/{name}"));
@@ -62,8 +63,8 @@ pub(crate) fn forget_leader(client: &str) {
     assert!(answer.contains(r#""deleted":"1""#), "{answer}");
 }
 
-/// Another program writes keys of its own, from this one on, until there is no room; gives the next one. Where managers have made room,
-/// it is called again.
+/// Another program writes keys of its own, from this one on, until there is no room; gives the next one.
+/// Where managers have made room, it is called again.
 #[allow(dead_code, reason = "not each test needs it")]
 pub(crate) fn fill(client: &str, from: usize) -> usize {
     // Both are base64: keys of three bytes of which the first is 0, and a value of zeros.

@@ -16,7 +16,7 @@ const SHORT_NAME_LEN_MAX: usize = 100;
 /// The largest whole number of seconds that a header holds (11 octal digits).
 const HEADER_SECONDS_MAX: i64 = (1 << 33) - 1;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A regular file with this many bytes.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
     HardLink { target: Vec<u8> },
 }
 
-/// What the headers of one entry say.
+/// Contents of the headers of one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     /// Path below the tree's root with `/` between components; empty for the root itself.
@@ -180,7 +180,7 @@ fn fill(field: &mut [u8], bytes: &[u8]) {
     field[..len].copy_from_slice(&bytes[..len]);
 }
 
-/// Whether a header's check sum is the sum of its bytes.
+/// Returns true if a header's checksum is the sum of its bytes.
 pub(super) fn checksum_fits(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let sum: u32 =

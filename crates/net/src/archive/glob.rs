@@ -8,9 +8,9 @@ const LEN_MAX: usize = 1_024;
 
 /// A pattern such as `*.tmp`, `cache/`, `/build` or `logs/**/*.gz`.
 ///
-/// `*` is any part of a name, `**` also of a path, `?` one letter, `[a-z]` one of these and `[!a-z]` one of the others. Without
-/// a slash it is a name anywhere; with one it is a path from the directory's root on. A slash at its end makes it one of
-/// directories only.
+/// `*` is any part of a name, `**` also of a path, `?` one letter, `[a-z]` one of these and `[!a-z]` one of
+/// the others. Without a slash it is a name anywhere; with one it is a path from the directory's root on. A
+/// slash at its end makes it one of directories only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Glob {
     text: String,
@@ -84,7 +84,7 @@ impl fmt::Display for Glob {
     }
 }
 
-/// What is between brackets, after the first.
+/// Parses the inside of a bracket expression, after its first bracket.
 fn class(letters: &mut impl Iterator<Item = char>) -> Option<Token> {
     let mut inside = Vec::new();
     for letter in letters {
@@ -111,7 +111,7 @@ fn class(letters: &mut impl Iterator<Item = char>) -> Option<Token> {
 }
 
 impl Glob {
-    /// Whether it means what lies at this path below the root.
+    /// Returns true if the pattern matches the entry at this path below the root.
     #[must_use]
     pub fn matches(&self, path: &[u8], is_directory: bool) -> bool {
         if self.directories && !is_directory {

@@ -1,11 +1,12 @@
 //! A directory that is filled while its stream comes.
 //!
-//! What is verified of the stream without a gap from its beginning on is unpacked at once: contents go to the files that they are of,
-//! headers stay in the part file. What comes out of turn waits in the part file, which gives its room back piece by piece when the turn
-//! comes. So a directory needs its room once, most of its bytes are written once, and at the end it only gets its name.
+//! What is verified of the stream without a gap from its beginning on is unpacked at once: contents go to the
+//! files that they are of, headers stay in the part file. What comes out of turn waits in the part file,
+//! which gives its room back piece by piece when the turn comes. So a directory needs its room once, most of
+//! its bytes are written once, and at the end it only gets its name.
 //!
-//! An earlier try that has ended leaves both. The next one puts the contents back into the part file, checks them there as it does of
-//! any other object, and unpacks what is right.
+//! An earlier try that has ended leaves both. The next one puts the contents back into the part file, checks
+//! them there as it does of any other object, and unpacks what is right.
 
 use super::ArchiveError;
 use super::format::{Entry, Kind, padded};
@@ -24,19 +25,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What waits in the part file is taken out of it in pieces of this size. No entry's headers are longer.
+/// Size of the pieces in which waiting bytes are taken out of the part file. No entry's headers are longer.
 const PIECE_LEN: u64 = 1 << 20;
-/// What waits is taken out of the part file at most so far at a time, since a receiver takes no packets meanwhile: some milliseconds.
+/// Limit on the waiting bytes that are taken out of the part file in one turn, since a receiver takes no
+/// packets meanwhile: some milliseconds.
 const TURN_LEN: u64 = 4 << 20;
 /// Headers are looked for in so many bytes first: names are short mostly.
 const HEADERS_LEN_USUAL: u64 = 4 << 10;
-/// How many files stay open between reads.
+/// Number of files that stay open between reads.
 const OPEN_FILES_MAX: usize = 16;
 
-/// Where the contents of a file lie in the stream.
+/// Position of a file's contents in the stream.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// Where the headers begin that name it.
+    /// Start of the headers that name the file.
     headers_at: u64,
     begin: u64,
     end: u64,
@@ -54,7 +56,7 @@ struct Current {
 pub(crate) struct Waiting<'a> {
     /// It, open for reading and writing.
     pub(crate) file: &'a File,
-    /// What messages call it.
+    /// Path that messages show for it.
     pub(crate) shown: &'a Path,
 }
 
@@ -76,7 +78,7 @@ impl Waiting<'_> {
     }
 }
 
-/// Where bytes are that are given to a directory.
+/// Location of bytes that are given to a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whereabouts {
     /// In memory only.
@@ -98,9 +100,9 @@ pub(crate) struct Growing {
     /// Zeros fill the stream up to here.
     padding_to: u64,
     current: Option<Current>,
-    /// What of the current file's contents is in it already, behind a gap.
+    /// Contents of the current file that are in it already, behind a gap.
     ahead: RangeSet,
-    /// Those of all files that have contents, in their order.
+    /// Extents of all files that have contents, in their order.
     extents: Vec<Extent>,
     /// The end of the stream was seen.
     ended: bool,
@@ -137,8 +139,8 @@ impl Growing {
         })
     }
 
-    /// Takes verified bytes that begin at `at`. All of the stream before `verified_to` is verified, these included where they are
-    /// before that.
+    /// Takes verified bytes that begin at `at`. All of the stream before `verified_to` is verified, these
+    /// included where they are before that.
     ///
     /// # Errors
     /// The stream is damaged or hostile, or the file system refuses.
@@ -196,7 +198,8 @@ impl Growing {
         Ok(())
     }
 
-    /// Unpacks bytes that come next in the stream; gives how many of them: headers that are not whole are left.
+    /// Unpacks bytes that come next in the stream; gives how many of them: headers that are not whole are
+    /// left.
     fn consume(
         &mut self,
         part: Waiting<'_>,
@@ -275,7 +278,8 @@ impl Growing {
         Ok(())
     }
 
-    /// Unpacks what is left, and gives the directory its name. What has it already is replaced, if it is to be.
+    /// Unpacks what is left, and gives the directory its name. What has it already is replaced, if it is to
+    /// be.
     ///
     /// # Errors
     /// The stream is damaged or hostile, something has the name, or the file system refuses.
@@ -332,7 +336,8 @@ impl Growing {
         Ok(())
     }
 
-    /// In which file a byte of the stream is, `None` where that is the part file; and up to where the next ones are there too.
+    /// In which file a byte of the stream is, `None` where that is the part file; and up to where the next
+    /// ones are there too.
     fn place_of(&self, at: u64) -> (Option<usize>, u64) {
         let after = self.extents.partition_point(|extent| extent.begin <= at);
         let within = after.checked_sub(1).filter(|number| at < self.extents[*number].end);
@@ -391,7 +396,7 @@ impl Current {
     }
 }
 
-/// What a piece of a stream begins with.
+/// Element that a piece of a stream begins with.
 enum Next {
     /// Headers that go on behind it.
     Short,
@@ -438,7 +443,8 @@ fn open_in(root: impl rustix::fd::AsFd, entry: &Entry, how: OFlags) -> io::Resul
     }
     let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(&folder, name.as_os_str(), flags, Mode::empty()) {
-        // Its permissions are those of the source by now. It is this user's, and no link: a directory of this user's alone has it.
+        // Its permissions are those of the source by now. It is this user's, and no link: a directory of this
+        // user's alone has it.
         Err(Errno::ACCESS) if how.contains(OFlags::RDWR) => {
             rustix::fs::chmodat(&folder, name.as_os_str(), Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
             rustix::fs::openat(&folder, name.as_os_str(), flags, Mode::empty())?
@@ -448,8 +454,8 @@ fn open_in(root: impl rustix::fd::AsFd, entry: &Entry, how: OFlags) -> io::Resul
     Ok(File::from(file))
 }
 
-/// Puts back into the part file what an earlier try has unpacked at `left`, and removes that directory. What cannot be put back comes
-/// again: nothing of it is believed before its hash is looked at.
+/// Puts back into the part file what an earlier try has unpacked at `left`, and removes that directory. What
+/// cannot be put back comes again: nothing of it is believed before its hash is looked at.
 ///
 /// # Errors
 /// It is not what a try leaves, and stays.
@@ -498,7 +504,8 @@ fn entry_at(part: &File, at: u64, stream_len: u64) -> Option<(Entry, u64)> {
     None
 }
 
-/// Moves the contents of a file to their place in the stream, from the end on: what is moved is cut off, and needs no room twice.
+/// Moves the contents of a file to their place in the stream, from the end on: what is moved is cut off, and
+/// needs no room twice.
 fn move_back(file: &File, part: &File, begin: u64) -> io::Result<()> {
     let mut end = file.metadata()?.len();
     let mut piece = Vec::new();

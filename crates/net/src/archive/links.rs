@@ -1,4 +1,5 @@
-//! Symbolic links that lead out of a directory: at a receiver nothing, or something else, is where they lead to.
+//! Symbolic links that lead out of a directory: at a receiver nothing, or something else, is where they lead
+//! to.
 
 use polycast_types::Printable;
 use rustix::io::Errno;
@@ -19,29 +20,30 @@ const SHOWN_MAX: usize = 3;
 pub struct LinkOut {
     /// Its path, below the directory.
     pub path: PathBuf,
-    /// Where it leads to, as it says.
+    /// Target of the link, as the link gives it.
     pub target: PathBuf,
-    /// Whether nothing is there.
+    /// Set if nothing is at the target.
     pub dangles: bool,
 }
 
 /// Such links of one directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinksOut {
-    /// How many there are.
+    /// Number of links.
     pub count: u64,
     /// The first of them that were found.
     pub first: Vec<LinkOut>,
 }
 
 impl LinksOut {
-    /// Whether there are none.
+    /// Returns true if there are no links.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes in a link below the directory, at `path`, if it leads out; `roots` are directories by their own paths, without links.
+    /// Takes in a link below the directory, at `path`, if it leads out; `roots` are directories by their own
+    /// paths, without links.
     pub(super) fn look(&mut self, name: &[u8], target: &[u8], path: &Path, roots: &[PathBuf]) {
         match lead(path, roots) {
             Leads::Within if stays_within(name, target) => {}
@@ -77,7 +79,7 @@ impl fmt::Display for LinksOut {
     }
 }
 
-/// Those of a directory that is here, as far as it can be looked at.
+/// Finds the links that lead out of a local directory, as far as it can be read.
 #[must_use]
 pub fn links_out_of(directory: &Path) -> LinksOut {
     let mut links = LinksOut::default();
@@ -102,7 +104,8 @@ pub fn links_out_of(directory: &Path) -> LinksOut {
     links
 }
 
-/// Whether a link leads to something below the directory, by its words alone: `name` is its path there.
+/// Returns true if a link leads to something below the directory, judged by its target alone: `name` is its
+/// path there.
 fn stays_within(name: &[u8], target: &[u8]) -> bool {
     if target.first() == Some(&b'/') {
         return false;
@@ -119,7 +122,7 @@ fn stays_within(name: &[u8], target: &[u8]) -> bool {
     true
 }
 
-/// Where a link of the file system ends.
+/// End of a link in the file system.
 enum Leads {
     /// Below one of these directories.
     Within,
@@ -129,7 +132,7 @@ enum Leads {
     Nowhere,
 }
 
-/// Where the link at `path` ends.
+/// Finds the end of the link at `path`.
 fn lead(path: &Path, roots: &[PathBuf]) -> Leads {
     match fs::canonicalize(path) {
         Ok(end) if roots.iter().any(|root| end.starts_with(root)) => Leads::Within,
@@ -140,7 +143,7 @@ fn lead(path: &Path, roots: &[PathBuf]) -> Leads {
     }
 }
 
-/// Whether a link was not followed since nothing is at its end.
+/// Returns true if a link was not followed because nothing is at its end, or because links lead in a circle.
 pub(super) fn leads_nowhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || goes_round(error)
 }
@@ -149,7 +152,8 @@ fn goes_round(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
-/// Whether the link at `path` was not followed since its path leads through too many others: the system takes that for a circle.
+/// Returns true if the link at `path` was not followed because its path leads through too many others: the
+/// system takes that for a circle.
 pub(super) fn leads_too_far(path: &Path, error: &io::Error) -> bool {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
     // By a path without links to where it lies, only a circle of its own is one.

@@ -1,8 +1,8 @@
 //! A directory as a list of its files, each of which is an object of its own.
 //!
-//! The list is the tar stream of [`TreeSource`] with one block in place of each file's contents: their BLAKE3 hash, and zeros.
-//! So the rules for names, links and kinds are those of every such stream, and with the files at hand the list becomes that
-//! stream again. Files without bytes have no block.
+//! The list is the tar stream of [`TreeSource`] with one block in place of each file's contents: their BLAKE3
+//! hash, and zeros. So the rules for names, links and kinds are those of every such stream, and with the
+//! files at hand the list becomes that stream again. Files without bytes have no block.
 
 use super::ArchiveError;
 use super::format::{BLOCK_LEN, Entry, Kind, TRAILER_LEN};
@@ -43,7 +43,7 @@ pub struct Listed<'a> {
     pub len: u64,
     /// Permissions.
     pub mode: u16,
-    /// What its bytes are.
+    /// Root hash of its bytes.
     pub root: Root,
 }
 
@@ -93,7 +93,8 @@ impl Manifest {
     /// Reads a list. One that could not become a directory is refused as a whole.
     ///
     /// # Errors
-    /// It is damaged; a name leads elsewhere, is there twice or lies in nothing; a link is no link of the directory; or lengths do not fit.
+    /// It is damaged; a name leads elsewhere, is there twice or lies in nothing; a link is no link of the
+    /// directory; or lengths do not fit.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArchiveError> {
         if bytes.len() as u64 > MANIFEST_LEN_MAX {
             return Err(refused(&[], "the list is longer than 32 MiB, which is the most"));
@@ -157,7 +158,7 @@ impl Manifest {
     }
 }
 
-/// Whether a directory can be a list: looked at before any file of it is read.
+/// Checks that a directory can be a list, before any file of it is read.
 fn check_shape(tree: &TreeSource) -> Result<(), ArchiveError> {
     let unlisted =
         |name: &[u8], why| ArchiveError::Unlisted { entry: String::from_utf8_lossy(name).into_owned(), why };
@@ -174,12 +175,12 @@ fn check_shape(tree: &TreeSource) -> Result<(), ArchiveError> {
     Ok(())
 }
 
-/// Whether there may be one more entry.
+/// Checks that there may be one more entry.
 fn check_count(entries: usize) -> Result<(), &'static str> {
     if entries < ENTRIES_MAX { Ok(()) } else { Err("a list has at most 65,536 files, directories and links") }
 }
 
-/// Whether an entry's path can be listed; if not, what of it is shown.
+/// Checks that an entry's path can be listed; if not, returns the part of it to show, and the reason.
 fn check_name(name: &[u8]) -> Result<(), (&[u8], &'static str)> {
     let name = name.strip_suffix(b"/").unwrap_or(name);
     if name.len() > NAME_LEN_MAX {
@@ -191,7 +192,7 @@ fn check_name(name: &[u8]) -> Result<(), (&[u8], &'static str)> {
     Ok(())
 }
 
-/// What the entries so far make: the same that the file system would say when they are unpacked.
+/// Tree that the entries so far make, to refuse what the file system would refuse when they are unpacked.
 #[derive(Default)]
 struct Shape {
     directories: BTreeSet<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! How a directory that has been filled gets its name, or what is in it gets into the directory that has the name and cannot be replaced.
+//! Publishing of a directory that has been filled: it gets its name, or its contents get into the directory
+//! that has the name and cannot be replaced.
 
 use super::{ArchiveError, Selection, TreeSource};
 use crate::file_system::{explained, is_mounted};
@@ -13,15 +14,16 @@ use std::path::{Path, PathBuf};
 
 /// Ends the names of directories that are being filled.
 const SUFFIX: &str = ".polycast-unpacking";
-/// What a directory that is filled as it comes is called in the one that waits for another try.
+/// Name of a directory that is filled as it comes, within the one that waits for another try.
 pub(super) const WITHIN: &str = "unpacked";
-/// What some file systems keep at their root for their own repair.
+/// Name of the directory that some file systems keep at their root for their own repair.
 const LOST: &str = "lost+found";
 
 /// A directory that is being filled, and gets its name when it is whole.
 pub(super) struct Staging {
     scratch: Scratch,
-    /// Where it is in that one, which another try knows by it; nothing where it is that one.
+    /// Path within the scratch directory, by which another try knows it; `None` where it is the scratch
+    /// directory itself.
     within: Option<PathBuf>,
     /// It lies in the target, which stays.
     inside: bool,
@@ -37,7 +39,8 @@ impl Staging {
         self.within.as_deref().unwrap_or(self.scratch.path())
     }
 
-    /// Makes one in a directory with this path, which is that of no other try's: the lock of the target's part file says so.
+    /// Makes one in a directory with this path, which is that of no other try's: the lock of the target's
+    /// part file says so.
     pub(super) fn at(path: &Path, target: &Path) -> Result<Self, ArchiveError> {
         let wrong = |error: io::Error| failed("write to", target, error);
         let scratch = Scratch::at(path).map_err(wrong)?;
@@ -46,7 +49,8 @@ impl Staging {
         Ok(Staging { scratch, within: Some(within), inside: waits_inside(target) })
     }
 
-    /// The folder in which it becomes the target; nothing where the target stays, and only gets what is in it.
+    /// The folder in which it becomes the target; nothing where the target stays, and only gets what is in
+    /// it.
     pub(super) fn folder(&self, target: &Path) -> Option<PathBuf> {
         (!self.inside).then(|| folder_of(target))
     }
@@ -94,7 +98,8 @@ pub(super) fn failed(action: &'static str, path: &Path, source: impl Into<io::Er
     ArchiveError::Io { action, path: path.to_path_buf(), source: explained(source.into(), path) }
 }
 
-/// Says at once what the last rename would say at the end, and removes what processes that were killed have left there.
+/// Says at once what the last rename would say at the end, and removes what processes that were killed have
+/// left there.
 ///
 /// # Errors
 /// Something is there that is not an empty directory, and is not to be replaced or cannot be.
@@ -121,8 +126,9 @@ fn is_staging(name: &OsStr) -> bool {
     scratch::is_between(name, ".", SUFFIX)
 }
 
-/// Whether a directory that is there may become the object without a word of the user's: nothing is in it. In one that cannot be replaced
-/// as a whole, what an earlier try has left and what the file system has for itself do not count.
+/// Returns true if an existing directory may become the object without the user's consent: nothing is in it.
+/// In one that cannot be replaced as a whole, what an earlier try has left and what the file system has for
+/// itself do not count.
 ///
 /// # Errors
 /// It cannot be read.
@@ -130,7 +136,8 @@ pub fn is_free(directory: &Path) -> io::Result<bool> {
     Ok(contents(directory, waits_inside(directory))?.is_empty())
 }
 
-/// What an object at this directory's place is compared with when it is brought up to date: what is there of it.
+/// Opens the present contents of this directory, with which an object in its place is compared when it is
+/// brought up to date.
 ///
 /// # Errors
 /// It is no directory, or a part of it cannot be read.
@@ -153,8 +160,8 @@ fn contents(directory: &Path, stays: bool) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Moves all that is in `staging` up into `target`, which it lies in; what is there already goes first, if it is to be replaced. Where
-/// something cannot be moved all is put back.
+/// Moves all that is in `staging` up into `target`, which it lies in; what is there already goes first, if it
+/// is to be replaced. Where something cannot be moved all is put back.
 fn move_in(staging: &Path, target: &Path, replace: bool) -> Result<(), ArchiveError> {
     let old = contents(target, true).map_err(|error| failed("read", target, error))?;
     if !replace && !old.is_empty() {

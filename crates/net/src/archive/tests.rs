@@ -86,7 +86,7 @@ fn round_trip(from: &Path, to: &Path) {
     assert_eq!(leftovers(to), 0);
 }
 
-/// How many temporary directories lie beside `target`.
+/// Counts the temporary directories beside `target`.
 fn leftovers(target: &Path) -> usize {
     let listing = fs::read_dir(target.parent().unwrap()).unwrap();
     listing.filter(|item| item.as_ref().unwrap().file_name().as_bytes().ends_with(b".part")).count()

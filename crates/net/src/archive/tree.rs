@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// How many files a tree keeps open between reads.
+/// Number of files that a tree keeps open between reads.
 const OPEN_FILES_MAX: usize = 32;
 
 /// Files that are looked at in about a millisecond.
@@ -32,12 +32,12 @@ const FOLLOWED_DEPTH_MAX: usize = 256;
 /// Links that are followed: some that lead to each other's directories could make any number.
 const FOLLOWED_MAX: usize = 1_000_000;
 
-/// What of a directory is taken.
+/// Part of a directory that is taken.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
-    /// What is left out.
+    /// Patterns of the entries that are left out.
     pub exclude: Vec<Glob>,
-    /// What links lead to is taken in their place.
+    /// Set if what links lead to is taken in their place.
     pub follow: bool,
 }
 
@@ -48,9 +48,9 @@ pub struct Selection {
 #[derive(Debug)]
 pub struct TreeSource {
     root: PathBuf,
-    /// Where the uppermost names lie, if several paths make up the tree.
+    /// Paths of the uppermost names, if several paths make up the tree.
     tops: BTreeMap<Vec<u8>, PathBuf>,
-    /// Where files lie that are not below a root: those of a list, by their names.
+    /// Paths of files that are not below a root: those of a list, by their names.
     listed: BTreeMap<Vec<u8>, PathBuf>,
     selection: Selection,
     /// The directories that it is made of, by their own paths.
@@ -73,16 +73,16 @@ pub struct TreeSource {
 pub struct Skipped {
     /// Its path.
     pub path: PathBuf,
-    /// What it is, such as `a socket`.
+    /// Kind of entry, such as `a socket`.
     pub what: &'static str,
 }
 
 /// An entry that was found.
 struct Found {
     entry: Entry,
-    /// Which of the system's files it is, if that has several names.
+    /// Device and inode of the file, if it has several names.
     file: Option<(u64, u64)>,
-    /// What it was, where it has bytes.
+    /// State of the file, where it has bytes.
     state: Option<FileState>,
     /// Bytes of it that are holes.
     holes_len: u64,
@@ -109,7 +109,7 @@ struct Placed {
     entry: Entry,
     offset: u64,
     headers_len: u64,
-    /// What its file was when it was found; unknown of those of a list.
+    /// State of its file when it was found; unknown for files of a list.
     state: Option<FileState>,
 }
 
@@ -181,7 +181,7 @@ impl TreeSource {
         tree
     }
 
-    /// What is in it.
+    /// Returns the entries of the tree.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map(|placed| &placed.entry)
     }
@@ -205,7 +205,7 @@ impl TreeSource {
         }
     }
 
-    /// What was left out since it has no bytes to deliver: the first that were found.
+    /// Returns the entries that were left out since they have no bytes to deliver: the first that were found.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -217,14 +217,14 @@ impl TreeSource {
         &self.links_out
     }
 
-    /// How many regular files the tree holds.
+    /// Returns the number of regular files in the tree.
     #[must_use]
     pub fn file_count(&self) -> usize {
         self.entries.iter().filter(|placed| matches!(placed.entry.kind, Kind::File { .. })).count()
     }
 
-    /// Visits all directories, each right after its entry was placed: parents come before children. Nothing is read of a file before
-    /// every write to it is seen.
+    /// Visits all directories, each right after its entry was placed: parents come before children. Nothing
+    /// is read of a file before every write to it is seen.
     fn walk(&mut self, mut pending: Vec<Found>) -> Result<(), ArchiveError> {
         // Entries still to be placed, the next one last.
         while let Some(found) = pending.pop() {
@@ -270,7 +270,7 @@ impl TreeSource {
         Ok(entries)
     }
 
-    /// What lies at `path`, unless it is to be left out or cannot be delivered.
+    /// Describes the entry at `path`, unless it is to be left out or cannot be delivered.
     fn found(
         &mut self,
         name: Vec<u8>,
@@ -304,7 +304,8 @@ impl TreeSource {
         Ok(Some(Found { entry: describe(name, kind, &metadata), file, state, holes_len, within }))
     }
 
-    /// What a link leads to where links are followed; one that leads to nothing stays a link.
+    /// Returns the metadata of a link's target where links are followed; a link that leads to nothing stays a
+    /// link.
     fn followed(&mut self, path: &Path, metadata: fs::Metadata) -> Result<fs::Metadata, ArchiveError> {
         if !self.selection.follow || !metadata.is_symlink() {
             return Ok(metadata);
@@ -325,7 +326,8 @@ impl TreeSource {
         }
     }
 
-    /// Notes a directory that is to be walked, where links are followed: none of them may lead to one that it lies in.
+    /// Notes a directory that is to be walked, where links are followed: none of them may lead to one that it
+    /// lies in.
     fn above(
         &self,
         path: &Path,
@@ -447,7 +449,8 @@ impl TreeSource {
 
     fn open_file(&self, index: usize) -> Result<File, ArchiveError> {
         let path = self.path_of(&self.entries[index].entry.name);
-        // What was a file may be a pipe by now: opening one must neither block nor, unless that is meant, follow a link.
+        // What was a file may be a pipe by now: opening one must neither block nor, unless that is meant,
+        // follow a link.
         let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         flags.set(OFlags::NOFOLLOW, !self.selection.follow);
         let file = match rustix::fs::open(&path, flags, Mode::empty()) {
@@ -547,7 +550,7 @@ fn describe(name: Vec<u8>, kind: Kind, metadata: &fs::Metadata) -> Entry {
     Entry { name, kind, mode: metadata.mode() & 0o7777, modified: time_of(metadata) }
 }
 
-/// What lies at `path`: something that can be delivered, or words for what cannot.
+/// Returns the kind of the entry at `path` if it can be delivered, or words for it if it cannot.
 fn kind_of(path: &Path, metadata: &fs::Metadata) -> Result<Result<Kind, &'static str>, ArchiveError> {
     let file_type = metadata.file_type();
     if file_type.is_dir() {

@@ -27,7 +27,7 @@ use tar::{EntryType, Header};
 /// Contents are copied in pieces of this size.
 const COPY_LEN: usize = 256 * 1024;
 
-/// What was unpacked.
+/// Counts of what was unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unpacked {
     /// Regular files.
@@ -241,7 +241,7 @@ struct Unfinished {
 /// The directory being filled. Every name is resolved one component at a time without following
 /// links, so that no entry can reach outside.
 pub(super) struct Tree {
-    /// What messages call the root: the name that it will have.
+    /// Path of the root in messages: the name that it will have.
     shown: PathBuf,
     root: OwnedFd,
     /// The directory that the last entry went into: most go into the same.
@@ -327,7 +327,8 @@ impl Tree {
         Ok(None)
     }
 
-    /// Gives a file whose contents are written its length, which holes at its end leave to be set, and its time.
+    /// Gives a file whose contents are written its length, which holes at its end leave to be set, and its
+    /// time.
     pub(super) fn end(&mut self, entry: &Entry, file: &File) -> Result<(), ArchiveError> {
         let len = entry.content_len();
         lengthen(file, len).map_err(|error| self.failed_at("write", entry, error))?;
@@ -343,7 +344,8 @@ impl Tree {
         self.root.as_fd()
     }
 
-    /// Makes a file with its permissions, as far as they count here; it can be written to and read through this, whatever they are.
+    /// Makes a file with its permissions, as far as they count here; it can be written to and read through
+    /// this, whatever they are.
     fn create(&self, entry: &Entry, name: &OsStr) -> Result<File, ArchiveError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & PERMISSIONS);
@@ -410,8 +412,8 @@ impl Tree {
         self.directories.push(Unfinished { components, mode, modified: entry.modified });
     }
 
-    /// Sets what had to wait: a directory may be read-only, and its time changes as it fills. The root gets the permissions that count
-    /// for a new directory in `folder`, if it becomes one there.
+    /// Sets what had to wait: a directory may be read-only, and its time changes as it fills. The root gets
+    /// the permissions that count for a new directory in `folder`, if it becomes one there.
     pub(super) fn finish(&mut self, folder: Option<&Path>) -> Result<Unpacked, ArchiveError> {
         let directories = std::mem::take(&mut self.directories);
         // Children come after their parents, so from the end every path is still open to us.
@@ -464,7 +466,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Opens a directory of the tree from the root down, in one call: a stream may lead far down as often as it has entries.
+    /// Opens a directory of the tree from the root down, in one call: a stream may lead far down as often as
+    /// it has entries.
     fn descend(&self, components: &[OsString]) -> Result<OwnedFd, Errno> {
         let below: PathBuf = components.iter().collect();
         let path = if components.is_empty() { Path::new(".") } else { below.as_path() };
@@ -525,7 +528,7 @@ impl Tree {
     }
 }
 
-/// How directories are opened.
+/// Flags with which directories are opened.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 

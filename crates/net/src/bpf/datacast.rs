@@ -1,7 +1,7 @@
 //! The fast path of a Datacast node: what it only passes on never leaves the kernel (Datacast, section 6).
 //!
-//! The program is `bpf/datacast.c`. Packets that are out of the ordinary, and those that the node keeps, go to its socket as
-//! before.
+//! The program is `bpf/datacast.c`. Packets that are out of the ordinary, and those that the node keeps, go
+//! to its socket as before.
 
 use super::{BpfError, Object, Settings, programs};
 use crate::interface::of_address;
@@ -51,9 +51,9 @@ pub struct KernelNode {
 }
 
 impl KernelNode {
-    /// Loads the path of a node with these links, by the order of its ports, and puts it before their interfaces, which
-    /// are in the calling thread's network namespace. Routes of more than `hops` hops are not passed on. `None` where
-    /// ports have no interfaces of their own, as on the loopback.
+    /// Loads the path of a node with these links, by the order of its ports, and puts it before their
+    /// interfaces, which are in the calling thread's network namespace. Routes of more than `hops` hops are
+    /// not passed on. `None` where ports have no interfaces of their own, as on the loopback.
     ///
     /// # Errors
     /// It was not built, or the kernel refuses it.
@@ -116,7 +116,8 @@ impl KernelNode {
         Ok(self.object.counters::<1>("passed")?[0])
     }
 
-    /// How often it ran while runs were measured ([`super::measure_runs`]), and how long in all.
+    /// Returns the number of its runs while runs were measured ([`super::measure_runs`]), and their total
+    /// time.
     ///
     /// # Errors
     /// The kernel refuses to tell.
@@ -124,8 +125,8 @@ impl KernelNode {
         self.object.cost("datacast")
     }
 
-    /// Runs it on a frame that came in by interface 1; gives the action, [`REDIRECTED`] or [`TO_SOCKET`], and the frame
-    /// as it left it.
+    /// Runs it on a frame that came in by interface 1; gives the action, [`REDIRECTED`] or [`TO_SOCKET`], and
+    /// the frame as it left it.
     ///
     /// # Errors
     /// The kernel refuses it.

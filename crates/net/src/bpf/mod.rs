@@ -1,5 +1,6 @@
-//! Programs in the kernel: shipped as objects in `bpf/objects`, beside their source in `bpf/`, loaded and attached to
-//! interfaces. They use no types of the kernel's insides, so that one object serves every kernel and machine that it can.
+//! Programs in the kernel: shipped as objects in `bpf/objects`, beside their source in `bpf/`, loaded and
+//! attached to interfaces. They use no types of the kernel's insides, so that one object serves every kernel
+//! and machine that it can.
 //!
 //! A program does nothing any more when its [`Object`] is dropped. Kernel 6.6 or newer, and root.
 
@@ -67,17 +68,17 @@ pub enum BpfError {
     NotBuilt {
         /// Its name.
         program: &'static str,
-        /// Why.
+        /// Reason that it is missing.
         reason: &'static str,
     },
     /// The kernel refuses something.
     #[error("cannot {action}: {reason}{hint}")]
     Kernel {
-        /// What was tried.
+        /// Operation that was attempted.
         action: String,
-        /// What the kernel says.
+        /// Reason that the kernel gives.
         reason: String,
-        /// What may help; empty, or it begins with a colon.
+        /// Hint for the user; empty, or it begins with a colon.
         hint: &'static str,
     },
 }
@@ -96,12 +97,12 @@ pub struct Object {
     ebpf: Ebpf,
 }
 
-/// What an [`Object`] is loaded with.
+/// Settings that an [`Object`] is loaded with.
 #[derive(Clone, Debug, Default)]
 struct Settings<'a> {
     /// Values of the program's constants.
     constants: Vec<(&'static str, u32)>,
-    /// How many entries maps have, where the program does not say.
+    /// Number of entries of each map whose size the program does not give.
     sizes: Vec<(&'a str, u32)>,
 }
 
@@ -137,8 +138,8 @@ impl Object {
             .map_err(|error| BpfError::new(format!("attach {program} to {interface}"), chain(&error)))
     }
 
-    /// Runs a program on a packet that did not come from anywhere, `repeat` times; gives the action that it took, the packet
-    /// as it left it, and how long one run took on average.
+    /// Runs a program on a packet that did not come from anywhere, `repeat` times; gives the action that it
+    /// took, the packet as it left it, and how long one run took on average.
     fn try_on(
         &mut self,
         program: &str,
@@ -192,7 +193,7 @@ impl Object {
         inserted.map_err(|error| BpfError::new(format!("add to the map {map}"), chain(&error)))
     }
 
-    /// How often a program ran while runs were measured, and how long in all.
+    /// Returns the number of a program's runs while runs were measured, and their total time.
     fn cost(&mut self, program: &str) -> Result<(u64, Duration), BpfError> {
         let info = self.program(program)?.info();
         let info = info.map_err(|error| BpfError::new(format!("ask about {program}"), chain(&error)))?;
@@ -246,7 +247,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Runs something on a thread of its own in a network namespace, such as `/run/netns/h0`, and gives what it gave.
+/// Runs something on a thread of its own in a network namespace, such as `/run/netns/h0`, and gives what it
+/// gave.
 ///
 /// # Errors
 /// There is no such namespace, or it may not be entered.

@@ -1,7 +1,7 @@
 //! Orca in the kernel: switches and racks' agents (Orca sections 3.4 and 3.5).
 //!
-//! The programs are `bpf/orca_switch.c` and `bpf/orca_agent.c`. Labelled packets never reach the host's own stack, but for
-//! those that a receiver on this host gets; all other packets pass untouched.
+//! The programs are `bpf/orca_switch.c` and `bpf/orca_agent.c`. Labelled packets never reach the host's own
+//! stack, but for those that a receiver on this host gets; all other packets pass untouched.
 
 use super::{BpfError, Object, Settings, programs};
 use aya::Pod;
@@ -15,11 +15,12 @@ pub const PORTS_MAX: u32 = 256;
 pub const DOWN_MAX: u32 = 128;
 /// Active agents of a rack.
 pub const AGENTS_MAX: usize = 16;
-/// What a leaf label or a spine label takes: leafStatus and a bit for every host or leaf, and a port up, rounded up.
+/// Length of a leaf label or a spine label: leafStatus and a bit for every host or leaf, and a port up,
+/// rounded up.
 pub const LEAF_LABEL_LEN: usize = 20;
 const COUNTERS: usize = Fault::ALL.len() + 2;
 
-/// Which labelled packets there are in a network.
+/// Format of the labelled packets in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
     /// Their UDP port.
@@ -28,7 +29,7 @@ pub struct Packets {
     pub label_len: u32,
 }
 
-/// What a switch is.
+/// Layer of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// Above servers.
@@ -38,40 +39,40 @@ pub enum Layer {
     },
     /// Above leafs.
     Spine {
-        /// Where the label's port up begins, in bits.
+        /// Start of the label's port up, in bits.
         up_at: u32,
         /// Its bits.
         up_bits: u32,
-        /// Where the ports begin that all spines use.
+        /// Start of the ports that all spines use.
         common_at: u32,
-        /// Where the filter begins.
+        /// Start of the filter.
         filter_at: u32,
         /// The same of labels with the leafs of pods.
         pods: PodFields,
     },
     /// Above spines.
     Core {
-        /// Where the ports begin.
+        /// Start of the ports.
         down_at: u32,
-        /// Where they begin in labels with the leafs of pods.
+        /// Start of the ports in labels with the leafs of pods.
         pods_down_at: u32,
     },
 }
 
-/// What a spine finds in labels with the leafs of pods.
+/// Fields that a spine finds in labels with the leafs of pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodFields {
     /// The spine's pod.
     pub pod: u32,
-    /// Where the core's ports begin, in bits.
+    /// Start of the core's ports, in bits.
     pub core_at: u32,
-    /// Where the number of the leaf to ask begins, and its bits.
+    /// Start of the number of the leaf to ask, and its length in bits.
     pub asks: (u32, u32),
-    /// Where the slots begin.
+    /// Start of the slots.
     pub slots_at: u32,
-    /// How many there are.
+    /// Number of slots.
     pub slots: u32,
-    /// Where the leafs of a spine label begin.
+    /// Start of the leafs of a spine label.
     pub leafs_at: u32,
 }
 
@@ -86,11 +87,11 @@ pub struct SwitchSettings {
     pub down_ports: u32,
     /// Ports that lead up.
     pub up_ports: u32,
-    /// How many sessions a spine has entries for.
+    /// Number of sessions that a spine has entries for.
     pub entries_max: u32,
 }
 
-/// What a switch or agent counted since it was loaded.
+/// Counters of a switch or agent since it was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     counters: [u64; COUNTERS],
@@ -242,8 +243,8 @@ impl KernelSwitch {
         self.interfaces.get(&port).copied()
     }
 
-    /// From now on nothing is forwarded that comes in by any port, nor are probes answered; it is dropped and counted as
-    /// [`Fault::NoPort`]. The links stay as they are: so fails a switch whose forwarding has died.
+    /// From now on nothing is forwarded that comes in by any port, nor are probes answered; it is dropped and
+    /// counted as [`Fault::NoPort`]. The links stay as they are: so fails a switch whose forwarding has died.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -251,8 +252,8 @@ impl KernelSwitch {
         self.interfaces.values().try_for_each(|index| self.object.remove::<u32>("port_of", *index))
     }
 
-    /// The ports of a leaf's active agents, which are handed packets in turn, and of all agents of its rack, as bits: those
-    /// may name hosts.
+    /// The ports of a leaf's active agents, which are handed packets in turn, and of all agents of its rack,
+    /// as bits: those may name hosts.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -267,10 +268,11 @@ impl KernelSwitch {
         self.object.set("rack", 0, agents)
     }
 
-    /// How long ago the agent at a port of a leaf sent a relabelled packet last; `None` if it never did.
+    /// Returns the time since the agent at a port of a leaf last sent a relabelled packet; `None` if it never
+    /// did.
     ///
     /// # Errors
-    /// The kernel refuses to tell.
+    /// The kernel refuses to report it.
     pub fn since_relabelled(&mut self, port: u32) -> Result<Option<Duration>, BpfError> {
         let at: u64 = self.object.get("relabelled", port)?;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -302,7 +304,7 @@ impl KernelSwitch {
         self.object.insert("entries", key, Blocked([ports as u64, (ports >> 64) as u64]))
     }
 
-    /// What it counted.
+    /// Returns the counters of the switch.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -329,8 +331,8 @@ impl std::fmt::Debug for Role {
 }
 
 impl KernelAgent {
-    /// Loads the program for an interface of the calling thread's network namespace and attaches it. It keeps the leaf labels
-    /// of the `sessions_max` sessions that were active last, and is no agent yet.
+    /// Loads the program for an interface of the calling thread's network namespace and attaches it. It keeps
+    /// the leaf labels of the `sessions_max` sessions that were active last, and is no agent yet.
     ///
     /// # Errors
     /// It was not built, there is no such interface, or the kernel refuses it.
@@ -345,7 +347,7 @@ impl KernelAgent {
         Ok(KernelAgent { object, role: Role { is_agent: 0, slow_interface: 0 } })
     }
 
-    /// Whether the server is an agent of its rack.
+    /// Sets whether the server is an agent of its rack.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -354,7 +356,8 @@ impl KernelAgent {
         self.object.set("role", 0, self.role)
     }
 
-    /// Sends packets of sessions that the kernel does not know out by this interface, and takes from it what goes to the leaf.
+    /// Sends packets of sessions that the kernel does not know out by this interface, and takes from it what
+    /// goes to the leaf.
     ///
     /// # Errors
     /// There is no such interface, or the kernel refuses it.
@@ -385,10 +388,11 @@ impl KernelAgent {
         }
     }
 
-    /// How often the program ran while [`super::measure_runs`] was in force, and how long in all.
+    /// Returns the number of the program's runs while [`super::measure_runs`] was in force, and their total
+    /// time.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report them.
     pub fn cost(&mut self) -> Result<(u64, Duration), BpfError> {
         self.object.cost("orca_agent")
     }
@@ -410,7 +414,7 @@ impl KernelAgent {
         self.set_spine_label(session, None)
     }
 
-    /// What it counted.
+    /// Returns the counters of the agent.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -418,8 +422,8 @@ impl KernelAgent {
         self.object.counters("counters").map(|counters| Counts { counters })
     }
 
-    /// Runs the program on a packet that did not come from anywhere, `repeat` times; gives the packet as it left it, `None` if
-    /// it was dropped, and how long one run took on average.
+    /// Runs the program on a packet that did not come from anywhere, `repeat` times; gives the packet as it
+    /// left it, `None` if it was dropped, and how long one run took on average.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -430,15 +434,15 @@ impl KernelAgent {
         Ok(((action != DROPPED).then_some(packet), took))
     }
 
-    /// Runs the program once on a packet that is still to be cut into datagrams of so many bytes, and does not say into how
-    /// many; gives the action that it took, and the packet as it left it.
+    /// Runs the program once on a packet that is still to be cut into datagrams of so many bytes, and does
+    /// not say into how many; gives the action that it took, and the packet as it left it.
     ///
     /// # Errors
     /// The kernel refuses it.
     pub fn try_on_uncut(&mut self, packet: &[u8], segment_len: u32) -> Result<(u32, Vec<u8>), BpfError> {
-        /// Of `struct __sk_buff`.
+        /// Length of `struct __sk_buff`.
         const CONTEXT_LEN: usize = 192;
-        /// Where `gso_size` is in it.
+        /// Offset of `gso_size` in it.
         const GSO_SIZE_AT: usize = 176;
         let mut context = [0; CONTEXT_LEN];
         context[GSO_SIZE_AT..GSO_SIZE_AT + 4].copy_from_slice(&segment_len.to_ne_bytes());

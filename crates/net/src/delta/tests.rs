@@ -72,7 +72,8 @@ fn made(delta: &Delta, coded: &Bytes, base: &Bytes, threads: usize) -> Result<Ve
     Ok(bytes)
 }
 
-/// Whatever has changed, and however long both are, the new version comes of the base; by any number of threads the delta is the same.
+/// Whatever has changed, and however long both are, the new version comes of the base; by any number of
+/// threads the delta is the same.
 #[test]
 fn a_delta_and_its_base_give_the_new_version() {
     let mut random = Random(1);
@@ -108,7 +109,7 @@ fn the_new_version_may_be_longer_or_shorter() {
     }
 }
 
-/// What has changed everywhere is not coded, and neither is what has moved.
+/// Content that has changed everywhere is not coded, and neither is content that has moved.
 #[test]
 fn what_does_not_pay_is_left() {
     let mut random = Random(3);
@@ -124,7 +125,8 @@ fn what_does_not_pay_is_left() {
     assert!(is_worth(&old, &old).unwrap());
 }
 
-/// Elements that keep some of their bytes, such as the moments of an optimiser: all of them have changed, and the delta is short.
+/// Elements that keep some of their bytes, such as the moments of an optimiser: all of them have changed, and
+/// the delta is short.
 #[test]
 fn elements_that_change_a_little_are_laid_out_by_bytes() {
     let mut random = Random(4);

@@ -1,6 +1,7 @@
 //! One unit of a delta: bytes of a new version against those at the same place of its base.
 //!
-//! Weights change in single elements, spread over all of them. So a unit is the XOR of both, as whichever of these is shorter:
+//! Weights change in single elements, spread over all of them. So a unit is the XOR of both, as whichever of
+//! these is shorter:
 //!
 //! | first byte | what follows |
 //! | --- | --- |
@@ -9,8 +10,9 @@
 //! | 1 to 4 | changed elements of 1, 2, 4 or 8 bytes: how many (4 bytes), bytes of their gaps (4), then streams: the gaps, and the first, second, .. byte of each element's XOR |
 //! | 5 to 8 | streams: the first, second, .. byte of the XOR of all elements of 1, 2, 4 or 8 bytes |
 //!
-//! A gap is the number of elements between a changed one and the one before it, as bytes whose sum it is: all of them but the last are 255.
-//! A stream is its length (4 bytes; the highest bit says that it stands there as it is), and its bytes or a frame of zstd.
+//! A gap is the number of elements between a changed one and the one before it, as bytes whose sum it is: all
+//! of them but the last are 255. A stream is its length (4 bytes; the highest bit says that it stands there
+//! as it is), and its bytes or a frame of zstd.
 
 use thiserror::Error;
 use zstd::bulk::{Compressor, Decompressor};
@@ -31,7 +33,7 @@ const WORD: usize = 8;
 /// Bytes that show which elements a unit has.
 const TRIED: usize = 64 << 10;
 
-/// What is wrong with a unit.
+/// Error in a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum UnitError {
     /// Its first byte is none that this version knows.

@@ -1,7 +1,7 @@
 //! One connection to one device: questions under way, time limits, and signs of life, whatever the language.
 //!
-//! A [`Codec`] is a language's machine without I/O. A [`Conversation`] is such a machine on a stream, and [`Asker`] is what
-//! callers have of it. Many questions can be under way at the same time.
+//! A [`Codec`] is a language's machine without I/O. A [`Conversation`] is such a machine on a stream, and
+//! [`Asker`] is what callers have of it. Many questions can be under way at the same time.
 
 use crate::tls::{Expected, SealError, Security};
 use rustls::pki_types::ServerName;
@@ -18,16 +18,16 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Questions that wait to be sent.
 const ASKS_MAX: usize = 1_024;
-/// What one read asks for, in bytes.
+/// Bytes that one read asks for.
 const READ_LEN: usize = 64 << 10;
 
 /// A language's machine, as a conversation needs it.
 pub(super) trait Codec {
-    /// What callers ask.
+    /// Question that callers ask.
     type Question: Send;
-    /// What the device answers.
+    /// Answer from the device.
     type Answer: Send;
-    /// What comes without being an answer.
+    /// Message that is no answer.
     type Word;
     /// The other end speaks another language.
     type Fault: Display;
@@ -42,11 +42,11 @@ pub(super) trait Codec {
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Self::Fault>;
     /// Bytes for the device, taken out.
     fn outgoing(&mut self) -> Vec<u8>;
-    /// What the device has said.
+    /// Takes the next message from the device.
     fn poll(&mut self) -> Option<Heard<Self::Answer, Self::Word>>;
 }
 
-/// What a device said.
+/// Message from a device.
 pub(super) enum Heard<A, W> {
     /// The answer to the question of this number.
     Answer(u32, A),
@@ -54,7 +54,7 @@ pub(super) enum Heard<A, W> {
     Word(W),
 }
 
-/// Why there is no answer.
+/// Reason that there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoAnswer {
     /// Too many questions are under way.
@@ -67,7 +67,7 @@ pub(super) enum NoAnswer {
     Lost,
 }
 
-/// Why a connection ended.
+/// Reason that a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("{0}")]
@@ -80,7 +80,7 @@ pub(super) enum Broken {
     Silent,
 }
 
-/// How long things may take.
+/// Time limits of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// An answer.
@@ -91,7 +91,7 @@ pub(super) struct Times {
     pub(super) grace: Duration,
 }
 
-/// Where a caller waits.
+/// Channel on which a caller waits.
 type Reply<C> = oneshot::Sender<Result<<C as Codec>::Answer, NoAnswer>>;
 
 /// A question and where its answer goes.
@@ -129,7 +129,7 @@ impl<C: Codec> Asker<C> {
     }
 }
 
-/// What bytes go over.
+/// Stream that carries the bytes.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -142,7 +142,8 @@ pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// The same connection sealed; an error is a sentence.
 pub(super) async fn seal(stream: TcpStream, security: &Security) -> Result<Box<dyn Stream>, String> {
-    // The other end shows that it is a device by its certificate and the authority that issued it: the name is a placeholder.
+    // The other end shows that it is a device by its certificate and the authority that issued it: the name
+    // is a placeholder.
     let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let sealed = TlsConnector::from(security.client(&Expected::Device)).connect(name, stream).await;
     sealed.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(unsealed)
@@ -168,7 +169,7 @@ pub(super) struct Conversation<C: Codec> {
     codec: C,
     /// Questions under way; those without a caller are our own.
     waiting: BTreeMap<u32, Option<Reply<C>>>,
-    /// When each question runs out, in the order of sending.
+    /// Deadline of each question, in the order of sending.
     deadlines: VecDeque<(Instant, u32)>,
     buffer: Vec<u8>,
 }
@@ -180,7 +181,8 @@ impl<C: Codec> Conversation<C> {
         Conversation { stream, codec, waiting, deadlines, buffer: vec![0; READ_LEN] }
     }
 
-    /// Waits, before anything is asked, for something that a hand-shake needs. `first` is our own question, if there is one.
+    /// Waits, before anything is asked, for something that a hand-shake needs. `first` is our own question,
+    /// if there is one.
     pub(super) async fn greet<T>(
         &mut self,
         first: Option<&C::Question>,
@@ -276,7 +278,7 @@ impl<C: Codec> Conversation<C> {
         self.deadlines.push_back((by, number));
     }
 
-    /// When the next question runs out that still waits.
+    /// Returns the deadline of the next question that still waits.
     fn deadline(&mut self) -> Option<Instant> {
         while let Some((at, number)) = self.deadlines.front() {
             if self.waiting.contains_key(number) {

@@ -1,11 +1,11 @@
 //! Drivers: they tell devices what to do, in the devices' own languages.
 //!
-//! - [`circuits`]: optical circuit switches, each make in its dialect of [`tl1`] over [`telnet`] or of [`scpi`] (Blast section
-//!   IV-B, Republic section IV).
+//! - [`circuits`]: optical circuit switches, each make in its dialect of [`tl1`] over [`telnet`] or of
+//!   [`scpi`] (Blast section IV-B, Republic section IV).
 //! - [`openflow`]: ToR switches, OpenFlow 1.3.
 //!
-//! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a
-//! plan work at the same time.
+//! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a plan
+//! work at the same time.
 
 pub mod circuits;
 mod conversation;
@@ -21,10 +21,10 @@ use polycast_types::Printable;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// Of a text of a device so many bytes are kept and passed on.
+/// Limit on the bytes of a device's text that are kept and passed on.
 const SAID_LEN_MAX: usize = 400;
 
-/// What a device has said, as it may be kept, logged and shown: it is short, and moves no cursor.
+/// Returns a device's text as it may be kept, logged and shown: it is short, and moves no cursor.
 fn said(text: &str) -> String {
     let (shown, rest) = text.split_at(text.floor_char_boundary(SAID_LEN_MAX));
     let mut said = Printable(shown).to_string();
@@ -34,12 +34,12 @@ fn said(text: &str) -> String {
     said
 }
 
-/// What became of one device's work.
+/// Outcome of one device's work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome<T> {
     /// The device's name.
     pub device: String,
-    /// What it came to.
+    /// Result of the work.
     pub result: T,
     /// From the common start to this device's end.
     pub took: Duration,

@@ -1,4 +1,4 @@
-//! What a device cannot bring about as often as it likes: connections with it, lines of the log, and other paths.
+//! Limits on what a device can bring about: connections with it, lines of the log, and other paths.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,12 +6,14 @@ use tokio::time::Instant;
 
 /// A line of one kind is written at most once in this time.
 const SAY: Duration = Duration::from_secs(1);
-/// Of one thing so many changes are told in this time. One that breaks then works again at the end of it.
+/// Limit on the changes of one thing that are reported in `CHANGES_IN`. One that breaks then works again at
+/// the end of it.
 const CHANGES_MAX: u32 = 8;
 const CHANGES_IN: Duration = Duration::from_secs(10);
 
-/// Pauses between tries to connect. Each is twice as long as the one before, and they begin anew only after a connection that has
-/// lasted: a device that takes connections and ends them at once is called no more often than one that takes none.
+/// Pauses between tries to connect. Each is twice as long as the one before, and they begin anew only after a
+/// connection that has lasted: a device that takes connections and ends them at once is called no more often
+/// than one that takes none.
 #[derive(Clone, Debug)]
 pub struct Pauses {
     first: Duration,
@@ -49,7 +51,8 @@ pub struct Remarks {
 }
 
 impl Remarks {
-    /// Counts what there is to say; gives how many times that was since the last line, if this one may be written.
+    /// Counts what there is to say; gives how many times that was since the last line, if this one may be
+    /// written.
     pub fn count(&mut self) -> Option<u64> {
         self.times += 1;
         let is_due = self.said_at.is_none_or(|at| at.elapsed() >= SAY);
@@ -60,12 +63,12 @@ impl Remarks {
     }
 }
 
-/// Which things work, as that is told on: one that breaks again and again is broken, and works only after it has had ten seconds. All are
-/// taken to work at first.
+/// State of things that work or not, as it is passed on: one that breaks again and again is broken, and works
+/// only after it has had ten seconds. All are taken to work at first.
 #[derive(Debug)]
 pub struct Damped<K>(BTreeMap<K, Changes>);
 
-/// How something is, and how often that was told.
+/// State of one thing, and number of times that it was reported.
 #[derive(Debug)]
 struct Changes {
     works: bool,
@@ -90,14 +93,14 @@ impl<K: Ord + Copy> Damped<K> {
         changes.tell(now)
     }
 
-    /// When something has to be told that waits.
+    /// Returns the time at which a change that waits has to be reported.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
         let waiting = self.0.values().filter(|changes| changes.works != changes.told);
         waiting.map(|changes| changes.since + CHANGES_IN).min()
     }
 
-    /// What is to be told now of what has waited.
+    /// Returns the waiting changes that are to be reported now.
     pub fn due(&mut self) -> Vec<(K, bool)> {
         let now = Instant::now();
         let due = self
@@ -141,7 +144,7 @@ mod tests {
         assert_eq!(pauses.take(), first);
     }
 
-    /// Of a link that never rests a few changes are told. Then it is broken for a while.
+    /// Only a few changes are reported of a link that never rests. Then it is broken for a while.
     #[tokio::test(start_paused = true)]
     async fn what_changes_again_and_again_is_told_now_and_then() {
         let mut links = Damped::default();

@@ -1,5 +1,6 @@
-//! SCPI, the language of instruments, as circuit switches speak it: commands and answers are lines, in the same order. What
-//! only tells the switch something has no answer, and is followed by the question what went wrong.
+//! SCPI, the language of instruments, as circuit switches speak it: commands and answers are lines, in the
+//! same order. What only tells the switch something has no answer, and is followed by the question what went
+//! wrong.
 
 use super::circuits::Command;
 use super::said;
@@ -19,16 +20,17 @@ pub enum LineError {
     /// No end in sight.
     #[error("a line is longer than {LINE_MAX} bytes: the other end does not speak SCPI")]
     TooLong,
-    /// Answers have no numbers: after one that is missing it is not known to which question the next one belongs.
+    /// Answers have no numbers: after one that is missing it is not known to which question the next one
+    /// belongs.
     #[error("an answer is missing, so that the next ones cannot be told apart")]
     Missing,
 }
 
-/// What is waited for.
+/// Reply that is waited for.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     number: u32,
-    /// Whether it is an answer, and not what went wrong.
+    /// Set if it is an answer, and not a report of errors.
     is_answer: bool,
 }
 

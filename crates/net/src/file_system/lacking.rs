@@ -1,4 +1,5 @@
-//! A part of a test for which the system lacks calls, as file systems do: they fail with the error that is named.
+//! A part of a test for which the system lacks calls, as file systems do: they fail with the error that is
+//! named.
 
 use rustix::io::Errno;
 
@@ -8,8 +9,9 @@ pub(crate) const OPEN: libc::c_long = libc::SYS_open;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const OPEN: libc::c_long = libc::SYS_openat;
 
-/// Runs a part of a test in which each of these system calls fails so. It runs on a thread of its own, since a filter of the kernel stays
-/// with its thread. Nothing where the kernel takes no filters: the test is noted as skipped.
+/// Runs a part of a test in which each of these system calls fails so. It runs on a thread of its own, since
+/// a filter of the kernel stays with its thread. Nothing where the kernel takes no filters: the test is noted
+/// as skipped.
 pub(crate) fn without<T: Send>(
     calls: &[(libc::c_long, Errno)],
     test: impl FnOnce() -> T + Send,

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-/// Runs a part of a test on a thread with mounts of its own, which end with it. Nothing where that cannot be done: the test is noted as
-/// skipped.
+/// Runs a part of a test on a thread with mounts of its own, which end with it. Nothing where that cannot be
+/// done: the test is noted as skipped.
 pub(crate) fn with_mounts<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
     use polycast_testing::Need;
     if !polycast_testing::needs(&[Need::Root, Need::Namespaces]) {
@@ -34,12 +34,12 @@ pub(crate) fn mount_uncounted(at: &Path) {
     mount("ramfs", at, "ramfs", 0, "");
 }
 
-/// What is at one path, mounted at another one too.
+/// Mounts what is at one path at another one too.
 pub(crate) fn bind(from: &Path, at: &Path) {
     mount(from.to_str().expect("paths of tests are plain"), at, "", libc::MS_BIND, "");
 }
 
-/// What is mounted at a path takes no writes from now on.
+/// Makes what is mounted at a path refuse writes from now on.
 pub(crate) fn make_read_only(at: &Path) {
     mount("none", at, "", libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY, "");
 }

@@ -1,4 +1,5 @@
-//! Objects arrive on file systems that lack something, and as those of other programs do where a folder has rules of its own.
+//! Objects arrive on file systems that lack something, and as those of other programs do where a folder has
+//! rules of its own.
 
 use super::lacking::{OPEN, without};
 use super::mounts::{bind, make_read_only, mount_memory, mount_uncounted, with_mounts};
@@ -8,7 +9,7 @@ use crate::object::ObjectSource;
 use crate::store::{PartFile, Placing, StoreError, check_target, follow, part_path, sync_folder};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 
-/// How a call says that the file system has no such thing.
+/// Errors with which a call reports that the file system has no such thing.
 const WORDS: [Errno; 5] = [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::ROFS];
 const TIME: ModificationTime = ModificationTime { seconds: 981_158_400, nanos: 5 };
 const PLAIN: Placing = Placing { replace: false, unpacked: false };
@@ -88,7 +89,8 @@ fn what_is_lacking_is_said_once_for_each_file_system() {
     assert!(!is_news(u64::MAX, Lack::Locks));
 }
 
-/// All that a file system may lack, said in each way: the object arrives, and a try that was ended is taken up again.
+/// All that a file system may lack, said in each way: the object arrives, and a try that was ended is taken
+/// up again.
 #[test]
 fn a_file_arrives_whatever_its_file_system_lacks() {
     for errno in WORDS {
@@ -285,7 +287,8 @@ fn an_access_list_says_the_most() {
     }
 }
 
-/// What the kernel gives a file and a folder that are made here with these permissions.
+/// Returns the permissions that the kernel gives a file and a folder that are made here with the permissions
+/// `wanted`.
 fn made_by_the_kernel(folder: &Path, wanted: u32) -> [u32; 2] {
     let (file, inner) = (folder.join("kernel-file"), folder.join("kernel-folder"));
     fs::OpenOptions::new().write(true).create_new(true).mode(wanted).open(&file).unwrap();
@@ -393,7 +396,8 @@ fn a_directory_arrives_at_a_mount_point() {
     );
 }
 
-/// Mounts what was mounted below a folder at its place again, since a folder that is bound shows what lies under it.
+/// Mounts what was mounted below a folder at its place again, since a folder that is bound shows what lies
+/// under it.
 fn bind_again(volume: &Path) {
     mount_memory(volume, "mode=750");
     fs::create_dir(volume.join("lost+found")).unwrap();

@@ -1,4 +1,5 @@
-//! Hash groups that go through a connection without being copied: as they came, so they are kept, hashed, stored and sent on.
+//! Hash groups that go through a connection without being copied: as they came, so they are kept, hashed,
+//! stored and sent on.
 
 use super::{FrameError, FrameStream};
 use crate::store::Held;
@@ -6,7 +7,8 @@ use polycast_wire::control::{Control, LENGTH_LEN};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Of a block so much goes out together with the head of its frame: in one packet, also where packets are jumbo.
+/// Bytes of a block that go out together with the head of its frame: in one packet, also where packets are
+/// jumbo.
 const WITH_HEAD: usize = 16 << 10;
 
 /// The bytes of a hash group, behind the head of the frame in which they came.
@@ -66,8 +68,9 @@ impl Sending {
 }
 
 impl FrameStream {
-    /// The next frame, where that is a hash group that is here whole, and nothing behind it: its number and its bytes. Its buffer goes along with it,
-    /// and the one that `spare` gives takes its place. Otherwise `None`: [`FrameStream::next_frame`] gives what there is.
+    /// The next frame, where that is a hash group that is here whole, and nothing behind it: its number and
+    /// its bytes. Its buffer goes along with it, and the one that `spare` gives takes its place. Otherwise
+    /// `None`: [`FrameStream::next_frame`] gives what there is.
     ///
     /// # Errors
     /// It is not a frame of our protocol.
@@ -99,9 +102,10 @@ impl FrameStream {
         self.sending = Some(Sending::Block { block, sent: with_head });
     }
 
-    /// Queues a hash group that is in a file, and lies there at `bytes`: it goes from the file into the network, or is read into the records in
-    /// which it is sealed. Gives false where that cannot be: a directory that is unpacked as it comes is in many files, and before hands are
-    /// shaken there are no records.
+    /// Queues a hash group that is in a file, and lies there at `bytes`: it goes from the file into the
+    /// network, or is read into the records in which it is sealed. Gives false where that cannot be: a
+    /// directory that is unpacked as it comes is in many files, and before hands are shaken there are no
+    /// records.
     ///
     /// # Panics
     /// Another one is still being sent.
@@ -160,7 +164,8 @@ mod tests {
     const LENS: [usize; 10] =
         [0, 1, 100, WITH_HEAD - 1, WITH_HEAD, WITH_HEAD + 1, 1 << 18, 1 << 18, (1 << 20) - 7, 5];
 
-    /// Groups of all lengths come as they were, between other frames, in few pieces and in many; those that come alone are not copied.
+    /// Groups of all lengths come as they were, between other frames, in few pieces and in many; those that
+    /// come alone are not copied.
     #[test]
     fn groups_come_as_they_were() {
         go_between(|stream, at, len| stream.queue_block(at, Arc::new(Block::of(noise(len)))));
@@ -184,8 +189,8 @@ mod tests {
         });
     }
 
-    /// However much has come behind a group, nothing of that lies in its buffer: all groups of a connection that brings nothing else come without
-    /// being copied, sealed or not.
+    /// However much has come behind a group, nothing of that lies in its buffer: all groups of a connection
+    /// that brings nothing else come without being copied, sealed or not.
     #[test]
     fn groups_that_come_alone_are_not_copied() {
         for security in [None, Some(Security::shared(&Secret::new([4; 32])))] {

@@ -1,9 +1,10 @@
-//! Whether a file is still what it was when it was opened.
+//! Detection of changes to a file after it was opened.
 //!
-//! A write sets the times of a file, by a clock that moves a few milliseconds at a time: a second write within the same tick leaves no
-//! trace. So a file whose last change is as young as that is read only when its tick is over ([`FileState::settle`]), and every later write
-//! is seen. Not seen is what a program stores through a mapping of pages that it has written to before, until the kernel writes them back,
-//! and what a program writes that sets the times back and moves the file, too.
+//! A write sets the times of a file, by a clock that moves a few milliseconds at a time: a second write
+//! within the same tick leaves no trace. So a file whose last change is as young as that is read only when
+//! its tick is over ([`FileState::settle`]), and every later write is seen. Not seen is what a program stores
+//! through a mapping of pages that it has written to before, until the kernel writes them back, and what a
+//! program writes that sets the times back and moves the file, too.
 
 use super::Stamp;
 use crate::scratch::unnamed_beside;
@@ -14,7 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// No kernel's clock for files moves in steps longer than this, and none of a file system that keeps parts of a second.
+/// No kernel's clock for files moves in steps longer than this, and none of a file system that keeps parts of
+/// a second.
 const TICK: Duration = Duration::from_millis(20);
 /// The same where times are kept in seconds, as some file systems do: the longest step of one in use.
 const COARSE_TICK: Duration = Duration::from_secs(2);
@@ -47,21 +49,22 @@ impl From<Changed> for io::Error {
     }
 }
 
-/// What has changed, where that is why something could not be read.
+/// Returns the change, where that is why something could not be read.
 #[must_use]
 pub fn changed_in(error: &io::Error) -> Option<&Changed> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Which file it is, how long it is, and when it was changed last.
+/// Identity of a file, its length, and the time of its last change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileState {
     file: (u64, u64),
     len: u64,
     modified: (i64, i64),
-    /// When anything of it was changed last, its names and permissions included: no program can set this.
+    /// Time of the last change of anything of it, its names and permissions included: no program can set
+    /// this.
     touched: (i64, i64),
-    /// What of it can change without its bytes: how many names it has, its permissions, its owner and group.
+    /// Properties that can change without its bytes: number of names, permissions, owner and group.
     around: (u64, u32, u32, u32),
 }
 
@@ -89,7 +92,7 @@ impl FileState {
         *hasher.finalize().as_bytes()
     }
 
-    /// How long it takes until every further write gets another time than the last one has.
+    /// Returns the time until every further write gets another time than the last one has.
     #[must_use]
     pub fn unsettled_for(&self) -> Duration {
         let is_coarse = self.modified.1 == 0 && self.touched.1 == 0;
@@ -113,11 +116,13 @@ impl FileState {
         std::thread::sleep(self.unsettled_for());
     }
 
-    /// What has become of it, if it is another file now or has other bytes; `moved` says whether its name leads elsewhere by now.
+    /// Describes the change, if it is another file now or has other bytes; `moved` reports whether its name
+    /// leads elsewhere by now.
     #[must_use]
     pub fn became(&self, now: &FileState, moved: impl FnOnce() -> bool) -> Option<&'static str> {
         if self.file != now.file {
-            // File systems of user programs may number a file anew that has been forgotten meanwhile: its times tell.
+            // File systems of user programs may number a file anew that has been forgotten meanwhile: its
+            // times tell.
             let told = |state: &FileState| (state.len, state.modified, state.touched);
             return (told(self) != told(now)).then_some("was replaced");
         }
@@ -141,7 +146,8 @@ impl FileState {
     }
 }
 
-/// A second file of the same blocks, which has no name, if the file system can make one: what a file is at one moment.
+/// A second file of the same blocks, which has no name, if the file system can make one: what a file is at
+/// one moment.
 pub(super) fn snapshot(file: &File, path: &Path) -> Option<File> {
     let copy = unnamed_beside(path)?;
     rustix::fs::ioctl_ficlone(copy.as_fd(), file.as_fd()).ok()?;

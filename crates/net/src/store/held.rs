@@ -1,5 +1,5 @@
-//! Where the bytes of an object are while it comes: in its part file, and, where that is a directory which is unpacked as it comes, in the
-//! files that it becomes.
+//! Bytes of an object while it comes: in its part file, and, where the object is a directory that is unpacked
+//! as it comes, in the files that it becomes.
 
 use crate::archive::{ArchiveError, Growing, Unpacked, Waiting, Whereabouts};
 use crate::file_system::unlock;
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What is here of an object, to be read while it comes, and afterwards for as long as this value lives.
+/// Bytes of an object that are here, to be read while it comes, and afterwards for as long as this value
+/// lives.
 #[derive(Debug)]
 pub struct Held {
     pub(super) file: Arc<File>,
@@ -32,13 +33,14 @@ impl Held {
         Held { file, tree: tree.map(RwLock::new), moved }
     }
 
-    /// Whether it is a directory that is unpacked as it comes.
+    /// Returns true if the object is a directory that is unpacked as it comes.
     #[must_use]
     pub fn unpacks(&self) -> bool {
         self.tree.is_some()
     }
 
-    /// Lets the system send at most so many bytes from `offset` on of a file that is not a directory; gives how many it has sent, 0 at the end.
+    /// Lets the system send at most so many bytes from `offset` on of a file that is not a directory; gives
+    /// how many it has sent, 0 at the end.
     ///
     /// # Errors
     /// The connection takes none now, or is broken, or the file system fails.

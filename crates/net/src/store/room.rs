@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What this process has promised, by the number of the claim.
+/// Room that this process has promised, by the number of the claim.
 static CLAIMS: Mutex<(u64, BTreeMap<u64, Claim>)> = Mutex::new((0, BTreeMap::new()));
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Claim {
     device: u64,
     total: u64,
     file: Arc<File>,
-    /// What of it has gone elsewhere.
+    /// Bytes of the claim that have gone elsewhere.
     moved: Arc<AtomicU64>,
 }
 
@@ -35,8 +35,8 @@ impl Claim {
 pub(super) struct Room(u64);
 
 impl Room {
-    /// Claims `total` bytes for what is written to `file`, and for what is `moved` from there to others; what is there of it already
-    /// needs no more room.
+    /// Claims `total` bytes for what is written to `file`, and for what is `moved` from there to others; what
+    /// is there of it already needs no more room.
     pub(super) fn claim(
         file: &Arc<File>,
         moved: &Arc<AtomicU64>,

@@ -320,7 +320,7 @@ fn a_copy_leaves_holes() {
     );
 }
 
-/// Where there is too little room for an object more is made once, and what is made counts.
+/// More room is made once where there is too little for an object, and what is made counts.
 #[test]
 fn more_room_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();

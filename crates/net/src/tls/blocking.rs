@@ -15,7 +15,8 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// Seals a connection; the other end has so long to prove its name or show its key. One that begins in plain is given back.
+    /// Seals a connection; the other end has so long to prove its name or show its key. One that begins in
+    /// plain is given back.
     ///
     /// # Errors
     /// It has another key, is too slow, or goes away.
@@ -62,7 +63,7 @@ impl Blocking {
         looked.map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))
     }
 
-    /// What the other end may call itself.
+    /// Returns the names that the other end may use.
     #[must_use]
     pub fn peer_names(&self) -> PeerNames {
         PeerNames::of(self.stream.conn.peer_certificates().and_then(<[_]>::first))

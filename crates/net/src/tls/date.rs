@@ -13,8 +13,8 @@ pub struct Utc(pub u64);
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, of_day) = (self.0 / 86_400, self.0 % 86_400);
-        // In one step for each moment that a number can say. Years begin in March here, so that a leap day is the last of its year, and
-        // 400 of them have the same days again.
+        // In one step for each moment that a number can say. Years begin in March here, so that a leap day is
+        // the last of its year, and 400 of them have the same days again.
         let (ages, of_age) =
             ((days + DAYS_BEFORE_1970) / DAYS_OF_AGE, (days + DAYS_BEFORE_1970) % DAYS_OF_AGE);
         let of_years = (of_age - of_age / 1_460 + of_age / 36_524 - of_age / 146_096) / 365;

@@ -1,8 +1,8 @@
-//! Ends that show certificates. A certification authority has to vouch for either end, and an end that connects looks besides whether
-//! the other one is the one that it expects; see [`Expected`].
+//! Ends that show certificates. A certification authority has to vouch for either end, and an end that
+//! connects looks besides whether the other one is the one that it expects; see [`Expected`].
 //!
-//! The address that one connects to is not looked at: agents move. What a member that connects may call itself is looked at where
-//! it says its name; see [`PeerNames`].
+//! The address that one connects to is not looked at: agents move. What a member that connects may call
+//! itself is looked at where it says its name; see [`PeerNames`].
 
 use super::peer::{Expected, OtherEnd, PeerNames, Shown};
 use super::sentences::REVOKED;
@@ -31,15 +31,17 @@ use zeroize::Zeroizing;
 
 /// A longer file is none of certificates.
 const LEN_MAX: u64 = 1 << 20;
-/// Certificates between one and its authority: a path has no more. Of many with one name the library would try each order, for any host
-/// that connects and before a signature is looked at.
+/// Certificates between one and its authority: a path has no more. Of many with one name the library would
+/// try each order, for any host that connects and before a signature is looked at.
 const BETWEEN_MAX: usize = 6;
-/// Bytes of the message in a handshake that has a chain, and of what stands in it before all and beside each certificate.
+/// Bytes of the message in a handshake that has a chain, and of what stands in it before all and beside each
+/// certificate.
 const CHAIN_LEN_MAX: usize = (1 << 16) - 1;
 const CHAIN_HEAD_LEN: usize = 4;
 const CHAIN_ITEM_LEN: usize = 5;
 
-/// Files in PEM: what this end shows of itself, and which authorities it trusts. They are read again when they change.
+/// Files in PEM: what this end shows of itself, and which authorities it trusts. They are read again when
+/// they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of the authorities that are trusted.
@@ -60,7 +62,7 @@ pub enum TlsFilesError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason for the failure.
         source: io::Error,
     },
     /// Others can read the private key.
@@ -76,9 +78,9 @@ pub enum TlsFilesError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What should be in it.
+        /// Contents that were expected.
         wanted: &'static str,
-        /// What is wrong.
+        /// Problem with the contents.
         reason: String,
     },
     /// The key is not the certificate's.
@@ -94,7 +96,7 @@ pub enum TlsFilesError {
     Unusable {
         /// The certificate.
         cert: PathBuf,
-        /// Why.
+        /// Reason that it is not accepted.
         error: SealError,
     },
 }
@@ -152,7 +154,7 @@ impl TlsFiles {
         Ok(PeerNames::of(certificates(&self.cert, "a certificate")?.first()))
     }
 
-    /// Whether those who expect this end take the own certificate.
+    /// Returns true if those who expect this end accept its own certificate.
     ///
     /// # Errors
     /// It cannot be read.
@@ -265,7 +267,7 @@ impl Verifiers {
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
-    /// Whether others that trust the same authorities accept this chain, of a client and of a server.
+    /// Checks that others that trust the same authorities accept this chain, of a client and of a server.
     fn accept(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let Some((own, between)) = chain.split_first() else { return Err(Error::NoCertificatesPresented) };
         if chain.iter().fold(CHAIN_HEAD_LEN, |len, one| len + CHAIN_ITEM_LEN + one.len()) > CHAIN_LEN_MAX {
@@ -275,7 +277,8 @@ impl Verifiers {
         self.of_servers.verify(own, between, UnixTime::now())
     }
 
-    /// Whether the certificate of one that was taken has been revoked meanwhile, be it for clients or for servers.
+    /// Returns true if the certificate of an accepted end has been revoked meanwhile, be it for clients or
+    /// for servers.
     pub(super) fn has_revoked(&self, shown: &Shown) -> bool {
         let Some((own, between)) = shown.chain.split_first() else { return false };
         [KeyUsage::server_auth(), KeyUsage::client_auth()].into_iter().any(|usage| {
@@ -301,7 +304,8 @@ impl Verifiers {
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
-            // It takes no end that shows a certificate: each connection puts the end that it expects in its place.
+            // It takes no end that shows a certificate: each connection puts the end that it expects in its
+            // place.
             .with_custom_certificate_verifier(self.expecting(&Expected::Sharer))
             .with_client_auth_cert(chain, key)?;
         client.resumption = rustls::client::Resumption::disabled();
@@ -311,7 +315,7 @@ impl Verifiers {
     }
 }
 
-/// What is judged by: whom the authorities vouch for, and what they have taken back.
+/// Authorities and their lists: the certificates that they vouch for, and those that they have revoked.
 #[derive(Debug)]
 struct Authorities {
     roots: Arc<RootCertStore>,
@@ -321,8 +325,8 @@ struct Authorities {
     provider: Arc<CryptoProvider>,
 }
 
-/// Orders of lists in which each is the first of those of its authority's name once: the library looks at no other, and an authority can
-/// have several lists, or the name of another one.
+/// Orders of lists in which each is the first of those of its authority's name once: the library looks at no
+/// other, and an authority can have several lists, or the name of another one.
 fn orders(lists: &[CertRevocationList<'_>]) -> Vec<Vec<usize>> {
     let namesakes = |at: usize| lists[..at].iter().filter(|list| list.issuer() == lists[at].issuer()).count();
     let ranks: Vec<usize> = (0..lists.len()).map(namesakes).collect();
@@ -349,8 +353,9 @@ impl Authorities {
         self.check_lists((end_entity, intermediates), now, KeyUsage::server_auth())
     }
 
-    /// Whether an authority has revoked what it, or one below it, has issued. Where there are lists, each certificate has to be in
-    /// the domain of one; what one of them has revoked no other one makes good.
+    /// Checks that no authority has revoked what it, or one below it, has issued. Where there are lists, each
+    /// certificate has to be in the domain of one; what one of them has revoked, no other one makes valid
+    /// again.
     fn check_lists(
         &self,
         (end_entity, intermediates): (&CertificateDer<'_>, &[CertificateDer<'_>]),
@@ -393,11 +398,12 @@ pub(super) struct LongChain {
 }
 
 impl LongChain {
-    /// What is said where the library has given up.
+    /// Text for the case that the library has given up.
     pub(super) const ROUND: &str = "there are too many ways through the certificates between it and its authority: leave out those that no path needs";
 }
 
-/// Looks whether there are no more certificates than a path has: the library's own bounds are for paths that are meant well.
+/// Looks whether there are no more certificates than a path has: the library's own bounds are for paths that
+/// are meant well.
 pub(super) fn bounded(between: &[CertificateDer<'_>]) -> Result<(), Error> {
     match between.len() {
         ..=BETWEEN_MAX => Ok(()),

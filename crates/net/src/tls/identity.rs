@@ -1,4 +1,4 @@
-//! What settings say about how this end proves its name.
+//! Settings by which this end proves its name.
 
 use super::{Expected, KeyFileError, OtherName, PeerNames, Security, TlsFiles, TlsFilesError};
 use crate::seal::Secret;
@@ -19,7 +19,7 @@ pub struct IdentityFiles {
     pub tls_crl: Option<PathBuf>,
 }
 
-/// Why this end cannot prove its name.
+/// Reason that this end cannot prove its name.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The key file cannot be used.
@@ -49,7 +49,7 @@ pub enum IdentityError {
     NoManager {
         /// The name of managers.
         manager: String,
-        /// What it is for.
+        /// Names that the certificate is for.
         names: PeerNames,
     },
     /// There is more than one.
@@ -87,7 +87,7 @@ impl IdentityFiles {
         Ok(Some(TlsFiles { ca: ca?, cert: cert?, key: key?, crl: self.tls_crl.clone() }))
     }
 
-    /// How connections are sealed; `None` where nothing is named.
+    /// Returns the security of connections; `None` where nothing is named.
     ///
     /// # Errors
     /// Too much is named or too little, or the files cannot be used.
@@ -101,8 +101,8 @@ impl IdentityFiles {
         })
     }
 
-    /// The same for an agent of this name, which its certificate has to be for. One that is for `manager` as well is none: with it
-    /// the agent could be a manager to all others.
+    /// The same for an agent of this name, which its certificate has to be for. One that is for `manager` as
+    /// well is none: with it the agent could be a manager to all others.
     ///
     /// # Errors
     /// As there, or the certificate is for another name.

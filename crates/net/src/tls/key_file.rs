@@ -19,7 +19,7 @@ pub enum KeyFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason for the failure.
         source: io::Error,
     },
     /// Others can read or change it.
@@ -44,7 +44,7 @@ pub enum KeyFileError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Description of its contents.
         found: String,
     },
 }

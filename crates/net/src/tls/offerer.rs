@@ -1,10 +1,10 @@
-//! Whose an offer is: its source has a pair of keys of its own, and all who take the offer know the public one. One that has the offer's
-//! secret can take it, and cannot be its source to others.
+//! Identity of an offer's source: it has a pair of keys of its own, and all who take the offer know the
+//! public one. One that has the offer's secret can take it, and cannot be its source to others.
 
 use crate::seal::Secret;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
-/// What stands before the 32 bytes of a public Ed25519 key where its kind is said (RFC 8410).
+/// Bytes before the 32 bytes of a public Ed25519 key where its kind is given (RFC 8410).
 pub(super) const ED25519_SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
 /// The pair of keys of an offer's source (Ed25519).
@@ -35,19 +35,19 @@ impl OffererKey {
         &self.public
     }
 
-    /// What the pair is made of, for those who may have it.
+    /// Returns the secret that the pair is made of, for those who may have it.
     #[must_use]
     pub fn seed(&self) -> &Secret {
         &self.seed
     }
 }
 
-/// Whose an offer is.
+/// Source of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offerer {
-    /// This end's.
+    /// This end, with its pair of keys.
     Own(OffererKey),
-    /// That of the source with this public key.
+    /// The source with this public key.
     Other([u8; 32]),
 }
 

@@ -1,4 +1,4 @@
-//! What the other end of a sealed connection may call itself, and which end it has to be.
+//! Names that the other end of a sealed connection may use, and the end that it has to be.
 
 use super::offerer::ED25519_SPKI;
 use polycast_types::Printable;
@@ -6,18 +6,18 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use std::fmt;
 use webpki::EndEntityCert;
 
-/// Where the names of agents are in the paths of SPIFFE identities.
+/// Beginning of a SPIFFE identity's path, before the name of an agent.
 const SPIFFE_PATH: &str = "/polycast/agent/";
 
 /// The DNS name in the certificates of managers, where settings name no other one. No agent has it.
 pub const MANAGER: &str = "manager";
-/// So many names of a certificate are said in a sentence,
+/// Maximum number of names of a certificate in a sentence.
 const NAMED_MAX: usize = 4;
-/// and so many bytes of each: an authority can put any text there.
+/// Maximum number of bytes of each name: an authority can put any text there.
 const NAME_SHOWN_MAX: usize = 64;
 
-/// Which end has to be at the other side of a connection that this end opens. Ends that share a secret have no names: there it is
-/// enough that the other end has the secret.
+/// End that has to be at the other side of a connection that this end opens. Ends that share a secret have no
+/// names: there it is enough that the other end has the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A manager: its certificate has this DNS name, which no agent has.
@@ -26,11 +26,11 @@ pub enum Expected {
     Member(String),
     /// Any end that shares the secret. No end that shows a certificate is one.
     Sharer,
-    /// The source of the offer that this end takes, which has a key of its own. Where there is none that this end could know, any end that
-    /// shares the secret.
+    /// The source of the offer that this end takes, which has a key of its own. Where there is none that this
+    /// end could know, any end that shares the secret.
     Offerer,
-    /// A device of the network. Its certificate says nothing of its place: settings name its address, and the authority in
-    /// `[device-tls]` is for devices alone.
+    /// A device of the network. Its certificate says nothing of its place: settings name its address, and the
+    /// authority in `[device-tls]` is for devices alone.
     Device,
 }
 
@@ -56,9 +56,9 @@ pub enum OtherEnd {
         "the other end is no manager: its certificate is for {names}, and that of a manager has the DNS name '{name}' (--manager-name)"
     )]
     NoManager {
-        /// What a manager's certificate has.
+        /// Name of a manager's certificate.
         name: String,
-        /// What its own has.
+        /// Names of the other end's own certificate.
         names: PeerNames,
     },
     /// It is another member.
@@ -69,7 +69,7 @@ pub enum OtherEnd {
     Unnamed,
 }
 
-/// Whether a certificate has this DNS name. The names of agents in SPIFFE identities do not count.
+/// Returns true if a certificate has this DNS name. The names of agents in SPIFFE identities do not count.
 fn has_dns_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
     EndEntityCert::try_from(certificate).is_ok_and(|own| own.valid_dns_names().any(|dns| dns == name))
 }
@@ -81,15 +81,15 @@ pub enum PeerNames {
     Any,
     /// It has shown nothing.
     Nobody,
-    /// Those in its certificate.
+    /// Names in its certificate.
     Only(Vec<String>),
 }
 
-/// What one has shown when a connection to it was sealed.
+/// Certificates that an end has shown when a connection to it was sealed.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub(super) chain: Vec<CertificateDer<'static>>,
-    /// When that was: what has run out since then goes on.
+    /// Time of the handshake: what has expired since then goes on.
     pub(super) at: UnixTime,
 }
 
@@ -101,7 +101,7 @@ impl Shown {
 }
 
 impl PeerNames {
-    /// Of an end that has shown this in a handshake, in which it had to show something.
+    /// Returns the names of an end that has shown this in a handshake, in which it had to show something.
     pub(super) fn of(shown: Option<&CertificateDer<'_>>) -> Self {
         let Some(shown) = shown else { return PeerNames::Nobody };
         // A raw key was compared with the only one that is right.
@@ -114,7 +114,7 @@ impl PeerNames {
         PeerNames::Only(certificate.valid_dns_names().chain(spiffe).map(str::to_string).collect())
     }
 
-    /// Whether one may have this name.
+    /// Returns true if the end may have this name.
     #[must_use]
     pub fn allow(&self, name: &str) -> bool {
         match self {
@@ -124,7 +124,7 @@ impl PeerNames {
         }
     }
 
-    /// Why one that calls itself so is turned away, if it is.
+    /// Checks that the end may use this name; if not, returns the reason to refuse it.
     ///
     /// # Errors
     /// It may not have this name.
@@ -203,7 +203,8 @@ mod tests {
         }
     }
 
-    /// Any name is believed of a raw key alone, which has been compared: what is neither that nor a certificate has none.
+    /// Any name is believed of a raw key alone, which has been compared: what is neither that nor a
+    /// certificate has none.
     #[test]
     fn what_is_no_certificate_has_no_name() {
         let key = crate::tls::offerer::spki_of(&[7; 32]).to_vec();

@@ -1,8 +1,10 @@
-//! The records of a connection whose two ends have shaken hands (RFC 8446, section 5): sealed and opened in buffers of our own.
+//! The records of a connection whose two ends have shaken hands (RFC 8446, section 5): sealed and opened in
+//! buffers of our own.
 //!
-//! rustls shakes hands, and hands over what the records are sealed with, as it does for a kernel that seals them. Its own records are read in
-//! pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go over these connections: what comes is opened where it is read to,
-//! and what is sent is read into the record in which it is sealed. Neither end has sessions to take up again or updates its keys: a connection ends
+//! rustls shakes hands, and hands over what the records are sealed with, as it does for a kernel that seals
+//! them. Its own records are read in pieces of 4 KiB and copied twice. Groups of hundreds of kilobytes go
+//! over these connections: what comes is opened where it is read to, and what is sent is read into the record
+//! in which it is sealed. Neither end has sessions to take up again or updates its keys: a connection ends
 //! long before a key has sealed too much.
 
 use crate::frames::FrameError;
@@ -20,14 +22,15 @@ const TAG_LEN: usize = 16;
 /// Most bytes of a record, and of what is sealed in it.
 const PLAIN_LEN_MAX: usize = 16 << 10;
 const SEALED_LEN_MAX: usize = PLAIN_LEN_MAX + 256;
-/// What a record adds to its bytes: its head, one byte for what it is, and the tag.
+/// Bytes that a record adds to its contents: its head, one byte for its kind, and the tag.
 const ADDED_LEN: usize = HEAD_LEN + 1 + TAG_LEN;
 const VERSION: [u8; 2] = [3, 3];
 const ALERT: u8 = 21;
 const APPLICATION_DATA: u8 = 23;
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
-/// A key of AES-GCM seals no more records: RFC 8446, section 5.5, says 2^24.5 of full length. They are 256 GiB.
+/// A key of AES-GCM seals no more records: RFC 8446, section 5.5, says 2^24.5 of full length. They are 256
+/// GiB.
 const RECORDS_MAX: u64 = 1 << 24;
 /// One read asks for no more.
 const READ_LEN_MAX: usize = 288 << 10;
@@ -41,12 +44,12 @@ pub(crate) fn room_for(bytes: usize) -> usize {
     if bytes < PLAIN_LEN_MAX { bytes } else { sealed_len(bytes).max(HEAD_LEN + SEALED_LEN_MAX) }
 }
 
-/// How many bytes as many as these are at most when they are sealed, in records of full length.
+/// Returns the most bytes that this number of bytes takes when sealed, in records of full length.
 fn sealed_len(bytes: usize) -> usize {
     bytes + (bytes / PLAIN_LEN_MAX + 2) * ADDED_LEN
 }
 
-/// How long what is sealed in the next record is, if that is here whole, or cannot be one.
+/// Returns the length of what is sealed in the next record, if that is here whole, or cannot be one.
 fn whole_len(here: &[u8]) -> Option<usize> {
     let [.., high, low] = *here.first_chunk::<HEAD_LEN>()?;
     let len = usize::from(u16::from_be_bytes([high, low]));
@@ -78,7 +81,7 @@ impl Direction {
         Ok(Direction { key: LessSafeKey::new(unbound), iv, next: *next })
     }
 
-    /// What the next record is sealed with beside the key.
+    /// Returns the nonce of the next record, with which it is sealed or opened beside the key.
     fn nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.next.to_be_bytes()) {
@@ -117,7 +120,8 @@ impl Direction {
 pub(super) struct Records {
     opens: Direction,
     seals: Direction,
-    /// What has come and is not opened yet lies in `from..until`; what is opened and not read in `opened`, before that.
+    /// Bytes that have come and are not opened yet in `from..until`; those that are opened and not read in
+    /// `opened`, before that.
     incoming: Vec<u8>,
     from: usize,
     until: usize,
@@ -143,7 +147,8 @@ impl fmt::Debug for Records {
 }
 
 impl Records {
-    /// Goes on where the handshake has ended: what has come behind it is here already, and the end of what this one has to say in it may be.
+    /// Goes on where the handshake has ended: what has come behind it is here already, and the end of what
+    /// this one has to say in it may be.
     pub(super) fn new(secrets: &ExtractedSecrets, come: Vec<u8>, outgoing: Vec<u8>) -> Result<Self, Error> {
         Ok(Records {
             opens: Direction::new(&secrets.rx)?,
@@ -162,8 +167,9 @@ impl Records {
         })
     }
 
-    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as [`room_for`] says: what is behind them there is
-    /// anything. An error of kind `WouldBlock` where nothing has come, 0 at the end.
+    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as
+    /// [`room_for`] says: what is behind them there is anything. An error of kind `WouldBlock` where nothing
+    /// has come, 0 at the end.
     pub(super) fn read(
         &mut self,
         from: &mut impl Read,
@@ -205,7 +211,8 @@ impl Records {
         if read > 0 { Ok(read) } else { Err(FrameError::Seal(error.into())) }
     }
 
-    /// Bytes that can be read though nothing comes: those of the records that are here. What is wrong with one is there to be read, too.
+    /// Bytes that can be read though nothing comes: those of the records that are here. What is wrong with
+    /// one is there to be read, too.
     pub(super) fn unread(&self) -> usize {
         if !self.opened.is_empty() {
             return self.opened.len();
@@ -214,7 +221,7 @@ impl Records {
         if self.failed.is_some() { 1 } else { next.map_or(0, |len| (len - TAG_LEN).max(1)) }
     }
 
-    /// How many bytes have to come at least before so many can be read.
+    /// Returns the number of bytes that have to come at least before `bytes` can be read.
     pub(super) fn to_come(&self, bytes: usize) -> usize {
         let here = self.opened.len() + self.until - self.from;
         (bytes + bytes.div_ceil(PLAIN_LEN_MAX) * ADDED_LEN).saturating_sub(here)
@@ -235,7 +242,8 @@ impl Records {
         Ok(true)
     }
 
-    /// Opens the record that lies at `at` to where `to` is, which is before what is sealed in it; gives how many bytes it holds.
+    /// Opens the record that lies at `at` to where `to` is, which is before what is sealed in it; gives how
+    /// many bytes it holds.
     fn open(&mut self, bytes: &mut [u8], at: usize, to: usize) -> Result<usize, Error> {
         let head = *bytes[at..].first_chunk::<HEAD_LEN>().expect("a record has a head");
         let len = usize::from(u16::from_be_bytes([head[3], head[4]]));
@@ -262,8 +270,9 @@ impl Records {
         Ok(0)
     }
 
-    /// Reads on, little more than what is wanted, and opens the records that come one behind the other where they are read to. Gives how many
-    /// bytes they hold, `None` at the end. What is left of a record, or may be more than is wanted, is kept.
+    /// Reads on, little more than what is wanted, and opens the records that come one behind the other where
+    /// they are read to. Gives how many bytes they hold, `None` at the end. What is left of a record, or may
+    /// be more than is wanted, is kept.
     fn open_into(
         &mut self,
         from: &mut impl Read,
@@ -295,8 +304,8 @@ impl Records {
         }
     }
 
-    /// How many bytes may be here after the next read: what is wanted, and the whole of a record whose beginning is here. What comes behind a group would
-    /// lie in its buffer.
+    /// Returns the number of bytes that may be here after the next read: those that are wanted, and the whole
+    /// of a record whose beginning is here. What comes behind a group would lie in its buffer.
     fn end_of_read(&self, wanted: usize) -> usize {
         let here = &self.incoming[self.from..self.until];
         let begun = here.first_chunk().map_or(HEAD_LEN, |[.., high, low]: &[u8; HEAD_LEN]| {
@@ -327,7 +336,7 @@ impl Records {
         Ok(come)
     }
 
-    /// Whether bytes that were taken to be sent are still here.
+    /// Returns true if bytes that were taken to be sent are still here.
     pub(super) fn has_pending(&self) -> bool {
         self.written < self.sealed
     }
@@ -340,7 +349,8 @@ impl Records {
         })
     }
 
-    /// Takes some of so many bytes to be sent, as [`Records::write`]; `read` puts those from a place on where they are sealed.
+    /// Takes some of so many bytes to be sent, as [`Records::write`]; `read` puts those from a place on where
+    /// they are sealed.
     pub(super) fn write_with(
         &mut self,
         to: &mut impl Write,

@@ -1,4 +1,4 @@
-//! What is said of a connection that cannot be sealed: at each end what that end can do about it.
+//! Messages about a connection that cannot be sealed: at each end what that end can do about it.
 
 use super::files::LongChain;
 use super::{OtherEnd, PeerNames, SealError, Utc};
@@ -32,7 +32,7 @@ impl From<Error> for SealError {
     }
 }
 
-/// Of the other end's certificate, where this end looks at it.
+/// Returns the error for the other end's certificate, where this end checks it.
 fn of_certificate(error: CertificateError) -> SealError {
     SealError::Certificate(match error {
         // The end that shares a secret says so of another key.
@@ -82,7 +82,7 @@ fn bare(shown: &str) -> &str {
     shown.split('"').nth(1).unwrap_or(shown)
 }
 
-/// Of one that is itself right, or of what is between it and its authority.
+/// Returns the text for a certificate that is itself right, or for what is between it and its authority.
 fn of_chain(error: &webpki::Error) -> &'static str {
     use webpki::Error as E;
     match error {
@@ -113,7 +113,8 @@ fn of_chain(error: &webpki::Error) -> &'static str {
     }
 }
 
-/// Of this end's certificate, where the other end has looked at it: it says a word of one byte.
+/// Returns the error for this end's certificate, where the other end has checked it: it answers with one
+/// byte.
 fn of_alert(alert: AlertDescription) -> SealError {
     match alert {
         AlertDescription::CertificateExpired => SealError::RefusedCertificate(

@@ -1,5 +1,6 @@
-//! Ends that share a secret: one pair of keys, made of it, which either end shows. The source of an offer shows a pair of its own, which the
-//! others know by its public key: who has the secret is no source for that.
+//! Ends that share a secret: one pair of keys, made of it, which either end shows. The source of an offer
+//! shows a pair of its own, which the others know by its public key: who has the secret is no source for
+//! that.
 
 use super::offerer::{Offerer, spki_of};
 use crate::seal::Secret;
@@ -19,7 +20,7 @@ use rustls::{
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What stands before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410).
+/// Bytes before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410).
 const ED25519_PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// Takes an end that shows one of these public keys, and no other.
@@ -135,7 +136,7 @@ impl ClientCertVerifier for Same {
     }
 }
 
-/// How those who share this secret connect and are answered.
+/// Configurations with which those who share a secret connect and are answered.
 pub(super) struct Configs {
     pub(super) server: ServerConfig,
     /// To any of them.
@@ -144,7 +145,7 @@ pub(super) struct Configs {
     pub(super) to_offerer: Option<ClientConfig>,
 }
 
-/// Of those who share this secret, which may be an offer's.
+/// Creates the configurations of those who share this secret, which may be an offer's.
 pub(super) fn configs(secret: &Secret, offerer: Option<&Offerer>) -> Configs {
     let provider = Arc::new(ring::default_provider());
     let members = certified(&secret.derive("polycast 3 connections", &[]));

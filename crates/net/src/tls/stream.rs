@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A handshake is read in pieces of this length.
 const READ_LEN: usize = 4 << 10;
-/// What the head of a record begins with, and the longest that rustls takes.
+/// Bytes that the head of a record may begin with, and the longest record that rustls takes.
 const KINDS: std::ops::RangeInclusive<u8> = 20..=24;
 const RUSTLS_LEN_MAX: usize = (16 << 10) + 2_047;
 
@@ -37,11 +37,11 @@ enum Layer {
 #[derive(Debug)]
 struct Shaking {
     tls: Connection,
-    /// What has come and was not looked at. Nothing behind the handshake is.
+    /// Bytes that have come and were not processed. None behind the handshake are.
     incoming: Vec<u8>,
 }
 
-/// What there is behind it.
+/// State of a connection behind the handshake.
 #[derive(Debug)]
 struct Sealed {
     records: Records,
@@ -86,7 +86,7 @@ impl Pipe {
         matches!(self.layer, Layer::Shaking(_) | Layer::Sealed(_) | Layer::Broken)
     }
 
-    /// What the other end may call itself.
+    /// Returns the names that the other end may use.
     pub(crate) fn peer_names(&self) -> PeerNames {
         match &self.layer {
             Layer::Shaking(shaking) => shaking.names(),
@@ -96,7 +96,8 @@ impl Pipe {
         }
     }
 
-    /// What stands for this connection, and for no other: the two ends have it when their hands are shaken, and no third one.
+    /// Returns the binding, which stands for this connection and for no other: the two ends have it after
+    /// their handshake, and no third one has it.
     pub(crate) fn binding(&self) -> Option<Binding> {
         match &self.layer {
             Layer::Shaking(shaking) => shaking.binding(),
@@ -105,7 +106,7 @@ impl Pipe {
         }
     }
 
-    /// Whether the two ends are still about to show who they are.
+    /// Returns true if the two ends are still about to show who they are.
     pub(crate) fn is_shaking(&self) -> bool {
         match &self.layer {
             Layer::Plain | Layer::Sealed(_) | Layer::Broken => false,
@@ -118,7 +119,7 @@ impl Pipe {
         &self.stream
     }
 
-    /// Whether bytes that were taken to be sent are still here.
+    /// Returns true if bytes that were taken to be sent are still here.
     pub(crate) fn has_pending(&self) -> bool {
         match &self.layer {
             Layer::Plain | Layer::Undecided(_) | Layer::Broken => false,
@@ -127,8 +128,8 @@ impl Pipe {
         }
     }
 
-    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as [`room_for`] says; an error of kind
-    /// `WouldBlock` where nothing has, 0 at the end.
+    /// Reads at most so many bytes of what has come to the beginning of `room`, which is as long as
+    /// [`room_for`] says; an error of kind `WouldBlock` where nothing has, 0 at the end.
     pub(crate) fn read(&mut self, room: &mut [u8], wanted: usize) -> Result<usize, FrameError> {
         if !self.decide()? {
             return Ok(0);
@@ -220,7 +221,7 @@ impl Pipe {
         read
     }
 
-    /// How many bytes have to come at least before so many can be read.
+    /// Returns the number of bytes that have to come at least before `bytes` can be read.
     pub(crate) fn to_come(&self, bytes: usize) -> usize {
         match &self.layer {
             Layer::Plain | Layer::Undecided(_) => bytes,
@@ -247,7 +248,8 @@ impl Pipe {
         Ok(taken)
     }
 
-    /// Takes `head` to be sent, and behind it bytes of a file, which lie there from `at` on; as [`Pipe::write`].
+    /// Takes `head` to be sent, and behind it bytes of a file, which lie there from `at` on; as
+    /// [`Pipe::write`].
     pub(crate) fn write_from(
         &mut self,
         head: &[u8],
@@ -314,7 +316,7 @@ impl Layer {
 }
 
 impl Shaking {
-    /// Whether hands are shaken; this end may still have to say so.
+    /// Returns true once the handshake is done; this end may still have to report it.
     fn is_done(&self) -> bool {
         !self.tls.is_handshaking()
     }
@@ -358,8 +360,9 @@ impl Shaking {
         Ok(true)
     }
 
-    /// How long the next record is, if it is here whole. Of what cannot be one the head is handed over: rustls says what is wrong with it. Nothing
-    /// behind a record is, whatever its head says: rustls would open what follows, and it would be lost.
+    /// Returns the length of the next record, if it is here whole. Of bytes that cannot be a record the head
+    /// is handed over: rustls reports the error. Nothing behind a record is, whatever its head says: rustls
+    /// would open what follows, and it would be lost.
     fn next_len(&self) -> Option<usize> {
         let [kind, _, _, high, low] = *self.incoming.first_chunk::<HEAD_LEN>()?;
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -434,7 +437,8 @@ mod tests {
         Ok(all)
     }
 
-    /// What is said before hands are shaken, together with it, and after it comes, in both directions and in order.
+    /// Bytes that are sent before the handshake, together with it, and after it arrive, in both directions
+    /// and in order.
     #[test]
     fn what_is_said_around_the_handshake_comes() {
         let early: Vec<u8> = (0..40_000u32).map(|at| (at / 7) as u8).collect();
@@ -449,7 +453,8 @@ mod tests {
         assert_eq!(read_from(&mut server, &mut client, 5).unwrap(), b"forth");
     }
 
-    /// The heads of records are not all protected: one that changes them can make this end lose nothing that was said.
+    /// The heads of records are not all protected: one that changes them can make this end lose nothing that
+    /// was said.
     #[test]
     fn no_change_of_heads_loses_what_was_said() {
         let security = Security::shared(&Secret::new([5; 32]));
@@ -474,7 +479,8 @@ mod tests {
                 if let Ok(len) = near.read(&mut piece) {
                     held.extend_from_slice(&piece[..len]);
                 }
-                // The client's last flight and what it has said go on in one piece, with other versions in the heads of the records.
+                // The client's last flight and what it has said go on in one piece, with other versions in
+                // the heads of the records.
                 let is_late = answered && !client.is_shaking() && !held.is_empty();
                 if (!answered || is_late) && !held.is_empty() {
                     let mut at = 0;

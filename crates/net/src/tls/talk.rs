@@ -24,12 +24,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 /// The first byte of an answer that refuses a connection that is not sealed.
 const TLS_ALERT: u8 = 0x15;
 
-/// Why a connection cannot be sealed, for those who only hear that it has ended.
+/// Reason that a connection cannot be sealed, for those who only learn that it has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Remark(Arc<Mutex<Option<SealError>>>);
 
 impl Remark {
-    /// What was wrong, if that was it.
+    /// Takes out the reason, if there is one.
     #[must_use]
     pub fn take(&self) -> Option<SealError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -66,14 +66,15 @@ enum Layer {
 pub struct Talk {
     layer: Layer,
     remark: Remark,
-    /// Looks at the end that this one has connected to. Those who connect are looked at where they are let in.
+    /// Looks at the end that this one has connected to. Those who connect are looked at where they are let
+    /// in.
     watch: Option<Watch>,
 }
 
 impl Talk {
-    /// Connects to `HOST:PORT`; where there is `security`, sealed, and to the end that is expected. What is wrong with the seal is
-    /// remarked, also later: the other end looks at our key when this end takes the connection for open, and its own certificate may be
-    /// revoked while the connection is.
+    /// Connects to `HOST:PORT`; where there is `security`, sealed, and to the end that is expected. What is
+    /// wrong with the seal is remarked, also later: the other end looks at our key when this end takes the
+    /// connection for open, and its own certificate may be revoked while the connection is.
     ///
     /// # Errors
     /// No process listens there, another end does, or the connection cannot be sealed.
@@ -124,7 +125,7 @@ impl Talk {
         Answering(Box::new(TlsAcceptor::from(security.server()).accept(stream).into_fallible()))
     }
 
-    /// What the other end may call itself.
+    /// Returns the names that the other end may use.
     #[must_use]
     pub fn peer_names(&self) -> PeerNames {
         match &self.layer {
@@ -135,7 +136,7 @@ impl Talk {
         }
     }
 
-    /// What the other end has shown.
+    /// Returns the certificates that the other end has shown.
     #[must_use]
     pub fn shown(&self) -> Shown {
         match &self.layer {
@@ -144,7 +145,7 @@ impl Talk {
         }
     }
 
-    /// What this connection has that no other one has; `None` where it is plain.
+    /// Returns the binding, which no other connection has; `None` where this one is plain.
     #[must_use]
     pub fn binding(&self) -> Option<Binding> {
         let Layer::Sealed(stream) = &self.layer else { return None };

@@ -1,7 +1,8 @@
 //! Words by which a machine is let in once, to get a certificate.
 //!
-//! A token is never said to the other end: what an agent shows is a proof that it has the token, for one connection (RFC 9266), one
-//! name and one request. One that hears it can do nothing with it, not even over another connection to the same manager.
+//! A token is never said to the other end: what an agent shows is a proof that it has the token, for one
+//! connection (RFC 9266), one name and one request. One that hears it can do nothing with it, not even over
+//! another connection to the same manager.
 
 use crate::hash::{hex, parse_hex};
 use polycast_wire::control::Hash;
@@ -11,18 +12,18 @@ use std::fmt;
 use std::str::FromStr;
 use zeroize::Zeroizing;
 
-/// What a token begins with.
+/// Prefix of a token.
 const MARK: &str = "polycast";
 /// Hexadecimal digits of its three parts.
 const ID_LEN: usize = 8;
 const SECRET_LEN: usize = 32;
 const PIN_LEN: usize = 32;
 
-/// What a connection has that no other one has, and that its two ends alone know: its exporter (RFC 9266).
+/// Value that no other connection has, and that its two ends alone know: its exporter (RFC 9266).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Binding(pub [u8; BINDING_LEN]);
 
-/// What it is exported as.
+/// Label with which it is exported.
 pub(super) const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 /// Bytes of it.
 pub const BINDING_LEN: usize = 32;
@@ -34,7 +35,7 @@ impl fmt::Debug for Binding {
     }
 }
 
-/// What a token is shown for.
+/// Claim that a token is shown for.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The connection.
@@ -73,19 +74,20 @@ impl ShownToken {
         if is_hex(id, ID_LEN) { Ok(ShownToken { id: id.to_string(), proof }) } else { Err(NoToken) }
     }
 
-    /// Which it is.
+    /// Returns the ID of the token.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// That its holder has it.
+    /// Returns the proof that its holder has it.
     #[must_use]
     pub fn proof(&self) -> &[u8] {
         &self.proof
     }
 
-    /// Whether the one that shows it has the token of which the authority keeps this, and shows it for this.
+    /// Returns true if the end that shows it has the token of which the authority keeps `kept`, and shows it
+    /// for this claim.
     #[must_use]
     pub fn is_proven(&self, kept: &str, claim: &Claim<'_>) -> bool {
         // Hashes of this kind are compared in a time that does not depend on where they differ.
@@ -100,11 +102,11 @@ fn is_hex(part: &str, len: usize) -> bool {
 /// A token: `polycast-ID-SECRET-PIN`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// Which it is.
+    /// ID of the token.
     pub id: String,
-    /// What only the token's holder knows.
+    /// Secret that only the token's holder knows.
     pub secret: Zeroizing<String>,
-    /// Which authority it is of.
+    /// Pin of its authority.
     pub pin: String,
 }
 
@@ -137,13 +139,13 @@ impl JoinToken {
         JoinToken { id: id.to_string(), secret, pin: pin.to_string() }
     }
 
-    /// What the authority keeps of its secret.
+    /// Returns the hash of its secret that the authority keeps.
     #[must_use]
     pub fn kept(&self) -> String {
         hex(&self.key())
     }
 
-    /// What is shown in its place.
+    /// Returns the token's ID and proof, which are shown in its place.
     #[must_use]
     pub fn show(&self, claim: &Claim<'_>) -> ShownToken {
         ShownToken { id: self.id.clone(), proof: *claim.proof(&self.key()).as_bytes() }
@@ -198,7 +200,7 @@ mod tests {
         }
     }
 
-    /// What one connection has shown is of no use on another one, nor for another name or key.
+    /// A proof that one connection has shown is of no use on another one, nor for another name or key.
     #[test]
     fn a_token_is_proven_for_one_connection_one_name_and_one_request() {
         let token = JoinToken::fresh(&"a".repeat(PIN_LEN));

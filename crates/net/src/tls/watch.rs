@@ -1,26 +1,26 @@
-//! Connections outlive the lists by which their ends were judged: now and then it is looked whether the other end's certificate has been
-//! revoked meanwhile.
+//! Connections outlive the lists by which their ends were judged: now and then it is looked whether the other
+//! end's certificate has been revoked meanwhile.
 
 use super::{SealError, Security, Shown};
 use rustls::CommonState;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the other end is still one that this end takes.
+/// Interval at which it is checked that the other end is still one that this end accepts.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Looks at the other end of one connection.
 #[derive(Debug)]
 pub(super) struct Watch {
     security: Security,
-    /// What it has shown, once it has.
+    /// Certificates that the other end has shown, once it has.
     shown: Option<Shown>,
     changes: u64,
     next: Instant,
 }
 
 impl Watch {
-    /// Of a connection whose other end is judged by this from now on: the watch is made before that, or a list that comes between would
-    /// be looked at by neither.
+    /// Creates the watch of a connection whose other end is judged by this from now on: the watch is made
+    /// before that, or a list that comes between would be checked by neither.
     pub(super) fn new(security: &Security) -> Self {
         let changes = security.changes();
         Watch { security: security.clone(), shown: None, changes, next: Instant::now() + LOOK }

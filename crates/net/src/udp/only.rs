@@ -1,4 +1,5 @@
-//! Whose datagrams a receiver takes. The kernel drops all others, before they take room in the socket.
+//! Filter of the datagrams that a receiver takes. The kernel drops all others, before they take room in the
+//! socket.
 
 use polycast_types::Handle;
 use polycast_wire::VERSION;
@@ -7,18 +8,18 @@ use socket2::{SockFilter, Socket};
 use std::io;
 use std::net::Ipv4Addr;
 
-/// Whose datagrams a receiver takes: those of one transfer or stream, in our version of the format.
+/// Datagrams that a receiver takes: those of one transfer or stream, in our version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
     /// The address that they come from, where that is known.
     pub source: Option<Ipv4Addr>,
-    /// What they carry.
+    /// Handle that they carry.
     pub handle: Handle,
-    /// What the network puts before them.
+    /// Bytes that the network puts before them.
     pub outer: Outer,
 }
 
-/// What the network puts before every datagram.
+/// Bytes that the network puts before every datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outer {
     /// So many bytes.
@@ -29,7 +30,7 @@ pub enum Outer {
 
 /// The filter sees a datagram from its UDP header on.
 const UDP_LEN: u32 = 8;
-/// Where the source's address is, counted from the IP header.
+/// Offset of the source's address, counted from the IP header.
 const IP_SOURCE_AT: u32 = 12;
 /// Both formats, of objects and of messages, have the handle here.
 const HANDLE_AT: u32 = 8;
@@ -50,7 +51,8 @@ const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 impl Only {
-    /// Tells the kernel. What comes from now on is dropped unless it is wanted; what is too short to say so is, too.
+    /// Tells the kernel. What comes from now on is dropped unless it is wanted; what is too short to say so
+    /// is, too.
     pub(super) fn attach(&self, socket: &Socket) -> io::Result<()> {
         socket.attach_filter(&self.program())
     }

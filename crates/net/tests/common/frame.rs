@@ -18,12 +18,12 @@ fn udp_sum(frame: &[u8]) -> u16 {
     sum(&[&pseudo[..], udp].concat())
 }
 
-/// Whether the sum of UDP is right.
+/// Returns true if the checksum of UDP is right.
 pub(super) fn udp_is_right(frame: &[u8]) -> bool {
     udp_sum(frame) == 0xffff
 }
 
-/// Whether the sums of IP and UDP are right.
+/// Returns true if the checksums of IP and UDP are right.
 pub(super) fn is_right(frame: &[u8]) -> bool {
     sum(&frame[14..34]) == 0xffff && udp_is_right(frame)
 }

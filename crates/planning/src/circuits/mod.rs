@@ -1,8 +1,8 @@
-//! Which groups get circuits and splitters now (Blast, section III-C).
+//! Choice of the groups that get circuits and splitters now (Blast, section III-C).
 //!
 //! The groups that win are a matching in a hyper-graph: a rack serves at most b groups at a time, and all
-//! groups together have the splitters that there are. [`schedule`] is the paper's greedy algorithm;
-//! groups that are sending already keep what they have. [`setup`] turns a granted group into the cross
+//! groups together have the splitters that there are. [`schedule`] is the paper's greedy algorithm; groups
+//! that are sending already keep their circuits and splitters. [`setup`] turns a granted group into the cross
 //! connections of the circuit switch.
 
 mod setup;
@@ -98,11 +98,11 @@ pub enum CircuitError {
         "the running groups cannot all be running: {what} {value} is used more than {limit} times at once"
     )]
     RunningTooMuch {
-        /// What is used too much.
+        /// Kind of resource that is used too much.
         what: &'static str,
-        /// Which one of it.
+        /// Number of the resource.
         value: u32,
-        /// How often it can be used.
+        /// Number of times that it can be used.
         limit: u32,
     },
     /// A splitter that does not split.
@@ -122,12 +122,12 @@ pub enum CircuitError {
     /// A network without racks or fibres.
     #[error("the network has {what} = 0: there must be at least 1")]
     Empty {
-        /// What there is none of.
+        /// Kind of part that is missing.
         what: &'static str,
     },
 }
 
-/// Why a group can never have circuits in this network.
+/// Reason why a group can never have circuits in this network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// Constraint 1.
@@ -148,9 +148,9 @@ pub enum Rejection {
     /// More splitters than the network has.
     #[error("it needs {needed} splitter{} and the network has {splitters}: split the group or add splitters", if *needed == 1 { "" } else { "s" })]
     Splitters {
-        /// What it needs.
+        /// Number of splitters that it needs.
         needed: u32,
-        /// What there is.
+        /// Number of splitters in the network.
         splitters: u32,
     },
     /// Nothing for circuits to do.
@@ -237,7 +237,7 @@ impl Residual {
         Ok(())
     }
 
-    /// Whether a group fits into what is free.
+    /// Returns true if a group fits into the free resources.
     #[must_use]
     pub fn fits(&self, network: &CircuitNetwork, group: &CircuitGroup) -> bool {
         group.splitters(network) <= self.free_splitters

@@ -42,7 +42,8 @@ pub struct PortPool {
     free_splitters: Vec<u32>,
     /// Free uplinks by rack, as a stack.
     free_uplinks: Vec<Vec<u32>>,
-    /// Circuits that are there already, by the port where light enters: one that is wanted again costs nothing.
+    /// Circuits that are there already, by the port where light enters: one that is wanted again costs
+    /// nothing.
     there: BTreeMap<u32, u32>,
 }
 
@@ -55,7 +56,7 @@ impl PortPool {
         PortPool::of_free(ports, &racks, |_| true, |_| true)
     }
 
-    /// What is free of the splitters and of the fibres of these racks; other racks have none.
+    /// Makes a pool of the free splitters and the free fibres of these racks; other racks have none.
     pub(crate) fn of_free(
         ports: Arc<PortTable>,
         racks: &BTreeSet<u32>,
@@ -79,7 +80,7 @@ impl PortPool {
         PortPool { there, ..self }
     }
 
-    /// What may have failed is taken only where nothing else is left.
+    /// Puts resources that may have failed last: they are taken only where nothing else is left.
     pub(crate) fn put_last(&mut self, is_doubtful: impl Fn(&Resource) -> bool) {
         // They are stacks: what is first is taken last. The sort is stable.
         self.free_splitters.sort_by_key(|splitter| !is_doubtful(&Resource::Splitter { splitter: *splitter }));
@@ -107,8 +108,9 @@ impl PortPool {
         self.ports.splitters()[splitter as usize].fanout()
     }
 
-    /// The fewest free splitters that feed so many receivers, the largest first and the last no larger than it has to be; with
-    /// `first` ahead of others if it costs none more. An error says how many are needed and how many are free.
+    /// The fewest free splitters that feed so many receivers, the largest first and the last no larger than
+    /// it has to be; with `first` ahead of others if it costs none more. An error says how many are needed
+    /// and how many are free.
     fn choose(&self, receivers: u32, first: Option<u32>) -> Result<Vec<u32>, SetupError> {
         if receivers < 2 {
             return Ok(Vec::new());
@@ -194,9 +196,9 @@ pub enum SetupError {
     /// Not enough splitters are free.
     #[error("{needed} splitters are needed and {free} are free: wait for a group to end")]
     SplittersBusy {
-        /// What is needed.
+        /// Number that is needed.
         needed: usize,
-        /// What is free.
+        /// Number that is free.
         free: usize,
     },
     /// A rack that the network does not have.
@@ -209,8 +211,8 @@ pub enum SetupError {
     },
 }
 
-/// The circuits from `source_rack` to `receiver_racks`, taken out of the pool. Those that are there already are used again
-/// where that costs nothing else.
+/// The circuits from `source_rack` to `receiver_racks`, taken out of the pool. Those that are there already
+/// are used again where that costs nothing else.
 ///
 /// # Errors
 /// If a fibre or splitter is missing or the light would not suffice; then the pool is as before.

@@ -165,7 +165,7 @@ fn bounds_of_requests() {
     assert_eq!(with(2).granted, [1]);
 }
 
-/// What runs is taken out of the network, and more than there is cannot run.
+/// Running groups are taken out of the network, and groups that need more than there is cannot run.
 #[test]
 fn what_runs_is_taken_out() {
     let network = CircuitNetwork { ports_per_rack: 2, ..NETWORK };
@@ -187,7 +187,7 @@ fn what_runs_is_taken_out() {
 }
 
 proptest! {
-    /// What may have failed is taken only where nothing else would do.
+    /// Resources that may have failed are taken only where nothing else would do.
     #[test]
     fn what_may_have_failed_is_taken_last(
         ports in 1u32..5,

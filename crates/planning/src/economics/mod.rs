@@ -1,8 +1,8 @@
-//! What a network for one cluster-wide multicast tree takes: ports, transceivers, splitters, power, money
-//! and time (Shufflecast, section VI-A and table I).
+//! Cost of a network for one cluster-wide multicast tree: ports, transceivers, splitters, power, money and
+//! time (Shufflecast, section VI-A and table I).
 //!
-//! Counted are the parts that one tree from one ToR to all others keeps busy, as in the paper: two ports on
-//! a relay and one on every other ToR for Shufflecast, two on every ToR for a chain of peers, and the ToRs'
+//! Counted are the parts that one tree from one ToR to all others keeps busy, as in the paper: two ports on a
+//! relay and one on every other ToR for Shufflecast, two on every ToR for a chain of peers, and the ToRs'
 //! uplinks with all ports of the core for IP multicast on a minimal packet core.
 
 pub mod unused_ports;
@@ -176,11 +176,11 @@ pub enum EconomicsError {
     Budget {
         /// The splitter's outputs.
         fanout: u32,
-        /// What it loses.
+        /// Loss of the splitter.
         loss_db: f64,
         /// The line rate.
         gbps: u32,
-        /// What may be lost.
+        /// Loss that the light may have.
         budget_db: f64,
     },
     /// More than one circuit switch has.
@@ -188,9 +188,9 @@ pub enum EconomicsError {
     CircuitPorts {
         /// The ToRs.
         tors: u32,
-        /// What is needed.
+        /// Number of ports needed.
         ports: u32,
-        /// What there is.
+        /// Number of ports of a circuit switch.
         limit: u32,
     },
     /// Switches that cannot make a tree.
@@ -201,7 +201,7 @@ pub enum EconomicsError {
     },
 }
 
-/// What one network takes for one cluster-wide tree.
+/// Cost of one network for one cluster-wide tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bill {
     /// The fabric's name.
@@ -359,7 +359,8 @@ pub fn instance(tors: u32) -> Option<Shufflecast> {
     Shufflecast::exactly(tors, FANOUT_MAX).or_else(|| Shufflecast::at_least(tors, FANOUT_MAX))
 }
 
-/// The splitter with so many outputs, behind which a transceiver still sees light (Shufflecast, section IV-C).
+/// The splitter with so many outputs, behind which a transceiver still sees light (Shufflecast, section
+/// IV-C).
 fn lit_splitter<'a>(
     catalogue: &'a Catalogue,
     fanout: u32,
@@ -407,13 +408,13 @@ const CIRCUIT_SWITCH_W: f64 = 50.0;
 const AMPLIFIER_USD: f64 = 1_000.0;
 const AMPLIFIER_W: f64 = 20.0;
 const AMPLIFIER_GAIN_DB: f64 = 20.0;
-/// What one pass of the circuit switch loses, in dB.
+/// Loss of one pass through the circuit switch, in dB.
 const CIRCUIT_LOSS_DB: f64 = 1.5;
 /// Splitters by outputs, and their prices (Blast, section II-B).
 const BLAST_SPLITTERS: [(u32, f64); 3] = [(4, 40.0), (16, 80.0), (64, 250.0)];
 
-/// The bill of Blast: one circuit switch, a fibre from every ToR, and a cascade of the paper's splitters that reaches all of
-/// them, with amplifiers where the light of a transceiver does not suffice.
+/// The bill of Blast: one circuit switch, a fibre from every ToR, and a cascade of the paper's splitters that
+/// reaches all of them, with amplifiers where the light of a transceiver does not suffice.
 ///
 /// # Errors
 /// If the number of ToRs is not possible, the switch has too few ports, or no light reaches all.
@@ -421,8 +422,8 @@ pub fn blast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, Econom
     blast_of(catalogue, tors, gbps, 1)
 }
 
-/// The bill of Blast for so many such trees at the same time: each has a fibre of every ToR and a cascade of its own, and the
-/// circuit switch is one.
+/// The bill of Blast for so many such trees at the same time: each has a fibre of every ToR and a cascade of
+/// its own, and the circuit switch is one.
 ///
 /// # Errors
 /// As [`blast`].
@@ -432,7 +433,8 @@ pub fn blast_of(catalogue: &Catalogue, tors: u32, gbps: u32, trees: u32) -> Resu
     }
     let rate = catalogue.rate(gbps)?;
     let receivers = tors - 1;
-    // However amplified, light behind a splitter is no stronger than what was launched, less what the splitter takes.
+    // However amplified, light behind a splitter is no stronger than what was launched, less what the
+    // splitter takes.
     let lit =
         |(fanout, _): &&(u32, f64)| splitter_loss_db(*fanout) + CIRCUIT_LOSS_DB <= rate.transceiver_budget_db;
     let usable: Vec<(u32, f64)> = BLAST_SPLITTERS.iter().filter(lit).copied().collect();
@@ -534,8 +536,8 @@ fn chain(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, EconomicsE
     ))
 }
 
-/// What a Shufflecast costs a ToR when it is built whole: p ports, p transceivers, p outgoing duplex fibres
-/// and one splitter.
+/// Returns the cost of a Shufflecast for each ToR when it is built whole: p ports, p transceivers, p outgoing
+/// duplex fibres and one splitter.
 ///
 /// # Errors
 /// If the catalogue lacks a part.
@@ -583,7 +585,8 @@ mod tests {
     #[test]
     fn blast_costs_what_its_parts_do() {
         let catalogue = Catalogue::default();
-        // 120 ToRs: light of 14.9 dB passes no splitter of 64 outputs; eight of 16 reach 121, each with an amplifier.
+        // 120 ToRs: light of 14.9 dB passes no splitter of 64 outputs; eight of 16 reach 121, each with an
+        // amplifier.
         let bill = blast(&catalogue, 120, 10).unwrap();
         assert_eq!((bill.ports, bill.splitters), (120, 8));
         let ports = 120.0 * (55.5 + 27.0 + 37.37);

@@ -1,14 +1,14 @@
-//! How many ports of a ToR switch stay unused (Shufflecast, appendix B).
+//! Ports of a ToR switch that stay unused (Shufflecast, appendix B).
 //!
-//! For every rack size, server port and oversubscription ratio the switch with the least unused bandwidth
-//! is chosen; what that switch then has left over is what a splitter network could use for nothing.
+//! For every rack size, server port and oversubscription ratio the switch with the least unused bandwidth is
+//! chosen; a splitter network could use the ports that it then has left over for nothing.
 
 use alloc::vec::Vec;
 
 /// Ports of one speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBank {
-    /// How many there are.
+    /// Number of ports.
     pub count: u32,
     /// The speed of each.
     pub gbps: u32,
@@ -44,7 +44,7 @@ pub struct Rack {
     pub oversubscription: f64,
 }
 
-/// What stays unused.
+/// Ports that stay unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unused {
     /// Free ports.
@@ -53,16 +53,16 @@ pub struct Unused {
     pub gbps: u32,
 }
 
-/// What the paper leaves open about the ports of a switch.
+/// Choices about the ports of a switch that the paper leaves open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Where a switch has ports of two speeds, the faster ones are for uplinks alone.
+    /// True if the faster ports are for uplinks alone, where a switch has ports of two speeds.
     pub uplinks_apart: bool,
     /// A free port of 40 Gbit/s or more counts as the four that a breakout cable makes of it.
     pub counts_split: bool,
 }
 
-/// What a switch has left in a rack; `None` if it is too small for it.
+/// Returns the ports that a switch has left in a rack; `None` if it is too small for it.
 ///
 /// Servers take the slowest ports that are fast enough; a faster port may be split into four, as breakout
 /// cables do. Uplinks then take the fastest ports left until the ratio is met.
@@ -96,7 +96,7 @@ pub fn left_over(switch: &TorSwitch, rack: &Rack, reading: Reading) -> Option<Un
     (uplink >= demand).then(|| free.iter().fold(Unused { ports: 0, gbps: 0 }, unused))
 }
 
-/// What the best of several switches has left in a rack; `None` if all are too small.
+/// Returns the ports that the best of several switches has left in a rack; `None` if all are too small.
 #[must_use]
 pub fn best_left_over(switches: &[TorSwitch], rack: &Rack, reading: Reading) -> Option<Unused> {
     switches
@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(left_over(&switch, &Rack { oversubscription: 1.0, ..rack }, plain), None);
     }
 
-    /// The same by a list of single ports: servers take the slowest that are fast enough, four of them one that can be split;
-    /// uplinks take the fastest.
+    /// The same by a list of single ports: servers take the slowest that are fast enough, four of them one
+    /// that can be split; uplinks take the fastest.
     fn port_by_port(switch: &TorSwitch, rack: &Rack, reading: Reading) -> Option<Unused> {
         let mut ports: Vec<u32> = switch
             .banks

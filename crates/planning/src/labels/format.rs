@@ -84,7 +84,7 @@ pub(super) fn ones(mut bits: u128) -> impl Iterator<Item = u32> {
     })
 }
 
-/// ceil(log2 n): the bits of a port number below n.
+/// Returns the bits of a port number below n, ceil(log2 n).
 pub(super) fn number_bits(n: u32) -> u32 {
     n.max(1).next_power_of_two().trailing_zeros()
 }
@@ -97,7 +97,7 @@ pub(super) fn mix(value: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Where the fields of a label lie in a network.
+/// Layout of a label's fields in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelFormat {
     /// Width of the leaf's port up.
@@ -142,25 +142,25 @@ impl LabelFormat {
         self.bits().div_ceil(8)
     }
 
-    /// Where the spine's port up begins, in bits.
+    /// Returns the offset of the spine's port up, in bits.
     #[must_use]
     pub fn spine_up_at(&self) -> u32 {
         1 + self.leaf_up_bits
     }
 
-    /// Where the ports down begin that all spines use, in bits.
+    /// Returns the offset of the ports down that all spines use, in bits.
     #[must_use]
     pub fn common_at(&self) -> u32 {
         self.spine_up_at() + self.spine_up_bits
     }
 
-    /// Where the filter begins, in bits.
+    /// Returns the offset of the filter, in bits.
     #[must_use]
     pub fn filter_at(&self) -> u32 {
         self.common_at() + self.spine_down
     }
 
-    /// Where the core's ports down begin, in bits.
+    /// Returns the offset of the core's ports down, in bits.
     #[must_use]
     pub fn core_at(&self) -> u32 {
         self.filter_at() + self.filter_bits
@@ -193,7 +193,7 @@ impl LabelFormat {
         label
     }
 
-    /// leafStatus: whether an agent has put the leaf label in.
+    /// Returns leafStatus: true if an agent has put the leaf label in.
     #[must_use]
     pub fn leaf_status(&self, label: &Label) -> bool {
         label.bit(0)
@@ -217,7 +217,7 @@ impl LabelFormat {
         label.bitmap(self.common_at(), self.spine_down)
     }
 
-    /// Whether a bucket of the filter is set.
+    /// Returns true if a bucket of the filter is set.
     #[must_use]
     pub fn filter_has(&self, label: &Label, bucket: u32) -> bool {
         label.bit(self.filter_at() + bucket)
@@ -248,7 +248,7 @@ pub(super) fn check_ports(clos: &Clos) -> Result<(), LabelError> {
     }
 }
 
-/// How links are given to the buckets of a filter.
+/// Assignment of links to the buckets of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LinkHash {
     /// Every link for itself, anywhere: the plain Bloom filter of the paper.
@@ -305,7 +305,7 @@ pub struct Filter {
     cores: u32,
     leafs_per_pod: u32,
     bits: u32,
-    /// Whether rows are no longer than the filter, and the filter fits a word.
+    /// True if rows are no longer than the filter, and the filter fits a word.
     in_short_rows: bool,
 }
 
@@ -356,7 +356,7 @@ impl Filter {
         }
     }
 
-    /// Those of a spine's links to these leafs whose buckets are set.
+    /// Returns those of a spine's links to these leafs whose buckets are set.
     #[inline]
     pub(super) fn hits(&self, set: &FilterBits, pod: u32, path: TreePath, leafs: u128) -> u128 {
         if self.in_short_rows {
@@ -370,8 +370,9 @@ impl Filter {
     }
 }
 
-/// Where the row of a spine and core begins. Rows begin at few places, so that two either do not touch each other or
-/// lie on each other leaf by leaf; what is left over at the end of the filter makes one more, which overlaps.
+/// Returns the start of the row of a spine and core. Rows begin at few places, so that two either do not
+/// touch each other or lie on each other leaf by leaf; the rest at the end of the filter makes one more,
+/// which overlaps.
 fn row_start(at: u32, leafs: u32, bits: u32) -> u32 {
     let whole = bits / leafs;
     if whole == 0 {

@@ -34,9 +34,9 @@ pub enum LabelError {
     TooManyPorts {
         /// The ports meant.
         what: &'static str,
-        /// How many there are.
+        /// Number of them.
         value: u32,
-        /// How many there may be.
+        /// Maximum number.
         limit: u32,
     },
     /// A filter that is empty or too large.
@@ -132,19 +132,19 @@ pub struct LabelPlan {
     pub left_out: Vec<Node>,
 }
 
-/// What the paper leaves open.
+/// Options that the paper leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelOptions {
     /// Size of the filter; 69 bits make 19 bytes on fat-tree(48, 3).
     pub filter_bits: u32,
-    /// Where links are in the filter.
+    /// Assignment of links to the filter.
     pub hash: LinkHash,
-    /// How many paths are compared for a session; with 1 the session's number alone picks the path.
+    /// Number of paths that are compared for a session; with 1 the session's number alone picks the path.
     pub paths_tried: u32,
 }
 
 impl LabelOptions {
-    /// What needs the least state that we know of.
+    /// Returns the options that need the least state that we know of.
     #[must_use]
     pub fn new(filter_bits: u32) -> Self {
         LabelOptions { filter_bits, hash: LinkHash::InRow, paths_tried: u32::MAX }
@@ -213,7 +213,7 @@ impl LabelPlanner {
         &self.clos
     }
 
-    /// Where the fields of a label lie.
+    /// Returns the layout of a label's fields.
     #[must_use]
     pub fn format(&self) -> &LabelFormat {
         &self.format
@@ -225,12 +225,12 @@ impl LabelPlanner {
         &self.filter
     }
 
-    /// The label of a session by its number (Algorithm 1). The number picks the path with which the search for
-    /// the one that needs the least state begins.
+    /// The label of a session by its number (Algorithm 1). The number picks the path with which the search
+    /// for the one that needs the least state begins.
     ///
     /// # Errors
-    /// If a member is no host, if the source is among the receivers, or if no receiver can be reached. If only
-    /// some receivers can be reached, the plan names the others.
+    /// If a member is no host, if the source is among the receivers, or if no receiver can be reached. If
+    /// only some receivers can be reached, the plan names the others.
     pub fn plan(
         &mut self,
         session: u64,
@@ -285,7 +285,7 @@ impl LabelPlanner {
         entries_at(spine_state).for_each(|spine| self.load[(spine - first) as usize] += 1);
     }
 
-    /// How many entries spines have; what was counted before is forgotten.
+    /// Sets the number of entries of each spine; earlier counts are discarded.
     pub(crate) fn count_anew(&mut self, spines: impl Iterator<Item = (Node, u64)>) {
         self.load.fill(0);
         let first = self.clos.spine(0, 0);
@@ -306,7 +306,7 @@ impl LabelPlanner {
         });
     }
 
-    /// What one more entry at a spine costs: more where there are many.
+    /// Returns the cost of one more entry at a spine: higher where there are many.
     fn cost_at(&self, pod: u32, path: TreePath) -> u32 {
         self.load[(pod * self.clos.spines_per_pod() + path.plane) as usize] + 1
     }

@@ -1,19 +1,19 @@
 //! Labels without switch state: a spine that does not find its leafs in the label asks a server of its pod.
 //!
-//! Orca's filter says yes to nearly every link once a session is spread over many racks, and spines must
-//! then remember what to leave out. Here the same bytes are laid out differently. The label holds exact
-//! bitmaps of leafs for the first few pods: the source's, then the others in rising order, so that a
-//! spine finds its own by counting the core-down bits before its pod. A spine beyond those hands the
-//! packet to one leaf of its pod, which the label names for all pods; the agent there puts a spine label in, an
-//! exact bitmap of the pod's leafs, and sends it back up. It is Orca's own idea one layer higher: labels that are
-//! not needed before the pod wait on servers of the pod.
+//! Orca's filter says yes to nearly every link once a session is spread over many racks, and spines must then
+//! remember what to leave out. Here the same bytes are laid out differently. The label holds exact bitmaps of
+//! leafs for the first few pods: the source's, then the others in rising order, so that a spine finds its own
+//! by counting the core-down bits before its pod. A spine beyond those hands the packet to one leaf of its
+//! pod, which the label names for all pods; the agent there puts a spine label in, an exact bitmap of the
+//! pod's leafs, and sends it back up. It is Orca's own idea one layer higher: labels that are not needed
+//! before the pod wait on servers of the pod.
 //!
 //! No switch keeps state of sessions, no link carries a redundant copy to a host, and the label's size is
 //! Orca's. The price is four more link crossings and one round trip to a rack in every pod beyond the slots.
 //!
-//! Which label a packet has stands beside it ([`LabelKind`]). All begin with leafStatus and leaf-up, where Orca's have them; a
-//! source label goes on with spine-up, core-down, the leaf to ask, and the slots, a spine label with the pod's leafs. A leaf label is
-//! Orca's own.
+//! Which label a packet has stands beside it ([`LabelKind`]). All begin with leafStatus and leaf-up, where
+//! Orca's have them; a source label goes on with spine-up, core-down, the leaf to ask, and the slots, a spine
+//! label with the pod's leafs. A leaf label is Orca's own.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,13 +25,13 @@ use super::format::{check_ports, low_bits, mix, number_bits, ones};
 use super::switches::{Delivery, Ingress};
 use super::{Label, LabelError, LabelPlan, PodLeafs, SpineTree};
 
-/// What all labels begin with.
+/// Bits of the status, with which all labels begin.
 const STATUS_BITS: u32 = 1;
 
 /// The most bytes of a spine label that are not zero.
 pub const SPINE_LABEL_LEN_MAX: usize = 20;
 
-/// Where the fields lie, for labels of a given size.
+/// Layout of the fields, for labels of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodLabelFormat {
     leaf_up_bits: u32,
@@ -44,7 +44,8 @@ pub struct PodLabelFormat {
 }
 
 impl PodLabelFormat {
-    /// As many slots as labels of `bytes` bytes hold. Labels with a filter are never shorter than these have to be.
+    /// As many slots as labels of `bytes` bytes hold. Labels with a filter are never shorter than these have
+    /// to be.
     ///
     /// # Errors
     /// If a switch has too many ports for a label.
@@ -75,25 +76,25 @@ impl PodLabelFormat {
         self.slots
     }
 
-    /// Where the core's ports down begin, in bits.
+    /// Returns the offset of the core's ports down, in bits.
     #[must_use]
     pub fn cores_down_at(&self) -> u32 {
         STATUS_BITS + self.leaf_up_bits + self.spine_up_bits
     }
 
-    /// Where the number of the leaf to ask begins, in bits, and how many these are.
+    /// Returns the offset of the number of the leaf to ask, in bits, and the number of its bits.
     #[must_use]
     pub fn asks_at(&self) -> (u32, u32) {
         (self.cores_down_at() + self.pods, self.asks_bits)
     }
 
-    /// Where the leafs of a slot begin, in bits.
+    /// Returns the offset of the leafs of a slot, in bits.
     #[must_use]
     pub fn slot_at(&self, slot: u32) -> u32 {
         self.cores_down_at() + self.pods + self.asks_bits + slot * self.leafs
     }
 
-    /// Where the leafs of a spine label begin, in bits.
+    /// Returns the offset of the leafs of a spine label, in bits.
     #[must_use]
     pub fn leafs_at(&self) -> u32 {
         STATUS_BITS + self.leaf_up_bits
@@ -133,7 +134,8 @@ impl PodLabelFormat {
         label.field(at, bits) as u32
     }
 
-    /// A leaf for a session to ask, the same in all pods: the first that works from where the session's number points to.
+    /// A leaf for a session to ask, the same in all pods: the first that works from where the session's
+    /// number points to.
     #[must_use]
     pub fn asked_leaf(&self, session: u64, works: impl Fn(u32) -> bool) -> Option<u32> {
         let first = (mix(session) % u64::from(self.leafs)) as u32;
@@ -162,7 +164,8 @@ pub struct PodLabelPlan {
     pub spine_labels: Vec<PodLeafs>,
 }
 
-/// The labels for the tree of an Orca plan, which keeps its leaf labels; spines that need one ask this leaf of their pod.
+/// The labels for the tree of an Orca plan, which keeps its leaf labels; spines that need one ask this leaf
+/// of their pod.
 #[must_use]
 pub fn encode(format: &PodLabelFormat, plan: &LabelPlan, asks: u32) -> PodLabelPlan {
     let tree = &plan.tree;
@@ -180,7 +183,7 @@ pub fn encode(format: &PodLabelFormat, plan: &LabelPlan, asks: u32) -> PodLabelP
     PodLabelPlan { label, spine_labels: format.beyond(tree).copied().collect() }
 }
 
-/// What a spine does with a packet.
+/// Action of a spine on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpineAction {
     /// The port up.

@@ -6,7 +6,7 @@ use polycast_topology::{Failures, Graph, Link, Node};
 
 use super::{Label, LabelError, LabelPlan, LabelPlanner, LeafHosts, SpineState};
 
-/// What one event changes outside the controller.
+/// Changes that one event makes outside the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// The source's label is another one now.
@@ -20,14 +20,14 @@ pub struct Update {
 }
 
 impl Update {
-    /// How many devices have to be told before packets can go the new way: [`Update::messages`] without the
-    /// spines that only drop entries, which can wait.
+    /// Counts the devices that have to be notified before packets can go the new way: [`Update::messages`]
+    /// without the spines that only drop entries, which can wait.
     #[must_use]
     pub fn urgent_messages(&self) -> u32 {
         Update { removed: Vec::new(), ..self.clone() }.messages()
     }
 
-    /// How many devices have to be told: the source, the leaf controllers, and each spine once.
+    /// Counts the devices that have to be notified: the source, the leaf controllers, and each spine once.
     #[must_use]
     pub fn messages(&self) -> u32 {
         let mut spines: Vec<Node> = self.added.iter().chain(&self.removed).map(|entry| entry.spine).collect();
@@ -105,7 +105,7 @@ impl Session {
         Ok(self.encode_again(planner, leaf))
     }
 
-    /// Whether a host is a receiver.
+    /// Returns true if a host is a receiver.
     #[must_use]
     pub fn is_receiver(&self, planner: &LabelPlanner, host: Node) -> bool {
         let (leaf, bit) = position(planner, host);
@@ -113,7 +113,7 @@ impl Session {
         found.is_ok_and(|at| self.plan.leaf_hosts[at].hosts & bit != 0)
     }
 
-    /// Whether the tree uses a link between switches, or one to a receiver or the source.
+    /// Returns true if the tree uses a link between switches, or one to a receiver or the source.
     #[must_use]
     pub fn uses_link(&self, planner: &LabelPlanner, link: Link) -> bool {
         let clos = planner.clos();

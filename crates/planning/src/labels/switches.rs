@@ -1,7 +1,7 @@
-//! What leafs, spines, cores and agents do with a labelled packet (Orca, section 3.5 and Algorithm 3).
+//! Actions of leafs, spines, cores and agents on a labelled packet (Orca, section 3.5 and Algorithm 3).
 //!
-//! These functions see what the device sees: the label, the port that the packet came in by, and the
-//! device's own state. [`deliver`] sends one packet through a whole network of them.
+//! These functions see what the device sees: the label, the port that the packet came in by, and the device's
+//! own state. [`deliver`] sends one packet through a whole network of them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ pub enum Ingress {
     Above,
 }
 
-/// What a leaf does with a packet.
+/// Action of a leaf on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafAction {
     /// Sends it up by this port.
@@ -42,7 +42,7 @@ pub fn leaf(format: &LabelFormat, label: &Label, ingress: Ingress) -> LeafAction
     }
 }
 
-/// Why a leaf drops a packet.
+/// Reason why a leaf drops a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafRefusal {
     /// Only agents of the rack send such labels.
@@ -51,8 +51,8 @@ pub enum LeafRefusal {
     Kind,
 }
 
-/// The same for a leaf that knows its rack, and labels of all kinds: only from a port with an agent of the rack, active or not,
-/// are hosts named, or the leafs of a pod.
+/// The same for a leaf that knows its rack, and labels of all kinds: only from a port with an agent of the
+/// rack, active or not, are hosts named, or the leafs of a pod.
 ///
 /// # Errors
 /// The packet is dropped.
@@ -73,7 +73,7 @@ pub fn guarded_leaf(
     }
 }
 
-/// What a spine does with a packet.
+/// Action of a spine on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineAction {
     /// The port up, for a packet from below.
@@ -120,14 +120,14 @@ pub fn agent(format: &LabelFormat, label: &Label, hosts: Option<u128>) -> Option
     hosts.map(|hosts| format.leaf_label(hosts))
 }
 
-/// Where the copies of one packet ended up.
+/// Destinations of the copies of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// How many copies each host got.
+    /// Number of copies that each host got.
     pub hosts: BTreeMap<Node, u32>,
     /// The leafs that got the packet without having a receiver.
     pub redundant_leafs: BTreeSet<u32>,
-    /// How many links the packet crossed, copies counted, with those to agents and back.
+    /// Number of links that the packet crossed, copies counted, with those to agents and back.
     pub links: u32,
 }
 

@@ -106,7 +106,7 @@ fn wide_trees_reach_exactly_their_receivers() {
 }
 
 proptest! {
-    /// What is counted at each spine is what those sessions keep there that still run.
+    /// Counts at each spine are those of the entries that running sessions keep there.
     #[test]
     fn the_load_of_a_spine_is_what_runs(
         steps in proptest::collection::vec((any::<bool>(), 0usize..8), 1..40),
@@ -115,7 +115,8 @@ proptest! {
         let mut planner = LabelPlanner::new(Clos::new(3, 4, 2, 2, 2).unwrap(), 8).unwrap();
         let first = planner.clos().spine(0, 0);
         let spines = 6;
-        // Sessions with made-up entries, several at one spine among them: each spine counts once for a session.
+        // Sessions with made-up entries, several at one spine among them: each spine counts once for a
+        // session.
         let mut state = seed;
         let mut sessions: Vec<Vec<SpineState>> = Vec::new();
         for _ in 0..8 {

@@ -1,11 +1,11 @@
-//! Which ToR relays what in a Shufflecast (Shufflecast, sections III-A3 to III-C and appendix A).
+//! Assignment of relays to sources in a Shufflecast (Shufflecast, sections III-A3 to III-C and appendix A).
 //!
 //! A rule (relay, source) makes a ToR send the packets of that source into its splitter. The rules are
-//! static: for source (c, r) all ToRs of partition `r_{k-1-j}` of column c + j relay, for j = 0 .. k-1.
-//! After failures a [`Recovery`] switches some rules; the rest of the table stays as it was installed.
+//! static: for source (c, r) all ToRs of partition `r_{k-1-j}` of column c + j relay, for j = 0 .. k-1. After
+//! failures a [`Recovery`] switches some rules; the rest of the table stays as it was installed.
 //!
-//! The relays of a source form a tree and one arc back to the source, which gets its own packet once after
-//! k hops. Its own rule must therefore match only what comes from its servers, or packets circle without an end.
+//! The relays of a source form a tree and one arc back to the source, which gets its own packet once after k
+//! hops. Its own rule must therefore match only packets from its servers, or they circle without an end.
 
 mod recovery;
 mod sharing;
@@ -93,7 +93,7 @@ pub fn relaying_partition(network: &Shufflecast, source: u32, column: u32) -> u3
     network.digit(network.row(source), k - 1 - gone)
 }
 
-/// Whether the static rules make `relay` relay for `source`.
+/// Returns true if the static rules make `relay` relay for `source`.
 #[must_use]
 #[inline]
 pub fn is_relay(network: &Shufflecast, relay: u32, source: u32) -> bool {
@@ -142,7 +142,7 @@ impl StaticRules {
         StaticRules { sources, rules_per_tor }
     }
 
-    /// How many rules every ToR has: k p^(k-1).
+    /// Returns the number of rules of every ToR: k p^(k-1).
     #[must_use]
     pub fn rules_per_tor(&self) -> u32 {
         self.rules_per_tor
@@ -156,12 +156,12 @@ impl StaticRules {
     }
 }
 
-/// Where the packets of one source get to.
+/// ToRs that the packets of one source reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Hops from the source, by ToR; [`UNREACHED`] where no packet arrives.
     pub hops: Vec<u32>,
-    /// How many copies of a packet arrive, by ToR.
+    /// Number of copies of a packet that arrive, by ToR.
     pub copies: Vec<u32>,
 }
 
@@ -211,9 +211,9 @@ pub fn walk(network: &Shufflecast, source: u32, relays: impl Fn(u32) -> bool) ->
     Reach { hops, copies }
 }
 
-/// Where the packets of a source get to by the static rules while some ToRs cannot relay.
+/// Computes which ToRs the packets of a source reach by the static rules while some ToRs cannot relay.
 ///
-/// A failed ToR still receives: what has failed is its way into its splitter.
+/// A failed ToR still receives: only its way into its splitter has failed.
 #[must_use]
 pub fn reach_before_recovery(network: &Shufflecast, source: u32, failed: &BTreeSet<u32>) -> Reach {
     walk(network, source, |tor| !failed.contains(&tor) && is_relay(network, tor, source))

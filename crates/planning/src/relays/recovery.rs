@@ -13,7 +13,7 @@ use polycast_topology::Shufflecast;
 
 use super::{Reach, UNREACHED, is_relay, relaying_partition, walk};
 
-/// What changes in the rules, as (relay, source).
+/// Changes of the rules, as (relay, source).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The ToRs that cannot relay.
@@ -25,7 +25,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Whether `relay` relays for `source` after the changes.
+    /// Returns true if `relay` relays for `source` after the changes.
     #[must_use]
     pub fn is_relay(&self, network: &Shufflecast, relay: u32, source: u32) -> bool {
         if self.failed.contains(&relay) || self.deactivated.contains(&(relay, source)) {
@@ -40,13 +40,13 @@ impl Recovery {
         (0..network.tors()).filter(|&tor| self.is_relay(network, tor, source)).collect()
     }
 
-    /// Where the packets of a source get to after the changes.
+    /// Computes which ToRs the packets of a source reach after the changes.
     #[must_use]
     pub fn reach(&self, network: &Shufflecast, source: u32) -> Reach {
         walk(network, source, |tor| self.is_relay(network, tor, source))
     }
 
-    /// How many rules the ToR with the most of them has after the changes.
+    /// Returns the number of rules of the ToR with the most of them after the changes.
     #[must_use]
     pub fn rules_per_tor_max(&self, network: &Shufflecast) -> u32 {
         let mut rules = vec![network.columns() * network.partition_size(); network.tors() as usize];

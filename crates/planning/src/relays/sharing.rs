@@ -51,7 +51,7 @@ fn max_min(uses: &[Vec<u32>], resources: u32) -> Vec<f64> {
     rates
 }
 
-/// Which partitions are in use, for sources that wait for each other rather than share.
+/// Partitions that are in use, for sources that wait for each other rather than share.
 ///
 /// Two sources whose partitions differ in every column do not touch each other; first come, first served.
 #[derive(Clone, Debug)]

@@ -218,8 +218,8 @@ fn tors_out_of_range_are_named() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
-    /// Max-min fairness: no partition carries more than the line rate, and every source has one that is full and in which
-    /// none has more than it.
+    /// Max-min fairness: no partition carries more than the line rate, and every source has one that is full
+    /// and in which none has more than it.
     #[test]
     fn shares_are_max_min_fair(which in 0usize..9, drawn in proptest::collection::btree_set(0u32..1000, 1..12)) {
         let network = instances()[which];
@@ -287,7 +287,7 @@ fn reaches_are_measured_over_who_is_reached() {
     }
 }
 
-/// What changes for one source is the part of the whole recovery that is about it.
+/// Recovery for one source is the part of the whole recovery that concerns it.
 #[test]
 fn recovery_of_a_source_is_its_part_of_the_whole() {
     for network in [Shufflecast::new(2, 3).unwrap(), Shufflecast::new(3, 2).unwrap()] {

@@ -1,7 +1,9 @@
-//! The light of a source among physical ToRs of which some stand for several logical ones (Shufflecast, section III-A1).
+//! The light of a source among physical ToRs of which some stand for several logical ones (Shufflecast,
+//! section III-A1).
 //!
-//! Every logical ToR gets a copy, so a ToR that stands for two gets two. It takes those of the fibre over which the light has
-//! the shortest way, and of one that may be dark only where it has no other; it sends them into all of its splitters that relay for the source, and drops the others: nothing is delivered
+//! Every logical ToR gets a copy, so a ToR that stands for two gets two. It takes those of the fibre over
+//! which the light has the shortest way, and of one that may be dark only where it has no other; it sends
+//! them into all of its splitters that relay for the source, and drops the others: nothing is delivered
 //! twice, and nothing circles. The lit splitters are those of the logical network.
 
 use alloc::collections::{BTreeSet, VecDeque};
@@ -11,18 +13,18 @@ use core::iter::successors;
 
 use polycast_topology::Wiring;
 
-/// How the light comes to a ToR.
+/// Way by which the light comes to a ToR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The splitter that it comes from, which is its logical ToR's number.
     pub splitter: u32,
-    /// Which of the ToR's fibres from splitters it comes in by.
+    /// Number of the fibre that it comes in by, among the ToR's fibres from splitters.
     pub fibre: u32,
 }
 
-/// How the light of a ToR's hosts comes to all the others while these splitters relay it; nothing at those that it does not
-/// reach, and at the source. A logical ToR that has failed may be one whose fibre is dark, so its copy is taken only where the
-/// light comes to no other logical one of its ToR.
+/// Finds the way by which the light of a ToR's hosts comes to each of the others while these splitters relay
+/// it; nothing at those that it does not reach, and at the source. A logical ToR that has failed may be one
+/// whose fibre is dark, so its copy is taken only where the light comes to no other logical one of its ToR.
 pub fn entries(
     wiring: &Wiring,
     source: u32,

@@ -7,9 +7,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_types::Time;
 
-/// The paper's greedy matching: the group whose bytes times receivers are the most for its number of racks comes
-/// first, and whatever fits beside what runs already gets its path. A group that does not fit waits, and those
-/// after it do not wait for it.
+/// The paper's greedy matching: the group whose bytes times receivers are the most for its number of racks
+/// comes first, and whatever fits beside what runs already gets its path. A group that does not fit waits,
+/// and those after it do not wait for it.
 #[derive(Clone, Debug, Default)]
 pub struct GreedyMatching {
     racks: BTreeMap<HostId, u32>,

@@ -8,8 +8,9 @@ use crate::shufflecast::SHARES_MAX;
 use alloc::vec::Vec;
 use polycast_types::Time;
 
-/// First come, first served at every partition of relays: groups in different partitions go at the same time, and
-/// of those that have one in common the older goes first, even where it still waits for another partition.
+/// First come, first served at every partition of relays: groups in different partitions go at the same time,
+/// and of those that have one in common the older goes first, even where it still waits for another
+/// partition.
 ///
 /// Requests that other fabrics carry do not wait for each other.
 #[derive(Clone, Copy, Default, Debug)]
@@ -40,7 +41,8 @@ impl Scheduler for PartitionFcfs {
                 // What it would hold, were it free, is kept for it from those behind it.
                 let first_free = |wanted: &Resource| {
                     let Resource::RelayPartition { column, partition, .. } = *wanted else { return None };
-                    // One more than there can be. While nothing is lent none is free, however many are looked at.
+                    // One more than there can be. While nothing is lent none is free, however many are looked
+                    // at.
                     let mut shares =
                         (0..=SHARES_MAX).map(|share| Resource::RelayPartition { column, partition, share });
                     // Where all shares are held this finds one that does not exist, which keeps nothing.

@@ -32,22 +32,22 @@ pub struct TreeNode {
     pub parent: Node,
     /// The arc from the parent to the node.
     pub arc: Arc,
-    /// How many links lie between the source and the node.
+    /// Number of links between the source and the node.
     pub depth: u32,
 }
 
 /// One Steiner tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteinerTree {
-    /// Which of the network's spanning trees it came from.
+    /// Number of the spanning tree of the network that it came from.
     pub spanning_tree: u32,
-    /// Whether it had to be built anew because of failures.
+    /// True if it had to be rebuilt because of failures.
     pub repaired: bool,
     /// All nodes but the source.
     pub nodes: Vec<TreeNode>,
 }
 
-/// What a tree costs.
+/// Cost of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeShape {
     /// The links on the longest way from the source to a receiver.
@@ -110,14 +110,14 @@ pub struct TreePlan {
     pub left_out: Vec<Node>,
     /// The trees.
     pub trees: Vec<SteinerTree>,
-    /// How many trees were broken and could not be built anew.
+    /// Number of trees that were broken and could not be rebuilt.
     pub released: u32,
     /// No set of trees can be larger than this: the fewest working ports at the source or a receiver.
     pub bound: u32,
 }
 
 impl TreePlan {
-    /// Whether a node is a receiver of this plan.
+    /// Returns true if a node is a receiver of this plan.
     #[must_use]
     pub fn is_receiver(&self, node: Node) -> bool {
         self.receivers.binary_search(&node).is_ok()
@@ -160,7 +160,7 @@ pub enum TreeError {
     Disconnected {
         /// The source.
         source_node: Node,
-        /// How many receivers were asked for.
+        /// Number of receivers requested.
         receivers: usize,
     },
 }
@@ -211,7 +211,7 @@ impl TreePlanner {
         &self.graph
     }
 
-    /// How many trees there are without failures.
+    /// Returns the number of trees without failures.
     #[must_use]
     pub fn tree_count(&self) -> u32 {
         self.spanning.tree_count()
@@ -233,8 +233,8 @@ impl TreePlanner {
         self.plan_checked(source, receivers, failures)
     }
 
-    /// One tree of shortest ways: what content centric networking without several trees comes to, where every receiver
-    /// asks along its own shortest way (section 7, the comparison study).
+    /// One tree of shortest ways: what content centric networking without several trees comes to, where every
+    /// receiver asks along its own shortest way (section 7, the comparison study).
     ///
     /// # Errors
     /// As [`TreePlanner::plan`].
@@ -258,8 +258,8 @@ impl TreePlanner {
         self.repair_plan(plan, failures)
     }
 
-    /// A running plan after repairs: trees that run stay as they are, and those that were released come back where
-    /// there is room for them again.
+    /// A running plan after repairs: trees that run stay as they are, and those that were released come back
+    /// where there is room for them again.
     ///
     /// # Errors
     /// If no receiver can be reached any more.

@@ -19,7 +19,7 @@ const UNSEEN_WANTED: u16 = u16::MAX - 1;
 /// Room to work in, kept from one group to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Workspace {
-    /// What uses each arc: `FREE`, `FAILED`, or a tree's number plus one.
+    /// User of each arc: `FREE`, `FAILED`, or a tree's number plus one.
     owner: Vec<u8>,
     /// A node is in the tree at hand if its mark is the current stamp.
     mark: Vec<u32>,
@@ -412,8 +412,9 @@ impl TreePlanner {
         true
     }
 
-    /// Makes the way that a search has found from `from` to `to` part of the tree. An arc that a node was entered by before
-    /// stays the tree's until all branches are attached: then those that are left over are freed together.
+    /// Makes the way that a search has found from `from` to `to` part of the tree. An arc that a node was
+    /// entered by before stays the tree's until all branches are attached: then those that are left over are
+    /// freed together.
     fn take_way(&mut self, from: Node, to: Node, owner: u8, stamp: u32, taken: &mut Vec<Arc>) {
         let work = &mut self.work;
         let mut at = from;
@@ -583,8 +584,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A branch hangs on the nearest part of the tree, and of several as near on one of the least depth, by arcs that nothing else
-        /// uses; where no part of the tree can be reached it stays off.
+        /// A branch hangs on the nearest part of the tree, and of several as near on one of the least depth,
+        /// by arcs that nothing else uses; where no part of the tree can be reached it stays off.
         #[test]
         fn a_branch_hangs_on_the_nearest_and_of_these_on_the_least_deep(
             depths in proptest::collection::vec(prop_oneof![3 => Just(0u16), 1 => 1u16..9], 16),

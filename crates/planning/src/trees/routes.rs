@@ -1,5 +1,5 @@
-//! From planned trees to the ways of interests: which port an interest leaves every node by, and which nodes keep what
-//! passes (Datacast, sections 3.3 and 6).
+//! From planned trees to the ways of interests: which port an interest leaves every node by, and which nodes
+//! keep what passes (Datacast, sections 3.3 and 6).
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -95,7 +95,8 @@ fn figure_4_prunes_to_thirteen_links() {
     assert_eq!((parent(1, 2), parent(1, 16 + 4 + 2)), (16 + 4 + 2, 14));
 }
 
-/// Section 7's comparison: 12 links, 6 of whose nodes are no members, and both links of the source are in use.
+/// Section 7's comparison: 12 links, 6 of whose nodes are no members, and both links of the source are in
+/// use.
 #[test]
 fn a_single_tree_has_shortest_ways_alone() {
     use polycast_topology::Graph;

@@ -119,7 +119,8 @@ mod tests {
         assert!(explain(&none).is_none(), "no build has that");
     }
 
-    /// The table has the commands of each feature, in their order, so that a build without it names all of them.
+    /// The table has the commands of each feature, in their order, so that a build without it names all of
+    /// them.
     #[test]
     #[cfg(all(feature = "pages", feature = "research"))]
     fn the_table_has_the_commands_of_each_feature() {

@@ -104,11 +104,12 @@ pub(crate) struct ManagerArgs {
     /// Settings in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Do not run: look at everything that the settings name, log in everywhere, change nothing, and list what is wrong
+    /// Do not run: look at everything that the settings name, log in everywhere, change nothing, and list
+    /// what is wrong
     #[arg(long)]
     pub check: bool,
-    /// With --check: make circuits between free ports and look where light comes out, to find fibres that are swapped, and
-    /// take the circuits down again; no manager may run meanwhile
+    /// With --check: make circuits between free ports and look where light comes out, to find fibres that are
+    /// swapped, and take the circuits down again; no manager may run meanwhile
     #[arg(long, requires = "check")]
     pub probe: bool,
     /// Where agents reach the manager
@@ -122,11 +123,12 @@ pub(crate) struct ManagerArgs {
     pub advertise: Option<String>,
     #[command(flatten)]
     pub identity: IdentityArgs,
-    /// In place of a key or certificate: folder of an authority of the manager's own, which is made where there is none. It gives
-    /// certificates to agents that come with a token (polycast token new)
+    /// In place of a key or certificate: folder of an authority of the manager's own, which is made where
+    /// there is none. It gives certificates to agents that come with a token (polycast token new)
     #[arg(long, value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
     pub ca: Option<PathBuf>,
-    /// The DNS name in the certificate of each manager, by which agents know them; no agent's certificate has it [default: manager]
+    /// The DNS name in the certificate of each manager, by which agents know them; no agent's certificate has
+    /// it [default: manager]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["key_file", "ca"])]
     pub manager_name: Option<String>,
     #[command(flatten)]
@@ -144,14 +146,15 @@ pub(crate) struct LifeArgs {
 /// How a daemon proves its name.
 #[derive(Arguments, Debug)]
 pub(crate) struct IdentityArgs {
-    /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each other is sealed with it,
-    /// and a machine without it takes part in nothing
+    /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each
+    /// other is sealed with it, and a machine without it takes part in nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
     pub key_file: Option<PathBuf>,
     /// In place of a key: certificates (PEM) of the authorities whose members take part
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub tls_ca: Option<PathBuf>,
-    /// This machine's certificate (PEM); an agent's has the agent's name as a DNS name, or as spiffe://DOMAIN/polycast/agent/NAME
+    /// This machine's certificate (PEM); an agent's has the agent's name as a DNS name, or as
+    /// spiffe://DOMAIN/polycast/agent/NAME
     #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
     pub tls_cert: Option<PathBuf>,
     /// The private key of this certificate (PEM)
@@ -160,7 +163,8 @@ pub(crate) struct IdentityArgs {
     /// Lists of certificates that the authorities have revoked (PEM); it is read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_crl: Option<PathBuf>,
-    /// Listen to other machines with neither key nor certificate: every machine that reaches this one takes part, and nothing is sealed
+    /// Listen to other machines with neither key nor certificate: every machine that reaches this one takes
+    /// part, and nothing is sealed
     #[arg(long, conflicts_with_all = ["key_file", "tls_ca", "tls_cert", "tls_key"])]
     pub insecure: bool,
 }
@@ -179,26 +183,29 @@ pub(crate) struct AgentArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// TCP port for everything that other agents ask of this one [default: 7401, or where that is taken another one]
+    /// TCP port for everything that other agents ask of this one [default: 7401, or where that is taken
+    /// another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     #[command(flatten)]
     pub identity: IdentityArgs,
-    /// In place of a key or certificate: what `polycast token new` has printed at the manager. The agent gets a certificate for it,
-    /// which it renews by itself; while one that holds is there, the token is not used again
+    /// In place of a key or certificate: what `polycast token new` has printed at the manager. The agent gets
+    /// a certificate for it, which it renews by itself; while one that holds is there, the token is not used
+    /// again
     #[arg(long, value_name = "TOKEN", env = "POLYCAST_TOKEN", hide_env_values = true, conflicts_with_all = ["key_file", "tls_ca"])]
     pub token: Option<String>,
     /// Folder for this certificate [default: /var/lib/polycast/NAME, with --token]
     #[arg(long = "identity", value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
     pub identity_folder: Option<PathBuf>,
-    /// The DNS name that a manager's certificate has to have; this agent's must not have it [default: manager]
+    /// The DNS name that a manager's certificate has to have; this agent's must not have it [default:
+    /// manager]
     #[arg(long, value_name = "NAME", conflicts_with = "key_file")]
     pub manager_name: Option<String>,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Bytes that the store may hold: objects that were not asked for lately make room for new ones (8GiB) [default: half of the memory for
-    /// a store in memory]
+    /// Bytes that the store may hold: objects that were not asked for lately make room for new ones (8GiB)
+    /// [default: half of the memory for a store in memory]
     #[arg(long, value_name = "SIZE")]
     pub store_max: Option<String>,
     /// How long a received object stays (12h, 7d) [default: until a user removes it]
@@ -288,10 +295,12 @@ pub(crate) struct SendArgs {
     /// The receiving agents' names, or all
     #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
     pub to: Destinations,
-    /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
+    /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not
+    /// change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
-    /// Each file of a directory is an object of its own: usable before the others are there, and not sent where it is already
+    /// Each file of a directory is an object of its own: usable before the others are there, and not sent
+    /// where it is already
     #[arg(long)]
     pub files: bool,
     /// Replace the object of this id, here and at the receivers, and then older ones of this name
@@ -303,7 +312,8 @@ pub(crate) struct SendArgs {
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", alias = "deadline", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// How long the path is wanted (30s, 10m); after that the transfer goes on over TCP [default: until it has ended]
+    /// How long the path is wanted (30s, 10m); after that the transfer goes on over TCP [default: until it
+    /// has ended]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub lease: Option<Duration>,
     /// What becomes of a receiver that is slower than the others
@@ -312,10 +322,12 @@ pub(crate) struct SendArgs {
     /// Send this part first (1MiB-2MiB, or from 64MiB on): receivers can use it before the rest is there
     #[arg(long, value_name = "RANGE", value_parser = first_byte)]
     pub first: Option<u64>,
-    /// The fabric that is to carry it, if it can, by its name in the manager's settings, such as ocs [default: the best one]
+    /// The fabric that is to carry it, if it can, by its name in the manager's settings, such as ocs
+    /// [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<String>,
-    /// Settings of a transfer over trees (fabric datacast), by the keys of the manager's section datacast: rto-ms=20,increase=5mbit
+    /// Settings of a transfer over trees (fabric datacast), by the keys of the manager's section datacast:
+    /// rto-ms=20,increase=5mbit
     #[arg(long, value_name = "KEY=VALUE,..", default_value = "", hide_default_value = true)]
     pub pull: String,
     /// No other fabric is to carry it: without it the command fails

@@ -25,7 +25,8 @@ pub(crate) struct PlaceArgs {
 /// How files are read that are delivered.
 #[derive(Arguments, Clone, Debug, Default)]
 pub(crate) struct ReadArgs {
-    /// Send what links lead to in their place [default: links stay links, which at receivers may lead to nothing]
+    /// Send what links lead to in their place [default: links stay links, which at receivers may lead to
+    /// nothing]
     #[arg(long, short = 'L')]
     pub follow: bool,
     /// Begin again where a program changes what is sent, so many times at most [default: end with an error]

@@ -96,7 +96,7 @@ fn sink_of(place: &Destination, present: Present, spool: Option<&Spool>) -> Sink
     }
 }
 
-/// Whether what is offered may get its name here: said before its source hears of us.
+/// Checks that the offered object may get its name here, before its source is contacted.
 fn may_take(sink: &Sink, offer: &Announced) -> Result<(), TransferError> {
     let Sink::Into { folder, replace } = sink else { return Ok(()) };
     check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;

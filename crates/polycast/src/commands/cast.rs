@@ -180,7 +180,7 @@ fn check_copies(args: &CastArgs, object: &Named, folders: &[PathBuf]) -> Result<
     Ok(())
 }
 
-/// Where the receivers put their copies.
+/// Folder in which the receivers put their copies.
 enum Stage {
     /// Below the folder that the user named.
     Kept(PathBuf),

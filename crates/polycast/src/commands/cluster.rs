@@ -65,9 +65,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Bytes copied at a time.
 const COPY_LEN: usize = 1 << 20;
-/// How long a cancelled transfer may take to let go of its object.
+/// Time limit for a cancelled transfer to release its object.
 const FORGET_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is asked whether it has.
+/// Interval at which the release is checked.
 const FORGET_AGAIN: Duration = Duration::from_millis(20);
 
 pub(super) fn runtime() -> Result<Runtime, Failure> {
@@ -100,7 +100,8 @@ impl Ending {
         crate::cancel::ask();
     }
 
-    /// The same, or, where that counts, the end of standard input: it comes also when the program that has started this one is killed.
+    /// The same, or, where that counts, the end of standard input: it comes also when the program that has
+    /// started this one is killed.
     async fn asked_or_input_ends(self, input_counts: bool) {
         if !input_counts {
             return self.asked().await;
@@ -171,7 +172,8 @@ pub(super) fn admission(command: &Admission, format: Format) -> Result<Exit, Fai
     }
 }
 
-/// Daemons listen to other machines only if these show a key or certificate, or the user has said that they need not.
+/// Daemons listen to other machines only if these show a key or certificate, or the user has said that they
+/// need not.
 fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool) -> Result<(), Failure> {
     if address.is_loopback() || insecure || has_identity {
         return Ok(());
@@ -279,8 +281,8 @@ fn with_page(document: &mut Value, text: String, page: Option<SocketAddr>) -> St
     format!("{text}; metrics at http://{page}/metrics")
 }
 
-/// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service manager that
-/// started it where it asked for that.
+/// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service
+/// manager that started it where it asked for that.
 fn ready(format: Format, document: &Value, text: &str) -> Result<(), Failure> {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(text)]) {
         tracing::warn!(%error, "the service manager cannot be told");
@@ -326,7 +328,8 @@ fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     )
 }
 
-/// Sends an object once; where it may be sent `again`, that it was changed is an error whatever receivers say.
+/// Sends an object once; where it may be sent `again`, that it was changed is an error whatever receivers
+/// say.
 fn send_once(args: &SendArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
     let paths = match &object.spool {
         Some(spool) => vec![spool.path()],
@@ -425,7 +428,8 @@ fn send_options(args: &SendArgs) -> SendOptions {
     }
 }
 
-/// The agents that were not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
+/// The agents that were not there when an object went to all, as far as the manager knew them: names, and how
+/// long they have been silent.
 async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(String, u64)>, Failure> {
     let status = connect(local).await?.status().await?;
     let reached = |name: &String| name == own || report.receivers.iter().any(|one| one.name == *name);
@@ -440,14 +444,14 @@ fn receivers(to: &Destinations) -> Receivers {
     }
 }
 
-/// Whether an object can be named by its name where a command asks for one.
+/// Returns true if a command that asks for an object accepts this one by its name.
 fn is_typed(id: ObjectId, name: &str) -> bool {
     let by_name = id.app == AppId::default() && is_name(name) && name.parse::<ObjectId>().is_err();
     // Others may call it oddly: what is typed is no place for quotes of a shell.
     by_name && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c))
 }
 
-/// What to type where an object has been sent to: its id only where its name is no name for that.
+/// Returns the command to type where an object was sent to: with its id only if its name cannot be used.
 fn how_to_get(id: ObjectId, name: &str) -> String {
     match is_typed(id, name) {
         true => format!("on the receivers: polycast get {name}"),
@@ -455,15 +459,15 @@ fn how_to_get(id: ObjectId, name: &str) -> String {
     }
 }
 
-/// What can be done about an id that belongs to something else.
+/// Adds a hint to the error about an id that belongs to something else.
 fn taken(error: ClientError) -> Failure {
     let taken = error.kind() == Some(Kind::ObjectTaken);
     let failure = Failure::from(error);
     if taken { failure.hint("take another --id, or say --replace") } else { failure }
 }
 
-/// What could not be sent is not left behind under an id that the user may use again. A transfer that was
-/// cancelled takes a moment to end.
+/// Deletes an object that could not be sent, so that it does not remain under an id that the user may use
+/// again. A cancelled transfer takes a moment to end.
 async fn forget(session: &Session, data: DataId) {
     let begun = Instant::now();
     while let Err(error) = session.delete(data).await {
@@ -505,7 +509,7 @@ async fn follow(
     Err(Failure::unexpected("the agent ended the transfer without a report"))
 }
 
-/// How a request stands, once the manager has said it.
+/// Describes the state of a request, once the manager has reported it.
 fn waiting_text(waiting: &Waiting) -> Option<String> {
     let before = waiting.before?;
     let mut text = match before {
@@ -578,7 +582,7 @@ fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Whether the agent does not do for this user what concerns other machines.
+/// Returns true if the agent refuses this user requests that concern other machines.
 fn is_untrusted(session: &Session) -> bool {
     session.is_other_user() && !rustix::process::geteuid().is_root()
 }
@@ -617,8 +621,8 @@ fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Puts an object of the agent's where it is wanted, from where it lies or as it is taken; gives where, and whether it was there
-/// already. `None` where it went to standard output.
+/// Puts an object of the agent's where it is wanted, from where it lies or as it is taken; gives where, and
+/// whether it was there already. `None` where it went to standard output.
 fn place_at(
     object: &Object,
     taken: Option<Taken>,
@@ -685,7 +689,7 @@ fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
     spool::to_stdout(File::open(from).map_err(|error| Failure::path("read", from, &error))?)
 }
 
-/// Whether what is there already has the object's bytes.
+/// Returns true if the file or directory at `target` already has the object's bytes.
 fn is_equal(object: &Object, target: &Path) -> bool {
     let held: Box<dyn ObjectSource> = if object.kind() == ObjectKind::Directory {
         let Ok(tree) = archive::present(target) else { return false };

@@ -1,5 +1,5 @@
-//! Codes of offers as users give them: as an argument, which other users of the machine can read while the command runs, in the
-//! environment, or as a line of standard input, which they cannot.
+//! Codes of offers as users give them: as an argument, which other users of the machine can read while the
+//! command runs, in the environment, or as a line of standard input, which they cannot.
 
 use crate::exit::Failure;
 use crate::output;
@@ -9,15 +9,16 @@ use std::str::FromStr;
 
 /// The variable of the environment that has the code.
 pub(crate) const VARIABLE: &str = "POLYCAST_CODE";
-/// Bits that a code of the user's own has at least. A host that has heard an offer can try codes on it for as long as it stands, each by a
-/// connection of its own: the source looks at no more than 64 wrong ones a second.
+/// Bits that a code of the user's own has at least. A host that has heard an offer can try codes on it for as
+/// long as it stands, each by a connection of its own: the source looks at no more than 64 wrong ones a
+/// second.
 const BITS_MIN: u32 = 40;
 /// Words of a code, where each is an argument, at most.
 pub(crate) const WORDS_MAX: usize = 16;
 /// A longer line has no code.
 const LINE_LEN_MAX: u64 = 1 << 10;
 
-/// How a code is given.
+/// Way in which a code is given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CodeArg {
     /// It is this one.
@@ -79,8 +80,8 @@ fn read(input: impl BufRead) -> Result<Code, Failure> {
     line.trim().parse().map_err(|why: String| Failure::input(why))
 }
 
-/// Refuses a code of the user's own that is guessed soon even if its letters were drawn, unless that does not matter; says so of one that is
-/// if they were not.
+/// Refuses a code of the user's own that is guessed soon even if its letters were drawn, unless that does not
+/// matter; says so of one that is if they were not.
 pub(super) fn check_strength(code: &Code, may_be_weak: bool) -> Result<(), Failure> {
     let (bits, most) = (code.bits(), code.bits_at_most());
     if may_be_weak || bits >= BITS_MIN {

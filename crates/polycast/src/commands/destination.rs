@@ -1,7 +1,8 @@
-//! Where the user puts an object: one rule for files and directories, and for every command.
+//! Places for objects that the user names: one rule for files and directories, and for every command.
 //!
-//! `--out PATH` is the object, `--into DIR` gets it under its own name, and `-` is standard output. A path that is a symbolic
-//! link means what it leads to; devices are no user's files. All of it is looked at before other machines hear of this one.
+//! `--out PATH` is the object, `--into DIR` gets it under its own name, and `-` is standard output. A path
+//! that is a symbolic link means its target; devices are no user's files. All of it is checked before other
+//! machines are contacted.
 
 use crate::args::place::PlaceArgs;
 use crate::exit::{Failure, plain};
@@ -34,7 +35,7 @@ pub(super) enum Destination {
     Stdout,
 }
 
-/// What becomes of something that is there already.
+/// Treatment of a file or directory that is there already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Present {
     /// It stays, and the command fails.
@@ -46,7 +47,7 @@ pub(super) enum Present {
 }
 
 impl Present {
-    /// What the user has said.
+    /// Returns the user's choice.
     pub(super) fn of(args: &PlaceArgs) -> Self {
         match (args.force, args.update) {
             (_, true) => Present::Updated,
@@ -55,14 +56,15 @@ impl Present {
         }
     }
 
-    /// Whether it may be replaced.
+    /// Returns true if the existing one may be replaced.
     pub(super) fn goes(self) -> bool {
         self != Present::Stays
     }
 }
 
 impl Destination {
-    /// Says at once what would otherwise be said when all bytes have come: that the object cannot be put there.
+    /// Says at once what would otherwise be said when all bytes have come: that the object cannot be put
+    /// there.
     pub(super) fn check(args: &PlaceArgs) -> Result<Self, Failure> {
         let present = Present::of(args);
         match (&args.out, &args.into) {
@@ -80,7 +82,8 @@ impl Destination {
         }
     }
 
-    /// Looks at what is where an object of another machine's choice of name goes, as is done at once for a path that the user names.
+    /// Looks at what is where an object of another machine's choice of name goes, as is done at once for a
+    /// path that the user names.
     pub(super) fn check_present(&self, target: &Path, present: Present) -> Result<(), Failure> {
         match (self, fs::symlink_metadata(target)) {
             (Destination::Into(_), Ok(there)) if there.is_dir() => directory_at(target, target, present),
@@ -181,7 +184,8 @@ fn into_dir(into: &Path) -> Result<PathBuf, Failure> {
     Ok(into.to_path_buf())
 }
 
-/// What a path leads to: the last name is followed while it is a symbolic link. The kernel minds those before it.
+/// Resolves a path: its last name is followed while it is a symbolic link. The kernel resolves those before
+/// it.
 fn resolve(out: &Path) -> Result<PathBuf, Failure> {
     let mut path = out.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -205,8 +209,8 @@ fn resolve(out: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::place(format!("{} leads through more than {LINKS_MAX} links", out.display())))
 }
 
-/// Refuses a path that leads through another user's link in a folder that others can write to, at any of its names and at those that
-/// links lead to. The kernel minds only sticky folders of all users.
+/// Refuses a path that leads through another user's link in a folder that others can write to, at any of its
+/// names and at those that links lead to. The kernel minds only sticky folders of all users.
 fn no_foreign_links(path: &Path) -> Result<(), Failure> {
     let Ok(whole) = std::path::absolute(path) else { return Ok(()) };
     let mut names: Vec<OsString> = names_of(&whole);
@@ -244,7 +248,7 @@ fn names_of(path: &Path) -> Vec<OsString> {
     path.components().filter(is_name).map(|part| part.as_os_str().to_os_string()).rev().collect()
 }
 
-/// Whether others may have put a link into this folder to lead us astray.
+/// Returns true if another user may have put a link into this folder to mislead us.
 fn is_foreign(link: &Metadata, folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     // The user that is root can do all that we can.
@@ -348,7 +352,8 @@ mod tests {
         }
     }
 
-    /// Others' links lead astray wherever others can put one: the kernel follows those in folders that are not sticky.
+    /// Others' links lead astray wherever others can put one: the kernel follows those in folders that are
+    /// not sticky.
     #[test]
     fn others_links_in_folders_that_others_can_write_to_are_refused() {
         if !polycast_testing::needs(&[polycast_testing::Need::Root]) {

@@ -1,4 +1,5 @@
-//! `polycast doctor`: what of this host and its network keeps transfers from being fast, or from being at all.
+//! `polycast doctor`: what of this host and its network keeps transfers from being fast, or from being at
+//! all.
 
 mod checks;
 #[cfg(feature = "cluster")]
@@ -21,7 +22,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// How one thing is.
+/// Verdict of one check.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -40,12 +41,12 @@ enum Verdict {
 struct Check {
     name: &'static str,
     verdict: Verdict,
-    /// What there is.
+    /// State that was found.
     found: String,
-    /// What it costs; empty where it costs nothing.
+    /// Cost of this state; empty where there is none.
     #[serde(skip_serializing_if = "str::is_empty")]
     cost: &'static str,
-    /// What mends it.
+    /// Remedy.
     #[serde(skip_serializing_if = "String::is_empty")]
     mend: String,
 }
@@ -93,11 +94,11 @@ impl Check {
     }
 }
 
-/// What was found.
+/// Results of all checks.
 #[derive(Serialize, Debug)]
 struct Findings {
     version: &'static str,
-    /// That of the descriptions of documents: `version` was taken.
+    /// Version of the descriptions of documents: the name `version` was taken.
     document_version: u32,
     checks: Vec<Check>,
     /// Nothing has failed.

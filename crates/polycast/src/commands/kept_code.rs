@@ -1,8 +1,8 @@
-//! Codes that were drawn, kept for the user that has drawn them: a code says whose offer it is, so that only one that has the key of which it was
-//! made can offer under it again.
+//! Codes that were drawn, kept for the user that has drawn them: a code says whose offer it is, so that only
+//! one that has the key of which it was made can offer under it again.
 //!
-//! Each is a file that its owner alone can read, in `polycast/offers` of the user's folder for states (`XDG_STATE_HOME`, or `.local/state`). It
-//! goes when the offer has ended well, and otherwise after a week.
+//! Each is a file that its owner alone can read, in `polycast/offers` of the user's folder for states
+//! (`XDG_STATE_HOME`, or `.local/state`). It goes when the offer has ended well, and otherwise after a week.
 
 use polycast_agent::transfer::{Code, OfferCode};
 use polycast_net::hash::{hex, keyed_hash};
@@ -17,14 +17,14 @@ use std::time::{Duration, SystemTime};
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// At most so many are kept: the oldest go first.
 const KEPT_MAX: usize = 64;
-/// What names of files are made with: the words are in no name.
+/// Key that names of files are hashed with: the words are in no name.
 const NAMES: &[u8; 32] = b"polycast: where a code is kept..";
 
-/// Where they are.
+/// Folder of the kept codes.
 pub(super) struct KeptCodes(PathBuf);
 
 impl KeptCodes {
-    /// Of the user that runs this; none where there is no folder for them.
+    /// Returns the codes of the user that runs this; `None` where there is no folder for them.
     pub(super) fn of_user() -> Option<Self> {
         let folder = |name: &str| {
             std::env::var_os(name).filter(|value: &OsString| value.as_encoded_bytes().first() == Some(&b'/'))
@@ -60,7 +60,8 @@ impl KeptCodes {
         let _ = fs::remove_file(self.path(code));
     }
 
-    /// Removes those that are old, and the oldest where there are many. Another offer may do the same at this moment.
+    /// Removes those that are old, and the oldest where there are many. Another offer may do the same at this
+    /// moment.
     fn clear_old(&self) -> io::Result<()> {
         let mut kept: Vec<(SystemTime, PathBuf)> = fs::read_dir(&self.0)?
             .flatten()

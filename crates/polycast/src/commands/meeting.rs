@@ -1,5 +1,5 @@
-//! What `offer` and `accept` say while they look for each other: which machines are here, what is heard, and what is probably wrong where
-//! nothing is.
+//! Messages of `offer` and `accept` while they look for each other: the machines that are here, all that
+//! is heard, and the probable fault where nothing is.
 
 use crate::exit::without_numbers;
 use crate::output::{self, Format};
@@ -19,7 +19,7 @@ const HINT_AFTER: std::time::Duration = std::time::Duration::from_secs(3);
 /// Receivers and hosts that are named in a line.
 const NAMED_MAX: usize = 16;
 
-/// What is probably wrong with this machine's network where no machine hears another.
+/// Lists probable faults of this machine's network where no machine hears another.
 fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &own.name;
@@ -49,7 +49,7 @@ fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
     lines
 }
 
-/// Those lines for this machine; none where the kernel does not tell.
+/// Returns those lines for this machine; none where the kernel does not report its links.
 fn troubles_here(own: &Interface) -> Vec<String> {
     interface::survey().map(|all| troubles(own, &all)).unwrap_or_default()
 }
@@ -64,16 +64,16 @@ pub(super) struct Gathering {
     expected: Option<usize>,
     format: Format,
     interface: Interface,
-    /// What to type where multicast does not pass.
+    /// Command to type where multicast does not pass.
     command: String,
     seekers: Arc<Seekers>,
     begun: Instant,
-    /// Those who were here when it was last said.
+    /// Receivers that were here at the last report.
     here: Vec<String>,
     has_hinted: bool,
     /// Something ran when it was last looked.
     has_run: bool,
-    /// Those who have the object, where more may come at any time.
+    /// Receivers that have the object, where more may come at any time.
     served: Option<BTreeSet<String>>,
 }
 
@@ -208,7 +208,7 @@ fn who_is_here(here: &[String], expected: Option<usize>) -> String {
 pub(super) struct Search<'a> {
     own: &'a Interface,
     from: Option<&'a str>,
-    /// What is probably wrong was said: it is said once.
+    /// Set once the probable faults were reported: that is done once.
     has_hinted: bool,
 }
 
@@ -271,7 +271,7 @@ fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> 
     lines
 }
 
-/// What to look at where multicast was to carry the object, and TCP had to.
+/// Returns a hint on what to check where multicast was to carry the object, and TCP had to.
 pub(super) fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
     let chained: Vec<String> = report
         .receivers

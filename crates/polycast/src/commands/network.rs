@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 /// TCP port of an offer, unless the user names another one.
 pub(crate) const OFFER_PORT: u16 = discovery::PORT;
-/// TCP port where a receiver serves others, unless the user names another one. Another one than an offer's: both may
-/// run on one machine.
+/// TCP port where a receiver serves others, unless the user names another one. Another one than an offer's:
+/// both may run on one machine.
 pub(crate) const ACCEPT_PORT: u16 = OFFER_PORT + 1;
 
 /// The interface that the user named, or the default one.
@@ -28,8 +28,8 @@ pub(crate) fn security(path: &Path) -> Result<Security, Failure> {
     Ok(Security::shared(&key))
 }
 
-/// The interface that the user named, or the one from which this machine reaches the source. Of an interface with several
-/// addresses it is the one that the source will see, unless the user named an address.
+/// The interface that the user named, or the one from which this machine reaches the source. Of an interface
+/// with several addresses it is the one that the source will see, unless the user named an address.
 pub(crate) fn interface_towards(
     args: &NetworkArgs,
     source: Option<&SocketAddr>,
@@ -115,8 +115,8 @@ impl FromStr for Pool {
 }
 
 impl Pool {
-    /// A group for a data channel. Two transfers that draw the same one still tell their packets apart; they only get in each
-    /// other's way.
+    /// A group for a data channel. Two transfers that draw the same one still tell their packets apart; they
+    /// only get in each other's way.
     pub(crate) fn draw(self, port: u16) -> SocketAddrV4 {
         let (number, _) = uuid::Uuid::new_v4().as_u64_pair();
         self.at((number >> 32) as u32, port)
@@ -126,7 +126,8 @@ impl Pool {
         let count = 1u64 << self.bits;
         let at = |number: u64| Ipv4Addr::from(self.first + (number % count) as u32);
         let taken = |address: &Ipv4Addr| *address == Ipv4Addr::from(discovery::GROUP);
-        // The first and last address of a range have special uses in some networks, and announcements have a group of their own.
+        // The first and last address of a range have special uses in some networks, and announcements have a
+        // group of their own.
         let special = |address: &Ipv4Addr| {
             count > 2 && matches!(u64::from(u32::from(*address) - self.first), 0) || taken(address)
         };

@@ -17,7 +17,7 @@ use polycast_api::report::Delivery;
 use polycast_types::{Duration, Printable};
 use std::sync::Arc;
 
-/// How long receivers are waited for that were asked for by number.
+/// Time to wait for receivers that were requested by number.
 const USUAL: Duration = Duration::from_secs(30);
 
 /// Waits for the receivers and delivers to them.
@@ -136,14 +136,15 @@ fn slow_policy(choice: SlowChoice) -> SlowPolicy {
     }
 }
 
-/// What receivers have to type besides the code.
+/// Flags that receivers have to type besides the code.
 #[derive(Clone, Copy)]
 struct Flags {
     insecure: bool,
     key: bool,
 }
 
-/// Says what is offered, where, and what to type on the other machines; gives the command that needs no multicast.
+/// Says what is offered, where, and what to type on the other machines; gives the command that needs no
+/// multicast.
 fn announce(source: &Prepared, name: &str, code: Option<&OfferCode>, flags: Flags, format: Format) -> String {
     let (handle, address) = (format!("{:016x}", source.handle().0), source.control_address());
     let interface = &source.interface().name;

@@ -60,8 +60,8 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// The page of all commands is made from the command line's own definition: one that is old fails here, and
-    /// `POLYCAST_GOLDEN=write cargo test -p polycast --bin polycast page_of_commands` writes it anew.
+    /// The page of all commands is made from the command line's own definition: one that is old fails here,
+    /// and `POLYCAST_GOLDEN=write cargo test -p polycast --bin polycast page_of_commands` writes it anew.
     #[test]
     fn the_page_of_commands_is_of_this_command_line() {
         let page = page_of_commands();

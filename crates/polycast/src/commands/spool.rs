@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Begins and ends the names of the folders.
 const PREFIX: &str = "polycast-spool-";
 const SUFFIX: &str = ".spool";
-/// What it is called in the folder.
+/// Name of the file in the folder.
 const NAME: &str = "object";
 
 /// A folder for one file, which goes with this value.
@@ -24,7 +24,7 @@ impl Spool {
         made.map(Spool).map_err(|error| Failure::path("write to", &place, &error))
     }
 
-    /// Where the file is, or will be.
+    /// Returns the path of the file, which may not exist yet.
     pub(crate) fn path(&self) -> PathBuf {
         self.0.path().join(NAME)
     }

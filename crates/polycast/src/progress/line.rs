@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A rate is that of so long a time: long enough to be read, short enough to be true.
 const RATE_OVER: Duration = Duration::from_secs(2);
-/// Of a shorter time there is no rate: it would be chance.
+/// Least time that has a rate: over a shorter one it would be chance.
 pub(crate) const RATE_FROM: Duration = Duration::from_millis(100);
 /// Positions are kept so far apart, so that there are few of them.
 const KEPT_EVERY: Duration = Duration::from_millis(50);
@@ -21,10 +21,10 @@ const AWAITED_MAX: usize = 3;
 /// Up to so many receivers are shown one by one.
 const NAMED_MAX: usize = 8;
 
-/// How fast bytes have come of late.
+/// Recent rate at which bytes arrive.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// When there were how many bytes, the oldest first.
+    /// Byte counts with their times, the oldest first.
     seen: VecDeque<(Instant, u64)>,
 }
 
@@ -55,14 +55,14 @@ impl Pace {
     }
 }
 
-/// How far a transfer is.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     /// Bytes that are there.
     pub bytes: u64,
     /// Bytes that there will be.
     pub total: u64,
-    /// How fast they come.
+    /// Rate at which they arrive.
     pub rate_bps: Option<f64>,
 }
 
@@ -131,7 +131,8 @@ fn percent(bytes: u64, total: u64) -> u64 {
     (u128::from(bytes) * 100).checked_div(u128::from(total)).unwrap_or(100) as u64
 }
 
-/// For whom it runs: each receiver by name where they are few and there is room, else whom it waits for, and how far those are.
+/// For whom it runs: each receiver by name where they are few and there is room, else whom it waits for, and
+/// how far those are.
 pub(crate) fn receivers(all: &[ReceiverReport], total: u64, width: usize) -> String {
     let done = all.iter().filter(|receiver| receiver.verified).count();
     if all.len() <= NAMED_MAX && done == 0 {

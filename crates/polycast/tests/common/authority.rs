@@ -28,7 +28,8 @@ impl Authority {
         self.issue_with(place, folder, CertificateParams::new(vec![name.to_string()]).unwrap())
     }
 
-    /// The same with this number, by which it can be revoked. What is there is replaced, the certificate last.
+    /// The same with this number, by which it can be revoked. What is there is replaced, the certificate
+    /// last.
     pub(crate) fn issue_numbered(&self, place: &Place, folder: &str, name: &str, number: u64) -> Vec<String> {
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
         params.serial_number = Some(SerialNumber::from(number));
@@ -61,7 +62,8 @@ impl Authority {
         ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key].map(str::to_string).to_vec()
     }
 
-    /// Writes the list of the certificates with these numbers as revoked ones, in place of the list before; gives its path.
+    /// Writes the list of the certificates with these numbers as revoked ones, in place of the list before;
+    /// gives its path.
     pub(crate) fn revoke(&self, place: &Place, numbers: &[u64]) -> String {
         let revoked = |number: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*number),

@@ -9,19 +9,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How often a daemon is asked.
+/// Interval at which a daemon is polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Settings that a manager has where a test does not say them: an agent that gets no processor for a while is not taken for one that is
-/// gone. One whose process ends is, as its connection ends.
+/// Settings that a manager has where a test does not say them: an agent that gets no processor for a while is
+/// not taken for one that is gone. One whose process ends is, as its connection ends.
 const PATIENT: [(&str, &str); 2] = [("silence-ms", "60000"), ("lease-ms", "600000")];
-/// What objects that are asked for wait for by default follows from that, unless it is said.
+/// Time that requested objects wait, which by default follows from that, unless it is set.
 const SETTLES: &str = "\n[objects]\nsettle-ms = 4000\n";
 
 /// A daemon that ends with the test.
 pub(crate) struct Daemon {
     child: Child,
-    /// What it said when it was ready.
+    /// Document that it printed when it was ready.
     pub ready: Value,
     _settings: Option<TempDir>,
 }
@@ -54,7 +54,8 @@ impl Daemon {
         Daemon { child, ready, _settings: None }
     }
 
-    /// A manager with these arguments besides its address. It has the patience that tests need, unless its settings say otherwise.
+    /// A manager with these arguments besides its address. It has the patience that tests need, unless its
+    /// settings say otherwise.
     pub(crate) fn manager(listen: &str, arguments: &[&str]) -> Self {
         let at = arguments.iter().position(|word| *word == "--config");
         let given = at.map_or_else(String::new, |at| fs::read_to_string(arguments[at + 1]).unwrap());
@@ -82,7 +83,7 @@ impl Daemon {
         Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..], more].concat())
     }
 
-    /// Where a manager listens.
+    /// Returns the address that a manager listens on.
     pub(crate) fn address(&self) -> &str {
         self.ready["listening"].as_str().unwrap()
     }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many hosts there are.
+/// Number of hosts.
 pub(crate) const HOSTS: usize = 4;
 
 /// Hosts on one switch, each in a namespace and behind a firewall of its own.

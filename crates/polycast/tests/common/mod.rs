@@ -1,4 +1,4 @@
-//! What the tests of the command line share.
+//! Helpers that the tests of the command line share.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod authority;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// How a command ended.
+/// Outcome of a command.
 pub(crate) struct Ran {
     /// Exit status.
     pub status: i32,
@@ -70,7 +70,8 @@ pub(crate) fn polycast(arguments: &[&str]) -> Ran {
     command(arguments).output().unwrap().into()
 }
 
-/// Whether an agent ended because it was not answered in time, which says nothing of why else it would have.
+/// Returns true if an agent ended because it was not answered in time, which does not show why else it would
+/// have ended.
 pub(crate) fn was_late(ran: &Ran) -> bool {
     ran.stderr.contains("no answer within")
 }
@@ -103,7 +104,7 @@ impl Talking {
         Self::of(begin(arguments))
     }
 
-    /// Of a command that has begun.
+    /// Follows a command that has begun.
     pub(crate) fn of(mut child: Child) -> Self {
         let stderr = child.stderr.take().unwrap();
         let said = Arc::new(Mutex::new(String::new()));
@@ -118,7 +119,7 @@ impl Talking {
         Talking { child: Some(child), said, reader: Some(reader) }
     }
 
-    /// What it has said so far.
+    /// Returns the command's standard error so far.
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -183,13 +184,14 @@ fn end_quiet(child: Child) -> Ran {
     child.wait_with_output().unwrap().into()
 }
 
-/// What is sent again to a receiver that kept something of an object may not be more than this: the groups at the end of what it
-/// kept, which it has not verified.
+/// Most bytes that may be sent again to a receiver that kept part of an object: the groups at the end of that
+/// part, which it has not verified.
 pub(crate) const UNVERIFIED_MOST: u64 = 2 << 18;
 
-/// How many bytes of this report's object its one receiver had already. No more than the others are sent, and what was lost on the
-/// way; TCP that takes over in the middle may bring once more what the source goes on to send, and so is not looked at. Over TCP alone a machine
-/// that stands still for long may have groups sent twice.
+/// Returns the number of bytes of this report's object that its one receiver already had. No more than the
+/// others are sent, and those that were lost on the way; TCP that takes over in the middle may send again
+/// what the source goes on to send, and so is not checked. Over TCP alone a machine that stands still for
+/// long may have groups sent twice.
 pub(crate) fn spared(report: &serde_json::Value) -> u64 {
     let of = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
     let (bytes, spared) = (of("bytes"), of("spared_bytes"));

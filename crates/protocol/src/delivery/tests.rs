@@ -247,8 +247,9 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Whatever happens, in any order: at most one path is held and one is asked for, what was granted is given back, carriers run one after the
-    /// other, each change goes to one carrier at most, and it ends once.
+    /// Whatever happens, in any order: at most one path is held and one is asked for, what was granted is
+    /// given back, carriers run one after the other, each change goes to one carrier at most, and it ends
+    /// once.
     #[test]
     fn paths_are_held_one_at_a_time_and_go_back(
         inputs in proptest::collection::vec((input(), 0u64..20), 0..60),

@@ -1,4 +1,4 @@
-//! What always holds of a manager's core, whatever has happened: counts agree, bounds hold, and nothing is in two states.
+//! Invariants of a manager's core: counts agree, bounds hold, and nothing is in two states.
 
 use super::members::{Members, Presence};
 use super::{Lease, Leases, PLANS_END, RecordKey};
@@ -7,8 +7,8 @@ use polycast_planning::Resource;
 use polycast_planning::estimate::Learned;
 
 impl Leases {
-    /// Looks whether the state agrees with itself. It takes time in proportion to all that there is, so only debug builds
-    /// do it after every input.
+    /// Looks whether the state agrees with itself. It takes time in proportion to all that there is, so only
+    /// debug builds do it after every input.
     ///
     /// # Panics
     /// If it does not, which is our own mistake.

@@ -1,8 +1,9 @@
-//! What holders say that was lent to them, and how far that is believed.
+//! Claims of holders to leases, and how far they are believed.
 //!
-//! A manager that has just begun without records has to learn from agents what is in use. One that knows all that was lent
-//! believes no agent that names something else: otherwise one agent could take every address by naming it. What has ended here
-//! because its holder was away is known for a while, so that the holder can go on with it.
+//! A manager that has just started without records has to learn from agents which paths are in use. A manager
+//! that knows all leases believes no agent that names another one: otherwise one agent could take every
+//! address by naming it. A lease that has ended here because its holder was away is remembered for a while,
+//! so that the holder can continue with it.
 
 use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
 use super::{Claims, Lease, Leases, PLANS_END, held_by, service_time};
@@ -15,14 +16,14 @@ use polycast_types::{Duration, Time};
 /// Agents may take so long to come back, however short leases are.
 const RETURN: Duration = Duration::from_secs(10);
 
-/// What is known of what holders may name.
+/// Knowledge about the paths that holders may name.
 #[derive(Debug, Default)]
 pub(super) struct Claimed {
     /// Until when holders may name what is not known here; `None` before anything has happened.
     learns_until: Option<Time>,
     /// Until when paths may be in use that no agent has named yet: nothing new is lent.
     in_doubt_until: Option<Time>,
-    /// What has ended because its holder was away, and when.
+    /// Paths that have ended because their holders were away, and until when each is remembered.
     pub(super) ended: BTreeMap<PlanId, Ended>,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Ended {
 }
 
 impl Claimed {
-    /// When something changes by itself.
+    /// Returns the time when the state changes without an input.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.in_doubt_until
     }
@@ -52,8 +53,8 @@ impl Leases {
         }
     }
 
-    /// Everything that was lent is known, unless `in_doubt`: then holders have a while to name what is not, and nothing
-    /// is lent meanwhile that could be theirs.
+    /// Everything that was lent is known, unless `in_doubt`: then holders have a while to name what is not,
+    /// and nothing is lent meanwhile that could be theirs.
     pub(super) fn knows_all(&mut self, now: Time, in_doubt: bool) {
         let until = if in_doubt { now + self.config.patience } else { now };
         self.claimed.learns_until = Some(until);
@@ -85,7 +86,7 @@ impl Leases {
         self.claimed.ended.retain(|_, ended| ended.until > now);
     }
 
-    /// How many paths an agent has.
+    /// Returns the number of paths that an agent has.
     pub(super) fn held_by(&self, agent: &AgentKey) -> usize {
         held_by(&self.by_request, agent)
     }
@@ -103,7 +104,8 @@ impl Leases {
         }
     }
 
-    /// Whether a path that is not lent as far as is known here can be lent to the agent that names it.
+    /// Returns true if a path that is not leased as far as known here can be leased to the agent that names
+    /// it.
     fn can_be_lent(&self, now: Time, key: &RequestKey, held: &HeldLease) -> bool {
         let learns = self.claimed.learns_until.is_none_or(|until| now < until);
         let ended = self.claimed.ended.get(&held.plan);
@@ -115,8 +117,8 @@ impl Leases {
         if self.leases[&held.plan].grant.plan.channel.is_heard_like(&held.channel) {
             self.renew(now, held.plan);
         } else {
-            // Its holder has not heard that the path goes another way, and uses what may be another one's by now. The answer
-            // to its next heartbeat says that the path is lost.
+            // Its holder has not heard that the path goes another way, and uses what may be another one's by
+            // now. The answer to its next heartbeat says that the path is lost.
             self.end(held.plan, ReleaseReason::Failed);
         }
     }
@@ -163,12 +165,14 @@ impl Leases {
             service,
             lease: held.left,
         };
-        // A path that has been lent to another agent since, or has failed, is lost; the next heartbeat's answer says so.
+        // A path that has been lent to another agent since, or has failed, is lost; the next heartbeat's
+        // answer says so.
         if self.network.hold_reserved(held.plan, group, grant.plan.clone()) {
             self.claimed.ended.remove(&held.plan);
             self.make_way(&grant.plan);
             if !grant.plan.commands.is_empty() {
-                // Devices hold it already, unless they have lost it; from here on they know that it is needed.
+                // Devices hold it already, unless they have lost it; from here on they know that it is
+                // needed.
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
             }
             if let Channel::SourceRoutes { .. } = held.channel {
@@ -184,14 +188,16 @@ impl Leases {
         }
     }
 
-    /// The trees of a path were planned anew: failures that the source knows of may be over, and others there.
+    /// The trees of a path were planned anew: failures that the source knows of may be over, and others
+    /// there.
     fn tell_ways(&mut self, request: RequestKey, plan_id: PlanId, channel: Channel, plan: Plan) {
         let before = Plan { channel, ..plan.clone() };
         let (displaced, reason) = (Vec::new(), None);
         self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
     }
 
-    /// Devices have said what they hold: it is not lent until the agents that use it have had the time to say so.
+    /// Devices have said what they hold: it is not lent until the agents that use it have had the time to say
+    /// so.
     pub(super) fn found(&mut self, now: Time, commands: &[polycast_planning::DeviceCommand]) {
         if self.claims != Claims::Unknown {
             return;

@@ -1,7 +1,7 @@
 //! Requests that come before their receivers.
 //!
-//! Agents come back to a manager that has just begun one after the other. A request that names an agent that is not here yet waits
-//! as long as one may take; after that there is no such agent.
+//! Agents come back to a manager that has just begun one after the other. A request that names an agent that
+//! is not here yet waits as long as one may take; after that there is no such agent.
 
 use super::Leases;
 use super::words::{AgentKey, PathRequest, RequestKey};
@@ -47,7 +47,7 @@ impl Early {
 }
 
 impl Leases {
-    /// Whether an agent that is not here may still be on the way.
+    /// Returns true if an agent that is not here may still be on its way.
     pub(super) fn may_yet_come(&self, now: Time) -> bool {
         now < self.early.until && self.early.len() + self.pending.len() < self.config.pending_max
     }

@@ -1,8 +1,9 @@
-//! The one table of the agents that there are: which run of each, whether it has a session, and which have not come back.
+//! The one table of the agents that there are: which run of each, whether it has a session, and which have
+//! not come back.
 //!
-//! An agent is here with a session, away since its session ended without a farewell, or lost. Whatever depends on a run of an
-//! agent ends with it: leases and requests here, and everything else by [`Output::Gone`](super::Output::Gone), which comes
-//! once for every run that ends, for whatever reason.
+//! An agent is here with a session, away since its session ended without a farewell, or lost. Whatever
+//! depends on a run of an agent ends with it: leases and requests here, and everything else by
+//! [`Output::Gone`](super::Output::Gone), which comes once for every run that ends, for whatever reason.
 
 use super::words::{AgentKey, Denial, JoinRefusal, NotMember};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,11 +23,11 @@ const LOST_MAX: usize = 1_024;
 /// Times and limits of agents' sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionsConfig {
-    /// How long an agent may take to come back when its session has ended without a farewell.
+    /// Time that an agent may take to return when its session has ended without a farewell.
     pub reconnect: Duration,
     /// A session that was heard of so lately is alive: no other run of its agent takes its place.
     pub alive: Duration,
-    /// How many agents may come from one address.
+    /// Maximum number of agents from one address.
     pub of_address_max: usize,
 }
 
@@ -41,7 +42,7 @@ impl Default for SessionsConfig {
     }
 }
 
-/// Where an agent is, as far as its manager knows.
+/// Presence of an agent, as far as its manager knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// It has a session.
@@ -55,7 +56,7 @@ pub enum Presence {
     Away {
         /// Until then.
         until: Time,
-        /// Where its last session came from; not known where that was another manager's.
+        /// Address that its last session came from; unknown if that was another manager's.
         from: Option<IpAddr>,
     },
 }
@@ -65,13 +66,13 @@ pub enum Presence {
 pub struct Member {
     /// Its number in plans.
     pub host: HostId,
-    /// Which run of it.
+    /// Number of its run.
     pub incarnation: u64,
-    /// Where other agents reach it.
+    /// Address at which other agents reach it.
     pub address: ([u8; 4], u16),
-    /// When it was heard of last.
+    /// Time of the last message from it.
     pub heard_at: Time,
-    /// Whether it has a session.
+    /// State of its session.
     pub presence: Presence,
 }
 
@@ -80,7 +81,7 @@ impl Member {
         AgentKey { name: name.to_string(), incarnation: self.incarnation }
     }
 
-    /// Where its sessions come from.
+    /// Returns the address that its sessions come from.
     fn home(&self) -> IpAddr {
         match self.presence {
             Presence::Here { from, .. } | Presence::Away { from: Some(from), .. } => from,
@@ -93,16 +94,16 @@ impl Member {
     }
 }
 
-/// That an agent cannot be reached where it says that it is, though its session stands.
+/// Report that an agent cannot be reached at the address that it announces, though its session stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unreachable {
     /// The agent that has said so last.
     pub by: String,
-    /// When it did.
+    /// Time of the report.
     pub said_at: Time,
 }
 
-/// How an agent came, and the number of its session.
+/// Arrival of an agent, and the number of its session.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) session: u64,
@@ -118,7 +119,7 @@ pub(super) struct Members {
     pub(super) names: BTreeMap<HostId, String>,
     /// Numbers that belong to names for good, whether or not their agents are here.
     pub(super) known: BTreeMap<String, HostId>,
-    /// When each was heard of last, longest ago first.
+    /// Time of the last message from each member, oldest first.
     pub(super) heard: BTreeSet<(Time, HostId)>,
     /// Until when those may come back that are away.
     pub(super) away: BTreeSet<(Time, HostId)>,
@@ -175,7 +176,7 @@ impl Members {
         Ok(())
     }
 
-    /// Whether a name can have this number.
+    /// Checks whether a name can have this number.
     fn check_number(&self, name: &str, host: HostId) -> Result<(), String> {
         if host.0 == u32::MAX {
             return Err(format!("'{name}' has number {}, which no manager gives", host.0));
@@ -295,8 +296,8 @@ impl Members {
         Ok(Arrival { session, before, is_again })
     }
 
-    /// Whether another run of an agent may take its place: not that of one that lives, and a restart on the same host at once;
-    /// another host has to wait until it is gone.
+    /// Checks whether another run of an agent may take its place: not while the agent is alive. A restart on
+    /// the same host may at once; another host has to wait until the agent is gone.
     fn may_replace(
         &self,
         now: Time,
@@ -312,7 +313,8 @@ impl Members {
         Ok(())
     }
 
-    /// Ends a session without a farewell: the agent may come back. Gives whether there was one of this number.
+    /// Ends a session without a farewell: the agent may come back. Gives whether there was one of this
+    /// number.
     pub(super) fn part(&mut self, now: Time, agent: &AgentKey, number: u64) -> bool {
         let Some(member) = self.by_name.get_mut(&agent.name) else { return false };
         let Presence::Here { session, from } = member.presence else { return false };
@@ -335,7 +337,7 @@ impl Members {
         }
     }
 
-    /// Whether this run of the agent has joined.
+    /// Checks that this run of the agent has joined.
     pub(super) fn check(&self, agent: &AgentKey) -> Result<(), NotMember> {
         match self.by_name.get(&agent.name) {
             Some(member) if member.incarnation == agent.incarnation => Ok(()),
@@ -370,8 +372,8 @@ impl Members {
         Some(member)
     }
 
-    /// An agent says which members it could not reach, and which it has reached again. What is said of one is forgotten when it
-    /// comes anew: it may be somewhere else.
+    /// An agent says which members it could not reach, and which it has reached again. What is said of one is
+    /// forgotten when it comes anew: it may be somewhere else.
     pub(super) fn note_reached(
         &mut self,
         now: Time,
@@ -393,7 +395,7 @@ impl Members {
         }
     }
 
-    /// What others say of a member that they cannot reach.
+    /// Returns the report of another agent that it cannot reach this member.
     pub(super) fn unreachable(&self, name: &str) -> Option<&Unreachable> {
         self.unreachable.get(name)
     }
@@ -475,8 +477,8 @@ impl Members {
         self.by_name.iter().map(|(name, member)| (name.as_str(), member))
     }
 
-    /// The group of `source` and all others that were heard of lately, and the names of those that were not, of those that have no
-    /// session and of the lost: one that no request has named is not waited for.
+    /// The group of `source` and all others that were heard of lately, and the names of those that were not,
+    /// of those that have no session and of the lost: one that no request has named is not waited for.
     pub(super) fn all_but(&self, now: Time, source: &str) -> Result<(Group, Vec<String>), Denial> {
         let source = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
         let mut receivers = BTreeSet::new();
@@ -492,12 +494,13 @@ impl Members {
         if receivers.is_empty() { Err(Denial::NobodyElse) } else { Ok((Group { source, receivers }, missed)) }
     }
 
-    /// Whether nothing was heard of a member for a while: it may be frozen, or cut off.
+    /// Returns true if a member has sent nothing for a while: it may be frozen, or cut off.
     fn is_quiet(&self, now: Time, member: &Member) -> bool {
         now.since(member.heard_at) > self.silence / 2
     }
 
-    /// The group of `source` and the agents of these names, and the names among them of those that are lost: they hold no other.
+    /// The group of `source` and the agents of these names, and the names among them of those that are lost:
+    /// they hold no other.
     pub(super) fn group(&self, source: &str, names: &[String]) -> Result<(Group, Vec<String>), Denial> {
         let host = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
         let (mut receivers, mut missed) = (BTreeSet::new(), BTreeSet::new());
@@ -531,7 +534,7 @@ fn remember(names: &mut BTreeMap<String, Time>, name: &str, at: Time) {
     }
 }
 
-/// Whether people can name an agent so on a command line.
+/// Returns true if an agent can be given this name on a command line.
 fn is_name(name: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
     !name.is_empty() && name.len() <= NAME_LEN_MAX && name != "all" && !name.contains(odd)
@@ -590,7 +593,7 @@ mod tests {
         assert_eq!(members.deadline(), None);
     }
 
-    /// What one says of another counts until that one takes it back, or the other comes anew.
+    /// A report on another agent counts until its sender withdraws it, or the other agent joins again.
     #[test]
     fn one_that_cannot_be_reached_is_remembered_until_it_can() {
         let mut members = members(9);
@@ -704,7 +707,8 @@ mod tests {
         assert_eq!(join(&mut members, at(6), "b"), HostId(5), "above those that were taken over");
     }
 
-    /// A request to all means those that were heard of within half of the time after which one is taken for dead.
+    /// A request to all means those that were heard of within half of the time after which one is taken for
+    /// dead.
     #[test]
     fn all_are_those_that_were_heard_of_lately() {
         let mut members = members(9);

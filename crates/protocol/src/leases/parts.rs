@@ -1,11 +1,12 @@
-//! Parts of networks that are not lent: what is suspected to be dead, because transfers over it reached no receiver, and what an
-//! operator has taken out.
+//! Parts of networks that are not lent: what is suspected to be dead, because transfers over it reached no
+//! receiver, and what an operator has taken out.
 //!
-//! A source that did not reach receivers says so, and so do the ports of racks that should have light and have none. What the
-//! ways to those receivers have in common, and the ways to the others do not, is suspected. The most suspected part rests:
-//! it is not lent, and the next transfer takes another one. The others are doubtful: they are taken last. A rest ends by
-//! itself, and grows each time that the part is found dead again; then the part is doubtful, so that only those try it who
-//! have nothing else. A transfer that reaches all receivers over a part acquits it.
+//! A source that did not reach receivers says so, and so do the ports of racks that should have light and
+//! have none. What the ways to those receivers have in common, and the ways to the others do not, is
+//! suspected. The most suspected part rests: it is not lent, and the next transfer takes another one. The
+//! others are doubtful: they are taken last. A rest ends by itself, and grows each time that the part is
+//! found dead again; then the part is doubtful, so that only those try it who have nothing else. A transfer
+//! that reaches all receivers over a part acquits it.
 
 use super::words::{Output, ReleaseReason, RequestKey};
 use super::{Leases, RecordKey};
@@ -18,51 +19,52 @@ use polycast_planning::{Cause, Failure, HostId, PartName, PlanId, Running};
 use polycast_types::{Duration, Time};
 use serde::{Deserialize, Serialize};
 
-/// How long a part rests the first time, and the longest.
+/// Time that a part rests at first, and the longest.
 const REST: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 /// A part whose rest ended this long ago, and of which nothing was heard since, is as good as any other.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
-/// How many splitters are listed.
+/// Maximum number of listed splitters.
 const SPLITTERS_MAX: u32 = 4_096;
-/// How many parts may be suspected at the same time.
+/// Maximum number of parts that are suspected at the same time.
 pub(super) const SUSPECTED_MAX: usize = 4_096;
-/// How many parts may be taken out by name.
+/// Maximum number of parts that are taken out by name.
 pub(super) const DRAINED_MAX: usize = 4_096;
 
 /// A part that may be dead.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Suspect {
-    /// Which.
+    /// The part.
     pub what: Failure,
-    /// How often a transfer over it reached none of the receivers whose ways lead through it, since it last did.
+    /// Number of transfers that reached none of the receivers whose paths lead through it, since one last
+    /// did.
     pub times: u32,
-    /// How often it has rested since then.
+    /// Number of rests since then.
     pub rests: u32,
     /// Until when it rests, or did; when it was suspected, if it never has.
     pub until: Time,
-    /// Whether it rests.
+    /// Set while it rests.
     pub is_resting: bool,
-    /// Why, in a sentence.
+    /// Reason, in a sentence.
     pub why: String,
 }
 
-/// What a source has said of its path.
+/// Report of a source on its path.
 #[derive(Clone, Debug)]
 pub(super) struct Fared {
     /// Receivers that it has not reached.
     pub(super) unreached: BTreeSet<HostId>,
-    /// Whether it has reached all, with all.
+    /// Set if it has reached all receivers, with everything.
     reached_all: bool,
-    /// How long it took, if that tells something.
+    /// Duration, if it says something about the fabric.
     took: Option<Duration>,
 }
 
-/// What is suspected and what is taken out.
+/// Parts that are suspected, and parts that are taken out.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     suspects: BTreeMap<Failure, Suspect>,
     drained: BTreeSet<PartName>,
-    /// When the next of them ends its rest or is forgotten, at the earliest.
+    /// Earliest time when a suspect ends its rest or is forgotten.
     look_at: Option<Time>,
 }
 
@@ -97,14 +99,14 @@ impl Parts {
     }
 }
 
-/// What has become of a wish to take a part out of use, or back.
+/// Result of a request to take a part out of use, or back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drained {
-    /// Whether that has changed anything.
+    /// Set if the request has changed anything.
     pub is_new: bool,
-    /// How many paths in use have moved to others.
+    /// Number of paths in use that have moved to other parts.
     pub moved: usize,
-    /// How many have ended because there is no other.
+    /// Number of paths that have ended because there is no other.
     pub ended: usize,
 }
 
@@ -145,12 +147,12 @@ impl Leases {
         (number, state, holder)
     }
 
-    /// What is out of use, and why.
+    /// Returns the parts that are out of use, with the cause.
     pub fn out_of_use(&self) -> impl Iterator<Item = (Failure, Cause)> {
         self.network.out()
     }
 
-    /// How far off the estimates of fabrics have been.
+    /// Returns the correction factors of the fabrics' estimates.
     pub fn learned(&self) -> impl Iterator<Item = &Learned> {
         self.fabrics.learned()
     }
@@ -297,7 +299,8 @@ impl Leases {
         self.bring_back(&back, Cause::Rests);
     }
 
-    /// Takes a part out of use until it is taken back: paths in use that need it move. Taking it back ends its rest too.
+    /// Takes a part out of use until it is taken back: paths in use that need it move. Taking it back ends
+    /// its rest too.
     pub(super) fn drain(&mut self, part: PartName, is_out: bool) -> Result<Drained, String> {
         let failures = self.fabrics.part(part)?;
         if is_out && !self.parts.drained.contains(&part) && self.parts.drained.len() >= DRAINED_MAX {
@@ -317,7 +320,7 @@ impl Leases {
         Ok(Drained { is_new: is_new || was_resting, moved: 0, ended: 0 })
     }
 
-    /// What is out of use because operators have taken it out.
+    /// Returns the failures of the parts that operators have taken out of use.
     fn drained_failures(&self) -> BTreeSet<Failure> {
         // Other settings may not have such a part any more.
         self.parts.drained.iter().flat_map(|part| self.fabrics.part(*part).unwrap_or_default()).collect()

@@ -1,8 +1,8 @@
-//! What becomes of paths at their devices (Republic section III-B: a request is accepted before its path is there).
+//! Set-up of paths at their devices (Republic section III-B: a request is accepted before its path is there).
 //!
-//! A path is lent at once, and its devices are told meanwhile. Where they fail, the path goes over another fabric, or
-//! waits while they are told again. A path that is given back is kept ready for a while: a request for the same hosts
-//! gets it as it is, and costs no device anything.
+//! A path is leased at once, and its devices are commanded meanwhile. Where they fail, the path moves to
+//! another fabric, or waits while they are commanded again. A path that is given back is kept ready for a
+//! while: a request for the same hosts gets it as it is, without any device being set.
 
 use super::state::RecordKey;
 use super::words::{Output, PathState};
@@ -80,8 +80,8 @@ impl Leases {
         }
     }
 
-    /// Takes out the paths kept ready that share something with one that is taken over, which may be among them: devices let
-    /// go of what it does not need itself.
+    /// Takes out the paths kept ready that share something with one that is taken over, which may be among
+    /// them: devices let go of what it does not need itself.
     pub(super) fn make_way(&mut self, plan: &Plan) {
         if plan.commands.is_empty() {
             return;

@@ -1,9 +1,10 @@
 //! The manager's state as records: what another manager has to know to go on where this one has ended.
 //!
-//! A record says which agent is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
-//! the last call, [`Leases::restore`] makes a new machine of them. What a manager learns again by itself is not in
-//! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it. So is how far
-//! off the estimates of fabrics are, which it takes many transfers to learn.
+//! A record says which agent is a member, what waits, or what is lent. [`Leases::changes`] gives those that
+//! have changed since the last call, [`Leases::restore`] makes a new machine of them. What a manager learns
+//! again by itself is not in them: heartbeats, and failures of devices. What is suspected or taken out of use
+//! is in them: no device tells of it. So is how far off the estimates of fabrics are, which it takes many
+//! transfers to learn.
 
 use super::members::{Member, Presence};
 use super::parts::Suspect;
@@ -19,7 +20,7 @@ use polycast_planning::{DeviceCommand, Group, HostId, PartName, Pending, Plan, P
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
 
-/// Which record.
+/// Key of a record.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RecordKey {
     /// The member of this name.
@@ -30,9 +31,9 @@ pub enum RecordKey {
     Pending(RequestId),
     /// The paths that devices hold ready for no request yet; all in one record, as there are few.
     Kept,
-    /// What is out of use or suspected; all in one record too.
+    /// Parts that are out of use or suspected; all in one record too.
     Parts,
-    /// How far off the estimates of fabrics are; all in one record, as there are few.
+    /// Correction factors of the fabrics' estimates; all in one record, as there are few.
     Learned,
     /// The number of a host that settings name.
     Host(String),
@@ -71,7 +72,7 @@ impl fmt::Display for RecordKey {
     }
 }
 
-/// What is known under a key.
+/// Content of a record.
 #[allow(
     clippy::large_enum_variant,
     reason = "one is made for each change and written at once: there are never many of them"
@@ -84,7 +85,7 @@ pub enum Record {
         agent: AgentKey,
         /// Its number in plans.
         host: HostId,
-        /// Where other agents reach it.
+        /// Address at which other agents reach it.
         address: ([u8; 4], u16),
     },
     /// A path that is lent.
@@ -93,13 +94,13 @@ pub enum Record {
         key: RequestKey,
         /// The object.
         object: ObjectId,
-        /// Whom it serves.
+        /// Source and receivers that it serves.
         group: Group,
-        /// What was granted.
+        /// The grant.
         grant: Grant,
-        /// When.
+        /// Time of the grant.
         granted_at: Time,
-        /// When it ends in any case.
+        /// Time when it ends in any case.
         ends_at: Option<Time>,
     },
     /// A request that waits.
@@ -108,11 +109,11 @@ pub enum Record {
         key: RequestKey,
         /// The object.
         object: ObjectId,
-        /// What the scheduler sees.
+        /// The request as the scheduler sees it.
         pending: Pending,
-        /// Whether it is for all who are there.
+        /// Set if it is for all agents present.
         all: bool,
-        /// How long the path is wanted.
+        /// Time that the path is requested for.
         lease: Option<Duration>,
         /// Receivers that are lost or silent.
         #[serde(default)]
@@ -127,12 +128,12 @@ pub enum Record {
     Parts {
         /// Names of those that are taken out.
         drained: Vec<PartName>,
-        /// Those that are suspected.
+        /// Parts that are suspected.
         suspects: Vec<Suspect>,
     },
-    /// How far off the estimates of fabrics are.
+    /// Correction factors of the fabrics' estimates.
     Learned {
-        /// Of each fabric that something is known of.
+        /// Entries of the fabrics that something is known about.
         fabrics: Vec<Learned>,
     },
     /// A host that settings name: its number stays when they change.
@@ -145,7 +146,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// What it is known under.
+    /// Returns the key of the record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         match self {
@@ -192,8 +193,8 @@ fn hosts(group: &Group) -> impl Iterator<Item = HostId> {
     group.receivers.iter().copied().chain([group.source])
 }
 
-/// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others such as no host
-/// has had. In what order the settings name them does not matter.
+/// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others
+/// such as no host has had. In what order the settings name them does not matter.
 pub fn host_numbers<'a>(
     names: impl IntoIterator<Item = &'a str>,
     records: &[Record],
@@ -226,7 +227,7 @@ pub fn host_numbers<'a>(
     numbers
 }
 
-/// How much an earlier manager has handed down: its limits may have been wider.
+/// Numbers of entries restored from an earlier manager, whose limits may have been wider.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Restored {
     pub(super) members: usize,
@@ -237,9 +238,9 @@ pub(super) struct Restored {
 /// A record that does not fit with the others: it is left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SetAside {
-    /// Which.
+    /// Key of the record.
     pub key: RecordKey,
-    /// Why, in words.
+    /// Reason, in words.
     pub reason: String,
 }
 
@@ -251,7 +252,8 @@ impl Leases {
         }
     }
 
-    /// The records that have changed since the last call, each with what it is now or `None` where it is gone.
+    /// The records that have changed since the last call, each with what it is now or `None` where it is
+    /// gone.
     pub fn changes(&mut self) -> Vec<(RecordKey, Option<Record>)> {
         let changed: BTreeSet<RecordKey> = core::mem::take(&mut self.changed);
         changed.into_iter().map(|key| (key.clone(), self.record(&key))).collect()
@@ -269,7 +271,7 @@ impl Leases {
         all.filter_map(|key| self.record(&key)).collect()
     }
 
-    /// What devices hold for paths that are kept ready.
+    /// Returns the commands that devices hold for paths that are kept ready.
     pub fn kept_commands(&self) -> impl Iterator<Item = &DeviceCommand> {
         self.network.kept().flat_map(|running| &running.plan.commands)
     }
@@ -321,9 +323,9 @@ impl Leases {
         })
     }
 
-    /// Takes over what an earlier manager has recorded, into a machine that knows no agent yet. Members count as heard
-    /// of now, and leases as renewed. Gives the records that do not fit: they are left out, and if one of them is of a path,
-    /// its holder has a while to name it before anything is lent.
+    /// Takes over what an earlier manager has recorded, into a machine that knows no agent yet. Members count
+    /// as heard of now, and leases as renewed. Gives the records that do not fit: they are left out, and if
+    /// one of them is of a path, its holder has a while to name it before anything is lent.
     pub fn restore(&mut self, now: Time, records: impl IntoIterator<Item = Record>) -> Vec<SetAside> {
         let mut records: Vec<Record> = records.into_iter().collect();
         records.sort_by_key(Record::turn);
@@ -423,7 +425,7 @@ impl Leases {
         }
     }
 
-    /// Whether the source of a group has the number that its name has for good, where that is known.
+    /// Checks that the source of a group has the permanent number of its name, where that is known.
     fn check_group(&self, source: &str, group: &Group) -> Result<(), String> {
         match self.members.known.get(source) {
             Some(number) if *number != group.source => {
@@ -433,7 +435,8 @@ impl Leases {
         }
     }
 
-    /// What one change of the state has written and taken away may have been cut in the middle: what is newer counts.
+    /// Completes a change of the state that may have been cut off between writes and removals: the newer
+    /// record counts.
     fn settle_restored(&mut self, of_settings: &BTreeSet<String>) {
         let granted: Vec<RequestId> =
             self.by_request.keys().filter_map(|key| self.pending_by_key.get(key)).copied().collect();

@@ -1,4 +1,4 @@
-//! What agents and the manager say to each other (Republic Table II), as values.
+//! Messages between agents and the manager (Republic Table II), as values.
 
 use super::parts::{Drained, Suspect};
 use alloc::collections::BTreeSet;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct AgentKey {
     /// Its name in the cluster.
     pub name: String,
-    /// Which run.
+    /// Number of the run.
     pub incarnation: u64,
 }
 
@@ -35,47 +35,47 @@ pub struct RequestKey {
     pub request: u64,
 }
 
-/// Requests of an agent from this number on are for streams of messages: they get a path at once or not at all, over a
-/// fabric that many can use at the same time, and keep it until no receiver listens any more.
+/// Requests of an agent from this number on are for streams of messages: they get a path at once or not at
+/// all, over a fabric that many can use at the same time, and keep it until no receiver listens any more.
 pub const STREAMS_FROM: u64 = 1 << 63;
 
 impl RequestKey {
-    /// Whether it is for a stream of messages.
+    /// Returns true if the request is for a stream of messages.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.request >= STREAMS_FROM
     }
 
-    /// Whether `agent` made it.
+    /// Returns true if `agent` made the request.
     #[must_use]
     pub fn is_of(&self, agent: &AgentKey) -> bool {
         self.agent == *agent
     }
 }
 
-/// What happens to the manager.
+/// Events that the manager handles.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An agent joins, or joins again. Answered by [`Output::Join`].
     Join(Join),
     /// An agent lives and uses these leases. Answered by [`Output::Heartbeat`].
     Heartbeat {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
         /// The leases to renew.
         leases: Vec<PlanId>,
     },
     /// An agent ends in good order.
     Leave {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
-        /// What it has received is there when it comes again.
+        /// Set if the objects that it has received are still there when it returns.
         keeps: bool,
     },
-    /// An agent's session has ended without a farewell. It may come back for a while; then it is dead, and what it held or
-    /// waited for is not needed any more.
+    /// An agent's session has ended without a farewell. It may come back for a while; then it is dead, and
+    /// what it held or waited for is not needed any more.
     Parted {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
         /// The number of the session.
         session: u64,
@@ -84,35 +84,35 @@ pub enum Input {
     SetUp {
         /// The path.
         plan: PlanId,
-        /// Whether it is there, or a sentence that says which device failed and why.
+        /// `Ok` if the path is set up, or a sentence with the failed device and the reason.
         result: Result<(), String>,
     },
     /// These have failed: the paths in use that they touch are planned anew.
     Failed {
-        /// What.
+        /// The failures.
         failures: Vec<Failure>,
     },
     /// These had failed and can be used again. Paths that were planned without them stay as they are.
     Repaired {
-        /// What.
+        /// The failures.
         failures: Vec<Failure>,
     },
-    /// What devices held when the manager came, whatever told them; nothing where that cannot be told.
+    /// Commands that devices held when the manager started, whatever sent them; none where that is unknown.
     Found {
-        /// What they keep.
+        /// The commands.
         commands: Vec<DeviceCommand>,
     },
     /// A source's agent asks for a path. Answered by one [`Output::Response`], now or later.
     Request(PathRequest),
     /// The agent that asked gives the path up, or could not be told of it.
     Withdraw {
-        /// Which request.
+        /// The request.
         request: RequestKey,
     },
-    /// A request's time or membership changes, before or after it was granted (Blast section IV-A). Answered by
-    /// [`Output::Extended`].
+    /// A request's time or membership changes, before or after it was granted (Blast section IV-A). Answered
+    /// by [`Output::Extended`].
     Extend {
-        /// Which request.
+        /// The request.
         request: RequestKey,
         /// The path stays for this long from now on.
         time: Option<Duration>,
@@ -136,13 +136,14 @@ pub enum Input {
         plan: PlanId,
         /// Names of the receivers that got nothing over it, or nothing more.
         unreached: Vec<String>,
-        /// Whether all receivers got all that they needed over it.
+        /// Set if all receivers got everything that they needed over it.
         reached_all: bool,
-        /// How long the transfer took from the grant to its end, if that tells something of the fabric: all receivers got the whole
-        /// object over this path, and none of them was slower than the path.
+        /// Duration of the transfer from the grant to its end, if it says something about the fabric: all
+        /// receivers got the whole object over this path, and none of them was slower than the path.
         took: Option<Duration>,
     },
-    /// An agent says which agents it could not reach at the addresses that these have given, and which it has reached since.
+    /// An agent says which agents it could not reach at the addresses that these have given, and which it has
+    /// reached since.
     Reached {
         /// The one that says so.
         agent: AgentKey,
@@ -160,9 +161,9 @@ pub enum Input {
     },
     /// An operator takes a part out of use, or back. Answered by [`Output::Drained`].
     Drain {
-        /// Which.
+        /// The part.
         part: PartName,
-        /// Whether it is to be out of use.
+        /// Set to take it out of use.
         is_out: bool,
     },
 }
@@ -172,7 +173,7 @@ pub enum Input {
 pub struct Join {
     /// The agent.
     pub agent: AgentKey,
-    /// Where other agents reach it: IPv4 address and TCP port.
+    /// Address at which other agents reach it: IPv4 address and TCP port.
     pub address: ([u8; 4], u16),
     /// The address that its connection comes from, whatever it says of itself.
     pub from: IpAddr,
@@ -197,13 +198,13 @@ pub struct HeldLease {
     pub fabric: String,
     /// The channel.
     pub channel: Channel,
-    /// How long it may be held from now on; `None` as long as heartbeats name it.
+    /// Time that it may be held from now on; `None` as long as heartbeats name it.
     pub left: Option<Duration>,
     /// The whole plan, where the manager that granted it has told it for its successor.
     pub kept: Option<Plan>,
 }
 
-/// Whom a path is for.
+/// Receivers that a path is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Receivers {
     /// All agents but the source.
@@ -227,11 +228,11 @@ pub struct PathRequest {
     pub remaining_bytes: u64,
     /// The receivers.
     pub receivers: Receivers,
-    /// Whether part of the bytes may be accepted.
+    /// Set if part of the bytes may be accepted.
     pub divisible: bool,
-    /// How long the path is wanted; `None` until it is given back.
+    /// Time that the path is requested for; `None` until it is given back.
     pub lease: Option<Duration>,
-    /// Which fabric is to carry it.
+    /// Fabric that is to carry it.
     pub wish: Wish,
 }
 
@@ -244,24 +245,27 @@ pub struct Grant {
     pub accepted_bytes: u64,
     /// The receivers by name, and where to reach their agents; with a chain in its order.
     pub receivers: Vec<(String, ([u8; 4], u16))>,
-    /// The receivers that the path has beside these and whose agents are not here: a manager before has let them in, and
-    /// they have not come back, or they have gone since.
+    /// The receivers that the path has beside these and whose agents are not here: a manager before has let
+    /// them in, and they have not come back, or they have gone since.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Those that it was asked for and does not lead to, as they are lost or have been silent.
+    /// Requested receivers that it does not lead to, as they are lost or have been silent.
     #[serde(default)]
     pub missed: Vec<String>,
-    /// The fabrics that come before it in the settings or would have been faster, and why none of them carries it.
+    /// The fabrics that come before it in the settings or would have been faster, and why none of them
+    /// carries it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take from the grant to its end, as far as is known; `None` where that is not estimated.
+    /// Expected duration of the transfer from the grant to its end, as far as known; `None` where it is not
+    /// estimated.
     #[serde(default)]
     pub estimate: Option<Duration>,
     /// The path.
     pub plan: Plan,
-    /// How long the transfer will take, where the path has a rate of its own (Blast's estimated service time).
+    /// Duration of the transfer, where the path has a rate of its own (Blast's estimated service time).
     pub service: Option<Duration>,
-    /// How long the path may be held from the grant, or the last extension, on; `None` until it is given back.
+    /// Time that the path may be held from the grant, or the last extension, on; `None` until it is given
+    /// back.
     pub lease: Option<Duration>,
 }
 
@@ -272,17 +276,17 @@ impl Grant {
     }
 }
 
-/// How a request stands that waits.
+/// State of a waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait {
-    /// How many older requests wait. A scheduler may let a younger one go first.
+    /// Number of older requests that wait. A scheduler may let a younger one go first.
     pub before: usize,
-    /// When its turn comes if the paths in use end as estimated, each for one request; `None` where that cannot
-    /// be told.
+    /// Time until its turn if the paths in use end as estimated, each for one request; `None` where that is
+    /// unknown.
     pub estimate: Option<Duration>,
 }
 
-/// Why an agent cannot join.
+/// Reasons why an agent cannot join.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JoinRefusal {
     /// Another agent has the name, which lives, or may come back to its own address.
@@ -292,7 +296,7 @@ pub enum JoinRefusal {
     NameTaken {
         /// The name.
         name: String,
-        /// Where the agent is that has it.
+        /// Address of the agent that has it.
         address: IpAddr,
     },
     /// No address has all the places.
@@ -302,7 +306,7 @@ pub enum JoinRefusal {
     AddressFull {
         /// The address.
         from: IpAddr,
-        /// How many have joined from there.
+        /// Number of agents that have joined from there.
         count: usize,
     },
     /// The name cannot be one.
@@ -324,7 +328,7 @@ pub enum NotMember {
     Superseded(String),
 }
 
-/// Why a path is denied (`agent.response`, denied).
+/// Reasons for denying a path (`agent.response`, denied).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Denial {
     /// The source is not there itself.
@@ -353,7 +357,7 @@ pub enum Denial {
     Sizes {
         /// Length of the object.
         object: u64,
-        /// What is said to remain.
+        /// Bytes that were reported to remain.
         remaining: u64,
     },
     /// The number belongs to a request for another object.
@@ -393,7 +397,7 @@ pub enum Denial {
     },
 }
 
-/// Why a lease has ended.
+/// Reasons for the end of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseReason {
     /// Its holder gave it back.
@@ -406,23 +410,23 @@ pub enum ReleaseReason {
     HolderGone,
     /// The agent that asked gave it up.
     Withdrawn,
-    /// What it needs has failed, and there is no other path.
+    /// A part that it needs has failed, and there is no other path.
     Failed,
 }
 
-/// How a path stands at its devices.
+/// State of a path at its devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PathState {
     /// All of them hold it.
     Ready,
     /// A device has failed, and is told again until it does not.
     Waits {
-        /// Which, and why.
+        /// The device, and the reason.
         reason: String,
     },
 }
 
-/// How a run of an agent has ended.
+/// End of a run of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Going {
     /// In good order.
@@ -435,40 +439,40 @@ pub enum Going {
     Restarted,
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Tell an agent whether it has joined.
     Join {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
         /// The number of its session, or why it has none.
         result: Result<u64, JoinRefusal>,
     },
     /// Tell an agent which of the leases in its heartbeat are lost.
     Heartbeat {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
         /// The lost ones, or that it has to join first.
         result: Result<Vec<PlanId>, NotMember>,
     },
     /// Answer a request.
     Response {
-        /// Which.
+        /// The request.
         request: RequestKey,
         /// The decision.
         response: Result<Grant, Denial>,
     },
     /// Tell the agent that asked how a request stands that waits: at first, and when its place has changed.
     Waiting {
-        /// Which.
+        /// The request.
         request: RequestKey,
-        /// How it stands.
+        /// Its state.
         wait: Wait,
     },
     /// Answer a wish to change a request.
     Extended {
-        /// Which.
+        /// The request.
         request: RequestKey,
         /// The path as it is now, `None` if the request still waits; or why it stays as it was.
         result: Result<Option<Grant>, Denial>,
@@ -479,7 +483,7 @@ pub enum Output {
         plan_id: PlanId,
         /// The path.
         plan: Plan,
-        /// What devices hold for no request and can let go now, or have to.
+        /// Commands that devices hold for no request and can drop now, or have to.
         instead_of: Vec<DeviceCommand>,
     },
     /// A path's devices have failed: tell them again.
@@ -495,7 +499,7 @@ pub enum Output {
         plan_id: PlanId,
         /// The request that it was lent for.
         request: RequestKey,
-        /// How it stands.
+        /// Its state.
         state: PathState,
     },
     /// A path that was kept ready is not any more: take it down.
@@ -503,7 +507,8 @@ pub enum Output {
         /// The path.
         plan: Plan,
     },
-    /// A path in use has been planned anew, after a failure or for another group: set up what is new, take down what is not needed.
+    /// A path in use has been planned anew, after a failure or for another group: set up what is new, take
+    /// down what is not needed.
     Replanned {
         /// Its number, which stays.
         plan_id: PlanId,
@@ -513,9 +518,9 @@ pub enum Output {
         before: Plan,
         /// The path from now on.
         plan: Plan,
-        /// What devices hold for no request and have to let go.
+        /// Commands that devices hold for no request and have to drop.
         displaced: Vec<DeviceCommand>,
-        /// Which device failed and why, if it was one.
+        /// The failed device and the reason, if it was a device.
         reason: Option<String>,
     },
     /// A path is not in use any more: take it down, unless it is kept ready.
@@ -526,33 +531,33 @@ pub enum Output {
         request: RequestKey,
         /// The path.
         plan: Plan,
-        /// Why.
+        /// Reason for the release.
         reason: ReleaseReason,
-        /// Whether devices go on to hold it, for the same hosts to have it again.
+        /// Set if devices continue to hold it, for the same hosts to have it again.
         kept: bool,
     },
     /// A part is suspected to be dead, and rests.
     Suspected {
-        /// Which, and why.
+        /// The part, and the reason.
         suspect: Suspect,
     },
     /// A part that was suspected has shown that it works.
     Acquitted {
-        /// Which.
+        /// The part.
         what: Failure,
     },
     /// Answer a wish to take a part out of use, or back.
     Drained {
-        /// Which.
+        /// The part.
         part: PartName,
-        /// What has become of it, or why it cannot be, in a sentence.
+        /// Result, or the reason for a refusal, in a sentence.
         result: Result<Drained, String>,
     },
     /// A run of an agent has ended: all that depends on it ends. Comes once for each that has joined.
     Gone {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
-        /// How.
+        /// Way in which it ended.
         how: Going,
     },
 }
@@ -564,11 +569,11 @@ pub struct LeaseView<'a> {
     pub key: &'a RequestKey,
     /// The object.
     pub object: ObjectId,
-    /// What was granted.
+    /// The grant.
     pub grant: &'a Grant,
-    /// When it ends without a heartbeat.
+    /// Time when it ends without a heartbeat.
     pub expires_at: Time,
-    /// When it ends in any case.
+    /// Time when it ends in any case.
     pub ends_at: Option<Time>,
 }
 
@@ -581,10 +586,10 @@ pub struct PendingView<'a> {
     pub object: ObjectId,
     /// Bytes that are to be sent.
     pub bytes: u64,
-    /// How many receivers there are.
+    /// Number of receivers.
     pub receivers: usize,
-    /// When it came.
+    /// Time when it arrived.
     pub since: Time,
-    /// How it stands.
+    /// Its state.
     pub wait: Wait,
 }

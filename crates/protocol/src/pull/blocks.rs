@@ -1,4 +1,4 @@
-//! How an object divides into packets and blocks (Datacast, section 5.2), and a set of packets.
+//! Division of an object into packets and blocks (Datacast, section 5.2), and a set of packets.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -7,8 +7,8 @@ use super::lists::Shape;
 
 /// The division of an object into packets, and of packets into the blocks that trees carry as wholes.
 ///
-/// Packet `sn` holds the bytes from `sn * payload_bytes` on; only the last one is shorter. An empty object has
-/// one empty packet, so that the protocol is the same for it.
+/// Packet `sn` holds the bytes from `sn * payload_bytes` on; only the last one is shorter. An empty object
+/// has one empty packet, so that the protocol is the same for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     object_bytes: u64,
@@ -30,9 +30,10 @@ impl Blocks {
         (blocks.packets().div_ceil(block_packets) < u64::from(u32::MAX)).then_some(blocks)
     }
 
-    /// The size of blocks for an object over so many trees, in bytes: the paper's 100 MB, or less where that would
-    /// leave trees idle. 32 blocks for every tree keep the end, where trees finish one after the other, below a few
-    /// percent; a block of fewer packets than a receiver may ask for at a time would make trees wait for decisions.
+    /// The size of blocks for an object over so many trees, in bytes: the paper's 100 MB, or less where that
+    /// would leave trees idle. 32 blocks for every tree keep the end, where trees finish one after the other,
+    /// below a few percent; a block of fewer packets than a receiver may ask for at a time would make trees
+    /// wait for decisions.
     #[must_use]
     pub fn bytes_for(object_bytes: u64, payload_bytes: u16, trees: u8, credits: u32) -> u64 {
         let least = u64::from(payload_bytes.max(1)) * u64::from(credits.max(1)) * 4;
@@ -51,13 +52,13 @@ impl Blocks {
         self.payload_bytes
     }
 
-    /// How many packets the object has; at least one.
+    /// Returns the number of packets of the object; at least one.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.object_bytes.div_ceil(self.payload_bytes.into()).max(1)
     }
 
-    /// How many blocks there are; at least one.
+    /// Returns the number of blocks; at least one.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.packets().div_ceil(self.block_packets) as u32

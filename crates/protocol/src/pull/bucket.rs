@@ -1,8 +1,9 @@
-//! The rate of one tree: additive increase, multiplicative decrease, and a token bucket (Datacast, section 5.1).
+//! The rate of one tree: additive increase, multiplicative decrease, and a token bucket (Datacast, section
+//! 5.1).
 
 use polycast_types::{Duration, Time};
 
-/// How the rate of a tree moves.
+/// Settings for the rate of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateConfig {
     /// The rate at first, in bits a second: one that maps well to the credits.
@@ -11,11 +12,11 @@ pub struct RateConfig {
     pub least_bps: u64,
     /// The rate never rises above this, such as that of the source's link.
     pub most_bps: u64,
-    /// δ: added after every interval without a duplicate interest.
+    /// Amount that is added after every interval without a duplicate interest (δ).
     pub increase_bps: u64,
-    /// T: the interval.
+    /// Length of the interval (T).
     pub interval: Duration,
-    /// σ: how much may be sent at once after a pause, in bytes.
+    /// Number of bytes that may be sent at once after a pause (σ).
     pub depth_bytes: u32,
 }
 
@@ -33,10 +34,11 @@ impl RateConfig {
         }
     }
 
-    /// For real links of any rate, with packets of `packet_bytes`: what the paper's testbed has at 1 Gbit/s and 8 KiB,
-    /// δ = 5 Mb/s and T = 1 ms, in proportion to the link and to the time that packets take on it.
+    /// For real links of any rate, with packets of `packet_bytes`: what the paper's testbed has at 1 Gbit/s
+    /// and 8 KiB, δ = 5 Mb/s and T = 1 ms, in proportion to the link and to the time that packets take on it.
     ///
-    /// It begins at the rate of the link, not at half of it: credits keep what is under way small from the start.
+    /// It begins at the rate of the link, not at half of it: credits keep what is under way small from the
+    /// start.
     #[must_use]
     pub fn in_proportion(link_bps: u64, packet_bytes: u32) -> Self {
         let link_bps = link_bps.max(1_000);
@@ -54,7 +56,7 @@ impl RateConfig {
 }
 
 impl RateConfig {
-    /// How long so many bytes take at the highest rate.
+    /// Returns the time that this number of bytes takes at the highest rate.
     pub(super) fn time_of(&self, bytes: u16) -> Duration {
         Duration(u64::from(bytes) * 8 * 1_000_000_000 / self.most_bps.max(1))
     }
@@ -86,7 +88,8 @@ impl TreeRate {
         self.config.depth_bytes
     }
 
-    /// Packets wait for tokens. A rate that limits nothing tells nothing about the network, and is not raised.
+    /// Packets wait for tokens. A rate that limits nothing tells nothing about the network, and is not
+    /// raised.
     pub(super) fn limits(&mut self) {
         self.limiting = true;
     }
@@ -106,7 +109,7 @@ impl TreeRate {
         }
     }
 
-    /// When `advance` will raise the rate, if no duplicate comes and packets wait.
+    /// Returns the time when `advance` will raise the rate, if no duplicate arrives and packets wait.
     pub(super) fn next_advance(&self) -> Time {
         self.quiet_since + self.config.interval
     }
@@ -122,8 +125,8 @@ impl TreeRate {
     }
 }
 
-/// Tokens for one port, which come at the rate of the tree. They are counted in bits times nanoseconds, so that
-/// no rounding adds up.
+/// Tokens for one port, which come at the rate of the tree. They are counted in bits times nanoseconds, so
+/// that no rounding adds up.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     tokens: u128,
@@ -160,7 +163,7 @@ impl Bucket {
         enough
     }
 
-    /// When the tokens of a packet will be there.
+    /// Returns the time when the tokens of a packet will be there.
     pub(super) fn time_for(&self, bytes: u32, depth_bytes: u32, bps: u64) -> Time {
         let cost = u128::from(bytes.min(depth_bytes)) * 8 * NANOS;
         let wait = cost.saturating_sub(self.tokens).div_ceil(bps.max(1).into());

@@ -11,15 +11,15 @@ use super::store::{ContentStore, Replacement};
 /// Settings of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwarderConfig {
-    /// How many ports the node has.
+    /// Number of ports of the node.
     pub ports: u8,
     /// The most packets in the content store; a tenth of it is for retransmissions.
     pub store_packets: u32,
-    /// Which packet a full content store forgets.
+    /// Choice of the packet that a full content store forgets.
     pub replacement: Replacement,
     /// The most pending interests.
     pub pending_interests: u32,
-    /// How long an interest is pending before it may give way to another, or is sent on anew.
+    /// Time that an interest is pending before it may give way to another, or is sent on again.
     pub interest_lifetime: Duration,
     /// A random number that no other machine knows: it keeps strangers from choosing names that collide.
     pub secret: u64,
@@ -40,19 +40,19 @@ impl ForwarderConfig {
     }
 }
 
-/// What happens to a forwarder.
+/// Events that a forwarder handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A packet came.
     Packet {
-        /// Where from: a port, or the node's own receiver.
+        /// Origin: a port, or the node's own receiver.
         from: Face,
         /// The packet.
         packet: Packet,
     },
 }
 
-/// What the driver is to do, in this order.
+/// Actions for the driver, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a packet.
@@ -61,7 +61,7 @@ pub enum Output {
         port: u8,
         /// The packet.
         packet: Packet,
-        /// Where its payload is.
+        /// Location of its payload.
         payload: Payload,
     },
     /// Put the payload that has arrived into this slot of the store; what was there is forgotten.
@@ -73,7 +73,7 @@ pub enum Output {
     Deliver {
         /// The packet.
         data: Data,
-        /// Where its payload is.
+        /// Location of its payload.
         payload: Payload,
     },
     /// An interest has come to the end of its route: give it to the node's own source.
@@ -85,7 +85,7 @@ pub enum Output {
     },
 }
 
-/// What a forwarder has counted.
+/// Counters of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Interests answered from the store.
@@ -127,26 +127,26 @@ impl Forwarder {
         }
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How many packets it keeps.
+    /// Returns the number of packets that it keeps.
     #[must_use]
     pub fn kept(&self) -> u32 {
         self.store.len()
     }
 
-    /// How many names are pending.
+    /// Returns the number of pending names.
     #[must_use]
     pub fn pending(&self) -> u32 {
         self.pending.len()
     }
 
-    /// Forgets interests that were sent on before `then` and were not answered or repeated. They would give way
-    /// when their place is needed; this leaves nothing of transfers that have ended.
+    /// Forgets interests that were sent on before `then` and were not answered or repeated. They would give
+    /// way when their place is needed; this leaves nothing of transfers that have ended.
     pub fn forget_pending_before(&mut self, then: Time) {
         self.pending.forget_before(then);
     }
@@ -164,8 +164,8 @@ impl Forwarder {
         }
     }
 
-    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
-    /// debug builds.
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after
+    /// every input in debug builds.
     ///
     /// # Panics
     /// If something that always holds does not.
@@ -174,7 +174,7 @@ impl Forwarder {
         self.store.check();
     }
 
-    /// What to do next, or `None` until the next input.
+    /// Returns the next action, or `None` until the next input.
     #[inline]
     pub fn poll(&mut self, _now: Time) -> Option<Output> {
         self.outputs.pop_front()

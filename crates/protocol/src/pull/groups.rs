@@ -1,29 +1,28 @@
-//! Which hash groups of an object are whole, by the packets that a receiver keeps.
+//! Completeness of an object's hash groups, by the packets that a receiver keeps.
 //!
-//! A packet at the border of two groups belongs to both. Where one of them turns out to be wrong, all of its packets are asked
-//! for again, and its neighbours lack those at the border too, unless they are verified. So groups are counted here, at one
-//! place, and only one that is whole is checked.
+//! A packet at the border of two groups belongs to both. Where one of them turns out to be wrong, all of its
+//! packets are requested again, and its neighbours lack those at the border too, unless they are verified. So
+//! groups are counted here, at one place, and only a group that is whole is checked.
 
 use crate::push::Geometry;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What a receiver has of each hash group.
+/// State of each hash group at a receiver.
 #[derive(Clone, Debug)]
 pub struct Groups {
     geometry: Geometry,
     verified: Vec<bool>,
-    /// How many packets each group lacks; of one that is verified this is of no meaning.
+    /// Number of packets that each group lacks; meaningless for a verified group.
     missing: Vec<u32>,
-    /// How many are not verified.
+    /// Number of groups that are not verified.
     left: u64,
 }
 
 impl Groups {
-    /// Of an object of which these groups are verified.
+    /// Creates the state of an object of which these groups are verified.
     ///
-    /// # Panics
-    /// If there is not a word for each group.
+    /// # Panics If `verified` does not have one entry for each group.
     #[must_use]
     pub fn new(geometry: Geometry, verified: Vec<bool>) -> Self {
         assert_eq!(verified.len() as u64, geometry.groups(), "each group is verified or not");
@@ -34,7 +33,7 @@ impl Groups {
         groups
     }
 
-    /// Whether all groups that a packet belongs to are verified: then it need not be asked for.
+    /// Returns true if all groups that a packet belongs to are verified: then it need not be requested.
     #[must_use]
     pub fn holds(&self, sn: u64) -> bool {
         self.of_packet(sn).all(|group| self.verified[group as usize])
@@ -45,8 +44,8 @@ impl Groups {
         self.geometry.groups_of_fragments(sn..sn + 1)
     }
 
-    /// A packet is kept that was not there. The groups of [`of_packet`](Self::of_packet) that [are whole](Self::is_whole) then are
-    /// to be checked, one after the other.
+    /// A packet is kept that was not there. The groups of [`of_packet`](Self::of_packet) that [are
+    /// whole](Self::is_whole) then are to be checked, one after the other.
     ///
     /// # Panics
     /// If it was there.
@@ -60,7 +59,7 @@ impl Groups {
         }
     }
 
-    /// Whether all packets of a group are there and it is not verified.
+    /// Returns true if all packets of a group are there and it is not verified.
     #[must_use]
     pub fn is_whole(&self, group: u64) -> bool {
         !self.verified[group as usize] && self.missing[group as usize] == 0
@@ -96,7 +95,7 @@ impl Groups {
         &self.verified
     }
 
-    /// How many are not.
+    /// Returns the number of groups that are not verified.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left
@@ -110,8 +109,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Packets come in any order, and are damaged: by a set of the packets that are there, a group is whole exactly when it
-        /// has all of its own, and with no damage any more everything is verified after one more round.
+        /// Packets come in any order, and are damaged: by a set of the packets that are there, a group is
+        /// whole exactly when it has all of its own, and with no damage any more everything is verified after
+        /// one more round.
         #[test]
         fn groups_are_whole_when_all_of_their_packets_are_there(
             object_len in 1u64..60_000,

@@ -1,10 +1,12 @@
-//! The lists of names: what has to be known of packets before they may be asked for, in packets that are pulled themselves.
+//! The lists of names: what has to be known of packets before they may be asked for, in packets that are
+//! pulled themselves.
 //!
-//! A receiver may ask for a packet when it knows its digest. To tell every receiver all digests would cost the source more than
-//! the object, once there are enough receivers. So they travel like the object: an object divides into *sections*, and the list
-//! of a section (the hashes of its groups, then the digests of the packets that begin in it) is cut into packets. The digests of
-//! these fill packets of the next level, and so on, until one packet is left: the section's *root*. Only its digest comes from
-//! the source itself. Sections grow, so that the first packets may travel while the source still reads the object.
+//! A receiver may ask for a packet when it knows its digest. To tell every receiver all digests would cost
+//! the source more than the object, once there are enough receivers. So they travel like the object: an
+//! object divides into *sections*, and the list of a section (the hashes of its groups, then the digests of
+//! the packets that begin in it) is cut into packets. The digests of these fill packets of the next level,
+//! and so on, until one packet is left: the section's *root*. Only its digest comes from the source itself.
+//! Sections grow, so that the first packets may travel while the source still reads the object.
 //!
 //! Packets of lists have numbers behind those of the object, the same count for each section, the root first.
 
@@ -28,7 +30,7 @@ const LEVELS_MAX: usize = 12;
 /// So many sections are asked for at a time.
 const SECTIONS_AT_ONCE: u64 = 3;
 
-/// How the lists of an object divide.
+/// Division of an object's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     group_bytes: u32,
@@ -38,7 +40,7 @@ pub(super) struct Shape {
     stride: u64,
 }
 
-/// Where a packet of a list belongs.
+/// Position of a packet of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListPlace {
     /// The section.
@@ -68,7 +70,8 @@ impl Levels {
         levels
     }
 
-    /// Bytes of a full packet. A digest lies in one packet, and the list itself is put together before it is read.
+    /// Bytes of a full packet. A digest lies in one packet, and the list itself is put together before it is
+    /// read.
     fn room(&self, level: usize) -> u64 {
         if level == 0 { self.payload } else { self.payload / DIGEST_LEN as u64 * DIGEST_LEN as u64 }
     }
@@ -88,8 +91,8 @@ impl Levels {
 }
 
 impl Blocks {
-    /// The same division, with lists of names for hash groups of `group_bytes`. `None` if the payload is too short to carry
-    /// them.
+    /// The same division, with lists of names for hash groups of `group_bytes`. `None` if the payload is too
+    /// short to carry them.
     #[must_use]
     pub fn with_lists(mut self, group_bytes: u32) -> Option<Self> {
         if self.payload_bytes() < PAYLOAD_LEAST || group_bytes == 0 {
@@ -106,7 +109,7 @@ impl Blocks {
         Some(self)
     }
 
-    /// How many sections there are; none where names do not travel in lists.
+    /// Returns the number of sections; zero where names do not travel in lists.
     #[must_use]
     pub fn sections(&self) -> u64 {
         self.lists.map_or(0, |shape| shape.sections)
@@ -118,7 +121,7 @@ impl Blocks {
         self.packets() + self.lists.map_or(0, |shape| shape.sections * shape.stride)
     }
 
-    /// Whether there is a packet of this number.
+    /// Returns true if there is a packet of this number.
     #[must_use]
     pub fn exists(&self, sn: u64) -> bool {
         sn < self.packets() || self.list_place(sn).is_some()
@@ -153,7 +156,7 @@ impl Blocks {
         first..first + stride
     }
 
-    /// How many levels the list of a section has; the packet of the highest one is its root.
+    /// Returns the number of levels of a section's list; the packet of the highest one is its root.
     #[must_use]
     pub fn list_levels(&self, section: u64) -> usize {
         self.levels(section).count
@@ -184,7 +187,7 @@ impl Blocks {
         self.list_sn(ListPlace { section, level: self.list_levels(section) - 1, index: 0 })
     }
 
-    /// Where the packet of this number belongs, if it is one of a list.
+    /// Returns the position of the packet of this number, if it belongs to a list.
     #[must_use]
     pub fn list_place(&self, sn: u64) -> Option<ListPlace> {
         let shape = self.lists?;
@@ -215,7 +218,7 @@ impl Blocks {
         whole + children.start..whole + children.end
     }
 
-    /// How many packets one of a list names at most.
+    /// Returns the maximum number of packets that a packet of a list names.
     #[must_use]
     pub fn list_fan_out(&self) -> u64 {
         u64::from(self.payload_bytes()) / DIGEST_LEN as u64
@@ -246,7 +249,7 @@ fn section_of(group: u64) -> u64 {
     }
 }
 
-/// What a receiver has of the lists.
+/// State of the lists at a receiver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     /// Sections whose roots have been told.
@@ -255,7 +258,7 @@ pub(super) struct Lists {
     begun: u64,
     /// Sections, from the first one on, whose names are all known.
     done: u64,
-    /// What those lack that are asked for.
+    /// Number of packets that each requested section still lacks.
     left: BTreeMap<u64, u64>,
     /// Packets of lists that are there.
     packets: u64,
@@ -289,7 +292,7 @@ impl Lists {
         *left -= 1;
     }
 
-    /// Whether the section is asked for now.
+    /// Returns true while the section is requested.
     pub(super) fn has_begun(&self, section: u64) -> bool {
         self.left.contains_key(&section)
     }
@@ -302,9 +305,10 @@ impl Lists {
         Some(self.done - 1)
     }
 
-    /// Whether a list is still needed when all packets are there. Then its hashes are: the last section may have the end of a
-    /// packet that begins in the one before, and none of its own; and packets that a receiver has asked for before its connection
-    /// ended may come before the new one has their list.
+    /// Returns true if a list is still needed when all packets are there. Its hashes are needed then: the
+    /// last section may have the end of a packet that begins in the one before, and none of its own; and
+    /// packets that a receiver has requested before its connection ended may arrive before the new connection
+    /// has their list.
     pub(super) fn waits_for_hashes(&self, blocks: &Blocks) -> bool {
         self.done < blocks.sections()
     }
@@ -331,7 +335,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every packet of the object has one name, every packet of a list one place, and each but the roots one parent.
+        /// Every packet of the object has one name, every packet of a list one place, and each but the roots
+        /// one parent.
         #[test]
         fn lists_name_every_packet_once(object in 0u64..3_000_000, payload in 64u16..9_000, shift in 8u32..19) {
             let blocks = Blocks::new(object, payload, 10_000).unwrap();

@@ -1,15 +1,16 @@
 //! The pull transport: receivers ask for every packet by name, and forwarders remember what passes (Datacast,
 //! sections 3, 5 and 6).
 //!
-//! Three machines make a network. A [`Receiver`] sends an *interest* for every packet that it lacks, along the
-//! source route of a tree, and holds at most w of them open in every tree. A [`Forwarder`] answers an interest
-//! from its content store, or joins it to one that is pending already, or sends it on. A [`Source`] answers what
-//! no forwarder could, at a rate that falls when the same packet is asked for twice. A switch is a forwarder
-//! alone; a server is a forwarder with a receiver or a source behind its local face.
+//! Three machines make a network. A [`Receiver`] sends an *interest* for every packet that it lacks, along
+//! the source route of a tree, and holds at most w of them open in every tree. A [`Forwarder`] answers an
+//! interest from its content store, or joins it to one that is pending already, or sends it on. A [`Source`]
+//! answers what no forwarder could, at a rate that falls when the same packet is asked for twice. A switch is
+//! a forwarder alone; a server is a forwarder with a receiver or a source behind its local face.
 //!
 //! Receivers learn the names of packets from lists that are pulled like the object ([`Blocks::with_lists`]).
 //!
-//! No machine sees payload. A forwarder names the slot of its store where the driver puts a payload or finds it.
+//! No machine sees payload. A forwarder names the slot of its store where the driver puts a payload or finds
+//! it.
 
 mod blocks;
 mod bucket;

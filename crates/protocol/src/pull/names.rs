@@ -1,5 +1,5 @@
-//! The names of packets at both ends: the source makes lists of them, and a receiver learns them from the lists' packets
-//! ([`super::lists`] says how these divide).
+//! The names of packets at both ends: the source makes lists of them, and a receiver learns them from the
+//! lists' packets ([`super::lists`] says how these divide).
 //!
 //! No cipher and no hash is here: drivers give them, real ones in production and ideal ones in the simulator.
 
@@ -23,11 +23,10 @@ pub struct NameList {
 }
 
 impl NameList {
-    /// Of the list of a section: the hashes of its groups, then the digests of its packets. `digest_of` seals a packet of this number
-    /// and gives the digest of what comes of it.
+    /// Creates it from the list of a section: the hashes of its groups, then the digests of its packets.
+    /// `digest_of` seals a packet of this number and returns the digest of the result.
     ///
-    /// # Panics
-    /// The list is not as long as that of this section.
+    /// # Panics If the list does not have the length of this section's list.
     pub fn new(
         blocks: &Blocks,
         section: u64,
@@ -64,7 +63,7 @@ impl NameList {
         self.root
     }
 
-    /// What the packet at a place of this section carries, before it is sealed.
+    /// Returns the content of the packet at a place of this section, before it is sealed.
     #[must_use]
     pub fn packet(&self, blocks: &Blocks, place: ListPlace) -> &[u8] {
         let span = blocks.list_span(place);
@@ -83,13 +82,13 @@ impl NameList {
 #[derive(Clone, Debug)]
 pub struct Names {
     blocks: Blocks,
-    /// Of the object's packets, as far as they are known.
+    /// Digests of the object's packets, as far as they are known.
     digests: Vec<Digest>,
-    /// Of packets of lists of sections that are not whole.
+    /// Digests of packets of lists of sections that are not whole.
     named: BTreeMap<u64, Digest>,
-    /// How many roots are known.
+    /// Number of known roots.
     roots: u64,
-    /// What is here of the lists of sections that are not whole.
+    /// Received parts of the lists of sections that are not whole.
     lists: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -123,7 +122,8 @@ impl Names {
         list[span.start as usize..span.end as usize].copy_from_slice(opened);
     }
 
-    /// The list of a section is whole: it says the digests of its packets, and the hashes of its groups, which are given.
+    /// The list of a section is whole: it says the digests of its packets, and the hashes of its groups,
+    /// which are given.
     ///
     /// # Panics
     /// The list is not here.
@@ -164,7 +164,8 @@ mod tests {
     }
 
     proptest! {
-        /// A receiver that knows the roots learns every name, each from a packet that was named before, and the hashes.
+        /// A receiver that knows the roots learns every name, each from a packet that was named before, and
+        /// the hashes.
         #[test]
         fn a_receiver_learns_from_lists_what_the_source_put_in(
             object in 0u64..400_000, payload in 64u16..2_000, shift in 8u32..14,

@@ -1,8 +1,9 @@
-//! Whether a neighbour is there: both ends of a link greet each other, and a change counts when it has lasted (Datacast,
-//! section 5: the Fabric Manager hears of links, and waits some seconds before it believes that one has changed).
+//! Detection of a neighbour: both ends of a link greet each other, and a change counts when it has lasted
+//! (Datacast, section 5: the Fabric Manager is notified of links, and waits some seconds before it believes
+//! that a link has changed).
 //!
-//! A link works when the interface can carry packets, the neighbour was heard lately, and says that it hears this end. It
-//! is unknown until it has worked once: its neighbour may be starting.
+//! A link works when the interface can carry packets, the neighbour was heard lately, and reports that it
+//! hears this end. The state is unknown until the link has worked once: its neighbour may be starting.
 
 use polycast_types::{Duration, Time};
 
@@ -16,21 +17,21 @@ const UNKNOWN_FOR: Duration = Duration::from_millis(20_000);
 pub struct NeighbourConfig {
     /// Time between two greetings, above zero.
     pub greeting: Duration,
-    /// How long a link must have changed before that is said.
+    /// Time for which a change of a link must last before it is reported.
     pub damping: Duration,
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourOutput {
     /// Send a greeting that says whether the neighbour is heard.
     Greet {
-        /// Whether it is.
+        /// Set if it is heard.
         heard: bool,
     },
     /// Report the state of the link: it has changed for long enough, or is known at last.
     Link {
-        /// Whether it works.
+        /// Set if it works.
         up: bool,
     },
 }
@@ -39,7 +40,7 @@ pub enum NeighbourOutput {
 #[derive(Clone, Debug)]
 pub struct Neighbour {
     config: NeighbourConfig,
-    /// When the neighbour was heard last, if it ever was.
+    /// Time when the neighbour was last heard, if ever.
     heard_at: Option<Time>,
     /// The neighbour says that it hears this end.
     heard_there: bool,
@@ -54,8 +55,8 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// An end that begins now. A neighbour that runs already greets before this one does: it is answered at once, and never
-    /// hears that it is not heard.
+    /// An end that begins now. A neighbour that runs already greets before this one does: it is answered at
+    /// once, and never hears that it is not heard.
     ///
     /// # Panics
     /// If there is no time between greetings.
@@ -120,20 +121,20 @@ impl Neighbour {
         Some(NeighbourOutput::Link { up: works })
     }
 
-    /// When to poll again: to greet, or to report a change.
+    /// Returns the time to poll again: to greet, or to report a change.
     #[must_use]
     pub fn deadline(&self) -> Time {
         let change = self.other_since.map(|since| since + self.config.damping).or(self.unknown_until);
         change.map_or(self.greet_at, |at| self.greet_at.min(at))
     }
 
-    /// Whether the link works, by what was reported.
+    /// Returns true if the link works, as last reported.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.up
     }
 
-    /// Whether the state of the link is known.
+    /// Returns true if the state of the link is known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.unknown_until.is_none()
@@ -245,8 +246,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: greetings keep their distance, states alternate, and each but the first has held all
-        /// through the damping, by a look at what was said every millisecond.
+        /// Whatever comes and goes: greetings keep their distance, states alternate, and each but the first
+        /// has held all through the damping, by a look at what was said every millisecond.
         #[test]
         fn what_is_said_has_lasted(steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 1u64..60), 1..60)) {
             let mut end = Neighbour::new(CONFIG, Time::ZERO);

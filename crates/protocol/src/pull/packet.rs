@@ -1,4 +1,4 @@
-//! What the machines say to each other: interests and data (Datacast, section 6).
+//! Messages between the machines: interests and data (Datacast, section 6).
 
 use polycast_types::Handle;
 pub use polycast_wire::pull::Digest;
@@ -8,10 +8,10 @@ use super::Route;
 
 /// A packet's name: the transfer, the packet's number in the object, and what its payload hashes to.
 ///
-/// The paper's names are paths of any length in a trie. Numbers say the same in 32 bytes. With the digest in the name,
-/// a forwarder can tell whether a payload belongs to what was asked for, and keeps nothing else: a host that forges a
-/// packet would have to be asked for it by that very digest. The machines only compare digests; drivers, which see the
-/// payload, put them in and check them.
+/// The paper's names are paths of any length in a trie. Numbers say the same in 32 bytes. With the digest in
+/// the name, a forwarder can tell whether a payload belongs to what was asked for, and keeps nothing else: a
+/// host that forges a packet would have to be asked for it by that very digest. The machines only compare
+/// digests; drivers, which see the payload, put them in and check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// The transfer.
@@ -36,8 +36,8 @@ impl Name {
     }
 }
 
-/// Which block follows in a tree: the source's decision, piggybacked on the last packets of a block
-/// (section 5.2).
+/// Block that follows in a tree: the source's decision, piggybacked on the last packets of a block (section
+/// 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The packet does not say.
@@ -51,7 +51,7 @@ pub enum Decision {
 /// A request for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// What is asked for.
+    /// Name of the requested packet.
     pub name: Name,
     /// The way to the source; behind the packet it has become the way back.
     pub route: Route,
@@ -64,11 +64,11 @@ pub struct Interest {
 /// One packet of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Which packet it is.
+    /// Name of the packet.
     pub name: Name,
     /// The way to the next node that keeps packets.
     pub route: Route,
-    /// Which block follows in the tree.
+    /// Block that follows in the tree.
     pub decision: Decision,
     /// Bytes of payload.
     pub length: u16,
@@ -127,7 +127,7 @@ impl Packet {
     }
 }
 
-/// Where a packet came from, or goes to.
+/// Origin or destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Face {
     /// The receiver or source at the same node.
@@ -136,7 +136,7 @@ pub enum Face {
     Port(u8),
 }
 
-/// Where the driver finds the payload of a packet that it is to send.
+/// Location of the payload of a packet that the driver is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// There is none: the packet is an interest.
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What the wire carries is what the machines said.
+        /// The wire carries packets as the machines sent them.
         #[test]
         fn packets_cross_the_wire_unchanged(
             hops in prop::collection::vec(any::<u8>(), 1..=14), position in 0u8..=14,

@@ -27,7 +27,7 @@ struct Entry {
     waiters: u32,
 }
 
-/// What to do with an interest.
+/// Decision on an interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Send it on.
@@ -78,12 +78,12 @@ impl PendingTable {
     /// Enters an interest.
     ///
     /// It is sent on if the name is new, or if what was sent on has been lost, it seems: the same face asks
-    /// again and half a lifetime has passed, or a whole lifetime has. Two receivers ask at different times, so
-    /// another face that asks tells nothing.
+    /// again and half a lifetime has passed, or a whole lifetime has. Two receivers ask at different times,
+    /// so another face that asks tells nothing.
     ///
-    /// A face that has asked in vain for two lifetimes is sent on in any case: by its own way. The pending one may have
-    /// been sent by another tree to a node that itself waits for an answer from here, and then neither would ever
-    /// get one.
+    /// A face that has asked in vain for two lifetimes is sent on in any case: by its own way. The pending
+    /// one may have been sent by another tree to a node that itself waits for an answer from here, and then
+    /// neither would ever get one.
     #[inline]
     pub(super) fn ask(&mut self, now: Time, name: Name, face: Face, back: Route) -> Verdict {
         if let Some(slot) = self.entries.find(name) {
@@ -187,7 +187,7 @@ impl PendingTable {
     }
 }
 
-/// Those who waited for a packet that has come.
+/// Faces that waited for a packet that has arrived.
 #[derive(Debug)]
 pub(super) struct Waiters(u32);
 
@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just before the
-    /// other's comes: an interest that waits for too long must get through.
+    /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just
+    /// before the other's comes: an interest that waits for too long must get through.
     #[test]
     fn nodes_that_wait_for_each_other_get_out_of_it() {
         let mut table = table(4);

@@ -11,7 +11,7 @@ use super::blocks::{Bits, Blocks};
 use super::lists::{ListPlace, Lists};
 use super::packet::{Data, Decision, Interest, Name};
 
-/// How long a receiver waits for a packet before it asks again (RTO).
+/// Time that a receiver waits for a packet before it requests it again (RTO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryTime {
     /// Always as long; the paper's is 20 ms.
@@ -31,7 +31,8 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 /// The time to wait is doubled at most so often.
 const DOUBLED_MOST: u32 = 6;
 
-/// One in so many that a tree asks for is a packet of a list, while there are any: lists stay well ahead of what they name.
+/// One in so many that a tree asks for is a packet of a list, while there are any: lists stay well ahead of
+/// what they name.
 const LIST_TURNS: u32 = 8;
 
 /// In every tree a receiver may wait for so many times its credits, lost packets counted.
@@ -46,19 +47,20 @@ pub struct ReceiverConfig {
     pub blocks: Blocks,
     /// The way to the source in each tree; `None` for a tree that does not reach this receiver.
     pub routes: Vec<Option<Route>>,
-    /// w: how many packets may be asked for at a time in each tree.
+    /// Number of packets that may be requested at a time in each tree (w).
     pub credits: u32,
-    /// When to ask again.
+    /// Time before a packet is requested again.
     pub retry: RetryTime,
-    /// A packet counts as lost when so many that were asked for after it, in the same tree, have come before it, and its
-    /// round trip is over: it holds no credit any more, and is asked for again after half of the time. The paper's
-    /// receivers wait for the time alone (`None`), so that some losses by chance hold all of their credits.
+    /// A packet counts as lost when so many that were asked for after it, in the same tree, have come before
+    /// it, and its round trip is over: it holds no credit any more, and is asked for again after half of the
+    /// time. The paper's receivers wait for the time alone (`None`), so that some losses by chance hold all
+    /// of their credits.
     pub overtaken: Option<u32>,
     /// A tree from which nothing has come for so long is reported.
     pub stalled_after: Duration,
 }
 
-/// What happens to a receiver.
+/// Events that a receiver handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// These packets are there already, from an earlier try.
@@ -68,16 +70,16 @@ pub enum Input {
     },
     /// All that is held has been said: begin.
     Begin,
-    /// The roots of the lists of the first sections are known. It never sinks. Where names travel in lists, only packets
-    /// may be asked for whose section's list is there.
+    /// The roots of the lists of the first sections are known. It never sinks. Where names travel in lists,
+    /// only packets may be asked for whose section's list is there.
     Roots {
-        /// How many sections.
+        /// Number of sections.
         until: u64,
     },
     /// A packet came.
     Data(Data),
-    /// These packets were corrupt: they are to come again, and from the source. Of a packet of a list this has to be said before
-    /// the next `poll` after its `Keep`, which reads what it names.
+    /// These packets were corrupt: they are to come again, and from the source. Of a packet of a list this
+    /// has to be said before the next `poll` after its `Keep`, which reads what it names.
     Corrupt {
         /// Their numbers.
         sns: Range<u64>,
@@ -100,19 +102,21 @@ pub enum Input {
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Give an interest to the node's forwarder.
     Ask(Interest),
-    /// Keep the payload of the last `Data`: of the object, or of a list. What a list's packet names is asked for next.
+    /// Keep the payload of the last `Data`: of the object, or of a list. What a list's packet names is asked
+    /// for next.
     Keep {
         /// Its number.
         sn: u64,
-        /// How long ago it was asked for; `None` if that was more than once.
+        /// Time since it was requested; `None` if it was requested more than once.
         round_trip: Option<Duration>,
     },
-    /// The list of a section is there whole: its packets are asked for from now on. Sections come in their order.
+    /// The list of a section is there whole: its packets are asked for from now on. Sections come in their
+    /// order.
     Listed {
         /// The section.
         section: u64,
@@ -126,12 +130,12 @@ pub enum Output {
     },
 }
 
-/// What a receiver has counted.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Interests sent.
     pub interests: u64,
-    /// Of these repeated ones.
+    /// Repeated interests among them.
     pub repeated: u64,
     /// Packets that were there already.
     pub duplicates: u64,
@@ -145,7 +149,7 @@ struct Open {
     sn: u64,
     sent_at: Time,
     tries: u32,
-    /// How many that were asked for after it have come.
+    /// Number of packets requested after it that have arrived.
     overtaken: u32,
     /// It counts as lost.
     lost: bool,
@@ -162,14 +166,14 @@ struct Tree {
     route: Option<Route>,
     /// In the order in which they were sent.
     open: VecDeque<Open>,
-    /// How many of these count as lost.
+    /// Number of open interests that count as lost.
     lost: usize,
     block: Option<u32>,
     /// The next packet of the block to ask for.
     cursor: u64,
     end: u64,
     decision: Decision,
-    /// How many blocks it has gone through, so that decisions that lead in a circle end.
+    /// Number of blocks that it has gone through, so that decisions that lead in a circle end.
     moves: u32,
     asked_last: bool,
     last_data: Time,
@@ -177,7 +181,7 @@ struct Tree {
     timer: RoundTrips,
     /// Packets of lists to ask for in this tree.
     lists: VecDeque<u64>,
-    /// How often it has chosen.
+    /// Number of choices it has made.
     turns: u32,
 }
 
@@ -191,7 +195,7 @@ pub struct Receiver {
     redo: RangeSet,
     /// Packets that only the source may answer for.
     fresh: RangeSet,
-    /// When no tree has a block left: where the search for missing packets has come to.
+    /// Position of the search for missing packets when no tree has a block left.
     sweep: u64,
     lists: Lists,
     /// Packets of lists that are there, and of which their driver may still find that they are corrupt.
@@ -245,31 +249,31 @@ impl Receiver {
         }
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How many packets of the object it has.
+    /// Returns the number of packets of the object that it has.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.have.count() - self.lists.packets() - self.unread.len() as u64
     }
 
-    /// Whether it has packet `sn`; false for a packet that there is not.
+    /// Returns true if it has packet `sn`; false for a packet that does not exist.
     #[must_use]
     pub fn has(&self, sn: u64) -> bool {
         sn < self.config.blocks.numbers() && self.have.has(sn)
     }
 
-    /// Whether it has everything.
+    /// Returns true once it has all packets of the object.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.packets() == self.config.blocks.packets()
     }
 
-    /// Whether there is nothing more to ask for.
+    /// Returns true once there is nothing left to request.
     fn is_over(&self) -> bool {
         self.is_complete() && !self.lists.waits_for_hashes(&self.config.blocks)
     }
@@ -312,8 +316,8 @@ impl Receiver {
         }
     }
 
-    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
-    /// debug builds.
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after
+    /// every input in debug builds.
     ///
     /// # Panics
     /// If something that always holds does not.
@@ -355,7 +359,7 @@ impl Receiver {
         assert!(self.sweep <= blocks.packets(), "it looks for packets that there are not");
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         if self.outputs.is_empty() {
             self.read_lists();
@@ -399,7 +403,7 @@ impl Receiver {
         None
     }
 
-    /// When to ask for a packet again.
+    /// Returns the time to request a packet again.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         if !self.begun || self.is_over() {
@@ -470,7 +474,7 @@ impl Receiver {
         }
     }
 
-    /// Whether it could ask for this packet of a list: what names it is there.
+    /// Returns true if it could request this packet of a list: the packet that names it is there.
     fn is_named(&self, place: ListPlace) -> bool {
         let blocks = self.config.blocks;
         let ListPlace { section, level, index } = place;
@@ -610,7 +614,7 @@ impl Receiver {
         self.sweep()
     }
 
-    /// When no tree has a block left: a packet that is missing and was not asked for.
+    /// Returns a missing packet that was not requested, when no tree has a block left.
     fn sweep(&mut self) -> Option<u64> {
         if self.trees.iter().any(|tree| tree.block.is_some()) {
             return None;
@@ -680,7 +684,7 @@ impl Tree {
         open
     }
 
-    /// What was asked for before place `at` has been overtaken by what stood there.
+    /// Notes that interests sent before the one at place `at` have been overtaken by it.
     fn overtake(&mut self, now: Time, at: usize, enough: Option<u32>) {
         let Some(enough) = enough else { return };
         let round_trip = Duration(self.timer.smoothed_ns + 4 * self.timer.deviation_ns);
@@ -693,7 +697,8 @@ impl Tree {
         }
     }
 
-    /// The place of what is to be asked for again, and whether it is early: what counts as lost, after half of the time.
+    /// The place of what is to be asked for again, and whether it is early: what counts as lost, after half
+    /// of the time.
     fn due(&self, now: Time, retry: RetryTime) -> Option<(usize, bool)> {
         let first = self.open.front()?;
         if now >= self.again_at(first.sent_at, retry) {
@@ -703,7 +708,7 @@ impl Tree {
         (now >= self.early_at(&self.open[lost], retry)).then_some((lost, true))
     }
 
-    /// When `due` gives something, if nothing comes.
+    /// Returns the time when `due` will return something, if nothing arrives.
     fn next_due(&self, retry: RetryTime) -> Option<Time> {
         let again = self.again_at(self.open.front()?.sent_at, retry);
         let early = self.first_lost().map(|at| self.early_at(&self.open[at], retry));
@@ -721,7 +726,8 @@ impl Tree {
         open.sent_at + Duration(self.timer.retry_time(retry).0 / 2)
     }
 
-    /// When what was asked at `sent_at` is to be asked again. The longer a tree is silent, the longer.
+    /// Returns the time to repeat an interest sent at `sent_at`. The longer a tree is silent, the longer the
+    /// wait.
     fn again_at(&self, sent_at: Time, retry: RetryTime) -> Time {
         let silent = Duration(sent_at.since(self.last_data).0 / 4).min(RETRY_MOST);
         sent_at + self.timer.retry_time(retry).max(silent)
@@ -733,7 +739,7 @@ impl Tree {
 struct RoundTrips {
     smoothed_ns: u64,
     deviation_ns: u64,
-    /// How often the time was doubled since the last round trip that was seen.
+    /// Number of times that the retry time was doubled since the last round trip that was seen.
     doubled: u32,
     doubled_at: Time,
 }
@@ -750,8 +756,9 @@ impl RoundTrips {
         }
     }
 
-    /// A packet has to be asked for again. Whose answer comes then cannot be told, so that the round trip stays unknown:
-    /// the time doubles, once for all that were asked for together, until a packet comes that was asked for once.
+    /// A packet has to be asked for again. Whose answer comes then cannot be told, so that the round trip
+    /// stays unknown: the time doubles, once for all that were asked for together, until a packet comes that
+    /// was asked for once.
     fn expired(&mut self, now: Time, retry: RetryTime) {
         if now.since(self.doubled_at) >= self.retry_time(retry) {
             self.doubled = (self.doubled + 1).min(DOUBLED_MOST);

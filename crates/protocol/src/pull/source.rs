@@ -1,5 +1,5 @@
-//! The source of a pull transfer: it answers interests at the rate that the slowest receiver follows, and decides
-//! which tree carries which block (Datacast, section 5).
+//! The source of a pull transfer: it answers interests at the rate that the slowest receiver follows, and
+//! decides which tree carries which block (Datacast, section 5).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ use super::packet::{Data, Decision, Interest, Name};
 use super::turns::{Share, Turns};
 use super::{PORTS_MAX, Route};
 
-/// So many packets are sent again before one that was not sent yet, where both wait: one that asks for the same without an end would
-/// starve all others. Fewer would cost time where a receiver is far behind.
+/// So many packets are sent again before one that was not sent yet, where both wait: one that asks for the
+/// same without an end would starve all others. Fewer would cost time where a receiver is far behind.
 const REPEATS_MAX: u32 = 256;
 
 /// Settings of a source.
@@ -23,25 +23,25 @@ pub struct SourceConfig {
     pub transfer: Handle,
     /// The division of the object.
     pub blocks: Blocks,
-    /// How many trees there are.
+    /// Number of trees.
     pub trees: u8,
-    /// w: the credits of a receiver in one tree; duplicates nearer to each other are one congestion signal.
+    /// Credits of a receiver in one tree (w); duplicates nearer to each other are one congestion signal.
     pub credits: u32,
-    /// How the rate of each tree moves.
+    /// Settings for the rate of each tree.
     pub rate: RateConfig,
     /// Bytes of a packet beside its payload, which count for the rate.
     pub header_bytes: u16,
-    /// How many packets before a block's end the next block is decided. The paper decides with the last packet,
-    /// 1 here, and so leaves a tree idle for a round trip. With w it never is.
+    /// Number of packets before a block's end at which the next block is decided. The paper decides with the
+    /// last packet, 1 here, and so leaves a tree idle for a round trip. With w it never is.
     pub decide_ahead: u32,
     /// The most interests that wait for tokens, a tree and port; more are dropped.
     pub waiting_max: u32,
-    /// A single loss while no queue is seen is taken for chance, and does not lower the rate. The paper's source takes
-    /// every loss for congestion.
+    /// A single loss while no queue is seen is taken for chance, and does not lower the rate. The paper's
+    /// source takes every loss for congestion.
     pub chance: bool,
 }
 
-/// What happens to a source.
+/// Events that a source handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// An interest came to the end of its route.
@@ -65,12 +65,12 @@ pub enum Input {
     Port {
         /// The port.
         port: u8,
-        /// Whether it has room.
+        /// Set if it has room.
         open: bool,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send a packet of the object.
@@ -82,12 +82,12 @@ pub enum Output {
     },
 }
 
-/// What a source has counted in one tree.
+/// Counters of a source in one tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Interests that named a packet of the object.
     pub interests: u64,
-    /// Of these for packets that had been sent by the same port already.
+    /// Interests among them for packets that the same port had sent already.
     pub duplicates: u64,
     /// Congestion signals: the rate was halved as often.
     pub signals: u64,
@@ -106,7 +106,7 @@ struct Waiting {
     again: bool,
 }
 
-/// What waits to leave by one port in one tree.
+/// Packets that wait to leave by one port in one tree.
 #[derive(Clone, Debug)]
 struct Lane {
     port: u8,
@@ -116,7 +116,7 @@ struct Lane {
     first: VecDeque<Waiting>,
     /// Retransmissions go first: a receiver that needs them is behind all others.
     again: VecDeque<Waiting>,
-    /// How many of these have left in a row.
+    /// Number of retransmissions that have left in a row.
     repeated: u32,
     turns: Turns,
 }
@@ -124,7 +124,7 @@ struct Lane {
 #[derive(Clone, Debug)]
 struct Tree {
     rate: TreeRate,
-    /// How much of what is sent is sent again.
+    /// Share of the sent packets that are sent again.
     repeats: Share,
     lanes: Vec<Lane>,
     block: Option<u32>,
@@ -143,7 +143,7 @@ pub struct Source {
     trees: Vec<Tree>,
     /// Blocks that no tree has carried.
     unassigned: VecDeque<u32>,
-    /// What follows each block.
+    /// Decision on the block after each block.
     decisions: Vec<Decision>,
     /// A bit for each port that has no room.
     full_ports: u128,
@@ -172,13 +172,13 @@ impl Source {
         Source { config, trees, unassigned, decisions, full_ports: 0, refused: 0 }
     }
 
-    /// How many trees there are.
+    /// Returns the number of trees.
     #[must_use]
     pub fn trees(&self) -> u8 {
         self.config.trees
     }
 
-    /// What was counted in a tree.
+    /// Returns the counters of a tree.
     #[must_use]
     pub fn counters(&self, tree: u8) -> Counters {
         self.trees[usize::from(tree)].counters
@@ -218,8 +218,8 @@ impl Source {
         }
     }
 
-    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
-    /// debug builds.
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after
+    /// every input in debug builds.
     ///
     /// # Panics
     /// If something that always holds does not.
@@ -253,7 +253,7 @@ impl Source {
         );
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         let header = u32::from(self.config.header_bytes);
         for number in 0..self.trees.len() {
@@ -293,7 +293,7 @@ impl Source {
         None
     }
 
-    /// When a packet may be sent, or the rate will rise while packets wait.
+    /// Returns the time when a packet may be sent, or the rate will rise while packets wait.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let header = u32::from(self.config.header_bytes);
@@ -382,7 +382,7 @@ impl Source {
         }
     }
 
-    /// What follows a block. The first tree that comes to its end and carries it decides.
+    /// Decides which block follows a block. The first tree that comes to its end and carries it decides.
     fn decide(&mut self, number: usize, block: u32) -> Decision {
         let decided = self.decisions[block as usize];
         if decided != Decision::Open {
@@ -428,7 +428,7 @@ fn is_full(ports: u128, port: u8) -> bool {
 }
 
 impl Lane {
-    /// What leaves next.
+    /// Returns the packet that leaves next.
     fn next(&self) -> Option<Waiting> {
         let (first, again) = (self.first.front(), self.again.front());
         let next = if self.repeated >= REPEATS_MAX { first.or(again) } else { again.or(first) };
@@ -448,9 +448,9 @@ impl Tree {
     /// A duplicate interest for something that was sent: a congestion signal, unless it is within w of the
     /// last one. One round trip brings up to w duplicates, and they are to halve the rate once.
     ///
-    /// Where only retransmissions have been sent since then, all of the rate serves the receivers that lag behind.
-    /// They do not lag because it is too high, and a lower one would only keep them behind for longer: after a
-    /// failure, a receiver that has missed seconds asks for all of them again.
+    /// Where only retransmissions have been sent since then, all of the rate serves the receivers that lag
+    /// behind. They do not lag because it is too high, and a lower one would only keep them behind for
+    /// longer: after a failure, a receiver that has missed seconds asks for all of them again.
     fn duplicate(&mut self, now: Time, sn: u64, credits: u32) {
         let gap = self.signal_sn.is_none_or(|last| last.abs_diff(sn) >= u64::from(credits));
         if self.advanced {

@@ -1,17 +1,19 @@
 //! The content store: the packets that a forwarder keeps (Datacast, section 6.1).
 //!
-//! Two parts: nine tenths for packets that the source sent for the first time, and one tenth for retransmissions,
-//! so that a receiver that lags behind does not push out what the others are about to ask for.
+//! Two parts: nine tenths for packets that the source sent for the first time, and one tenth for
+//! retransmissions, so that a receiver that lags behind does not push out what the others are about to ask
+//! for.
 
 use super::packet::{Data, Decision, Name};
 use super::table::NameTable;
 
-/// Which packet a full store forgets.
+/// Choice of the packet that a full store forgets.
 ///
-/// The paper forgets the one that was used the longest ago. A receiver that lags behind then keeps alive, by using
-/// them, packets that it has and that no receiver asks for any more, at the cost of those that it will ask for next;
-/// stores that few pass on their way to the source keep more than those nearby, and the receiver is served from far.
-/// To forget the one that came the longest ago costs nothing else, so it is what [`Replacement::default`] says.
+/// The paper forgets the packet that was used the longest ago. A receiver that lags behind then keeps alive,
+/// by using them, packets that it has and that no receiver requests any longer, at the cost of those that it
+/// will request next; stores that few pass on their way to the source keep more than those nearby, and the
+/// receiver is served from far. To forget the packet that came the longest ago costs nothing else, so
+/// [`Replacement::default`] does that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replacement {
     /// The packet that came the longest ago.
@@ -21,7 +23,7 @@ pub enum Replacement {
     LeastRecentlyUsed,
 }
 
-/// What is kept of a packet beside its name; the payload lies with the driver.
+/// Data kept of a packet beside its name; the payload lies with the driver.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     decision: Decision,
@@ -60,7 +62,7 @@ impl ContentStore {
         }
     }
 
-    /// How many packets are kept.
+    /// Returns the number of packets kept.
     pub(super) fn len(&self) -> u32 {
         self.first.len() + self.again.len()
     }
@@ -90,7 +92,8 @@ impl ContentStore {
         Some((kept, self.first_capacity + slot))
     }
 
-    /// Keeps a packet and gives the slot for its payload; `None` if that part of the store has no room at all.
+    /// Keeps a packet and gives the slot for its payload; `None` if that part of the store has no room at
+    /// all.
     pub(super) fn put(&mut self, data: &Data) -> Option<u32> {
         let kept = Kept { decision: data.decision, length: data.length };
         if let Some(slot) = self.first.find(data.name) {

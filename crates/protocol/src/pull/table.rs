@@ -1,8 +1,8 @@
 //! A bounded table of things by name, in an order of which the oldest is known: the ground of the pending
 //! interest table and of the content store.
 //!
-//! Entries live in slots of one array; a hash table leads from names to slots, and links between slots hold the
-//! order. Everything takes constant time, and nothing is allocated once the table has its size.
+//! Entries live in slots of one array; a hash table leads from names to slots, and links between slots hold
+//! the order. Everything takes constant time, and nothing is allocated once the table has its size.
 
 use alloc::vec::Vec;
 
@@ -152,8 +152,9 @@ impl<V: Copy> NameTable<V> {
     }
 }
 
-/// Mixes a name with the table's secret: all of the name, since strangers choose every part of it. Each word meets what only the
-/// table knows, so that none can be chosen that makes a product zero and the others count for nothing.
+/// Mixes a name with the table's secret: all of the name, since strangers choose every part of it. Each word
+/// meets what only the table knows, so that none can be chosen that makes a product zero and the others count
+/// for nothing.
 #[inline]
 fn hash(secret: u64, name: Name) -> u64 {
     let factor = (secret ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1;
@@ -178,8 +179,9 @@ mod tests {
         Name::new(Handle(7), sn)
     }
 
-    /// Names that fall on one place are looked through one by one. So neither do many packets of one transfer, nor many transfers,
-    /// nor what a stranger asks for that chooses every byte of names: digests alone, or a part that makes others count for nothing.
+    /// Names that fall on one place are looked through one by one. So neither do many packets of one
+    /// transfer, nor many transfers, nor what a stranger asks for that chooses every byte of names: digests
+    /// alone, or a part that makes others count for nothing.
     #[test]
     fn names_are_spread() {
         let digest = |byte: usize, number: u64| {

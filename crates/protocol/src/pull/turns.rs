@@ -1,16 +1,17 @@
-//! Whether a lost packet was lost by chance: what a source sees of queues on the way to its receivers.
+//! Detection of packets lost by chance, from the queues that a source sees on the way to its receivers.
 //!
-//! Datacast's source takes every packet that is asked for twice for congestion (section 5.1). Where links lose one packet in a
-//! hundred by chance, the rate is then halved a hundred times faster than it rises. But a receiver has w packets under way,
-//! and asks for the next one when one comes: from the moment a packet is sent to the moment when the w-th next one is
-//! asked for, there is a round trip. If none is longer than it was on idle links, there is no queue, and nothing is congested.
+//! Datacast's source takes every packet that is requested twice for congestion (section 5.1). Where links
+//! lose one packet in a hundred by chance, the rate is then halved a hundred times faster than it rises. But
+//! a receiver has w packets under way, and requests the next one when one comes: from the moment a packet is
+//! sent to the moment when the w-th next one is requested, there is a round trip. If none is longer than it
+//! was on idle links, there is no queue, and nothing is congested.
 
 use alloc::collections::VecDeque;
 
 use polycast_types::{Duration, Time};
 
-/// So many round trips are looked at together, and the one in the middle counts: a lost packet makes some longer, and
-/// receivers that take turns at being first make some shorter.
+/// So many round trips are looked at together, and the one in the middle counts: a lost packet makes some
+/// longer, and receivers that take turns at being first make some shorter.
 const LOOK: usize = 15;
 /// The shortest look is forgotten after two of these: ways change.
 const MEMORY: Duration = Duration::from_secs(5);
@@ -18,11 +19,11 @@ const MEMORY: Duration = Duration::from_secs(5);
 /// The round trips between packets and the interests that they bring forth, of one port in one tree.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
-    /// w: how many packets are under way.
+    /// Number of packets in flight (w).
     credits: u32,
     /// First interests that came before any packet could bring them forth.
     early: u32,
-    /// When packets were sent that have brought forth no interest yet.
+    /// Times when packets were sent that have brought forth no interest yet.
     sent: VecDeque<Time>,
     /// Interests that came before the packet was sent that is to have brought them forth.
     ahead: u32,
@@ -91,14 +92,14 @@ impl Turns {
         self.least[0] = self.least[0].min(middle);
     }
 
-    /// Whether round trips are at most twice as long as the shortest, or longer by no more than this.
+    /// Returns true if round trips are at most twice as long as the shortest, or longer by no more than this.
     pub(super) fn are_quick(&self, slack: Duration) -> bool {
         let least = self.least[0].min(self.least[1]);
         self.recent.is_some_and(|recent| recent.0 <= least.0.saturating_add(least.0.max(slack.0)))
     }
 }
 
-/// How much of what a tree sends lately it has sent before.
+/// Share of packets that a tree has sent before, of those that it sends lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     first: u32,
@@ -106,7 +107,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Of about so many packets.
+    /// Approximate number of packets that it covers.
     const LATELY: u32 = 256;
     /// One in so many is much: a receiver that lags behind all stores asks for everything again.
     const MUCH: u32 = 16;
@@ -122,7 +123,7 @@ impl Share {
         self.again = (self.again + 1).min(Self::LATELY);
     }
 
-    /// Whether it is little enough to be chance. Of few packets nothing can be said.
+    /// Returns true if the share is small enough to be chance. A few packets prove nothing.
     pub(super) fn is_small(&self) -> bool {
         self.first >= Self::LATELY / 4 && self.again * Self::MUCH <= self.first
     }

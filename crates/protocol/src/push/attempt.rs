@@ -1,15 +1,16 @@
-//! When to probe a path that is being set up (attempt sending, Republic section III-A1).
+//! Timing of probes on a path that is being set up (attempt sending, Republic section III-A1).
 //!
 //! Attempts too far apart find a finished path late; attempts too close together are lost while circuits
 //! settle, and each loss is a patch. Republic sets the interval to 1 to 3 % of the time that the path takes,
 //! which has to be known in advance. Here the interval is [`ELAPSED_PARTS`]th of the time already waited:
 //! when the path comes up, that is 2 % of what it took, whatever it took.
 //!
-//! A circuit that has let one packet through may still be settling, and lose much of what follows. To wait and
-//! watch every path would cost those that are ready. So full rate begins when every receiver has been reached, as
-//! in the paper, unless one of them has missed an attempt after its first: then paths do settle here, and single
-//! attempts go on until all receivers have got several in a row ([`Settling`]). What they report at full rate is
-//! looked at too: when one misses more than a quarter, attempts begin again. Patches wait as well.
+//! A circuit that has let one packet through may still be settling, and lose much of what follows. To wait
+//! and watch every path would cost those that are ready. So full rate begins when every receiver has been
+//! reached, as in the paper, unless one of them has missed an attempt after its first: then paths do settle
+//! here, and single attempts go on until all receivers have got several in a row ([`Settling`]). Their
+//! reports at full rate are checked too: when one misses more than a quarter, attempts begin again. Patches
+//! wait as well.
 
 use polycast_types::{Duration, Time};
 
@@ -38,7 +39,8 @@ impl From<Duration> for AttemptInterval {
 }
 
 impl AttemptInterval {
-    /// How long to wait after an attempt at `now`, where the last receiver began to listen at `since`.
+    /// Returns the time to wait after an attempt at `now`, where the last receiver began to listen at
+    /// `since`.
     #[must_use]
     pub fn after(self, now: Time, since: Time) -> Duration {
         match self {
@@ -51,22 +53,24 @@ impl AttemptInterval {
     }
 }
 
-/// When attempts end and the stream begins.
+/// Condition on which attempts end and the stream begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullRate {
-    /// When every receiver has been reached, and where attempts were missed when all have got several in a row.
+    /// Every receiver has been reached, and where attempts were missed all have got several in a row.
     #[default]
     Settled,
-    /// When every receiver has been reached, whatever was missed: Republic's rule, to compare with.
+    /// Every receiver has been reached, whatever was missed: Republic's rule, to compare with.
     AllReached,
-    /// When one receiver has been reached: the other way that Republic's figure 8 shows, to compare with.
+    /// One receiver has been reached: the other way that Republic's figure 8 shows, to compare with.
     FirstReached,
 }
 
-/// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round trip.
+/// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round
+/// trip.
 const SPAN_ATTEMPTS: u64 = 10;
-/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 64. Each
-/// of them costs a tenth of a round trip, and full rate too early a few round trips, so that more would not pay.
+/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once
+/// in 64. Each of them costs a tenth of a round trip, and full rate too early a few round trips, so that more
+/// would not pay.
 pub(super) const CLEAN_PACKETS: u64 = 6;
 /// A path may take so long to settle, however soon its first packets came.
 const SETTLING_TIME: Duration = Duration::from_millis(10);
@@ -80,7 +84,7 @@ const WAITED_MIN: Duration = Duration::from_millis(2);
 /// For how long the path was waited for, and the round trip over it.
 pub(super) type Waited = (Duration, Duration);
 
-/// Whether a path that has come up may take the full rate.
+/// State of a path that has come up, which decides if it may take the full rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Settling {
     /// Not every receiver has been reached yet.
@@ -95,9 +99,9 @@ pub(super) enum Settling {
 }
 
 impl Settling {
-    /// Every receiver has been reached, `waited` after the start; `lossy` if attempts have shown that the path still
-    /// loses, `packet_time` is what one takes on a dedicated path. A path is given as long again to settle, and at least 10 ms: one that
-    /// always loses must not wait without an end.
+    /// Every receiver has been reached, `waited` after the start; `lossy` if attempts have shown that the
+    /// path still loses, `packet_time` is what one takes on a dedicated path. A path is given as long again
+    /// to settle, and at least 10 ms: one that always loses must not wait without an end.
     pub(super) fn begin(
         &mut self,
         now: Time,
@@ -109,7 +113,8 @@ impl Settling {
         let room = packet_time.unwrap_or_default() * SETTLING_PACKETS;
         let interval = (span / SPAN_ATTEMPTS).max(SETTLING_LEAST).max(room);
         let until = now + waited.max(SETTLING_TIME);
-        // On a shared path early losses are rather those of congestion, or of a receiver that is slow to begin.
+        // On a shared path early losses are rather those of congestion, or of a receiver that is slow to
+        // begin.
         *self = match (lossy, packet_time.is_some() || waited >= WAITED_MIN) {
             (true, _) => Settling::Waiting { until, interval },
             (false, true) => Settling::Proving { until, interval },
@@ -117,8 +122,8 @@ impl Settling {
         };
     }
 
-    /// Another path has taken the place of one that reached every receiver: single attempts until all get them, or until
-    /// `span` is over.
+    /// Another path has taken the place of one that reached every receiver: single attempts until all get
+    /// them, or until `span` is over.
     pub(super) fn again(&mut self, now: Time, span: Duration, interval: Duration) {
         if *self != Settling::Dark {
             *self = Settling::Waiting { until: now + span, interval };
@@ -144,7 +149,7 @@ impl Settling {
         }
     }
 
-    /// Whether the stream may run.
+    /// Returns true if the stream may run.
     pub(super) fn allows_full_rate(self) -> bool {
         matches!(self, Settling::Proving { .. } | Settling::Settled)
     }

@@ -1,4 +1,5 @@
-//! Coded patches that wait until all but one of their fragments are here (the receiver's half of [`super::patches`]).
+//! Coded patches that wait until all but one of their fragments are here (the receiver's half of
+//! [`super::patches`]).
 //!
 //! What a patch carries is the driver's: bytes on a real network, a content id in the simulator.
 
@@ -16,7 +17,7 @@ pub struct Decodable<P> {
     pub sn: u64,
     /// All fragments that the patch combines, this one too.
     pub sns: Vec<u64>,
-    /// What the patch carries.
+    /// Payload of the patch.
     pub payload: P,
 }
 
@@ -33,8 +34,8 @@ impl<P> Default for Coded<P> {
 }
 
 impl<P> Coded<P> {
-    /// A patch has come. Gives the fragment that can be taken out of it now; where it lacks more than one, it waits, and
-    /// only then is the payload asked for.
+    /// A patch has come. Gives the fragment that can be taken out of it now; where it lacks more than one, it
+    /// waits, and only then is the payload asked for.
     pub fn came(&mut self, machine: &Receiver, sns: &[u64], payload: impl FnOnce() -> P) -> Option<u64> {
         if machine.missing_of(sns) > 1 {
             if self.waiting.len() == UNDECODED_MAX {
@@ -45,8 +46,8 @@ impl<P> Coded<P> {
         machine.decodable(sns)
     }
 
-    /// Takes out an earlier patch that lacked too much when it came, and lacks one fragment now. Patches that are of no
-    /// use any more go with it.
+    /// Takes out an earlier patch that lacked too much when it came, and lacks one fragment now. Patches that
+    /// are of no use any more go with it.
     pub fn next_decodable(&mut self, machine: &Receiver) -> Option<Decodable<P>> {
         while let Some(at) = self.waiting.iter().position(|(sns, _)| machine.missing_of(sns) < 2) {
             let (sns, payload) = self.waiting.remove(at)?;
@@ -57,13 +58,13 @@ impl<P> Coded<P> {
         None
     }
 
-    /// How many wait.
+    /// Returns the number of patches that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Returns true if no patch waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

@@ -1,21 +1,21 @@
 //! Congestion control of a multicast channel on a shared network.
 //!
 //! One window for the group: the sender keeps at most [`Congestion::window`] fragments in flight to the
-//! receiver that is furthest behind, so reports clock it as acknowledgements clock TCP. Congestion is
-//! judged a receiver at a time, and the worst one rules: otherwise sixteen receivers with 1 % random loss
-//! each would look like one path that loses 15 %. Random loss is told from congestion by its evenness: a
-//! full queue drops in bursts between rounds without any loss. So a round counts as congested when a
-//! receiver lost more than chance explains at the rate at which it usually loses: more than the mean and
-//! three standard deviations.
+//! receiver that is furthest behind, so reports clock it as acknowledgements clock TCP. Congestion is judged
+//! a receiver at a time, and the worst one rules: otherwise sixteen receivers with 1 % random loss each would
+//! look like one path that loses 15 %. Random loss is told from congestion by its evenness: a full queue
+//! drops in bursts between rounds without any loss. So a round counts as congested when a receiver lost more
+//! than chance explains at the rate at which it usually loses: more than the mean and three standard
+//! deviations.
 //!
-//! Before anything is lost, queues grow, and a flow that minds its round trip (BBR) gives way to one that does
-//! not. So where a path is shared, the window is held where the queue on the worst path lasts a few milliseconds,
-//! as long as that helps; where no other flow is seen, it is held there for a moment every second, to see whether
-//! another one takes what is left. A short queue would leave a link idle whenever one end is late.
-//! Where the queue stays long however far the window falls, others fill it (CUBIC, Reno): then only
-//! loss counts, for a while. That is Copa's choice between two modes, with Swift's proportional cut.
-//! In both modes, a flow with more than a share of a path that others fill too gives way until it has no more than that:
-//! a short queue drops whole bursts, and TCP needs a while to come back from that.
+//! Before anything is lost, queues grow, and a flow that minds its round trip (BBR) gives way to one that
+//! does not. So where a path is shared, the window is held where the queue on the worst path lasts a few
+//! milliseconds, as long as that helps; where no other flow is seen, it is held there for a moment every
+//! second, to see whether another one takes what is left. A short queue would leave a link idle whenever one
+//! end is late. Where the queue stays long however far the window falls, others fill it (CUBIC, Reno): then
+//! only loss counts, for a while. That is Copa's choice between two modes, with Swift's proportional cut. In
+//! both modes, a flow with more than a share of a path that others fill too gives way until it has no more
+//! than that: a short queue drops whole bursts, and TCP needs a while to come back from that.
 
 use super::delay::PathDelay;
 use polycast_types::{Duration, Time};
@@ -27,13 +27,15 @@ const ROUND_FRAGMENTS_MIN: u64 = 32;
 
 /// The queue that is worth having, beside a batch: it keeps a link busy while the sender waits for its turn.
 const QUEUE_TARGET: Duration = Duration::from_millis(4);
-/// Where queues overflow earlier, half of what they hold, but no less than this: a burst has to fit.
+/// Lower bound of the target, which is half of what queues hold where they overflow earlier: a burst has to
+/// fit.
 const QUEUE_TARGET_MIN: Duration = Duration::from_millis(1);
 /// For so long it is remembered where queues overflow.
 const OVERFLOW_SPAN: Duration = Duration::from_secs(10);
-/// Other flows that were seen on a path count as present for so long: they need time to take what they are given.
+/// Other flows that were seen on a path count as present for so long: they need time to take what they are
+/// given.
 pub(super) const OTHERS_SPAN: Duration = Duration::from_secs(5);
-/// What a batch may add on slow paths.
+/// Time that a batch may add at most on slow paths.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// The window gives way to a queue at least this long before it is concluded that others fill it ..
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -44,13 +46,13 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// .. for at least this long and so many round trips, even if no other flow is seen.
 const PROBE: Duration = Duration::from_millis(50);
 const PROBE_ROUNDS: u32 = 4;
-/// How long only loss counts then: doubled every time, up to the longest.
+/// First span for which only loss counts: doubled every time, up to the longest.
 const HOLD: Duration = Duration::from_secs(2);
 const HOLD_MAX: Duration = Duration::from_secs(32);
 /// A queue that was under control for this long makes the next hold short again.
 const CALM: Duration = Duration::from_secs(5);
 
-/// What a cut leaves of the window, in percent: as much as CUBIC keeps ..
+/// Part of the window that a cut leaves, in percent: as much as CUBIC keeps ..
 const KEPT: u64 = 70;
 /// .. and more for a flow with less than a share beside others: it does not grow as fast as they do.
 const KEPT_OF_LESS: u64 = 85;
@@ -58,7 +60,7 @@ const KEPT_OF_LESS: u64 = 85;
 /// A flow with more than a share gives up one part in so many a round.
 const SHARE_DECAY: u64 = 32;
 
-/// What the window follows.
+/// Signal that the window follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// The queue on the worst path.
@@ -84,7 +86,7 @@ struct Probe {
     window: u64,
 }
 
-/// What a round showed of others on the paths.
+/// Signs of other flows on the paths in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
     /// They are seen on some path.
@@ -95,13 +97,13 @@ pub struct Others {
     pub share: u64,
 }
 
-/// What is known of one receiver's loss.
+/// Loss record of one receiver.
 #[derive(Clone, Debug, Default)]
 pub struct LossHistory {
     received: u64,
     lost: u64,
     since: Time,
-    /// What it usually loses, in parts of a million: a mean over about sixteen rounds.
+    /// Usual loss, in parts of a million: a mean over about sixteen rounds.
     usual: u64,
 }
 
@@ -125,7 +127,7 @@ pub struct Congestion {
     round_at: Time,
     /// The shortest queue that overflowed lately, and when the first of these did.
     overflow: Option<(Time, Duration)>,
-    /// What others leave is enough.
+    /// Set while other flows leave enough.
     has_share: bool,
     /// Others were seen on a path lately: they count as present until then.
     others_until: Time,
@@ -165,13 +167,14 @@ impl Congestion {
         self.window
     }
 
-    /// Whether the window has found what a path takes.
+    /// Returns true once the window has found the capacity of the path.
     #[must_use]
     pub fn has_found(&self) -> bool {
         !self.slow_start
     }
 
-    /// The receiver that the window was made for is not waited for now: what the others take has to be found anew.
+    /// The receiver that the window was made for is not waited for now: what the others take has to be found
+    /// anew.
     pub fn seek(&mut self) {
         self.slow_start = true;
         self.mode = Mode::Queue { since: Time::ZERO, excess: None };
@@ -185,7 +188,7 @@ impl Congestion {
         self.window = self.window.min(window).max(self.window_min);
     }
 
-    /// How often the window was cut.
+    /// Returns the number of times that the window was cut.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.cuts
@@ -208,13 +211,13 @@ impl Congestion {
         }
     }
 
-    /// Whether only loss counts now.
+    /// Returns true while only loss counts.
     #[must_use]
     pub fn follows_loss(&self) -> bool {
         matches!(self.mode, Mode::Loss { .. })
     }
 
-    /// Whether a round trip has passed since the last round.
+    /// Returns true if a round trip has passed since the last round.
     #[must_use]
     pub fn is_round_over(&self, now: Time, round_trip: Duration) -> bool {
         now.since(self.round_at) >= round_trip
@@ -319,7 +322,8 @@ impl Congestion {
         let competing = self.follows_loss() || now < self.others_until;
         let longest = path.longest();
         let quiet = path.take_quiet();
-        // Others that are known to fill the queue take every loss for congestion; so does a flow with more than a share.
+        // Others that are known to fill the queue take every loss for congestion; so does a flow with more
+        // than a share.
         let strict = competing && self.has_share && !quiet;
         let congested = history.is_burst(counted, if strict { 1.0 } else { 3.0 });
         if congested && longest > Duration::ZERO {
@@ -345,14 +349,14 @@ fn usual_target(batch_time: Duration) -> Duration {
 }
 
 impl LossHistory {
-    /// Whether more was lost than chance explains, if it may exceed the mean by so many standard deviations and
-    /// half a fragment each.
+    /// Returns true if more was lost than chance explains: chance may exceed the mean by `deviations`
+    /// standard deviations and half a fragment for each.
     fn is_burst(&self, counted: u64, deviations: f64) -> bool {
         let mean = self.usual as f64 * counted as f64 / 1e6;
         self.lost as f64 > mean + deviations * (libm::sqrt(mean) + 0.5)
     }
 
-    /// What was lost in a `quiet` round was lost by chance.
+    /// Ends a round of `counted` fragments; losses in a `quiet` round were due to chance.
     fn end_round(&mut self, now: Time, counted: u64, quiet: bool) {
         let loss = (u128::from(self.lost) * 1_000_000 / u128::from(counted)) as u64;
         if quiet || loss < self.usual {
@@ -602,7 +606,7 @@ mod tests {
         assert_eq!(control.window(), 148);
     }
 
-    /// What one usually loses is a mean over sixteen rounds that were quiet, or lost less than usual, and at most 8 %.
+    /// Usual loss is a mean over sixteen rounds that were quiet, or lost less than usual, and at most 8 %.
     #[test]
     fn the_usual_loss_is_learned_in_quiet_rounds() {
         for (usual, lost, quiet, expected) in [
@@ -622,7 +626,8 @@ mod tests {
         }
     }
 
-    /// A burst is more than the mean and so many standard deviations, to each of which chance may add half a fragment.
+    /// A burst is more than the mean and so many standard deviations, to each of which chance may add half a
+    /// fragment.
     #[test]
     fn a_burst_is_more_than_chance_explains() {
         for (usual, counted, deviations, most) in [
@@ -639,8 +644,8 @@ mod tests {
         }
     }
 
-    /// A round's loss is judged when 32 fragments have been heard of and a round trip is over; the window is cut once a round trip, and not
-    /// below the least.
+    /// A round's loss is judged when 32 fragments have been heard of and a round trip is over; the window is
+    /// cut once a round trip, and not below the least.
     #[test]
     fn a_window_is_cut_once_a_round_trip() {
         let second = Time(1_000_000_000);
@@ -714,8 +719,8 @@ mod tests {
         }
     }
 
-    /// Where others fill the queue only loss counts, for 2 s at first, then for twice as long, up to 32 s; a queue that was under control for 5 s makes it
-    /// short again.
+    /// Loss alone counts where others fill the queue, for 2 s at first, then for twice as long, up to 32 s; a
+    /// queue that was under control for 5 s makes the time short again.
     #[test]
     fn a_hold_doubles_until_the_queue_has_been_calm() {
         let mut control = grown(8);

@@ -1,9 +1,9 @@
-//! How long packets queue on the way to a receiver.
+//! Queueing time of packets on the way to a receiver.
 //!
-//! The receiver says when a packet reached its host, in its own clock; the sender knows when it left, in its
-//! own. The difference of the two clocks is not known, but it hardly changes: the smallest difference of the
-//! last seconds is that of an empty path, and what exceeds it is time spent in queues. That the receiver or
-//! the sender were late to look at the packet does not enter.
+//! The receiver reports when a packet reached its host, in its own clock; the sender knows when it left, in
+//! its own. The difference of the two clocks is not known, but it hardly changes: the smallest difference of
+//! the last seconds is that of an empty path, and what exceeds it is time spent in queues. It does not matter
+//! if the receiver or the sender was late to read the packet.
 
 use polycast_types::{Duration, Time};
 
@@ -26,7 +26,8 @@ pub struct PathDelay {
     standing: Option<Duration>,
     /// Time of arrival and packets received when the rate was last counted.
     counted: Option<(Time, u64)>,
-    /// Packets a second that reached the host lately, and the most that ever did; 0 as long as that is not known.
+    /// Packets a second that reached the host lately, and the most that ever did; 0 as long as that is not
+    /// known.
     rate: u64,
     best_rate: u64,
     /// Shortest queue since the rate was last counted.
@@ -72,8 +73,8 @@ impl PathDelay {
         }
     }
 
-    /// Whether others use the path too: lately its queue was never empty, and yet less reached the host than at
-    /// other times (below 85 %).
+    /// Returns true if others use the path too: lately its queue was never empty, and yet less reached the
+    /// host than at other times (below 85 %).
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared
@@ -85,7 +86,7 @@ impl PathDelay {
         self.best_rate
     }
 
-    /// Whether more than half of that reaches the host now.
+    /// Returns true while more than half of that rate reaches the host.
     #[must_use]
     pub fn has_share(&self) -> bool {
         self.rate > self.best_rate / 2
@@ -97,8 +98,8 @@ impl PathDelay {
         self.longest
     }
 
-    /// Whether the queue stayed far from where it has been lately, since the last call: what was lost then was
-    /// not lost to a full queue.
+    /// Returns true if the queue stayed far below its recent peak since the last call: losses in that time
+    /// were not due to a full queue.
     pub fn take_quiet(&mut self) -> bool {
         let peak = self.peak[0].max(self.peak[1]);
         core::mem::take(&mut self.longest) <= (peak / 2).max(QUIET)
@@ -109,7 +110,7 @@ impl PathDelay {
         self.standing.take()
     }
 
-    /// How long the last packet heard of has queued.
+    /// Returns the queueing time of the last packet that was reported.
     #[must_use]
     pub fn queue(&self) -> Duration {
         self.queue
@@ -152,7 +153,8 @@ mod tests {
         assert!(path.queue() <= Duration::from_millis(2), "{}", path.queue());
     }
 
-    /// A path that has carried 100 packets a millisecond, and then 20 ms of fewer, behind a queue of so many microseconds.
+    /// A path that has carried 100 packets a millisecond, and then 20 ms of fewer, behind a queue of so many
+    /// microseconds.
     fn after_best(packets: u64, queue_us: u64) -> PathDelay {
         let mut path = PathDelay::default();
         path.count(ms(0), 500);

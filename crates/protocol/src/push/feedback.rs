@@ -1,10 +1,11 @@
-//! One voice of a rack's receivers towards a source: NACKs and acknowledgements of many hosts become one (Orca appendix A.4).
+//! One voice of a rack's receivers towards a source: NACKs and acknowledgements of many hosts become one
+//! (Orca appendix A.4).
 //!
-//! One receiver of the rack speaks for all of it, and this machine is what it has for that. A fragment that several receivers
-//! have lost is asked for once: requests are gathered for a short time, and what has been asked for is not asked for again
-//! before its answer can have come. The rack has what its slowest receiver has, and the rack's reports say so. A receiver that
-//! keeps the rack back for too long is put out: it speaks for itself from then on, and the source serves it as it serves any
-//! slow receiver.
+//! One receiver of the rack speaks for all of it, and this machine is what it has for that. A fragment that
+//! several receivers have lost is asked for once: requests are gathered for a short time, and what has been
+//! asked for is not asked for again before its answer can have come. The rack has what its slowest receiver
+//! has, and the rack's reports say so. A receiver that keeps the rack back for too long is put out: it speaks
+//! for itself from then on, and the source serves it as it serves any slow receiver.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -17,20 +18,20 @@ use polycast_wire::control::{Control, MEMBERS_MAX, RANGES_MAX};
 pub struct FeedbackConfig {
     /// The speaker's own number.
     pub own: u32,
-    /// How long requests are gathered, and reports where not every receiver has said something.
+    /// Time for which requests are gathered, and reports where not every receiver has reported.
     pub gather: Duration,
-    /// How long the answer to a request may take: before that it is not repeated.
+    /// Time that the answer to a request may take: before that it is not repeated.
     pub hold: Duration,
     /// The rack's report is said again after this long, while its receivers live.
     pub heartbeat: Duration,
     /// For this long a receiver may lag behind the others.
     pub patience: Duration,
-    /// How many ranges may wait; requests that do not fit are dropped, and come again from the hosts.
+    /// Number of ranges that may wait; requests that do not fit are dropped, and come again from the hosts.
     pub ranges_max: usize,
 }
 
 impl FeedbackConfig {
-    /// What is shipped, for the speaker of this number.
+    /// Returns the shipped settings, for the speaker with the number `own`.
     #[must_use]
     pub fn new(own: u32) -> Self {
         FeedbackConfig {
@@ -46,11 +47,11 @@ impl FeedbackConfig {
     }
 }
 
-/// What happens to a rack's feedback on one transfer.
+/// Events in a rack's feedback on one transfer.
 #[derive(Clone, Debug)]
 pub enum FeedbackInput<'a> {
-    /// A receiver of the rack, the speaker itself among them, has something for the source. One whose first PROGRESS this is
-    /// is a member from then on.
+    /// A receiver of the rack, the speaker itself among them, has something for the source. One whose first
+    /// PROGRESS this is is a member from then on.
     Said {
         /// Its number.
         member: u32,
@@ -64,7 +65,7 @@ pub enum FeedbackInput<'a> {
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedbackOutput {
     /// Send this to the source.
@@ -76,7 +77,7 @@ pub enum FeedbackOutput {
     },
 }
 
-/// What a receiver has said last.
+/// Values of a receiver's last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
     position: u64,
@@ -100,21 +101,21 @@ struct Member {
 pub struct Feedback {
     config: FeedbackConfig,
     members: BTreeMap<u32, Member>,
-    /// What was reported last, and when it is said again.
+    /// Position that was reported last, and the time when it is reported again.
     reported: u64,
     report_at: Option<Time>,
     /// Members that have said something since then.
     said: BTreeSet<u32>,
     gathered: RangeSet,
     ask_at: Option<Time>,
-    /// What was asked for, and until when that holds.
+    /// Ranges that were requested, each with the time until which its request holds.
     asked: VecDeque<(Time, RangeSet)>,
     foreign: u64,
     outputs: VecDeque<FeedbackOutput>,
 }
 
 impl Feedback {
-    /// Of a transfer, before any receiver has said anything.
+    /// Creates the feedback on a transfer, before any receiver has reported.
     #[must_use]
     pub fn new(config: FeedbackConfig) -> Self {
         Feedback {
@@ -174,7 +175,7 @@ impl Feedback {
         self.outputs.pop_front()
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time of the next poll even if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         [self.ask_at, self.report_at].into_iter().flatten().min()
@@ -205,7 +206,8 @@ impl Feedback {
         }
         self.compare(now);
         self.said.insert(number);
-        // Receivers report at different moments, and each moves the slowest a little: one report does for all of them.
+        // Receivers report at different moments, and each moves the slowest a little: one report does for all
+        // of them.
         let moves = self.position() > self.reported;
         if self.is_alone() || moves && self.members.keys().all(|member| self.said.contains(member)) {
             self.report(now);
@@ -258,7 +260,7 @@ impl Feedback {
         assert!(self.is_alone() || self.report_at.is_some(), "a rack says that it lives");
     }
 
-    /// How many receivers beside the speaker there are.
+    /// Returns the number of receivers besides the speaker.
     fn others(&self) -> usize {
         self.members.len() - usize::from(self.members.contains_key(&self.config.own))
     }
@@ -282,23 +284,23 @@ impl Feedback {
         }
     }
 
-    /// Whether the speaker speaks for itself alone: then it does so as it would without a rack.
+    /// Returns true if the speaker speaks for itself alone: then it does so as it would without a rack.
     fn is_alone(&self) -> bool {
         self.members.keys().all(|number| *number == self.config.own)
     }
 
-    /// Where the fastest is.
+    /// Returns the position of the fastest receiver.
     fn best(&self) -> u64 {
         self.members.values().map(|member| member.row.position).max().unwrap_or(0)
     }
 
-    /// Where the slowest is.
+    /// Returns the position of the slowest receiver.
     fn position(&self) -> u64 {
         self.members.values().map(|member| member.row.position).min().unwrap_or(0)
     }
 
-    /// Says what the rack has. Times of arrival are the speaker's own, since every host has another clock; they are known
-    /// where the speaker is where the slowest is.
+    /// Says what the rack has. Times of arrival are the speaker's own, since every host has another clock;
+    /// they are known where the speaker is where the slowest is.
     fn report(&mut self, now: Time) {
         self.report_at = None;
         self.said.clear();
@@ -459,7 +461,8 @@ mod tests {
         assert_eq!(said(&mut feedback, Time::ZERO + MS * 2), []);
     }
 
-    /// Receivers that report in turn, each a little further than the one before: the source hears one of as many as there are.
+    /// Receivers that report in turn, each a little further than the one before: the source hears one of as
+    /// many as there are.
     #[test]
     fn reports_at_different_moments_are_one() {
         let mut feedback = feedback();
@@ -504,7 +507,8 @@ mod tests {
     }
 
     proptest! {
-        /// All that hosts have lost is asked for, and nothing else; never the same within the time that it holds.
+        /// All that hosts have lost is asked for, and nothing else; never the same within the time that it
+        /// holds.
         #[test]
         fn what_is_lost_is_asked_for(
             nacks in proptest::collection::vec((0u32..20, 0u64..300, 1u64..40, 0u64..3), 1..80),
@@ -540,8 +544,8 @@ mod tests {
             prop_assert!(lost.is_empty(), "never asked for: {lost:?}");
         }
 
-        /// Whatever receivers say and whenever they leave: the last report is what the slowest of those that are left has said.
-        /// A speaker that has said nothing yet has nothing.
+        /// Whatever receivers say and whenever they leave: the last report is what the slowest of those that
+        /// are left has said. A speaker that has said nothing yet has nothing.
         #[test]
         fn reports_are_the_slowest_ones(words in proptest::collection::vec((0u32..6, 0u64..50, any::<bool>()), 1..100)) {
             let mut feedback = Feedback::new(FeedbackConfig { patience: MS * 1_000_000, heartbeat: MS * 1_000_000, ..config() });
@@ -569,8 +573,9 @@ mod tests {
         }
     }
 
-    /// When all have said that they got on, the rack's report says so at once; when the last one does and the others have said so in an earlier
-    /// report, after a millisecond; when none has got on, after 50.
+    /// A rack's report shows progress at once when all have reported it; a millisecond later when the last
+    /// one reports it and the others did so before an earlier report of the rack; after 50 when none has made
+    /// progress.
     #[test]
     fn a_rack_that_has_got_on_says_so_soon() {
         let mut feedback = feedback();

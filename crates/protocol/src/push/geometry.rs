@@ -1,4 +1,4 @@
-//! How an object divides into fragments (packets) and hash groups.
+//! Division of an object into fragments (packets) and hash groups.
 
 use core::ops::Range;
 
@@ -18,13 +18,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// How many fragments there are; at least one.
+    /// Returns the number of fragments; at least one.
     #[must_use]
     pub fn fragments(&self) -> u64 {
         self.object_len.div_ceil(u64::from(self.fragment_len)).max(1)
     }
 
-    /// How many hash groups there are; at least one.
+    /// Returns the number of hash groups; at least one.
     #[must_use]
     pub fn groups(&self) -> u64 {
         self.object_len.div_ceil(u64::from(self.group_len)).max(1)
@@ -65,8 +65,8 @@ impl Geometry {
         start..end.max(start + 1)
     }
 
-    /// Whether a packet with these numbers can belong to the object; its position if so. The position after it is a
-    /// number too.
+    /// Returns the position of a packet with these numbers, if it can belong to the object. The position
+    /// after it does not overflow either.
     #[must_use]
     pub fn position(&self, round: u32, sn: u64, count: u32) -> Option<u64> {
         let total = self.fragments();

@@ -7,8 +7,9 @@ const CATCH_UP: Duration = Duration::from_millis(2);
 
 /// The rate of all that one source sends, by whichever of several ways.
 ///
-/// Each that has sent something sends no more before the time that [`Pacer::spend`] has given it. In any span of time all of them
-/// together then send no more than fits into it at this rate, and what each sends at a time.
+/// Each that has sent something sends no more before the time that [`Pacer::spend`] has given it. In any span
+/// of time all of them together then send no more than fits into it at this rate, and what each sends at a
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
     rate: Rate,
@@ -28,14 +29,14 @@ impl Pacer {
         self.paid_at
     }
 
-    /// When all that was sent is paid.
+    /// Returns the time when all that was sent is paid.
     #[must_use]
     pub fn paid_at(&self) -> Time {
         self.paid_at
     }
 }
 
-/// When so many bytes are paid that are sent now, where those before were paid `before`.
+/// Returns the time when `bytes` bytes sent now are paid, where those before were paid at `before`.
 pub(super) fn paid_at(before: Time, now: Time, rate: Rate, bytes: u64) -> Time {
     let behind = Time(now.0.saturating_sub(CATCH_UP.0));
     before.max(behind) + rate.time_for(bytes)
@@ -48,7 +49,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However many send, as often as they may and as late as it happens, no span of time has more than the rate allows.
+        /// However many send, as often as they may and as late as it happens, no span of time has more than
+        /// the rate allows.
         #[test]
         fn all_together_keep_the_rate(
             megabits in 1u64..2_000,

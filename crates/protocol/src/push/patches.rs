@@ -1,15 +1,15 @@
-//! Which lost fragments go into which patch.
+//! Choice of the lost fragments that go into each patch.
 //!
-//! Receivers lose different fragments, so one multicast packet that repeats one fragment helps few of
-//! them. The XOR of several fragments helps every receiver that lacks exactly one of them: with sixteen
-//! receivers that lose 1 % each, repairs cost little more than 1 % instead of 15 %.
+//! Receivers lose different fragments, so one multicast packet that repeats one fragment helps few of them.
+//! The XOR of several fragments helps every receiver that lacks exactly one of them: with sixteen receivers
+//! that lose 1 % each, repairs cost little more than 1 % instead of 15 %.
 
 use super::sender::PeerId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::RangeSet;
 
-/// How many of a receiver's losses are tried for a combination before it is passed over.
+/// Number of a receiver's losses that are tried for a combination before it is passed over.
 const CANDIDATES_MAX: usize = 4;
 
 /// A patch and the receivers that gain from it.
@@ -24,8 +24,8 @@ pub struct Combination {
 /// The next patch for receivers that lack these fragments; `None` when no receiver lacks any.
 ///
 /// No receiver lacks two fragments of a combination, so each can decode it if it has got all the others.
-/// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it. At most
-/// `fragments_max` are combined.
+/// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it. At
+/// most `fragments_max` are combined.
 #[must_use]
 pub fn combine(
     fragments_max: usize,
@@ -60,7 +60,7 @@ impl Combination {
         self.gains.iter().any(|(served, _)| *served == peer)
     }
 
-    /// Whether some receiver that is already served lacks `sn` too, or may lack it.
+    /// Returns true if some receiver that is already served lacks `sn` too, or may lack it.
     fn disturbs(
         &self,
         sn: u64,

@@ -1,4 +1,4 @@
-//! What the sender knows of one receiver.
+//! State of one receiver, as the sender knows it.
 
 mod has;
 mod lap;
@@ -21,7 +21,7 @@ use repairs::Repairs;
 use signs::Signs;
 use trials::Trials;
 
-/// How a receiver is being served.
+/// Way in which a receiver is being served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     /// Nothing from the data channel has reached it yet, since then.
@@ -38,7 +38,8 @@ pub(super) enum Service {
     Failed(Why),
 }
 
-/// For how long a receiver could have verified something and did not, and after how many packets of the stream that began.
+/// For how long a receiver could have verified something and did not, and after how many packets of the
+/// stream that began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Idle {
     pub(super) span: Duration,
@@ -58,9 +59,9 @@ pub(super) struct Peer {
     pub(super) repairs: Repairs,
     pub(super) idle: Idle,
     pub(super) trials: Trials,
-    /// When it began to fetch over TCP, and what it had verified then.
+    /// Time when it began to fetch over TCP, and the bytes that it had verified then.
     pub(super) chained: Option<(Time, u64)>,
-    /// Whether that was because the data channel did not reach it, or no longer did.
+    /// Set if that was because the data channel did not reach it, or no longer did.
     pub(super) cut_off: bool,
     /// The receiver that reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
@@ -120,12 +121,12 @@ impl Peer {
         }
     }
 
-    /// Whether it takes part at all.
+    /// Returns true while it takes part at all.
     pub(super) fn is_active(&self) -> bool {
         !matches!(self.service, Service::Done | Service::Failed(_))
     }
 
-    /// Whether the data channel is meant for it.
+    /// Returns true while the data channel is meant for it.
     pub(super) fn is_on_channel(&self) -> bool {
         matches!(self.service, Service::Listening { .. } | Service::Streaming | Service::Patching)
     }
@@ -164,8 +165,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A receiver whose reports come 2 ms after a packet was sent, of which it `waited` in the socket; before that, a
-    /// second in which the path gave 1,000 packets every 20 ms, or half as many with a queue that never emptied.
+    /// A receiver whose reports come 2 ms after a packet was sent, of which it `waited` in the socket; before
+    /// that, a second in which the path gave 1,000 packets every 20 ms, or half as many with a queue that
+    /// never emptied.
     fn late(shared: bool, waited: Duration) -> bool {
         let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
         let mut now = Time(1_000_000_000);
@@ -201,7 +203,8 @@ mod tests {
         }
     }
 
-    /// Eight packets are enough to tell, and more than a quarter of them is much. Fewer are kept for the next look.
+    /// Eight packets are enough to tell, and more than a quarter of them is much. Fewer are kept for the next
+    /// look.
     #[test]
     fn more_than_a_quarter_of_enough_packets_is_much() {
         for sent in 0..40u64 {
@@ -252,8 +255,8 @@ mod tests {
         }
     }
 
-    /// What reached a receiver between two reports is divided by their distance. Where none has come, the pace is as before, unless the last is
-    /// 150 ms old: then nothing reaches it.
+    /// Packets that reached a receiver between two reports are divided by the time between them. Where no
+    /// report has come, the pace is as before, unless the last report is 150 ms old: then nothing reaches it.
     #[test]
     fn a_pace_is_what_came_between_two_reports() {
         let began = Time::ZERO + MS * 1_000;
@@ -294,7 +297,8 @@ mod tests {
         assert_eq!(per_second(u64::MAX, MS), u64::MAX);
     }
 
-    /// Packets that come in a row are counted until one is missing; one that was late makes up for that later.
+    /// Packets that come in a row are counted until one is missing; one that was late makes up for that
+    /// later.
     #[test]
     fn packets_in_a_row_are_counted_until_one_is_missing() {
         let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!(peer.lap.clean, 0);
     }
 
-    /// What has verified more has got on, and what has not has not.
+    /// A receiver that has verified more has made progress, and any other has not.
     #[test]
     fn one_that_verifies_more_gets_on() {
         let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
@@ -328,8 +332,8 @@ mod tests {
     }
 
     proptest! {
-        /// What a receiver still has to be offered is the next run of what it lacked when it came: within its lap, and within a
-        /// round; of what it lacks at any time before its lap begins.
+        /// Positions that a receiver still has to be offered are the next run of what it lacked when it came:
+        /// within its lap, and within a round; before its lap begins, of what it lacks at any position.
         #[test]
         fn a_receiver_needs_what_it_lacked(
             have in proptest::collection::btree_set(0u64..20, 0..21), initial in 0u64..60, at in 0u64..90, service in 0..5,

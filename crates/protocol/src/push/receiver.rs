@@ -27,8 +27,8 @@ pub struct ReceiverConfig {
     pub gather_delay: Duration,
     /// A request that is not answered is repeated after this long, then after twice as long, and so on.
     pub retry_delay: Duration,
-    /// A packet that skips more missing fragments than this, or lies further back, is believed only when another one agrees
-    /// with it: more than can be on their way to this end.
+    /// A packet that skips more missing fragments than this, or lies further back, is believed only when
+    /// another one agrees with it: more than can be on their way to this end.
     pub reach_packets: u64,
     /// Report progress after this many packets.
     pub report_packets: u64,
@@ -40,8 +40,8 @@ pub struct ReceiverConfig {
 pub const BATCH_MAX: u64 = 64;
 
 impl ReceiverConfig {
-    /// What is shipped, for a socket that holds so many bytes of datagrams; before every datagram the network has a header of
-    /// its own of `outer_len` bytes.
+    /// Returns the shipped settings, for a socket that holds `window_bytes` bytes of datagrams; before every
+    /// datagram the network has a header of its own of `outer_len` bytes.
     #[must_use]
     pub fn new(geometry: Geometry, window_bytes: u64, outer_len: u32) -> Self {
         let packet_len = u64::from(geometry.fragment_len) + u64::from(outer_len) + HEADER_LEN as u64;
@@ -59,7 +59,7 @@ impl ReceiverConfig {
     }
 }
 
-/// What happens to a receiver.
+/// Events that a receiver handles.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// These hash groups are verified and stored already (from an earlier try).
@@ -75,14 +75,15 @@ pub enum Input<'a> {
         round: u32,
         /// First fragment.
         sn: u64,
-        /// How many, contiguous.
+        /// Number of fragments, contiguous.
         count: u32,
         /// All their flags together.
         flags: u8,
-        /// When they reached this host; `now` is when they were taken out of the socket.
+        /// Time when they reached this host; `now` is when they were taken out of the socket.
         arrived: Time,
     },
-    /// This end was held up, as by its disk, and has not looked at its data channel since then: what has come waits there.
+    /// This end was held up, as by its disk, and has not looked at its data channel since then: what has come
+    /// waits there.
     HeldUp,
     /// It has looked, and nothing is there.
     NothingWaits,
@@ -90,21 +91,21 @@ pub enum Input<'a> {
     Patched {
         /// First fragment.
         sn: u64,
-        /// How many.
+        /// Number of fragments.
         count: u32,
     },
     /// Fragments came as PTCH_DATA: from the source itself, whatever came on the data channel.
     Sent {
         /// First fragment.
         sn: u64,
-        /// How many.
+        /// Number of fragments.
         count: u32,
     },
     /// A hash group was checked.
     Checked {
         /// The group.
         group: u64,
-        /// Whether the hash was right, and the bytes are stored.
+        /// Set if the hash was right, and the bytes are stored.
         intact: bool,
     },
     /// A hash group came over TCP, verified and stored.
@@ -118,20 +119,20 @@ pub enum Input<'a> {
     Control(&'a Control<'a>),
     /// The object is where it belongs.
     Committed {
-        /// What shows the source that it is here: see `DATA_RCVD`.
+        /// Proof to the source that it is here: see `DATA_RCVD`.
         proof: Hash,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Keep the bytes of these fragments of the last `Data`, `Patched` or `Sent` input; those of `Sent` take the place of
-    /// what is there.
+    /// Keep the bytes of these fragments of the last `Data`, `Patched` or `Sent` input; those of `Sent` take
+    /// the place of what is there.
     Keep {
         /// First fragment.
         sn: u64,
-        /// How many.
+        /// Number of fragments.
         count: u32,
     },
     /// All fragments of this hash group are there: check it.
@@ -152,7 +153,7 @@ pub enum Output {
 struct Suspect {
     positions: Range<u64>,
     at: Time,
-    /// Whether they were skipped between single attempts: the stream has not begun, or waits for the path.
+    /// Set if they were skipped between single attempts: the stream has not begun, or waits for the path.
     attempts: bool,
 }
 
@@ -189,7 +190,7 @@ pub struct Receiver {
     /// Losses to ask for, and when.
     gathered: Vec<Range<u64>>,
     gathered_at: Option<Time>,
-    /// When everything not there is lost: set at the lap's end or by DATA_FNSD.
+    /// Time when everything not there is lost: set at the lap's end or by DATA_FNSD.
     lap_over_at: Option<Time>,
     /// Hash groups being checked or verified, and verified.
     checking: Bits,
@@ -207,7 +208,7 @@ pub struct Receiver {
     report_due: bool,
     reported_received: u64,
     reported_at: Time,
-    /// When the packet before `next` reached this host, and how long it waited.
+    /// Time when the packet before `next` reached this host, and the time that it waited.
     arrived: Time,
     waited: Duration,
     begun: bool,
@@ -262,8 +263,8 @@ impl Receiver {
         }
     }
 
-    /// How many fragments from `sn` on are missing, one after the other, at most `max`: where the next
-    /// datagram may be written before it is known what it holds.
+    /// Counts the fragments from `sn` on that are missing, one after the other, at most `max`: the next
+    /// datagram may be written there before it is known what it holds.
     #[must_use]
     pub fn missing_run(&self, sn: u64, max: u64) -> u64 {
         if sn >= self.fragments || self.have.contains(sn) {
@@ -272,7 +273,7 @@ impl Receiver {
         self.have.first_present(sn).unwrap_or(self.fragments).min(sn + max).min(self.fragments) - sn
     }
 
-    /// Of a coded patch's fragments the only one that is missing; `None` if none or several are.
+    /// Returns the only fragment of a coded patch that is missing; `None` if none or several are.
     #[must_use]
     pub fn decodable(&self, sns: &[u64]) -> Option<u64> {
         let mut missing = sns.iter().copied().filter(|sn| *sn >= self.fragments || !self.have.contains(*sn));
@@ -280,19 +281,19 @@ impl Receiver {
         missing.next().is_none().then_some(one)
     }
 
-    /// Whether more than `fragments` are still to come on the data channel.
+    /// Returns true if more than `fragments` are still to come on the data channel.
     #[must_use]
     pub fn expects_more(&self, fragments: u64) -> bool {
         self.lap_over_at.is_none() && !self.complete && self.lap_end().saturating_sub(self.next) > fragments
     }
 
-    /// How many of these fragments are missing.
+    /// Counts the fragments in `sns` that are missing.
     #[must_use]
     pub fn missing_of(&self, sns: &[u64]) -> usize {
         sns.iter().filter(|sn| !self.have.contains(**sn)).count()
     }
 
-    /// Whether hash group `group` is verified.
+    /// Returns true if hash group `group` is verified.
     #[must_use]
     pub fn is_verified(&self, group: u64) -> bool {
         self.verified.get(group)
@@ -379,7 +380,7 @@ impl Receiver {
         }
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -406,7 +407,7 @@ impl Receiver {
         self.outputs.pop_front()
     }
 
-    /// When `poll` is to be called again if nothing happens before.
+    /// Returns the time when `poll` is to be called again if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         if !self.outputs.is_empty() {
@@ -477,7 +478,8 @@ impl Receiver {
         self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
     }
 
-    /// Whether packets at these positions can be the next ones, with what may be on its way to this end.
+    /// Returns true if packets at these positions can be the next ones, with what may be on its way to this
+    /// end.
     fn is_near(&self, positions: &Range<u64>) -> bool {
         let reach = self.config.reach_packets;
         if positions.start <= self.next {
@@ -492,7 +494,7 @@ impl Receiver {
         skipped <= reach || skipped <= self.fragments && missing() <= reach
     }
 
-    /// How many of these fragments are missing; it need not be told beyond `most`.
+    /// Counts the fragments in `sns` that are missing; it need not be exact beyond `most`.
     fn missing_in(&self, sns: Range<u64>, most: u64) -> u64 {
         let (mut at, mut missing) = (sns.start, 0);
         while missing < most {
@@ -526,7 +528,7 @@ impl Receiver {
         self.see_lap_end(now);
     }
 
-    /// If every fragment has been offered once, what is missing is lost.
+    /// Ends the lap once every fragment has been offered: all that are still missing are lost.
     fn see_lap_end(&mut self, now: Time) {
         if self.lap_over_at.is_none() && self.next >= self.lap_end() {
             self.lap_over_at = Some(now + self.config.reorder_delay);
@@ -547,7 +549,8 @@ impl Receiver {
         if positions.start < self.next {
             self.go_back(positions.start);
         }
-        // Between its packets some may be missing, too. It ends behind this place: otherwise it would be near.
+        // Between its packets some may be missing, too. It ends behind this place: otherwise it would be
+        // near.
         if self.lap_over_at.is_none() {
             let skipped = self.next..positions.end;
             self.suspects.push_back(Suspect { positions: skipped, at: now, attempts });
@@ -592,7 +595,7 @@ impl Receiver {
         self.initial.map_or(u64::MAX, |initial| initial.saturating_add(self.fragments))
     }
 
-    /// How many bytes of these fragments are missing.
+    /// Counts the missing bytes of the fragments in `sns`.
     fn missing_bytes(&self, sns: Range<u64>) -> u64 {
         let geometry = &self.config.geometry;
         let bytes =
@@ -675,8 +678,8 @@ impl Receiver {
         }
     }
 
-    /// A group is verified: where its fragments came from is of no interest any more, but for those that another group
-    /// shares.
+    /// A group is verified: where its fragments came from is of no interest any more, but for those that
+    /// another group shares.
     fn forget_sent(&mut self, group: u64) {
         let sns = self.config.geometry.fragments_of_group(group);
         let mut done = sns.clone();
@@ -777,8 +780,8 @@ impl Receiver {
         }
         self.gathered.extend(lost);
         if !self.gathered.is_empty() {
-            // At the lap's end nothing more will come: waiting would only delay. Single attempts are few, and their
-            // patches can be ready when the stream ends, however short it is.
+            // At the lap's end nothing more will come: waiting would only delay. Single attempts are few, and
+            // their patches can be ready when the stream ends, however short it is.
             let at_once = self.lap_over_at.is_some() || attempts;
             let delay = if at_once { Duration::ZERO } else { self.config.gather_delay };
             let at = now + delay;

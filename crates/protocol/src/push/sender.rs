@@ -29,7 +29,7 @@ use window::WINDOW_MIN;
 
 /// Bytes by which the congestion window grows a round trip; at least a fragment.
 const STEP_BYTES: u64 = 4_500;
-/// How often timers are looked at.
+/// Interval at which timers are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Generations of unicast patches change this often.
 const UNICAST_GENERATION: Duration = Duration::from_secs(2);
@@ -40,9 +40,9 @@ pub struct Sender {
     config: SenderConfig,
     fragments: u64,
     peers: BTreeMap<PeerId, Peer>,
-    /// Which receivers may speak for which.
+    /// Receivers that each speaker may speak for.
     racks: BTreeMap<PeerId, BTreeSet<PeerId>>,
-    /// Those that fetch over TCP, from each other and from the source.
+    /// Receivers that fetch over TCP, from each other and from the source.
     mesh: Mesh,
     outputs: VecDeque<Output>,
     started_at: Option<Time>,
@@ -52,10 +52,10 @@ pub struct Sender {
     path_waits: bool,
     /// The path's allowance is used up, and more is needed.
     paused: bool,
-    /// Whether the stream runs: the first receivers have all named their initial sn, or fetch over TCP, and the
-    /// path does not have to settle.
+    /// State of the path. The stream runs once the first receivers have all named their initial sn, or fetch
+    /// over TCP, and the path does not have to settle.
     settling: Settling,
-    /// Whether a receiver has missed an attempt that came after the first which reached it.
+    /// Set if a receiver has missed an attempt that came after the first one that reached it.
     attempts_lost: bool,
     /// Position of the next packet of the stream.
     position: u64,
@@ -75,12 +75,12 @@ pub struct Sender {
     bare_trip: Duration,
     next_attempt: Time,
     next_send: Time,
-    /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
+    /// Time when the stream goes on by itself: the next attempt, or the next packet at a granted rate.
     stream_at: Option<Time>,
     next_check: Time,
-    /// When it was last looked at which receivers get anything done.
+    /// Time of the last check for receivers that get nothing done.
     progress_at: Time,
-    /// When a path that may have to settle is asked for a report again.
+    /// Time when a path that may have to settle is asked for a report again.
     next_look: Time,
     next_patch: Option<Time>,
     next_generation: Time,
@@ -182,7 +182,7 @@ impl Sender {
         }
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -208,7 +208,7 @@ impl Sender {
         self.stream(now)
     }
 
-    /// When `poll` is to be called again if nothing happens before.
+    /// Returns the time when `poll` is to be called again if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.started_at?;
@@ -228,7 +228,7 @@ impl Sender {
         Some(at)
     }
 
-    /// What is known of a receiver.
+    /// Returns the status of a receiver.
     #[must_use]
     pub fn status(&self, peer: PeerId) -> Option<PeerStatus> {
         let p = self.peers.get(&peer)?;
@@ -244,7 +244,7 @@ impl Sender {
         })
     }
 
-    /// What governs the pace, for logs.
+    /// Returns the values that govern the pace, for logs.
     #[must_use]
     pub fn pace(&self) -> Pace {
         let queues = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.path.delay.queue());
@@ -362,7 +362,8 @@ impl Sender {
     ) {
         // A stranger's packet may have taken it further than we are: all that was sent is behind it.
         let position = position.min(self.position);
-        // What a receiver says of itself governs the pace of all: no more can have come, or been lost, than was sent.
+        // What a receiver says of itself governs the pace of all: no more can have come, or been lost, than
+        // was sent.
         let (received, lost) = (received.min(self.packets), lost.min(self.packets));
         let before = self.acknowledged_min();
         let acknowledged = self.packets_before(position);
@@ -466,8 +467,8 @@ impl Sender {
         }
     }
 
-    /// What these have been offered of what one of them asks for. The rest is still to come: one that asks for it has
-    /// believed a packet that is not ours.
+    /// Returns the requested fragments that one of the receivers `ids` has been offered. The rest is still to
+    /// come: one that asks for it has believed a packet that is not ours.
     fn offered_of(&self, ids: impl Iterator<Item = PeerId>, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(initial) = ids.filter_map(|id| self.peers.get(&id)?.lap.initial).min() else {
             return Vec::new();
@@ -485,7 +486,8 @@ impl Sender {
         (self.round_trip / 2).min(self.config.patch_delay / 8)
     }
 
-    /// Sends gathered patches, at most a quarter of a window at a time, and at a granted rate as many as it allows.
+    /// Sends gathered patches, at most a quarter of a window at a time, and at a granted rate as many as it
+    /// allows.
     fn send_patches(&mut self, now: Time) {
         self.next_patch = None;
         if self.paused {
@@ -508,8 +510,9 @@ impl Sender {
                 .collect();
             let reported = |peer: PeerId, sn: u64| self.peers[&peer].lap.has_reported(self.last_sent(sn));
             let Some(combination) = combine(self.config.coded_max(), &missing, &reported) else { return };
-            // A dedicated path takes nothing from other transfers, and is there at once at full rate; TCP would have to find its own.
-            // A receiver that speaks for a rack need not be the one that lacks it.
+            // A dedicated path takes nothing from other transfers, and is there at once at full rate; TCP
+            // would have to find its own. A receiver that speaks for a rack need not be the one that lacks
+            // it.
             if let [(id, sn)] = combination.gains[..]
                 && self.config.rate.is_none()
                 && !self.speaks_for_others(id)
@@ -579,8 +582,8 @@ impl Sender {
             return Some(self.send(now, run.start, count as u32, 0));
         }
         if self.settling.allows_full_rate() {
-            // Nothing more to send: patches need not give way any longer, and those that were asked for a while
-            // ago not at all.
+            // Nothing more to send: patches need not give way any longer, and those that were asked for a
+            // while ago not at all.
             let sooner = self.config.patch_delay - self.short_patch_delay();
             self.next_patch = self.next_patch.map(|at| Time(at.0.saturating_sub(sooner.0)).max(now).min(at));
             if self.next_patch.is_some_and(|at| now >= at) {
@@ -618,8 +621,9 @@ impl Sender {
         self.patch_soon(now);
     }
 
-    /// Position of the next attempt: what a receiver still has to be offered. While the path settles and everything
-    /// has been offered, what a receiver has missed, or anything: the reports tell when the path is there.
+    /// Position of the next attempt: what a receiver still has to be offered. While the path settles and
+    /// everything has been offered, what a receiver has missed, or anything: the reports tell when the path
+    /// is there.
     fn next_for_attempt(&self, settles: bool) -> Option<u64> {
         let (position, fragments) = (self.position, self.fragments);
         let wanted = self.peers.values().filter_map(|p| p.needs(position, fragments));
@@ -636,7 +640,7 @@ impl Sender {
         Some(streams.filter_map(next_missing).min().unwrap_or(any))
     }
 
-    /// Whether every receiver on the path has got the last attempts in a row.
+    /// Returns true if every receiver on the path has got the last attempts in a row.
     fn all_clean(&self) -> bool {
         let streams =
             |p: &&Peer| p.service == Service::Streaming && p.lap.initial.is_some() && p.spoken_by.is_none();
@@ -709,7 +713,7 @@ impl Sender {
         self.peers.values().any(|p| matches!(p.service, Service::Listening { .. }))
     }
 
-    /// Whether a receiver still has to be offered something.
+    /// Returns true if a receiver still has to be offered something.
     fn streaming(&mut self) -> bool {
         self.needed_run().is_some()
     }
@@ -760,7 +764,8 @@ impl Sender {
     fn check_path(&mut self, now: Time, id: PeerId) {
         let timeout = self.config.path_timeout;
         let peer = &self.peers[&id];
-        // It says itself that nothing comes, and for how long: one that lives may be held up by its disk, and have much to read.
+        // It says itself that nothing comes, and for how long: one that lives may be held up by its disk, and
+        // have much to read.
         let nothing_came = |since: Time| {
             let says_so =
                 now.since(peer.signs.reported_at) < timeout && peer.signs.reported_at.since(since) >= timeout;

@@ -1,4 +1,5 @@
-//! The controller of an agent: keeps the rack's leaf labels as the leaf controller says, and says that it lives.
+//! The controller of an agent: keeps the rack's leaf labels as the leaf controller says, and says that it
+//! lives.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,23 +16,23 @@ pub struct AgentConfig {
     pub rack: u32,
     /// Its port at the leaf.
     pub port: u32,
-    /// Which run this is: larger than any before.
+    /// Number of this run: larger than any before.
     pub incarnation: u64,
-    /// Time between heartbeats while it is active: a third of the leaf controller's T or less. One that stands by takes four
-    /// times as long, and one without any session sixteen times.
+    /// Time between heartbeats while it is active: a third of the leaf controller's T or less. One that
+    /// stands by takes four times as long, and one without any session sixteen times.
     pub period: Duration,
-    /// How many sessions its map holds.
+    /// Number of sessions that its map holds.
     pub labels_max: usize,
 }
 
-/// What happens to an agent's controller.
+/// Events that an agent's controller handles.
 #[derive(Clone, Debug)]
 pub enum AgentInput<'a> {
     /// A message of the leaf controller.
     Message(Rack<'a>),
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentOutput {
     /// Send this to the leaf controller.
@@ -48,13 +49,13 @@ pub enum AgentOutput {
         /// The session.
         session: u32,
     },
-    /// Whether the leaf switch hands it packets.
+    /// Active state: true while the leaf switch hands it packets.
     Active(bool),
     /// The map is full: newer labels are not taken, nor confirmed. Said once.
     Full,
 }
 
-/// What was refused.
+/// Numbers of refused messages and updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
     /// Messages that were not for this agent, or not for this run of it.
@@ -136,19 +137,19 @@ impl Agent {
         Some(AgentOutput::Send(datagram))
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         Some(self.next_heartbeat)
     }
 
-    /// Whether it was told that it is active.
+    /// Returns true if it has been notified that it is active.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.active
     }
 
-    /// How many sessions have a label here.
+    /// Returns the number of sessions that have a label here.
     #[must_use]
     pub fn labels(&self) -> usize {
         self.follower.len()
@@ -160,7 +161,7 @@ impl Agent {
         self.follower.applied()
     }
 
-    /// What was refused so far.
+    /// Returns the numbers of refusals so far.
     #[must_use]
     pub fn counts(&self) -> AgentCounts {
         AgentCounts { refused: self.refused, stale: self.follower.stale, gaps: self.follower.gaps }
@@ -199,8 +200,8 @@ impl Agent {
     }
 
     fn updates(&mut self, now: Time, message: &Updates<'_>) {
-        // The confirmation; one of an update that was had before may have been lost. One of a stream that is not known yet
-        // asks for it.
+        // The confirmation; one of an update that was had before may have been lost. One of a stream that is
+        // not known yet asks for it.
         self.next_heartbeat = now;
         if !self.follower.follows(message) {
             return;

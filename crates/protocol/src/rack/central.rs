@@ -1,4 +1,5 @@
-//! The central controller's part: numbers the changes of every rack's labels and learns when all agents have them.
+//! The central controller's part: numbers the changes of every rack's labels and learns when all agents have
+//! them.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -11,20 +12,20 @@ use super::log::{Feed, Log};
 /// Limits and times of a central controller.
 #[derive(Clone, Debug)]
 pub struct CentralConfig {
-    /// How many leafs there are.
+    /// Number of leafs.
     pub leafs: u32,
-    /// Which run this is: larger than any before, by more than the streams that a run begins. Nanoseconds since an epoch
-    /// will do.
+    /// Number of this run: larger than any before, by more than the streams that a run begins. Nanoseconds
+    /// since an epoch will do.
     pub incarnation: u64,
     /// A leaf controller that has been silent for this long is reported.
     pub silence: Duration,
     /// Until when it may not know all sessions yet: before that no leaf forgets what an earlier run has said.
     pub settles_at: Time,
-    /// How many sets of changes may wait for confirmation.
+    /// Number of sets of changes that may wait for confirmation.
     pub tickets_max: usize,
-    /// How many sessions a rack may have.
+    /// Number of sessions that a rack may have.
     pub labels_max: usize,
-    /// How leaf controllers are sent updates.
+    /// Settings for sending updates to leaf controllers.
     pub feed: FeedConfig,
 }
 
@@ -39,7 +40,7 @@ pub struct Change {
     pub label: Vec<u8>,
 }
 
-/// What happens to the central controller.
+/// Events that the central controller handles.
 #[derive(Clone, Debug)]
 pub enum CentralInput<'a> {
     /// Labels change. Answered by [`CentralOutput::Confirmed`] or [`CentralOutput::Refused`].
@@ -51,7 +52,7 @@ pub enum CentralInput<'a> {
     },
     /// The caller does not wait for these changes to be confirmed any more; they stay made.
     Forget {
-        /// Which changes.
+        /// Ticket of the changes.
         ticket: u64,
     },
     /// A message of a leaf controller.
@@ -63,7 +64,7 @@ pub enum CentralInput<'a> {
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CentralOutput {
     /// Send this to a leaf controller.
@@ -75,26 +76,26 @@ pub enum CentralOutput {
     },
     /// All agents of the racks concerned have the changes, or newer ones.
     Confirmed {
-        /// Which changes.
+        /// Ticket of the changes.
         ticket: u64,
     },
     /// None of the changes is made.
     Refused {
-        /// Which changes.
+        /// Ticket of the changes.
         ticket: u64,
-        /// Why.
+        /// Reason.
         why: SetRefusal,
     },
     /// A leaf controller has been silent for too long, or is back.
     Silent {
         /// The leaf.
         leaf: u32,
-        /// Whether it is silent now.
+        /// Set if it is silent now.
         silent: bool,
     },
 }
 
-/// Why changes are refused.
+/// Reasons for refusing changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetRefusal {
     /// No such leaf.
@@ -124,7 +125,7 @@ pub enum SetRefusal {
     },
 }
 
-/// What is known of a rack.
+/// State of a rack.
 #[derive(Debug)]
 struct RackState {
     log: Log,
@@ -137,12 +138,12 @@ struct RackState {
     waiting: BTreeMap<u64, Waiting>,
 }
 
-/// What waits for the confirmation of a number.
+/// Changes that wait for the confirmation of a number.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// How many changes: this one, and those that it has replaced.
+    /// Number of changes: this one, and those that it has replaced.
     changes: u64,
-    /// Whose these are, one for each, as far as they are waited for.
+    /// Tickets of the changes, one for each, as far as they are waited for.
     tickets: Vec<u64>,
 }
 
@@ -154,10 +155,10 @@ pub struct Central {
     next_stream: u64,
     /// Racks that something may have to be sent to.
     stirred: BTreeSet<u32>,
-    /// When racks have to be looked at again.
+    /// Times when racks have to be checked again.
     resends: BTreeSet<(Time, u32)>,
     silences: BTreeSet<(Time, u32)>,
-    /// How many numbers each set of changes still waits for.
+    /// Number of changes of each set that still wait for confirmation.
     tickets: BTreeMap<u64, usize>,
     refused: u64,
     confirmed_updates: u64,
@@ -235,7 +236,7 @@ impl Central {
         Some(CentralOutput::Silent { leaf, silent: true })
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let first = |times: &BTreeSet<(Time, u32)>| times.first().map(|(at, _)| *at);
@@ -293,7 +294,8 @@ impl Central {
             let rack = &mut self.racks[change.leaf as usize];
             let number = rack.log.head() + 1;
             let before = rack.log.set(number, change.session, &change.label);
-            // A ticket that waits for the change that this one replaces has to wait for this one: the other is not sent any more.
+            // A ticket that waits for the change that this one replaces has to wait for this one: the other
+            // is not sent any more.
             let mut waiting = before.and_then(|before| rack.waiting.remove(&before)).unwrap_or_default();
             waiting.changes = waiting.changes.saturating_add(1);
             waiting.tickets.push(ticket);
@@ -317,8 +319,8 @@ impl Central {
         }
     }
 
-    /// Looks whether the state agrees with itself: counts, bounds, and that numbers are in order. It takes time in proportion
-    /// to all that there is, so only debug builds do it after every input.
+    /// Looks whether the state agrees with itself: counts, bounds, and that numbers are in order. It takes
+    /// time in proportion to all that there is, so only debug builds do it after every input.
     ///
     /// # Panics
     /// If it does not, which is our own mistake.
@@ -349,7 +351,7 @@ impl Central {
         assert_eq!(heard, self.silences.len(), "each leaf that was heard falls silent once");
     }
 
-    /// Whether the message makes sense.
+    /// Processes a message of a leaf controller; returns false if it makes no sense.
     fn take_from_leaf(&mut self, now: Time, leaf: u32, message: &Rack<'_>) -> bool {
         let Rack::Heartbeat(heartbeat) = message else { return false };
         let Some(rack) = self.racks.get_mut(leaf as usize) else { return false };

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeSet;
 use polycast_wire::rack::{Standing, Update, Updates};
 
-/// What a follower knows.
+/// State of a follower.
 #[derive(Debug)]
 pub(super) struct Follower {
     stream: u64,
@@ -44,13 +44,13 @@ impl Follower {
         self.settled
     }
 
-    /// How many sessions have a label.
+    /// Returns the number of sessions that have a label.
     pub(super) fn len(&self) -> usize {
         self.sessions.len() + self.old.len()
     }
 
-    /// Whether a message is of the stream that is followed. One of a newer stream comes too early: only the word of how one
-    /// stands names the run that it is for, so only that begins a stream.
+    /// Returns true unless a message is of a newer stream than the followed one. Such messages come too
+    /// early: only a `Standing` names the run that it is for, so only that begins a stream.
     pub(super) fn follows(&mut self, message: &Updates<'_>) -> bool {
         self.gaps += u64::from(message.stream > self.stream);
         message.stream <= self.stream
@@ -68,7 +68,8 @@ impl Follower {
         true
     }
 
-    /// The updates of a message that come next; none if it is of an old stream or something before it is missing.
+    /// The updates of a message that come next; none if it is of an old stream or something before it is
+    /// missing.
     pub(super) fn fresh<'m, 'a>(&mut self, message: &'m Updates<'a>) -> &'m [Update<'a>] {
         let updates = message.updates.as_slice();
         if message.stream < self.stream {
@@ -84,7 +85,7 @@ impl Follower {
         &updates[known..]
     }
 
-    /// Whether applying an update makes one session more.
+    /// Returns true if applying an update adds a session.
     pub(super) fn grows(&self, update: &Update<'_>) -> bool {
         !update.label.is_empty()
             && !self.sessions.contains(&update.session)
@@ -108,7 +109,7 @@ impl Follower {
         self.old.pop_first()
     }
 
-    /// How many sessions with a label this stream has named.
+    /// Returns the number of sessions with a label that this stream has named.
     pub(super) fn named(&self) -> usize {
         self.sessions.len()
     }

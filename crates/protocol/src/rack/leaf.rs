@@ -1,9 +1,9 @@
 //! The controller of a leaf: hands updates on to the rack's agents, and replaces those that fall silent.
 //!
-//! An agent is heard by its heartbeats, and an active one by the packets that it relabels, too: the leaf switch sees them.
-//! A suspicion that is wrong costs nothing: an agent that is replaced may name hosts for a while, so that what it was handed
-//! arrives; it has its place again as soon as it is heard; and where no agent can take its place it goes on being handed
-//! packets, which would be lost in any case.
+//! An agent is heard by its heartbeats, and an active one by the packets that it relabels, too: the leaf
+//! switch sees them. A suspicion that is wrong costs nothing: an agent that is replaced may name hosts for a
+//! while, so that what it was handed arrives; it has its place again as soon as it is heard; and where no
+//! agent can take its place it goes on being handed packets, which would be lost in any case.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -14,12 +14,14 @@ use super::follower::Follower;
 use super::log::{Feed, Log};
 use super::{FeedConfig, slower};
 
-/// The packets that an agent relabels count for so many T after its last heartbeat, and for [`VOUCH_MIN`] at least. The
-/// kernel may go on with packets when the agent itself hangs, and new labels do not get through then.
+/// The packets that an agent relabels count for so many T after its last heartbeat, and for [`VOUCH_MIN`] at
+/// least. The kernel may go on with packets when the agent itself hangs, and new labels do not get through
+/// then.
 const VOUCH: u64 = 8;
 /// The least time that packets count without heartbeats.
 const VOUCH_MIN: Duration = Duration::from_millis(100);
-/// An agent that was replaced may name hosts for so long: what it was handed is on its way, or it is only late.
+/// An agent that was replaced may name hosts for so long: what it was handed is on its way, or it is only
+/// late.
 const LINGER: Duration = Duration::from_millis(1_000);
 
 /// A controller that comes this part of T too late to a time-out was held up.
@@ -32,25 +34,25 @@ pub struct LeafConfig {
     pub rack: u32,
     /// Its ports down.
     pub ports: u32,
-    /// Which run this is: larger than any before, by more than the streams that a run begins. Nanoseconds since an epoch
-    /// will do.
+    /// Number of this run: larger than any before, by more than the streams that a run begins. Nanoseconds
+    /// since an epoch will do.
     pub incarnation: u64,
-    /// How many agents are active at a time (N).
+    /// Number of agents that are active at a time (N).
     pub active: usize,
-    /// How many more stand by (M).
+    /// Number of further agents that stand by (M).
     pub standby: usize,
-    /// An active agent that has been silent for this long has failed (T). One that stands by has four times as long, and where
-    /// there is no session all have sixteen times.
+    /// An active agent that has been silent for this long has failed (T). One that stands by has four times
+    /// as long, and where there is no session all have sixteen times.
     pub timeout: Duration,
     /// Time between heartbeats to the central controller.
     pub period: Duration,
-    /// How many sessions the rack may have.
+    /// Number of sessions that the rack may have.
     pub labels_max: usize,
-    /// How agents are sent updates.
+    /// Settings for sending updates to agents.
     pub feed: FeedConfig,
 }
 
-/// What happens to a leaf controller.
+/// Events that a leaf controller handles.
 #[derive(Clone, Debug)]
 pub enum LeafInput<'a> {
     /// A message came in by a port of the leaf.
@@ -62,17 +64,17 @@ pub enum LeafInput<'a> {
     },
     /// A message of the central controller.
     FromCentral(Rack<'a>),
-    /// The answer to [`LeafOutput::Look`]: the agent at a port sent a relabelled packet then. If it never did there is no
-    /// answer.
+    /// The answer to [`LeafOutput::Look`]: the agent at a port sent a relabelled packet then. If it never did
+    /// there is no answer.
     Relabelled {
         /// The port.
         port: u32,
-        /// When its last packet came to the switch.
+        /// Time when its last packet came to the switch.
         at: Time,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeafOutput {
     /// Send this to the agent at a port.
@@ -84,15 +86,15 @@ pub enum LeafOutput {
     },
     /// Send this to the central controller.
     ToCentral(Vec<u8>),
-    /// What the leaf switch is to know of its agents.
+    /// Agents that the leaf switch has to know.
     Agents {
         /// It hands packets to the agents at these ports, in turn.
         active: Vec<u32>,
-        /// Those at these ports may name hosts: bit n stands for port n.
+        /// Ports whose agents may name hosts: bit n stands for port n.
         rack: u128,
     },
-    /// An active agent has not said anything for T: when did the switch have a packet of its? To be answered before the next
-    /// `poll`, by which it is lost otherwise.
+    /// An active agent has not said anything for T: when did the switch have a packet of its? To be answered
+    /// before the next `poll`, by which it is lost otherwise.
     Look {
         /// Its port.
         port: u32,
@@ -101,7 +103,7 @@ pub enum LeafOutput {
     Lost {
         /// Its port.
         port: u32,
-        /// Whether it was active.
+        /// Set if it was active.
         active: bool,
     },
     /// An agent that was lost is heard again in the same run: it was only late.
@@ -113,14 +115,14 @@ pub enum LeafOutput {
     Refused {
         /// The port.
         port: u32,
-        /// Why.
+        /// Reason.
         why: Refusal,
     },
     /// The rack has as many sessions as it may have: newer ones are not taken, nor confirmed. Said once.
     Full,
 }
 
-/// Why a message is refused.
+/// Reasons for refusing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
     /// Its sender names another rack.
@@ -145,7 +147,7 @@ pub enum Refusal {
     Senseless,
 }
 
-/// What was refused.
+/// Numbers of refused messages and updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeafCounts {
     /// Messages of agents, by reason; agents that claim another rack or port among them.
@@ -163,11 +165,11 @@ pub struct LeafCounts {
 pub struct AgentView {
     /// Its port.
     pub port: u32,
-    /// Whether it gets packets.
+    /// Set if it gets packets.
     pub active: bool,
     /// The number of the last update that it confirmed.
     pub confirmed: u64,
-    /// When it was heard last.
+    /// Time when it was last heard.
     pub heard_at: Time,
 }
 
@@ -177,17 +179,17 @@ struct Member {
     incarnation: u64,
     feed: Feed,
     heard_at: Time,
-    /// When the switch had a packet of its, as far as it was asked.
+    /// Time when the switch last had a packet from it, as far as the switch was asked.
     relabelled_at: Time,
-    /// Whether the switch has been asked since it counts as silent.
+    /// Set once the switch has been asked since it counts as silent.
     looked: bool,
-    /// What it has beyond T, because this controller was late itself.
+    /// Time that it has beyond T, because this controller was late itself.
     grace: Duration,
     active: bool,
 }
 
 impl Member {
-    /// When it counts as silent.
+    /// Returns the time when it counts as silent.
     fn silent_at(&self, timeout: Duration, has_sessions: bool) -> Time {
         let vouched = (timeout * VOUCH).max(VOUCH_MIN);
         let alive_at = match self.active {
@@ -202,8 +204,8 @@ impl Member {
 #[derive(Debug)]
 struct Gone {
     incarnation: u64,
-    /// Its stream and the last number that it can have of it, so that one that was only late goes on where it was; `None` if
-    /// that is over.
+    /// Its stream and the last number that it can have of it, so that one that was only late goes on where it
+    /// was; `None` if that is over.
     stream: Option<(u64, u64)>,
     /// Until when it may name hosts; `None` when that is over.
     trusted_until: Option<Time>,
@@ -217,17 +219,17 @@ pub struct Leaf {
     log: Log,
     next_stream: u64,
     members: BTreeMap<u32, Member>,
-    /// What each port had last.
+    /// Agent that each port had last.
     before: BTreeMap<u32, Gone>,
     /// The active agent that was lost last, if no other was there to take its place.
     last_hope: Option<u32>,
     /// The port whose turn it is to be sent something.
     turn: u32,
     next_heartbeat: Time,
-    /// What the last heartbeat said.
+    /// Numbers in the last heartbeat.
     reported: (u64, u64),
     full: bool,
-    /// What the switch knows: the active agents, and all.
+    /// State that the switch knows: the active agents, and all.
     told: (Vec<u32>, u128),
     refused: BTreeMap<&'static str, u64>,
     named: BTreeSet<(u32, &'static str)>,
@@ -239,8 +241,8 @@ impl Leaf {
     /// A leaf controller that knows no agent yet; its first heartbeat is due at once.
     ///
     /// # Panics
-    /// If no agent is to be active, so that packets would go nowhere, if there is no time between heartbeats, or if there are
-    /// more ports than a label has room for.
+    /// If no agent is to be active, so that packets would go nowhere, if there is no time between heartbeats,
+    /// or if there are more ports than a label has room for.
     #[must_use]
     pub fn new(config: LeafConfig, now: Time) -> Self {
         assert!(config.active > 0, "a rack needs at least one active agent");
@@ -266,8 +268,8 @@ impl Leaf {
         }
     }
 
-    /// Takes in what happened. Everything that has come should be handed over before the next `poll`, which judges by it
-    /// which agents are silent.
+    /// Takes in what happened. Everything that has come should be handed over before the next `poll`, which
+    /// judges by it which agents are silent.
     pub fn handle(&mut self, now: Time, input: LeafInput<'_>) {
         match input {
             LeafInput::FromAgent { port, message } => {
@@ -324,7 +326,7 @@ impl Leaf {
         Some(LeafOutput::ToCentral(datagram))
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let silent =
@@ -357,25 +359,25 @@ impl Leaf {
         })
     }
 
-    /// How many sessions the rack has labels or recent removals of.
+    /// Returns the number of sessions that the rack has labels or recent removals of.
     #[must_use]
     pub fn labels(&self) -> usize {
         self.log.len()
     }
 
-    /// How many sessions the rack's agents have labels for, and how many bytes these take.
+    /// Returns the number of sessions that the rack's agents have labels for, and the bytes that these take.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.log.labelled(), self.log.label_bytes())
     }
 
-    /// How many messages of agents were refused.
+    /// Returns the number of refused messages of agents.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
 
-    /// What was refused so far.
+    /// Returns the numbers of refusals so far.
     #[must_use]
     pub fn counts(&self) -> LeafCounts {
         LeafCounts {
@@ -386,8 +388,8 @@ impl Leaf {
         }
     }
 
-    /// Looks whether the state agrees with itself: counts, bounds, and that no port is in two states. It takes time in
-    /// proportion to all that there is, so only debug builds do it after every input.
+    /// Looks whether the state agrees with itself: counts, bounds, and that no port is in two states. It
+    /// takes time in proportion to all that there is, so only debug builds do it after every input.
     ///
     /// # Panics
     /// If it does not, which is our own mistake.
@@ -542,7 +544,8 @@ impl Leaf {
                 self.begin(standing.stream);
                 // The agents forget what is gone by themselves.
                 self.follower.settle(standing);
-                // Nothing new needs no answer: a central controller that is not settled answers every heartbeat.
+                // Nothing new needs no answer: a central controller that is not settled answers every
+                // heartbeat.
                 if before != (self.follower.stream(), self.follower.settled()) {
                     self.next_heartbeat = now;
                 }
@@ -576,7 +579,7 @@ impl Leaf {
         self.before.values_mut().for_each(|gone| gone.stream = None);
     }
 
-    /// Whether the rack's row is all that there is. Before the central controller has said anything it is not.
+    /// Returns true if the rack's row is complete. It is not before the central controller has sent anything.
     fn is_settled(&self) -> bool {
         self.follower.stream() > 0 && self.follower.settled()
     }
@@ -622,9 +625,9 @@ impl Leaf {
         None
     }
 
-    /// Takes out agents that have been silent for T, after a look at the packets that an active one relabels. A controller
-    /// that comes late to this moment was held up itself, and what held it up may have held up the agents' words: it looks
-    /// once more, half of T later.
+    /// Takes out agents that have been silent for T, after a look at the packets that an active one relabels.
+    /// A controller that comes late to this moment was held up itself, and what held it up may have held up
+    /// the agents' words: it looks once more, half of T later.
     fn expire(&mut self, now: Time) {
         let (timeout, has_sessions) = (self.config.timeout, self.has_sessions());
         let mut silent = Vec::new();

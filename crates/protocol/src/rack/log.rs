@@ -27,7 +27,8 @@ pub(super) struct Log {
     /// Bytes of all labels.
     label_bytes: usize,
     head: u64,
-    /// The last number of those that were forgotten: a receiver that is not so far cannot go on from where it is.
+    /// The last number of those that were forgotten: a receiver that is not so far cannot go on from where it
+    /// is.
     floor: u64,
 }
 
@@ -60,17 +61,17 @@ impl Log {
         self.entries.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// Whether a follower that is so far can go on.
+    /// Returns true if a follower that has applied this number can continue.
     fn can_resume(&self, applied: u64) -> bool {
         (self.floor..=self.head).contains(&applied)
     }
 
-    /// How many sessions it holds.
+    /// Returns the number of sessions that it holds.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has a label for the session.
+    /// Returns true if it holds a change for the session.
     pub(super) fn has(&self, session: u32) -> bool {
         self.numbers.contains_key(&session)
     }
@@ -80,17 +81,17 @@ impl Log {
         if applied >= self.last() { self.head } else { applied }
     }
 
-    /// How many sessions have a label.
+    /// Returns the number of sessions that have a label.
     pub(super) fn labelled(&self) -> usize {
         self.entries.len() - self.removed.len()
     }
 
-    /// How many bytes these take.
+    /// Returns the number of bytes that these take.
     pub(super) fn label_bytes(&self) -> usize {
         self.label_bytes
     }
 
-    /// Whether the newest change of some session has this number.
+    /// Returns true if the newest change of some session has this number.
     pub(super) fn keeps(&self, number: u64) -> bool {
         self.entries.contains_key(&number)
     }
@@ -246,7 +247,7 @@ mod tests {
     use proptest::prelude::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// What a follower has after these changes, by their numbers.
+    /// Returns the state of a follower after these changes, by their numbers.
     fn replayed(changes: &[(u32, bool)]) -> BTreeMap<u32, u64> {
         let mut has = BTreeMap::new();
         for (number, (session, is_member)) in (1..).zip(changes) {
@@ -260,8 +261,9 @@ mod tests {
     }
 
     proptest! {
-        /// A follower that was away goes on from where it is if nothing that it missed was forgotten and it has no more than it can
-        /// have; it then gets all that it lacks, and nothing else can be told from what it has.
+        /// A follower that was away goes on from where it is if nothing that it missed was forgotten and it
+        /// has no more than it can have; it then gets all that it lacks, and nothing else can be told from
+        /// what it has.
         #[test]
         fn who_was_away_goes_on_where_nothing_is_forgotten(
             changes in proptest::collection::vec((0u32..6, any::<bool>()), 1..40),
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// What was confirmed was sent, what was sent is in the row, and what is on its way lies between.
+    /// Confirmed changes were sent, sent changes are in the row, and changes on their way lie between.
     #[test]
     fn a_way_that_contradicts_itself_is_noticed() {
         let config = FeedConfig { window: 3, ..FeedConfig::default() };

@@ -1,12 +1,14 @@
 //! Groups that an older version has at another place.
 //!
-//! What is put in or taken out moves all that follows, so that no group is at its place any more. The source tells a sum of every
-//! group, which can be rolled over other bytes one by one; the driver rolls it over the version and stops where the sum is that of a
-//! group which lacks ([`Seek`]). What follows such a place is looked at without rolling, since the groups behind it have mostly moved as far. A
-//! sum proves nothing: a group counts when its bytes have its hash, as everywhere.
+//! What is put in or taken out moves all that follows, so that no group is at its place any more. The source
+//! tells a sum of every group, which can be rolled over other bytes one by one; the driver rolls it over the
+//! version and stops where the sum is that of a group which lacks ([`Seek`]). What follows such a place is
+//! looked at without rolling, since the groups behind it have mostly moved as far. A sum proves nothing: a
+//! group counts when its bytes have its hash, as everywhere.
 //!
-//! Rolling takes some seven times as long as hashing, and needs the sums of the whole object before a receiver begins. So it begins where
-//! the first group lacks, and a version whose next groups have next to nothing is left alone.
+//! Rolling takes some seven times as long as hashing, and needs the sums of the whole object before a
+//! receiver begins. So it begins where the first group lacks, and a version whose next groups have next to
+//! nothing is left alone.
 
 use super::{Act, Look, Seek, WORTH};
 use crate::push::Geometry;
@@ -14,9 +16,10 @@ use polycast_types::RangeSet;
 
 /// Groups that must have lacked in a row: what is changed here and there has not moved.
 const LACK_IN_A_ROW: u64 = 16;
-/// So many groups of the version are tried,
+/// Number of groups of the version that are tried.
 const TRIAL: u64 = 32;
-/// with the sums of so many groups of the object, so that what is put in may be as long as the rest of them.
+/// Number of the object's groups whose sums the trial uses, so that what is put in may be as long as the rest
+/// of them.
 const TRIAL_SUMS: u64 = 64;
 /// Places that are rolled over at a time.
 pub(super) const SEEK_BYTES: u64 = 2 << 20;
@@ -44,17 +47,17 @@ pub(super) struct Shifted {
     sums: u64,
     /// The first group that lacks, and where the search began.
     first: u64,
-    /// What lies before this place of the version is done with.
+    /// Place in the version before which the search is done.
     at: u64,
     /// The group that is looked at there next, without rolling.
     next: Option<u64>,
-    /// Whether that was found by its sum.
+    /// Set if that was found by its sum.
     by_sum: bool,
     found: u64,
     mistakes: u32,
 }
 
-/// Whether a version is worth a search: so many of its groups lacked in a row.
+/// Returns true if a version is worth a search, as this many of its groups in a row were lacking.
 pub(super) fn is_worth(lacked_in_a_row: u64, groups: u64) -> bool {
     lacked_in_a_row >= LACK_IN_A_ROW.min(groups / 4).max(1)
 }
@@ -115,7 +118,8 @@ impl Shifted {
         }
     }
 
-    /// What to do next, where so many hashes are known and these groups are here; `None` until more sums are known, or when it is over.
+    /// Returns the next action, given the number of known hashes and the groups that are here; `None` until
+    /// more hashes or sums are known, or when it is over.
     pub(super) fn poll(&mut self, known: u64, held: &RangeSet) -> Option<Act> {
         if held.len() == self.geometry.groups() {
             self.stage = Stage::Over;
@@ -196,7 +200,7 @@ mod tests {
     struct Case {
         object: Vec<u8>,
         older: Vec<u8>,
-        /// How many sums become known at a time.
+        /// Number of sums that become known at a time.
         step: u64,
         /// Sums that are those of other bytes, too.
         lies: bool,
@@ -346,7 +350,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was put in and taken out: nothing counts that is not the same, it ends, and no place is rolled over twice.
+        /// Whatever was put in and taken out: nothing counts that is not the same, it ends, and no place is
+        /// rolled over twice.
         #[test]
         fn nothing_counts_that_is_not_the_same(
             groups in 0usize..90, rest in 0usize..GROUP, step in 1u64..60,

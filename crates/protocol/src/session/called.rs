@@ -1,4 +1,4 @@
-//! What a receiver was called for: what comes is held against it.
+//! Transfer that a receiver was called for: what comes is compared with it.
 
 use super::Offer;
 use alloc::string::String;
@@ -6,7 +6,7 @@ use core::fmt;
 use polycast_types::{ObjectId, Printable};
 use polycast_wire::control::Hash;
 
-/// What a source has called this end for. All that comes has to be this.
+/// Transfer that a source has called this end for. All that comes has to match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
     /// The object.
@@ -15,11 +15,11 @@ pub struct Called {
     pub object_len: u64,
     /// Its root hash, where the source knew it when it called.
     pub root: Option<Hash>,
-    /// What the permit of the call says besides, where agents prove who they are.
+    /// Further contents of the permit of the call, where agents prove who they are.
     pub permitted: Option<Permitted>,
 }
 
-/// What a permit says of a transfer, and INVITE does not.
+/// Properties of a transfer that a permit names, and INVITE does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permitted {
     /// The source's name.
@@ -30,7 +30,7 @@ pub struct Permitted {
     pub channel: ([u8; 4], u16),
 }
 
-/// What comes is something else than what was called for.
+/// Difference between what comes and what was called for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCalledFor {
     /// Another object.
@@ -103,7 +103,8 @@ impl Called {
         }
     }
 
-    /// Whether this end may listen to that group: one of a path that was lent to another transfer is none of this one's.
+    /// Returns true if this end may listen to that group: one of a path leased to another transfer is not for
+    /// this one.
     #[must_use]
     pub fn has_channel(&self, channel: ([u8; 4], u16)) -> bool {
         self.permitted.as_ref().is_none_or(|permitted| permitted.channel == channel)

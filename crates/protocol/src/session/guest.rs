@@ -11,8 +11,8 @@ use polycast_wire::control::{Control, Form, Hello, Overlay, Salt, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
-/// Holes count in an object of at most this length, 4 TiB. Room bounds the tables of its groups otherwise, and what a source says of holes
-/// must not lift that: these are 64 Mi groups at most.
+/// Holes count in an object of at most this length, 4 TiB. Room bounds the tables of its groups otherwise,
+/// and what a source says of holes must not lift that: these are 64 Mi groups at most.
 const SPARSE_LEN_MAX: u64 = 1 << 42;
 
 /// Settings of a guest.
@@ -28,12 +28,12 @@ pub struct GuestConfig {
     pub serve_port: u16,
     /// A source that does not answer HELLO for so long is given up.
     pub answer_timeout: Duration,
-    /// What it was called for; `None` where it comes by itself.
+    /// Transfer that it was called for; `None` where it comes by itself.
     pub called: Option<Called>,
 }
 
 impl GuestConfig {
-    /// What is shipped, for one that has no data channel and serves no others.
+    /// Returns the shipped settings, for one that has no data channel and serves no others.
     #[must_use]
     pub fn new(handle: Handle, name: String) -> Self {
         let answer_timeout = ANSWER_WITHIN;
@@ -41,22 +41,22 @@ impl GuestConfig {
     }
 }
 
-/// What WELCOME said, without borrowed parts.
+/// Contents of WELCOME, without borrowed parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The object's name.
     pub object: ObjectId,
     /// Its file or directory name at the source.
     pub name: String,
-    /// What its bytes are.
+    /// Form of its bytes.
     pub form: Form,
     /// Permissions of the file at the source.
     pub mode: u16,
-    /// When the file was changed last, if the source has told.
+    /// Time when the file was last changed, if the source has reported it.
     pub modified: Option<ModificationTime>,
     /// The object's division.
     pub geometry: Geometry,
-    /// What of it is no hole, in bytes: all of it, where its source knows of no holes.
+    /// Bytes of it that are no hole: all of it, where its source knows of no holes.
     pub data_len: u64,
     /// Address and port of the data channel; port 0 where there is none.
     pub channel: ([u8; 4], u16),
@@ -64,7 +64,7 @@ pub struct Offer {
     pub outer_len: u8,
     /// A source without any sign of life for so long is given up.
     pub stall: Duration,
-    /// What chooses the bytes that this receiver shows in the end.
+    /// Salt that chooses the bytes that this receiver shows in the end.
     pub salt: Salt,
 }
 
@@ -93,7 +93,7 @@ impl From<&Welcome<'_>> for Offer {
     }
 }
 
-/// What happens to a guest.
+/// Events that a guest handles.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A frame came from the source.
@@ -102,22 +102,22 @@ pub enum Input<'a> {
     Gone(Gone),
     /// There is room for the object.
     Stored {
-        /// Whether an earlier try has left some of it, which has to be checked against hashes first.
+        /// Set if an earlier try has left some of it, which has to be checked against hashes first.
         resumes: bool,
     },
     /// All hashes that the check of an earlier try's part needs are here.
     Verifiable,
-    /// What an earlier try left has been checked.
+    /// Parts that an earlier try left have been checked.
     Checked,
     /// This end cannot go on, for this reason.
     Failed(String),
-    /// Whether others fetch from here just now.
+    /// Others fetch from here just now (`true`), or do not.
     Serves(bool),
     /// The object is where it belongs.
     Committed,
 }
 
-/// How a session has ended for a receiver.
+/// Way in which a session has ended for a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It has the object, and is not needed any more.
@@ -132,11 +132,11 @@ pub enum End {
     Silent(Duration),
     /// This end cannot go on, for this reason; the source has been told.
     Failed(String),
-    /// What comes is not what this end was called for; the source has been told.
+    /// Contents that this end was not called for have come; the source has been notified.
     Contradicts(NotCalledFor),
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Say HELLO, as [`Guest::hello`] has it.
@@ -158,9 +158,10 @@ pub enum Output {
         /// Bytes of the network's own header before every datagram.
         outer_len: u8,
     },
-    /// Choose among these whom to fetch from, and take part in what the source gives where it says an `entry`.
+    /// Choose among these whom to fetch from, and take part in what the source gives where it says an
+    /// `entry`.
     Candidates {
-        /// What to show the source.
+        /// Entry number to show the source.
         entry: Option<u64>,
         /// IPv4 address, TCP port and name of each.
         ends: Vec<([u8; 4], u16, Option<String>)>,
@@ -189,7 +190,7 @@ pub enum Output {
     Ended(End),
 }
 
-/// How far a guest is.
+/// Progress of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It has said HELLO.
@@ -213,11 +214,11 @@ enum Stage {
 pub struct Guest {
     config: GuestConfig,
     stage: Stage,
-    /// How long the source may be silent.
+    /// Time that the source may be silent.
     stall: Duration,
     outputs: VecDeque<Output>,
     heard_at: Time,
-    /// When it last said that it lives, while it waits for WELCOME or for hashes.
+    /// Time of its own last sign of life, while it waits for WELCOME or for hashes.
     said_at: Time,
     verifiable: bool,
     chained: bool,
@@ -251,14 +252,14 @@ impl Guest {
         Control::Hello(Hello { handle, name, window_bytes, serve_port })
     }
 
-    /// Whether the rest comes over TCP, from candidates.
+    /// Returns true if the rest comes over TCP, from candidates.
     #[must_use]
     pub fn is_chained(&self) -> bool {
         self.chained
     }
 
-    /// Takes in what happened. Frames that have come are to be handed over before the next `poll`: the source's silence is
-    /// judged there.
+    /// Takes in what happened. Frames that have come are to be handed over before the next `poll`: the
+    /// source's silence is judged there.
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         if self.stage == Stage::Ended {
             return;
@@ -304,7 +305,7 @@ impl Guest {
         }
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         if self.outputs.is_empty() {
             self.look(now);
@@ -312,7 +313,7 @@ impl Guest {
         self.outputs.pop_front()
     }
 
-    /// When `poll` is to be called again if nothing happens before.
+    /// Returns the time when `poll` is to be called again if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         if !self.outputs.is_empty() {
@@ -395,7 +396,7 @@ impl Guest {
         }
     }
 
-    /// What comes is not what this end was called for: it takes nothing of it.
+    /// Ends the session where what comes is not what this end was called for: it takes nothing of it.
     fn contradict(&mut self, why: NotCalledFor) {
         if !self.is_committed() {
             self.outputs.push_back(Output::Refuse(why.to_string()));
@@ -403,7 +404,7 @@ impl Guest {
         }
     }
 
-    /// Whether the rack may share its reports: one that is done or chained has none to share.
+    /// Returns true if the rack may share its reports: one that is done or chained has none to share.
     fn may_share(&self) -> bool {
         !self.is_committed() && !self.chained
     }
@@ -426,7 +427,8 @@ impl Guest {
     fn look(&mut self, now: Time) {
         match self.stage {
             Stage::Committed(at) => {
-                // One of a mesh serves the others until the source says that all are done, or says nothing any more.
+                // One of a mesh serves the others until the source says that all are done, or says nothing
+                // any more.
                 let needed = self.chained || self.serves;
                 let is_silent = now.since(self.heard_at) >= self.stall;
                 let over = if needed { is_silent } else { now.since(at) >= GOODBYE_WITHIN };
@@ -439,7 +441,8 @@ impl Guest {
                     let knocking = self.stage == Stage::Knocking;
                     self.end(if knocking { End::NoAnswer(self.stall) } else { End::Silent(self.stall) });
                 } else if self.stage != Stage::Running && now.since(self.said_at) >= ALIVE_INTERVAL {
-                    // Others may have the place of one that is silent before it is ready, and its way may be longer than that.
+                    // Others may have the place of one that is silent before it is ready, and its way may be
+                    // longer than that.
                     self.said_at = now;
                     self.outputs.push_back(Output::Say(Control::Alive));
                 }

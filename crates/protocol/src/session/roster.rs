@@ -12,10 +12,11 @@ use polycast_wire::control::{Control, Hello};
 const CALLS_MAX: u32 = 8;
 /// A source that serves all that come serves at most so many.
 const SERVED_MAX: u32 = 100_000;
-/// For one that has come more often than that the others do not wait any more: each time it would have all the patience anew.
+/// For one that has come more often than that the others do not wait any more: each time it would have all
+/// the patience anew.
 const AWAITED_MAX: u32 = 4;
-/// A named one that has come so often comes no more, unless it has verified one part in so many of the object since. Where receivers are only
-/// counted any host may come under its name, and under others.
+/// A named one that has come so often comes no more, unless it has verified one part in so many of the object
+/// since. Where receivers are only counted any host may come under its name, and under others.
 const JOINS_MAX: u32 = 100;
 const JOINS_PARTS: u64 = 64;
 
@@ -23,25 +24,25 @@ const JOINS_PARTS: u64 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GuestId(pub u32);
 
-/// Whom a transfer is for.
+/// Receivers that a transfer is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Receivers that are called by name.
     Named(Vec<String>),
     /// So many, whatever their names.
     Count(u32),
-    /// So many, whatever their names, are waited for at the beginning, and others may come for as long as it runs. It ends when
-    /// it is told to.
+    /// So many, whatever their names, are waited for at the beginning, and others may come for as long as it
+    /// runs. It ends when it is told to.
     AtLeast(u32),
 }
 
-/// Which part notices that a receiver is done, silent or late.
+/// Part that notices that a receiver is done, silent or late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdicts {
     /// The transport's sender does, and says so by [`Input::Settled`] (push).
     Sender,
-    /// The roster does: a receiver is done when it says DATA_RCVD, and starves when its verified bytes do not grow (pull).
-    /// Those that are done stay connected until all are.
+    /// The roster does: a receiver is done when it says DATA_RCVD, and starves when its verified bytes do not
+    /// grow (pull). Those that are done stay connected until all are.
     Roster {
         /// Receivers that are not done this long after the start have failed.
         deadline: Option<Duration>,
@@ -57,18 +58,18 @@ pub struct RosterConfig {
     pub expected: Expected,
     /// The object's length in bytes: no receiver has verified more.
     pub object_len: u64,
-    /// How long receivers may take to join.
+    /// Time that receivers may take to join.
     pub join_timeout: Duration,
     /// One that has said HELLO and is not ready loses its place after so long without a sign of life.
     pub have_timeout: Duration,
     /// One that is served without any sign of life for this long has failed.
     pub stall_timeout: Duration,
-    /// Which part judges receivers that are ready.
+    /// Part that judges receivers that are ready.
     pub verdicts: Verdicts,
 }
 
 impl RosterConfig {
-    /// What is shipped: the times that daemons and simulations use.
+    /// Returns the shipped settings: the times that daemons and simulations use.
     #[must_use]
     pub fn new(handle: Handle, expected: Expected, object_len: u64, verdicts: Verdicts) -> Self {
         RosterConfig {
@@ -82,56 +83,57 @@ impl RosterConfig {
         }
     }
 
-    /// How long one may check what an earlier try has left, from when it knows all hashes.
+    /// Returns the time that a receiver may take to check what an earlier try has left, from when it knows
+    /// all hashes.
     fn check_timeout(&self) -> Duration {
         self.join_timeout + Rate(CHECKED_PER_SECOND * 8).time_for(self.object_len)
     }
 }
 
-/// What happens to a roster.
+/// Events that a roster handles.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A connection has said HELLO.
     Hello {
-        /// Which.
+        /// The connection.
         guest: GuestId,
-        /// What it said.
+        /// Contents of HELLO.
         hello: &'a Hello<'a>,
     },
     /// A connection that was welcomed has said something else.
     Frame {
-        /// Which.
+        /// The connection.
         guest: GuestId,
-        /// What it said.
+        /// Frame that it sent.
         control: &'a Control<'a>,
     },
     /// A connection has ended, or cannot be used any more.
     Gone {
-        /// Which.
+        /// The connection.
         guest: GuestId,
-        /// How.
+        /// Way in which it ended.
         how: Gone,
     },
     /// Something was sent to a connection.
     Told {
-        /// Which.
+        /// The connection.
         guest: GuestId,
     },
     /// A connection has been told all hashes: what an earlier try has left there can be checked.
     Informed {
-        /// Which.
+        /// The connection.
         guest: GuestId,
     },
     /// A receiver has said DATA_RCVD with a wrong proof.
     Unproven {
-        /// Which.
+        /// The connection.
         guest: GuestId,
     },
     /// A receiver was called and does not come.
     NotComing {
         /// Its name.
         name: &'a str,
-        /// Why, in its agent's words.
+        /// Reason, in its agent's words.
         why: String,
     },
     /// A further receiver, by name; one that has failed is called again.
@@ -142,16 +144,16 @@ pub enum Input<'a> {
     Fail {
         /// Its name.
         name: &'a str,
-        /// Why.
+        /// The reason.
         why: Why,
     },
     /// The transport's sender has settled a receiver.
     Settled {
-        /// Which.
+        /// Its connection.
         guest: GuestId,
-        /// Why it failed, if it did.
+        /// Reason for the failure, if it failed.
         failure: Option<Why>,
-        /// Whether it stays, because others fetch from it.
+        /// Set if it stays because others fetch from it.
         serves: bool,
     },
     /// The transfer has ended.
@@ -167,7 +169,7 @@ pub enum Goodbye {
     Refuse(Why),
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Call a receiver: its agent is to join.
@@ -176,11 +178,11 @@ pub enum Output {
     Welcome(GuestId),
     /// A receiver is ready: tell the transport.
     Ready {
-        /// Which.
+        /// Its connection.
         guest: GuestId,
         /// The fragments that it holds already.
         have: RangeSet,
-        /// Whether the transfer runs already.
+        /// Set if the transfer runs already.
         late: bool,
     },
     /// Begin; each receiver that is ready has been named before.
@@ -191,9 +193,9 @@ pub enum Output {
     Close,
     /// A receiver that was ready has failed, or one that was done serves others no more: tell the transport.
     Left {
-        /// Which.
+        /// Its connection.
         guest: GuestId,
-        /// Why.
+        /// The reason.
         why: Why,
     },
     /// Send ALIVE: the connection has heard nothing for a while.
@@ -202,15 +204,17 @@ pub enum Output {
     Goodbye(GuestId, Goodbye),
     /// One that is ready has come again and again: the others are not to wait for it.
     Unawaited(GuestId),
-    /// Its receiver has come by another connection, or another receiver has its place: nothing of this one is needed any more.
+    /// Its receiver has come by another connection, or another receiver has its place: nothing of this one is
+    /// needed any more.
     Forget(GuestId),
     /// Counted receivers did not come in time: there is no transfer.
     NoneCame,
-    /// Every receiver is settled, and the transport will not say so: it has not begun, or leaves that to the roster.
+    /// Every receiver is settled, and the transport will not say so: it has not begun, or leaves that to the
+    /// roster.
     Finished,
 }
 
-/// How far a receiver is.
+/// Progress of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Called; it has not come, or came and did not become ready.
@@ -225,34 +229,35 @@ pub enum Stage {
     Failed(Why),
 }
 
-/// What the roster knows of one receiver.
+/// State of one receiver, as the roster knows it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Its name, different from all others'.
     pub name: String,
     /// Its connection, the last one if there were several.
     pub guest: Option<GuestId>,
-    /// How far it is.
+    /// Stage that it has reached.
     pub stage: Stage,
-    /// Bytes that it has verified, as far as frames that the roster hears have said: the most of all its connections.
+    /// Bytes that it has verified, as far as frames that the roster hears have said: the most of all its
+    /// connections.
     pub verified_bytes: u64,
     /// The same of this connection: it may have lost what it had.
     own_bytes: u64,
-    /// When it was settled.
+    /// Time when it was settled.
     pub settled_at: Option<Time>,
     connected: bool,
     called_at: Time,
     heard_at: Time,
     told_at: Time,
     progressed_at: Time,
-    /// How often it was called, and how often it has become ready.
+    /// Number of times that it was called, and that it has become ready.
     calls: u32,
     joins: u32,
-    /// What it had verified when that was counted from 0 last.
+    /// Bytes that it had verified when that was last counted from 0.
     joins_from_bytes: u64,
-    /// When it had been told all hashes.
+    /// Time when it had been notified of all hashes.
     informed_at: Option<Time>,
-    /// Whether it had something of the object when it became ready.
+    /// Set if it had something of the object when it became ready.
     resumes: bool,
 }
 
@@ -278,29 +283,29 @@ impl Entry {
         }
     }
 
-    /// How often it has become ready since it has got on last.
+    /// Returns the number of times that it has become ready since it last made progress.
     fn joins_in_vain(&self, object_len: u64) -> u32 {
         let gets_on = self.joins_from_bytes.saturating_add(object_len / JOINS_PARTS + 1);
         if self.verified_bytes >= gets_on { 0 } else { self.joins }
     }
 
-    /// Whether it is done or was given up.
+    /// Returns true once it is done or was given up.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         matches!(self.stage, Stage::Done | Stage::Failed(_))
     }
 
-    /// Whether it is not ready yet and may still become so.
+    /// Returns true while it is not ready yet and may still become so.
     fn is_awaited(&self) -> bool {
         matches!(self.stage, Stage::Called | Stage::Present)
     }
 
-    /// Whether it takes a place where receivers are counted.
+    /// Returns true if it takes a place where receivers are counted.
     fn takes_place(&self) -> bool {
         !matches!(self.stage, Stage::Failed(_))
     }
 
-    /// Why it was given up, if it was.
+    /// Returns the reason why it was given up, if it was.
     #[must_use]
     pub fn failure(&self) -> Option<&Why> {
         match &self.stage {
@@ -319,14 +324,14 @@ pub struct Roster {
     outputs: VecDeque<Output>,
     born_at: Time,
     started_at: Option<Time>,
-    /// When a receiver became ready last.
+    /// Time when a receiver last became ready.
     ready_at: Option<Time>,
-    /// Whether the transport has been told that receivers may still join.
+    /// Set while the transport has been notified that receivers may still join.
     open: bool,
     over: bool,
     finished: bool,
     heard: u64,
-    /// When something may be due.
+    /// Time when something may be due.
     next_check: Option<Time>,
 }
 
@@ -400,7 +405,7 @@ impl Roster {
         }
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         if self.outputs.is_empty() && self.next_check.is_some_and(|at| now >= at) && !self.over {
             self.look(now);
@@ -408,7 +413,7 @@ impl Roster {
         self.outputs.pop_front()
     }
 
-    /// When `poll` is to be called again if nothing happens before.
+    /// Returns the time when `poll` is to be called again if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         if !self.outputs.is_empty() {
@@ -434,7 +439,8 @@ impl Roster {
         self.position(name).map(|at| &self.entries[at])
     }
 
-    /// Whether a connection is that of a receiver which is ready and not settled: its frames are for the transport.
+    /// Returns true if a connection is that of a receiver which is ready and not settled: its frames are for
+    /// the transport.
     #[must_use]
     pub fn is_ready(&self, guest: GuestId) -> bool {
         self.entry(guest).is_some_and(|entry| entry.stage == Stage::Ready)
@@ -446,7 +452,7 @@ impl Roster {
         self.config.handle
     }
 
-    /// When the transfer started.
+    /// Returns the time when the transfer started.
     #[must_use]
     pub fn started_at(&self) -> Option<Time> {
         self.started_at
@@ -467,13 +473,14 @@ impl Roster {
         }
     }
 
-    /// Whether all who came are settled, and the transfer goes on because others may come.
+    /// Returns true if all receivers that came are settled, and the transfer goes on because others may come.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.serves() && self.entries.iter().all(Entry::is_settled)
     }
 
-    /// Counted receivers that never came; named ones have entries of their own. Where others may come at any time, none is missing.
+    /// Counted receivers that never came; named ones have entries of their own. Where others may come at any
+    /// time, none is missing.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let Expected::Count(count) = self.config.expected else { return 0 };
@@ -487,8 +494,8 @@ impl Roster {
         self.places().saturating_sub(taken as u32)
     }
 
-    /// Places of counted receivers for which one is waited: none has come for them, or one that was lost. One that has said
-    /// that it cannot receive is not waited for.
+    /// Places of counted receivers for which one is waited: none has come for them, or one that was lost. One
+    /// that has said that it cannot receive is not waited for.
     fn vacant(&self) -> u32 {
         let (Expected::Count(count) | Expected::AtLeast(count)) = self.config.expected else { return 0 };
         let is_lost =
@@ -497,8 +504,8 @@ impl Roster {
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
     }
 
-    /// Whether one that has only said that it has the object has taken a counted receiver's place, which may come yet: it is waited
-    /// for as long as if that one had not come.
+    /// Returns true if a receiver that only claimed to have the object has taken the place of a counted one
+    /// that may come yet: the roster waits for the latter as long as if the former had not come.
     fn is_cheated(&self, now: Time) -> bool {
         let Expected::Count(_) = self.config.expected else { return false };
         let lied = |entry: &Entry| entry.failure() == Some(&Why::Unproven);
@@ -760,8 +767,8 @@ impl Roster {
         self.next_check = self.next_due(now);
     }
 
-    /// When one that is awaited is given up. One that is here may check what it has, which takes as long as that takes a slow
-    /// disk, as long as it shows that it lives.
+    /// Returns the time when a receiver that is awaited, or starves, is given up. One that is here may check
+    /// what it has for as long as a slow disk takes, provided that it shows that it lives.
     fn patience(&self, entry: &Entry) -> Option<Time> {
         match entry.stage {
             Stage::Called => Some(entry.called_at + self.config.join_timeout),
@@ -778,7 +785,7 @@ impl Roster {
         }
     }
 
-    /// When a roster that judges gives up all who are not done.
+    /// Returns the time when a roster that judges gives up all receivers that are not done.
     fn end_of_all(&self) -> Option<Time> {
         match self.config.verdicts {
             Verdicts::Roster { deadline: Some(deadline) } => Some(self.started_at? + deadline),
@@ -802,8 +809,8 @@ impl Roster {
         }
     }
 
-    /// One has said HELLO and does not become ready. Where the receivers are named, the host that came under this name need not be the
-    /// one that was called: that one is called again.
+    /// One has said HELLO and does not become ready. Where the receivers are named, the host that came under
+    /// this name need not be the one that was called: that one is called again.
     fn lose_place(&mut self, now: Time, at: usize, why: Why) {
         let entry = &self.entries[at];
         let late = now >= entry.called_at + self.config.join_timeout || entry.calls >= CALLS_MAX;
@@ -819,7 +826,8 @@ impl Roster {
         self.forget(before);
     }
 
-    /// A connection is no receiver's any more. One may come again and again: what is known of it would be more each time.
+    /// A connection is no receiver's any more. One may come again and again: what is known of it would be
+    /// more each time.
     fn forget(&mut self, guest: Option<GuestId>) {
         let Some(guest) = guest else { return };
         self.by_guest.remove(&guest);
@@ -835,7 +843,7 @@ impl Roster {
         }
     }
 
-    /// When it starts without those that are awaited.
+    /// Returns the time when the transfer starts without those that are awaited.
     fn starts_without(&self) -> Option<Time> {
         match self.config.expected {
             Expected::Named(_) => {
@@ -846,8 +854,9 @@ impl Roster {
         }
     }
 
-    /// Until when receivers that still check what they have are waited for: where all who are ready had something to check, as
-    /// long again as that took them. They lack little, which is sent once if they begin together. Receivers that have nothing do not wait.
+    /// Until when receivers that still check what they have are waited for: where all who are ready had
+    /// something to check, as long again as that took them. They lack little, which is sent once if they
+    /// begin together. Receivers that have nothing do not wait.
     fn checked_by(&self) -> Option<Time> {
         let checks = |entry: &Entry| entry.stage == Stage::Present && entry.informed_at.is_some();
         let ready = self.entries.iter().filter(|entry| entry.stage == Stage::Ready);
@@ -877,7 +886,7 @@ impl Roster {
         }
     }
 
-    /// Whether others may come until it is told to end.
+    /// Returns true if others may come until the transfer is ended.
     fn serves(&self) -> bool {
         matches!(self.config.expected, Expected::AtLeast(_))
     }
@@ -902,7 +911,8 @@ impl Roster {
         }
     }
 
-    /// No receiver fetches from those that are done and stayed for the others' sake: they need not wait for one that may come some day.
+    /// No receiver fetches from those that are done and stayed for the others' sake: they need not wait for
+    /// one that may come some day.
     fn let_go(&mut self) {
         for at in 0..self.entries.len() {
             if let Some(guest) = self.entries[at].guest.filter(|_| self.entries[at].connected) {

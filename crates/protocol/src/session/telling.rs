@@ -1,31 +1,33 @@
-//! Which hashes of an object its source may tell.
+//! Hashes of an object that its source may send.
 //!
-//! A receiver has the object when its bytes have the hashes that it was told. A program may write to a file while it is hashed: then
-//! some hashes are those of the old bytes and some those of the new ones, and together they name a file that never was. So the last hash is
-//! told only when a look has said, after all were known, that the object still is what it was when it was opened; and where a look says
-//! otherwise the transfer ends, before or after that.
+//! A receiver has the object when its bytes have the hashes that it was sent. A program may write to a file
+//! while it is hashed: then some hashes are those of the old bytes and some those of the new ones, and
+//! together they name a file that never was. So the last hash is sent only when a look has shown, after all
+//! were known, that the object still is what it was when it was opened; and where a look shows otherwise the
+//! transfer ends, before or after that.
 
 use super::LOOK_INTERVAL;
 use alloc::collections::VecDeque;
 use core::ops::Range;
 use polycast_types::{Duration, Time};
 
-/// A look is not begun anew before this many times as long as the last one has taken: that of a large directory takes a while.
+/// A look is not begun anew before this many times as long as the last one has taken: that of a large
+/// directory takes a while.
 const REST_FACTOR: u64 = 20;
 
-/// What happens at the source.
+/// Events at the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
     /// So many of the first hashes are known.
     Hashed(u64),
     /// The look that was asked for is over.
     Looked {
-        /// Whether the object is what it was when it was opened.
+        /// Set if the object is the same as when it was opened.
         same: bool,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Look whether the object is what it was when it was opened.
@@ -40,7 +42,7 @@ pub enum Output {
 #[derive(Clone, Copy, Debug)]
 struct Looking {
     began_at: Time,
-    /// Whether it began after all hashes were known.
+    /// Set if it began after all hashes were known.
     counts: bool,
 }
 
@@ -51,7 +53,7 @@ pub struct Telling {
     hashed: u64,
     told: u64,
     looking: Option<Looking>,
-    /// When the next look is due, besides the one that the last hash waits for.
+    /// Time when the next look is due, besides the one that the last hash waits for.
     due_at: Time,
     /// A look that counts has said that all is of one state.
     sure: bool,
@@ -75,13 +77,13 @@ impl Telling {
         }
     }
 
-    /// How many of the first hashes may be told.
+    /// Returns the number of first hashes that may be sent.
     #[must_use]
     pub fn may_tell(&self) -> u64 {
         self.told
     }
 
-    /// Whether all hashes may be told, and with them what they give together.
+    /// Returns true if all hashes may be sent, and with them their root hash.
     #[must_use]
     pub fn is_sure(&self) -> bool {
         self.sure
@@ -114,7 +116,7 @@ impl Telling {
         }
     }
 
-    /// What to do next, or `None` until `deadline` or the next input.
+    /// Returns the next action, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
         let waits = self.hashed == self.groups && !self.sure;
         if !self.changed && self.looking.is_none() && (waits || now >= self.due_at) {
@@ -124,7 +126,7 @@ impl Telling {
         self.outputs.pop_front()
     }
 
-    /// When to poll again, if nothing happens before.
+    /// Returns the time of the next poll, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         (self.looking.is_none() && !self.changed).then_some(self.due_at)

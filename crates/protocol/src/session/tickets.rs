@@ -1,13 +1,15 @@
-//! Whom an end of a transfer serves beside the session itself: ENTER and MEMBER have to show that their sender takes part.
+//! Connections that an end of a transfer serves besides the session itself: ENTER and MEMBER have to show
+//! that their sender takes part.
 //!
-//! A transfer's handle is in clear in every packet, and opens nothing. Where connections are sealed, one that fetches, or speaks for a rack, shows
-//! a ticket: what the transfer's secret gives for this one connection. Those have the secret whom the source lets take part; one that was taken
-//! out has that of an earlier transfer.
+//! A transfer's handle is in clear in every packet, and opens nothing. Where connections are sealed, one that
+//! fetches, or speaks for a rack, shows a ticket: what the transfer's secret gives for this one connection.
+//! Ends that the source lets take part have the secret; one that was taken out has that of an earlier
+//! transfer.
 
 use polycast_types::Handle;
 use polycast_wire::control::{Control, Hash, Overlay};
 
-/// What a connection has to show.
+/// Ticket that a connection has to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ticket {
     /// Nothing: connections are not sealed, and all who reach this end may take part.
@@ -16,7 +18,7 @@ pub enum Ticket {
     Needed(Option<Hash>),
 }
 
-/// What becomes of a connection.
+/// Decision on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It is let in.
@@ -25,9 +27,9 @@ pub enum Admission {
     Elsewhere,
     /// It is for this transfer, and its other end takes no part.
     Foreign {
-        /// How many such there were.
+        /// Number of those that came so far.
         so_far: u64,
-        /// Whether that is worth a line in a log: one that tries often fills none.
+        /// Set if that is worth a line in a log: one that tries often fills none.
         is_told: bool,
     },
 }
@@ -40,13 +42,13 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Of the transfer with this handle.
+    /// Creates the check for the transfer with this handle.
     #[must_use]
     pub fn new(handle: Handle) -> Self {
         Tickets { handle, foreign: 0 }
     }
 
-    /// Whether one that says this is let in on a connection that has to show that.
+    /// Decides if a connection with this first frame is let in, where it has to show the ticket `needed`.
     pub fn judge(&mut self, frame: &Control<'_>, needed: Ticket) -> Admission {
         let (Control::Member { handle, ticket: shown, .. }
         | Control::Overlay(Overlay::Enter { handle, ticket: shown, .. })) = frame
@@ -68,7 +70,7 @@ impl Tickets {
     }
 }
 
-/// Whether two tickets are equal, in a time that does not tell where they differ.
+/// Compares two tickets, in a time that does not reveal where they differ.
 fn is_same(one: &Hash, other: &Hash) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

@@ -1,22 +1,22 @@
-//! Why one is no receiver of a transfer, or not any more: the only place of these sentences.
+//! Reasons why a host is no receiver of a transfer, or no longer one: the only place of the sentences.
 
 use crate::push::Slower;
 use alloc::string::{String, ToString};
 use polycast_types::{Duration, Printable};
 use polycast_wire::WireError;
 
-/// How a control connection ended.
+/// Way in which a control connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// The other end closed it.
     Closed,
     /// The network broke it, in these words.
     Broken(String),
-    /// What came is not our protocol, or another version of it.
+    /// Bytes that are not our protocol, or another version of it.
     Foreign(WireError),
 }
 
-/// Why a receiver was turned away or given up.
+/// Reason why a receiver was turned away or given up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// HELLO names another transfer.
@@ -46,7 +46,7 @@ pub enum Why {
     /// The transfer has ended.
     #[error("the transfer is over")]
     Over,
-    /// What came is not our protocol, or another version of it.
+    /// Bytes that are not our protocol, or another version of it.
     #[error("{0}")]
     Foreign(WireError),
     /// It was called, and its agent does not let it join, or cannot be reached; in the agent's words.
@@ -85,8 +85,8 @@ pub enum Why {
     /// It says that it has the object, and cannot show bytes of it.
     #[error("it says that it has the object, but cannot show the bytes of it that it was asked for")]
     Unproven,
-    /// It was not done when the deadline came. The time that this transfer had is not the one that its user named: a path, or another
-    /// transfer before it, took its part of that.
+    /// It was not done when the deadline came. The time that this transfer had is not the one that its user
+    /// named: a path, or another transfer before it, took its part of that.
     #[error("not done at the deadline")]
     Deadline,
     /// It is slower than the others, and is not to catch up.
@@ -98,7 +98,8 @@ pub enum Why {
     /// The path that it depends on is lost, for this reason.
     #[error("the trees are lost: {0}")]
     TreesLost(String),
-    /// One that knows the transfer's keys was taken out: the others go on in another transfer, which has other ones.
+    /// One that knows the transfer's keys was taken out: the others go on in another transfer, which has
+    /// other ones.
     #[error("the transfer goes on under new keys, because a receiver was taken out")]
     Rekeyed,
     /// The source's user ended the transfer.
@@ -107,7 +108,7 @@ pub enum Why {
     /// The source cannot go on.
     #[error("the source failed")]
     SourceFailed,
-    /// What the source sends is not what it was when it began: it may have sent a part of each.
+    /// Bytes of the source have changed since it began: it may have sent a part of each version.
     #[error("its bytes were changed while it was being sent")]
     Changed,
     /// The same, and the source begins again with what is there now.
@@ -116,19 +117,19 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether the path is to blame: another one may reach the receiver.
+    /// Returns true if the path is to blame: another one may reach the receiver.
     #[must_use]
     pub fn blames_path(&self) -> bool {
         matches!(self, Why::Starved(_) | Why::CutOff | Why::TreesLost(_))
     }
 
-    /// Whether another transfer may get the object to the receiver.
+    /// Returns true if another transfer may get the object to the receiver.
     #[must_use]
     pub fn may_go_on(&self) -> bool {
         self.blames_path() || *self == Why::Rekeyed
     }
 
-    /// Whether it must not come again while the transfer runs.
+    /// Returns true if it must not come again while the transfer runs.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.may_go_on()

@@ -1,8 +1,9 @@
-//! Streams of messages beside objects (Orca section 4): create, join and leave at the manager, send and receive at agents.
+//! Streams of messages beside objects (Orca section 4): create, join and leave at the manager, send and
+//! receive at agents.
 //!
-//! [`Streams`] is the manager's table of streams: agents that join and leave change the receivers of the path that
-//! [`crate::leases`] lends to the stream's source. [`Order`] is a receiving agent's part: it puts pieces together, gives
-//! messages in the order of their numbers, and says how many are missing between two.
+//! [`Streams`] is the manager's table of streams: agents that join and leave change the receivers of the path
+//! that [`crate::leases`] lends to the stream's source. [`Order`] is a receiving agent's part: it puts pieces
+//! together, gives messages in the order of their numbers, and says how many are missing between two.
 
 mod order;
 mod table;

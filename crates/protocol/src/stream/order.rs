@@ -1,12 +1,14 @@
 //! Pieces of messages as they come, and messages in their order.
 //!
-//! A message that is whole waits for those before it at most as long as it is told to: several trees, or several agents of a
-//! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
-//! numbers only ever rise, but for the first message of all, if nothing agrees with it. What waits is bounded in messages and in memory, whatever a sender does.
+//! A message that is whole waits for those before it at most as long as it is told to: several trees, or
+//! several agents of a rack, may let packets overtake each other. What has not come by then is lost, and what
+//! comes later still is dropped: numbers only ever rise, but for the first message of all, if nothing agrees
+//! with it. What waits is bounded in messages and in memory, whatever a sender does.
 //!
-//! Any host that can send to a stream's group can send a number. One that is far ahead of those before it is believed when another
-//! one agrees with it and the stream has been silent for a while where it was: otherwise a single datagram would make all that
-//! follows too late. So is the first number of all, until another one agrees with it.
+//! Any host that can send to a stream's group can send a number. One that is far ahead of those before it is
+//! believed when another one agrees with it and the stream has been silent for a while where it was:
+//! otherwise a single datagram would make all that follows too late. So is the first number of all, until
+//! another one agrees with it.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use polycast_types::{Duration, Time};
@@ -15,46 +17,46 @@ use polycast_wire::stream::MESSAGE_LEN_MAX;
 /// Bounds and times of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderConfig {
-    /// How long a message that is whole waits for those before it.
+    /// Time that a message that is whole waits for those before it.
     pub hold: Duration,
-    /// How many messages may wait, whole or not; at least 1.
+    /// Number of messages that may wait, whole or not; at least 1.
     pub messages_max: usize,
-    /// How much memory they may take, in bytes: their payload, and [`PIECE_COST`] for each piece.
+    /// Memory that they may take, in bytes: their payload, and [`PIECE_COST`] for each piece.
     pub bytes_max: usize,
 }
 
 /// A number that is further ahead than this is a claim.
 pub(super) const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
-/// How long nothing may have come from where the stream was before such a claim is believed.
+/// Time for which nothing may come from where the stream was before a claim is believed.
 pub(super) const QUIET: Duration = Duration::from_millis(50);
 
-/// What keeping a piece takes beside its payload, in bytes.
+/// Memory that a piece takes beside its payload, in bytes.
 pub const PIECE_COST: usize = 96;
 
-/// What happens to a receiver.
+/// Events that a receiver handles.
 #[derive(Clone, Copy, Debug)]
 pub enum OrderInput {
     /// A piece has come; [`Order::handle`] says whether it is to be kept.
     Piece {
         /// The message.
         number: u64,
-        /// Which piece of it.
+        /// Index of the piece in it.
         piece: u16,
-        /// How many it has.
+        /// Number of its pieces.
         pieces: u16,
         /// The bytes of its payload.
         len: usize,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderOutput {
     /// Hand the message to the application: all its pieces are kept.
     Deliver {
         /// The message.
         number: u64,
-        /// How many right before it are lost.
+        /// Number of messages right before it that are lost.
         lost: u64,
     },
     /// Throw away what is kept of a message: it will not be whole.
@@ -64,7 +66,7 @@ pub enum OrderOutput {
     },
 }
 
-/// What a receiver has counted.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrderCounts {
     /// Messages that were delivered.
@@ -73,7 +75,8 @@ pub struct OrderCounts {
     pub lost: u64,
     /// Pieces that came after their message was given up or delivered.
     pub late: u64,
-    /// Pieces that were there already, do not fit those of their message, or claim a number far from all others.
+    /// Pieces that were there already, do not fit those of their message, or claim a number far from all
+    /// others.
     pub refused: u64,
 }
 
@@ -84,7 +87,7 @@ struct Partial {
     have: BTreeSet<u16>,
     /// The payload of these.
     bytes: usize,
-    /// When its last piece came.
+    /// Time when its last piece came.
     whole_at: Option<Time>,
 }
 
@@ -100,16 +103,16 @@ pub struct Order {
     config: OrderConfig,
     /// The number after the last one delivered or given up; `None` before the first message.
     next: Option<u64>,
-    /// What has a lower number was sent before this receiver joined.
+    /// First number that counts: a lower one was sent before this receiver joined.
     from: u64,
-    /// When a piece came last that fits where the stream is.
+    /// Time when a piece last came that fits where the stream is.
     here_at: Time,
     /// The first piece of all, until another one agrees with it.
     first: Option<(u64, u16)>,
     /// A piece from far away: its message, and which one it is.
     claim: Option<(u64, u16)>,
     waiting: BTreeMap<u64, Partial>,
-    /// What these take.
+    /// Bytes that these take.
     bytes: usize,
     /// Lost since the last message that was delivered.
     lost: u64,
@@ -140,8 +143,9 @@ impl Order {
         }
     }
 
-    /// The same, of one that has joined when the source's next message had this number. What is older is late, also for a receiver
-    /// that has heard nothing yet: any host can have recorded it, and the tags of sealed pieces do not say when they were sent.
+    /// The same, of one that has joined when the source's next message had this number. What is older is
+    /// late, also for a receiver that has heard nothing yet: any host can have recorded it, and the tags of
+    /// sealed pieces do not say when they were sent.
     #[must_use]
     pub fn not_before(self, number: u64) -> Self {
         Order { from: number, ..self }
@@ -158,7 +162,8 @@ impl Order {
 
     fn take_in(&mut self, now: Time, input: OrderInput) -> bool {
         let OrderInput::Piece { number, piece, pieces, len } = input;
-        // A message of no piece, or of more than the longest has bytes, is none; the last number has none after it.
+        // A message of no piece, or of more than the longest has bytes, is none; the last number has none
+        // after it.
         let counted = piece < pieces && usize::from(pieces) <= MESSAGE_LEN_MAX && number < u64::MAX;
         let possible = counted && len <= MESSAGE_LEN_MAX;
         if !possible {
@@ -242,13 +247,13 @@ impl Order {
         self.outputs.pop_front()
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time of the next poll even if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.first_whole().map(|(_, at)| at + self.config.hold)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> OrderCounts {
         self.counts
@@ -406,7 +411,8 @@ mod tests {
         assert_eq!(delivered(&mut order, at(501)), []);
     }
 
-    /// What was recorded before a receiver has joined is old for it, whatever comes first, and however far it leads.
+    /// Messages that were recorded before a receiver joined are old for it, whatever comes first, and however
+    /// far it leads.
     #[test]
     fn what_was_sent_before_a_receiver_joined_is_late() {
         let far = 3 << 20;

@@ -1,11 +1,14 @@
-//! The manager's table of streams: which agent sends, which ask to hear, and what is asked of the leases for it.
+//! The manager's table of streams: which agent sends, which ask to hear, and what is asked of the leases for
+//! it.
 //!
-//! A stream's path is a lease of its source's agent. It is asked for when the first receiver joins, changes with every join
-//! and leave, and goes back when no receiver listens. At most one change of a lease is under way at a time; what comes meanwhile
-//! goes with the next. Agents say again what they ask for whenever a session begins, so a manager that knows nothing learns it.
+//! A stream's path is a lease of its source's agent. It is asked for when the first receiver joins, changes
+//! with every join and leave, and goes back when no receiver listens. At most one change of a lease is under
+//! way at a time; what comes meanwhile goes with the next. Agents say again what they ask for whenever a
+//! session begins, so a manager that knows nothing learns it.
 //!
-//! A receiver that joins is told which number the source's next message has, so that it takes nothing older, which a host on the
-//! network may have recorded. The source answers to a number that the receiver has drawn: what it says is no older than the question.
+//! A receiver that joins is told which number the source's next message has, so that it takes nothing older,
+//! which a host on the network may have recorded. The source answers to a number that the receiver has drawn:
+//! what it says is no older than the question.
 
 use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,14 +24,14 @@ const NAME_LEN_MAX: usize = 255;
 /// Bounds and times.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamsConfig {
-    /// How many streams there may be.
+    /// Number of streams that there may be.
     pub streams_max: usize,
-    /// How many receivers may wait for streams that are not there yet.
+    /// Number of receivers that may wait for streams that are not there yet.
     pub parked_max: usize,
-    /// How long after its beginning a manager may not know all streams yet, and an agent whose session begins anew may
-    /// take to say again what it asks for.
+    /// Time that a manager may take after its beginning to know all streams, and that an agent whose session
+    /// begins again may take to repeat its requests.
     pub settle: Duration,
-    /// How long after a failure a path is asked for again.
+    /// Time after a failure until a path is requested again.
     pub retry: Duration,
 }
 
@@ -43,10 +46,11 @@ impl Default for StreamsConfig {
     }
 }
 
-/// What happens to the table.
+/// Events that the table handles.
 #[derive(Clone, Debug)]
 pub enum StreamsInput {
-    /// A session of an agent has begun. It says again what it asks for; what it does not name is not asked for any more.
+    /// A session of an agent has begun. It says again what it asks for; what it does not name is not asked
+    /// for any more.
     Arrived {
         /// The agent.
         agent: AgentKey,
@@ -64,10 +68,10 @@ pub enum StreamsInput {
         name: String,
         /// The number of its request for a path, from [`STREAMS_FROM`] on.
         request: u64,
-        /// What its packets carry.
+        /// Handle that its packets carry.
         handle: Handle,
-        /// What the source's lease has, if it holds one already: the plan, and all receivers, also those whose agents are not
-        /// here.
+        /// Contents of the source's lease, if it holds one already: the plan, and all receivers, also those
+        /// whose agents are not here.
         held: Option<(Plan, Vec<String>)>,
     },
     /// The source ends its stream.
@@ -94,7 +98,7 @@ pub enum StreamsInput {
         name: String,
         /// For whom it was asked.
         receiver: String,
-        /// What that one has drawn.
+        /// Number that this receiver has drawn.
         ask: u64,
         /// The number of its next message.
         next: u64,
@@ -108,49 +112,49 @@ pub enum StreamsInput {
     },
     /// The leases have answered a request.
     Response {
-        /// Which.
+        /// The request.
         request: RequestKey,
-        /// What.
+        /// The answer.
         response: Result<Grant, Denial>,
     },
     /// The leases have answered a change.
     Changed {
-        /// Of which request.
+        /// The request.
         request: RequestKey,
-        /// What.
+        /// The answer.
         result: Result<Option<Grant>, Denial>,
     },
     /// A path goes another way.
     Replanned {
-        /// Of which request.
+        /// The request.
         request: RequestKey,
         /// The path now.
         plan: Plan,
     },
     /// A lease has ended.
     Ended {
-        /// Of which request.
+        /// The request.
         request: RequestKey,
     },
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug)]
 pub enum StreamsOutput {
     /// For the leases; what they answer comes back.
     Lease(Input),
     /// For an agent.
     Tell {
-        /// Which.
+        /// The agent.
         agent: AgentKey,
         /// The stream.
         name: String,
-        /// What.
+        /// The message.
         word: StreamWord,
     },
 }
 
-/// What an agent is told about a stream.
+/// Message to an agent about a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamWord {
     /// The source: receivers can join.
@@ -159,31 +163,32 @@ pub enum StreamWord {
     Where {
         /// The receiver that asks.
         receiver: String,
-        /// What it has drawn.
+        /// Number that it has drawn.
         ask: u64,
     },
     /// A receiver: this is where it comes. Again when that has changed.
     Joined {
-        /// Where to listen.
+        /// Channel to listen to.
         channel: Channel,
         /// The fabric's name.
         fabric: FabricName,
         /// The source's name.
         source: String,
-        /// What packets carry.
+        /// Handle that packets carry.
         handle: Handle,
-        /// What it has drawn when it asked.
+        /// Number that it drew when it asked.
         ask: u64,
-        /// The number of the source's next message after that: what has a lower one is old, even if it comes only now.
+        /// The number of the source's next message after that: what has a lower one is old, even if it comes
+        /// only now.
         from: u64,
     },
-    /// What it asked for cannot be.
+    /// Refusal of its request.
     Refused(StreamRefusal),
     /// A receiver: the stream has ended.
     Ended,
 }
 
-/// Why a stream cannot be made or joined.
+/// Reason why a stream cannot be made or joined.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StreamRefusal {
     /// The name cannot be one.
@@ -227,7 +232,7 @@ pub struct StreamView {
     pub fabric: Option<FabricName>,
 }
 
-/// What is lent to a stream.
+/// Path that is leased to a stream.
 #[derive(Debug)]
 struct Lent {
     plan: Plan,
@@ -235,7 +240,7 @@ struct Lent {
     held: BTreeSet<String>,
 }
 
-/// What the leases have been asked.
+/// Request to the leases that is under way.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -247,11 +252,12 @@ enum Asked {
 #[derive(Debug)]
 struct Member {
     agent: AgentKey,
-    /// What it has drawn.
+    /// Number that it has drawn.
     ask: u64,
-    /// What the source has answered to that.
+    /// Answer of the source to that number.
     from: Option<u64>,
-    /// What the source was asked for it last and has not answered: one question at a time, however often a receiver joins.
+    /// Number that the source was last asked about and has not answered: one question at a time, however
+    /// often a receiver joins.
     asked: Option<u64>,
 }
 
@@ -269,7 +275,7 @@ struct Stream {
     retry_at: Option<Time>,
 }
 
-/// What an agent has to say again.
+/// Role that an agent has to report again.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Unsure {
     Source(String),
@@ -374,7 +380,7 @@ impl Streams {
         self.outputs.pop_front()
     }
 
-    /// When to poll again even if nothing happens.
+    /// Returns the time of the next poll even if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let unsure = self.unsure.first().map(|(at, _)| *at);
@@ -496,7 +502,7 @@ impl Streams {
                 let source_name = stream.source.name.clone();
                 return Err(StreamRefusal::Taken { name: name.into(), source_name });
             }
-            // Its path ended without its hearing of that, and it has named it again: no other agent would give it back.
+            // Its path ended unheard, and it has named it again: no other agent would give it back.
             let is_new = stream.lent.is_none() && stream.asked == Asked::Nothing;
             if let Some(lent) = lent.filter(|_| is_new) {
                 stream.lent = Some(lent);
@@ -636,7 +642,8 @@ impl Streams {
         }
     }
 
-    /// Tells a receiver of the path where the stream comes; one for which the source has not answered is told when it has.
+    /// Tells a receiver of the path where the stream comes; one for which the source has not answered is told
+    /// when it has.
     fn tell_joined(&mut self, name: &str, member: &str) {
         let Some(stream) = self.streams.get(name) else { return };
         if let (Some(member), Some(lent)) = (stream.members.get(member), &stream.lent)
@@ -764,7 +771,8 @@ impl Streams {
                 lent.plan = grant.plan;
                 add.iter().for_each(|member| self.tell_joined(&name, member));
             }
-            // The lease knows better which agents are there: one that an earlier manager has let in, or that is gone.
+            // The lease knows better which agents are there: one that an earlier manager has let in, or that
+            // is gone.
             Err(Denial::AlreadyReceiver(member)) => {
                 lent.held.insert(member.clone());
                 self.tell_joined(&name, &member);
@@ -813,13 +821,13 @@ impl Streams {
 }
 
 impl Stream {
-    /// Whether this run of an agent has joined it.
+    /// Returns true if this run of an agent has joined it.
     fn has(&self, agent: &AgentKey) -> bool {
         self.members.get(&agent.name).is_some_and(|member| member.agent == *agent)
     }
 }
 
-/// Whether a stream can have this name.
+/// Returns true if a stream can have this name.
 fn is_name(name: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
     !name.is_empty() && name.len() <= NAME_LEN_MAX && !name.contains(odd)

@@ -1,9 +1,10 @@
-//! Whether a switch's neighbours still forward (Orca section 3.4 leaves the detection of failures to the network).
+//! Probes of a switch's neighbours, which show whether they still forward (Orca section 3.4 leaves the
+//! detection of failures to the network).
 //!
-//! A switch whose forwarding has died may leave its ports lit. So every switch sends its neighbours a probe a period, which
-//! their data paths send back. Several without an answer, one after the other, and the neighbour counts as broken; as many
-//! answers, and it works again. What counts are probes and not times: a switch that is held up itself sends fewer probes, and
-//! takes no neighbour for broken.
+//! A switch whose forwarding has died may leave its ports lit. So every switch sends its neighbours a probe a
+//! period, which their data paths send back. After several probes in a row without an answer the neighbour
+//! counts as broken; after as many answers it works again. The measure is probes and not time: a switch that
+//! is held up itself sends fewer probes, and takes no neighbour for broken.
 
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
@@ -14,11 +15,11 @@ use polycast_wire::label::Probe;
 pub struct ProbeConfig {
     /// Time between probes.
     pub period: Duration,
-    /// How many in a row decide.
+    /// Number of outcomes in a row that decide.
     pub in_a_row: u32,
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeOutput {
     /// Send this by a port.
@@ -32,7 +33,7 @@ pub enum ProbeOutput {
     Neighbour {
         /// The port.
         port: u32,
-        /// Whether it forwards.
+        /// Set if it forwards.
         works: bool,
     },
 }
@@ -41,10 +42,10 @@ pub enum ProbeOutput {
 #[derive(Debug)]
 struct Port {
     port: u32,
-    /// Whether the last probe has been answered.
+    /// Set once the last probe has been answered.
     answered: bool,
     works: bool,
-    /// How many outcomes in a row speak against `works`.
+    /// Number of outcomes in a row that contradict `works`.
     against: u32,
     /// The outcome of the last probe has been counted, and the next one not been sent.
     counted: bool,
@@ -55,7 +56,7 @@ struct Port {
 pub struct Probes {
     config: ProbeConfig,
     ports: Vec<Port>,
-    /// Of the last probe sent; 0 before the first.
+    /// Number of the last probe sent; 0 before the first.
     number: u32,
     next_at: Time,
     /// The port whose turn it is in this period; beyond the last one until the next.
@@ -63,10 +64,10 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Of these ports; all neighbours are taken for working, and the first probes are due at once.
+    /// Creates the probes of these ports; all neighbours are taken for working, and the first probes are due
+    /// at once.
     ///
-    /// # Panics
-    /// If there is no time between probes, or none decides.
+    /// # Panics If there is no time between probes, or none decides.
     #[must_use]
     pub fn new(config: ProbeConfig, ports: impl IntoIterator<Item = u32>, now: Time) -> Self {
         assert!(config.period > Duration::ZERO && config.in_a_row > 0, "probes need a time and a number");
@@ -111,7 +112,7 @@ impl Probes {
         Some(ProbeOutput::Send { port: state.port, probe })
     }
 
-    /// When to poll again.
+    /// Returns the time to poll again.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         (!self.ports.is_empty()).then_some(self.next_at)
@@ -130,7 +131,7 @@ mod tests {
     type Sent = Vec<(u32, Probe)>;
     type Found = Vec<(u32, bool)>;
 
-    /// What is done at a time: what was sent, and what was found.
+    /// Returns the actions at a time: the probes sent, and the states found.
     fn outputs(probes: &mut Probes, now: Time) -> (Sent, Found) {
         let (mut sent, mut found) = (Vec::new(), Vec::new());
         while let Some(output) = probes.poll(now) {

@@ -1,5 +1,6 @@
-//! What an agent of a rack keeps and does: the leaf labels of all sessions, one of which takes the place of a packet's source
-//! label (Orca, section 3.5 and figure 5c), and spine labels for the sessions whose pod's spine asks this rack.
+//! Labels that a rack's agent keeps, and their use: the leaf labels of all sessions, one of which takes the
+//! place of a packet's source label (Orca, section 3.5 and figure 5c), and spine labels for the sessions
+//! whose pod's spine asks this rack.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
@@ -7,7 +8,7 @@ use polycast_planning::labels::pod_labels;
 use polycast_wire::label::{FIXED_LEN, Fault, Header, KIND_AT, LabelKind, header_len};
 use polycast_wire::rack::SPINE_LABEL_LEN_MAX;
 
-/// leafStatus and a bit for each of up to 128 hosts.
+/// Bytes of leafStatus and a bit for each of up to 128 hosts.
 const LEAF_LABEL_LEN: usize = 17;
 
 const _: () = assert!(SPINE_LABEL_LEN_MAX == pod_labels::SPINE_LABEL_LEN_MAX);
@@ -34,19 +35,20 @@ pub enum RackLabelError {
 }
 
 impl RackLabels {
-    /// No labels yet, in a network whose labels have `label_len` bytes; it keeps at most those of `sessions_max` sessions.
+    /// No labels yet, in a network whose labels have `label_len` bytes; it keeps at most those of
+    /// `sessions_max` sessions.
     #[must_use]
     pub fn new(label_len: usize, sessions_max: usize) -> Self {
         RackLabels { label_len, sessions_max, labels: HashMap::default(), spine_labels: HashMap::default() }
     }
 
-    /// How many sessions there are.
+    /// Returns the number of sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no sessions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
@@ -58,14 +60,14 @@ impl RackLabels {
         self.labels.allocation_size() + self.spine_labels.allocation_size()
     }
 
-    /// How many sessions have a spine label.
+    /// Returns the number of sessions that have a spine label.
     #[must_use]
     pub fn spine_labels(&self) -> usize {
         self.spine_labels.len()
     }
 
-    /// Keeps the labels of a session, in place of earlier ones: the leaf label, all zero where the rack has no receivers, and
-    /// behind it the front of the spine label, where the rack keeps one.
+    /// Keeps the labels of a session, in place of earlier ones: the leaf label, all zero where the rack has
+    /// no receivers, and behind it the front of the spine label, where the rack keeps one.
     ///
     /// # Errors
     /// These are no labels of this network, or there are too many sessions.
@@ -104,7 +106,8 @@ impl RackLabels {
         self.labels.remove(&session).is_some()
     }
 
-    /// The first bytes of a session's leaf label; all others are zero. `None` where the rack has no receivers.
+    /// The first bytes of a session's leaf label; all others are zero. `None` where the rack has no
+    /// receivers.
     #[must_use]
     pub fn get(&self, session: u32) -> Option<&[u8]> {
         let label = self.labels.get(&session).filter(|label| label[0] != 0)?;
@@ -117,12 +120,12 @@ impl RackLabels {
         self.spine_labels.get(&session).map(|label| &label[..self.label_len.min(SPINE_LABEL_LEN_MAX)])
     }
 
-    /// Puts the session's leaf label in place of the source label of a packet, or its spine label where a spine asks for it;
-    /// `packet` is the front of its UDP payload.
+    /// Puts the session's leaf label in place of the source label of a packet, or its spine label where a
+    /// spine asks for it; `packet` is the front of its UDP payload.
     ///
     /// # Errors
-    /// Why the packet has to be dropped. One with a leaf label is for the receivers of this server, not for the agent: it
-    /// counts as stray.
+    /// Why the packet has to be dropped. One with a leaf label is for the receivers of this server, not for
+    /// the agent: it counts as stray.
     pub fn relabel(&self, packet: &mut [u8]) -> Result<(), Fault> {
         let (header, _) = Header::parse_for(packet, self.label_len)?;
         if header.label[0] & 0x80 != 0 {
@@ -141,8 +144,8 @@ impl RackLabels {
     }
 }
 
-/// Spreads session numbers, which often follow each other, over all bits. The numbers are the manager's: no host outside can
-/// choose them to collide.
+/// Spreads session numbers, which often follow each other, over all bits. The numbers are the manager's: no
+/// host outside can choose them to collide.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionHasher(u64);
 
@@ -293,7 +296,7 @@ mod tests {
         );
     }
 
-    /// What leaf labels and spine labels take is counted, each of them once.
+    /// Memory of leaf labels and of spine labels is counted, each of them once.
     #[test]
     fn spine_labels_take_memory_too() {
         let memory = |spine: &[u8]| {

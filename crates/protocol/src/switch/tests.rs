@@ -33,7 +33,8 @@ fn ports(outputs: &[Output]) -> Vec<u32> {
         .collect()
 }
 
-/// The kind and bytes of a session's source label, and what the agents of each leaf put in, spine labels behind leaf labels.
+/// The kind and bytes of a session's source label, and what the agents of each leaf put in, spine labels
+/// behind leaf labels.
 fn labelled(
     planner: &LabelPlanner,
     plan: &LabelPlan,

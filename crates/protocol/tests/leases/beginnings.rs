@@ -1,4 +1,5 @@
-//! Managers that begin: with records that do not fit, with other settings, or while agents are still on their way.
+//! Managers that begin: with records that do not fit, with other settings, or while agents are still on their
+//! way.
 
 use super::circuits::circuits;
 use super::{
@@ -32,7 +33,7 @@ fn of_racks(names: &[&str], records: &[Record]) -> Leases {
     manager
 }
 
-/// What a store has after these changes.
+/// Applies the manager's changes to a store.
 fn write(store: &mut BTreeMap<String, Record>, manager: &mut Leases) {
     for (key, record) in manager.changes() {
         match record {
@@ -107,7 +108,8 @@ fn settings_may_drop_a_host_that_is_in_use() {
     assert!(!store.contains_key("host/host-2"), "{:?}", store.keys());
 }
 
-/// An agent that settings do not name has gone, and a path is planned for it still: no other one gets its number.
+/// An agent that settings do not name has gone, and a path is planned for it still: no other one gets its
+/// number.
 #[test]
 fn a_number_that_is_in_use_is_given_to_no_other() {
     let mut first = with_three_agents(manager(1, false));
@@ -120,7 +122,8 @@ fn a_number_that_is_in_use_is_given_to_no_other() {
     assert_eq!(number, Some(HostId(3)), "number 2 was host-2's");
 }
 
-/// The record of a path is not there any more: what its holder uses is not lent until it has had the time to say so.
+/// The record of a path is not there any more: what its holder uses is not lent until it has had the time to
+/// say so.
 #[test]
 fn a_path_whose_record_is_lost_is_not_lent_again() {
     let patient = || with_config(LeasesConfig { patience: PATIENCE, ..config() }, 1, false, Box::new(Fcfs));
@@ -235,7 +238,7 @@ fn keys_are_read_as_they_are_written() {
     }
 }
 
-/// What an agent names that was never lent is not its own, however much it names.
+/// A path that was never leased does not belong to an agent that names it, however many it names.
 #[test]
 fn one_join_does_not_take_all_addresses() {
     let limited = LeasesConfig { agent_leases_max: 2, ..config() };
@@ -286,7 +289,7 @@ fn one_agent_has_so_many_paths_at_most() {
     assert!(response(&apply(&mut manager, Time(5), release)).is_ok());
 }
 
-/// What one agent asks for beyond its limit holds neither addresses nor places in the queue that others need.
+/// Requests of one agent beyond its limit hold neither addresses nor places in the queue that others need.
 #[test]
 fn one_agent_that_asks_for_much_is_in_the_way_of_no_other() {
     let limited = LeasesConfig { agent_leases_max: 1, pending_max: 1_000, ..config() };
@@ -369,7 +372,7 @@ fn who_could_not_be_heard_has_not_been_silent() {
     assert_eq!(manager.members().count(), 0);
 }
 
-/// What is for all is not for those who have fallen silent.
+/// A path for all agents does not lead to agents that have fallen silent.
 #[test]
 fn who_is_silent_is_not_among_all() {
     let mut manager = with_three_agents(manager(2, false));
@@ -382,7 +385,8 @@ fn who_is_silent_is_not_among_all() {
     assert_eq!(grant.receivers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["host-1"]);
 }
 
-/// A manager that begins knows of a failure of which the holder of trees has not heard: it says where they went and go now.
+/// A manager that begins knows of a failure of which the holder of trees has not heard: it says where they
+/// went and go now.
 #[test]
 fn who_comes_back_with_trees_hears_where_they_go_now() {
     let begin = || {
@@ -427,8 +431,8 @@ fn after_the_largest_number_the_free_ones_are_given() {
     assert!(manager.know_host_as("c", HostId(u32::MAX)).is_err());
 }
 
-/// All agents come again to each new leader, which has their records: it writes none of them anew, but for those that have moved or are
-/// another run.
+/// All agents come again to each new leader, which has their records: it writes none of them anew, but for
+/// those that have moved or are another run.
 #[test]
 fn agents_that_come_again_write_nothing() {
     let make = || manager(1, false);

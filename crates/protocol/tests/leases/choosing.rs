@@ -1,5 +1,5 @@
-//! Which of several fabrics a request gets: circuits of 10 Gbit/s that take 25 ms, multicast over hosts' links of 1 Gbit/s, or the
-//! chain.
+//! Choice among several fabrics for a request: circuits of 10 Gbit/s that take 25 ms, multicast over hosts'
+//! links of 1 Gbit/s, or the chain.
 
 use super::circuits::circuits;
 use super::{agent, apply, config, join, object, response};
@@ -17,7 +17,8 @@ use polycast_types::{Duration, Rate, Time};
 const NAMES: [&str; 6] = ["host-0", "host-1", "host-2", "host-3", "host-4", "host-5"];
 const SMALL: u64 = 100_000;
 const LARGE: u64 = 100_000_000;
-/// What the parts of the estimates come to: 6 ms of session with two receivers, 25 ms of circuits, 80 ms at 10 Gbit/s.
+/// Sum of the parts of the estimates: 6 ms of session with two receivers, 25 ms of circuits, 80 ms at 10
+/// Gbit/s.
 const LARGE_OVER_CIRCUITS: Duration = Duration::from_millis(105);
 
 /// Six hosts in racks of their own; one splitter, so that one group has circuits at a time.
@@ -169,8 +170,8 @@ fn a_path_that_is_not_back_in_time_is_waited_for_no_more() {
     assert_eq!(later.plan.fabric, IpMulticast::NAME, "{later:?}");
 }
 
-/// A request that waits for circuits has them for a while too. Multicast takes 806 ms; circuits are back after 130 ms, and each of those that wait
-/// takes 105 ms.
+/// A request that waits for circuits has them for a while too. Multicast takes 806 ms; circuits are back
+/// after 130 ms, and each of those that wait takes 105 ms.
 #[test]
 fn those_who_wait_before_count() {
     let mut manager = by_time();
@@ -231,7 +232,8 @@ fn tell(manager: &mut Leases, begin: u64, took: Duration, unreached: &[&str], he
 
 #[test]
 fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
-    // What is said, for how long the path was held, and what is estimated at last for 800 ms of carrying and 6 ms of session.
+    // What is said, for how long the path was held, and what is estimated at last for 800 ms of carrying and
+    // 6 ms of session.
     for (took, unreached, held_ms, expected) in [
         (Duration::from_millis(406), &[][..], 500, 406),
         (Duration::ZERO, &[], 500, 206),
@@ -249,7 +251,7 @@ fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
     }
 }
 
-/// What a fabric turns out to be changes which request gets it.
+/// Experience with a fabric changes which request gets it.
 #[test]
 fn a_fabric_that_turns_out_fast_is_chosen_next() {
     let mut manager = by_time();
@@ -308,7 +310,8 @@ fn a_new_leader_goes_on_with_what_was_learned() {
     let knows = chosen(&mut after, now + 1);
     assert_eq!(knows, chosen(&mut before, now + 1));
     assert_eq!(knows.0, IpMulticast::NAME);
-    // One of an earlier version has written nothing of it, and what was not confirmed for an hour does not count.
+    // One of an earlier version has written nothing of it, and what was not confirmed for an hour does not
+    // count.
     let old: Vec<Record> = records.iter().filter(|record| !is_learned(record)).cloned().collect();
     for (records, at) in [(old, now), (records, now + 3_700_000)] {
         let mut after = successor();
@@ -372,7 +375,8 @@ fn what_was_learned_in_the_future_is_of_now() {
     assert!(manager.records().contains(&learned), "{:?}", manager.records());
 }
 
-/// A stream of messages carries next to nothing: no estimate is longer for it. What an object takes of a link is missed by others.
+/// A stream of messages carries next to nothing: no estimate is longer for it. What an object takes of a link
+/// is missed by others.
 #[test]
 fn a_stream_takes_nothing_of_others_time() {
     let estimate = |before: Option<u64>| {

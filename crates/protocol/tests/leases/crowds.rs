@@ -1,4 +1,5 @@
-//! Many requests at one moment: they wait for their turn, and none is turned away because the ends have enough to do.
+//! Many requests at one moment: they wait for their turn, and none is turned away because the ends have
+//! enough to do.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ fn most_to_one(manager: &Leases) -> usize {
     counts.into_values().max().unwrap_or(0)
 }
 
-/// Ends one lease after the other until nothing waits; gives the requests in the order in which they got their paths.
+/// Ends one lease after the other until nothing waits; gives the requests in the order in which they got
+/// their paths.
 fn serve_all(manager: &mut Leases, mut granted: Vec<(RequestKey, PlanId)>) -> Vec<RequestKey> {
     let mut served = 0;
     while served < granted.len() {

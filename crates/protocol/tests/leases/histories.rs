@@ -1,4 +1,5 @@
-//! Histories of a manager: whatever agents and devices do, and whichever manager leads, what the outside has seen is true.
+//! Histories of a manager: whatever agents and devices do, and whichever manager leads, what the outside has
+//! seen is true.
 
 use super::{LEASE, agent, apply, ask, config, drain, held_lease, join, object, request, with_config};
 use polycast_planning::{Channel, Failure, Fcfs, PlanId, Resource};
@@ -10,7 +11,7 @@ use polycast_types::{Duration, Time};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many paths there may be in a history.
+/// Maximum number of paths in a history.
 const LEASES_MAX: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -26,8 +27,8 @@ pub(crate) enum Step {
     Withdraw(u8, u64),
     /// An agent says that it lives, and names none of the leases or all that there are.
     Beat(u8, bool),
-    /// An agent joins and names a lease that it may have, or have had, or that is another one's; by another number, or
-    /// of another request of its.
+    /// An agent joins and names a lease that it may have, or have had, or that is another one's; by another
+    /// number, or of another request of its.
     Claim(u8, usize, u64, u64),
     Fail(u8),
     Repair(u8),
@@ -84,7 +85,7 @@ pub(crate) struct World {
     lent: Vec<(RequestKey, Grant)>,
     granted: BTreeSet<PlanId>,
     failed: BTreeSet<u8>,
-    /// What a store has.
+    /// Content of a store.
     written: BTreeMap<String, String>,
 }
 
@@ -311,7 +312,7 @@ impl World {
     }
 }
 
-/// Whether a path may end so.
+/// Returns true if a path may end for this reason.
 fn is_due(now: Time, input: Option<&Input>, reason: ReleaseReason, held: &Held) -> bool {
     match (reason, input) {
         (ReleaseReason::Released, Some(Input::Release { request, plan })) => {
@@ -370,8 +371,8 @@ proptest! {
         prop_assert_eq!(lent.len(), addresses as usize, "not all can be lent again");
     }
 
-    /// Another manager that has read what was written goes on where the first one has ended: after any history its
-    /// state is the same, and so is what it writes.
+    /// Another manager that has read what was written goes on where the first one has ended: after any
+    /// history its state is the same, and so is what it writes.
     #[test]
     fn a_restored_manager_is_like_the_original(
         steps in proptest::collection::vec(step(), 1..100), addresses in 1u32..4, chain: bool,
@@ -423,8 +424,8 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 
-    /// Records that another program has changed, or that are of several managers: those that do not fit are named, and the
-    /// others make a state that agrees with itself.
+    /// Records that another program has changed, or that are of several managers: those that do not fit are
+    /// named, and the others make a state that agrees with itself.
     #[test]
     fn records_that_contradict_each_other_are_set_aside(
         steps in proptest::collection::vec(step(), 1..60),
@@ -453,7 +454,8 @@ proptest! {
         let kept = records.iter().filter(|record| kept(record)).count();
         let aside = manager.restore(world.now, records);
         manager.check();
-        // Whatever was not named is there, but for requests that have a path, and known hosts that were not in records.
+        // Whatever was not named is there, but for requests that have a path, and known hosts that were not
+        // in records.
         let there = manager.members().count() + manager.leases().count() + manager.pending().len();
         prop_assert!(aside.len() + there <= count && aside.len() + there + kept + 6 >= count);
         drain(&mut manager, world.now);
@@ -494,8 +496,8 @@ fn change(record: &mut Record, from: &Record, kind: u8) {
     }
 }
 
-/// Part of what a manager has written is lost in the middle of one change: what it has lent is not lent again, and nothing
-/// is asked for twice.
+/// Part of what a manager has written is lost in the middle of one change: what it has lent is not lent
+/// again, and nothing is asked for twice.
 #[test]
 fn a_grant_that_was_written_halfway_is_a_grant() {
     let mut world = World::new(1, false);

@@ -1,4 +1,5 @@
-//! Whatever agents and devices say, in whatever order: the manager's core does not panic, and keeps to its bounds.
+//! Whatever agents and devices say, in whatever order: the manager's core does not panic, and keeps to its
+//! bounds.
 
 use super::circuits::circuits;
 use super::{HOME, config};

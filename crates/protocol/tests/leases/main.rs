@@ -512,7 +512,8 @@ impl Scheduler for Patient {
     }
 }
 
-/// It is decided anew when a path should be back; one that should be back by now is not waited for over and over.
+/// It is decided anew when a path should be back; one that should be back by now is not waited for over and
+/// over.
 #[test]
 fn what_should_be_back_by_now_is_no_reason_to_look_again() {
     let now = Time(1_000_000_000);
@@ -695,7 +696,8 @@ fn a_join_renews_what_is_its_own_and_nothing_else() {
     assert_eq!(ends(&manager), [later + LEASE]);
 }
 
-/// Of the paths that have expired while their holders were away as many are known as there may be: all of these go on.
+/// Paths that have expired while their holders were away are remembered, as many as there may be: all of
+/// these continue.
 #[test]
 fn who_was_away_goes_on_with_all_its_paths() {
     let limited = LeasesConfig { leases_max: 2, ..config() };

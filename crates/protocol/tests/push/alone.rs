@@ -1,4 +1,5 @@
-//! A receiver by itself: when it speaks, what it still waits for, and whom it believes; and a sender that is joined late.
+//! A receiver by itself: when it speaks, what it still waits for, and whom it believes; and a sender that is
+//! joined late.
 
 use crate::geometry;
 use crate::settings::{config, receiver};
@@ -12,7 +13,7 @@ fn at(millis: u64) -> Time {
     Time(1) + Duration::from_millis(millis)
 }
 
-/// What it says at a time; groups that it checks are intact.
+/// Returns its outputs at a time; groups that it checks are intact.
 fn said(machine: &mut Receiver, now: Time) -> Vec<ReceiverOutput> {
     let mut said = Vec::new();
     while let Some(output) = machine.poll(now) {
@@ -88,7 +89,8 @@ fn a_receiver_goes_back_only_if_it_is_further_than_what_can_be_on_its_way() {
     }
 }
 
-/// A receiver that joins while packets flow takes them too, and fetches over TCP only where there is no data channel.
+/// A receiver that joins while packets flow takes them too, and fetches over TCP only where there is no data
+/// channel.
 #[test]
 fn who_joins_late_takes_the_data_channel_if_there_is_one() {
     for multicast in [true, false] {

@@ -1,5 +1,5 @@
-//! Many receivers that ask for one key at nearly the same time, and a new version for receivers of which some have older ones: what leaves
-//! the source.
+//! Many receivers that ask for one key at nearly the same time, and a new version for receivers of which some
+//! have older ones: what leaves the source.
 
 use crate::seconds;
 use crate::settings::config;
@@ -18,7 +18,8 @@ fn outputs(directory: &mut Directory, now: Time) -> Vec<DirectoryOutput> {
     std::iter::from_fn(|| directory.poll(now)).collect()
 }
 
-/// 200 agents ask within 50 ms. One reads the origin, and dies at half: the next one reads it. Then each byte leaves it once.
+/// 200 agents ask within 50 ms. One reads the origin, and dies at half: the next one reads it. Then each byte
+/// leaves it once.
 #[test]
 fn an_origin_is_read_once_and_each_byte_leaves_the_source_once() {
     const AGENTS: u64 = 200;
@@ -65,8 +66,8 @@ fn an_origin_is_read_once_and_each_byte_leaves_the_source_once() {
     assert!(world.data_packets <= 400 + 3, "{} packets for 400 fragments", world.data_packets);
 }
 
-/// A new version of so many groups, of which one in a hundred has changed: five receivers have the version before, and two an older one, in which as
-/// many others are different too. `empty`: one more has nothing.
+/// A new version of so many groups, of which one in a hundred has changed: five receivers have the version
+/// before, and two an older one, in which as many others are different too. `empty`: one more has nothing.
 fn packets_for_a_version(groups: u64, empty: bool) -> (u64, u64) {
     let geometry = Geometry { object_len: groups << 16, fragment_len: 1 << 15, group_len: 1 << 16 };
     let receivers = 7 + u32::from(empty);

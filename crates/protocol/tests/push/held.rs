@@ -1,4 +1,5 @@
-//! Receivers that are held up for longer than a path may be silent, as by a disk: what waits in their sockets has come.
+//! Receivers that are held up for longer than a path may be silent, as by a disk: what waits in their sockets
+//! has come.
 
 use crate::settings::config;
 use crate::world::{Faults, World};
@@ -10,8 +11,9 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 60 } else { 300 }))]
 
-    /// Disks stand still, one after the other or together, from the first packet on or later: no path is blamed, nothing goes over the
-    /// chain, and next to nothing is asked for again that waits in a socket with room for it.
+    /// Disks stand still, one after the other or together, from the first packet on or later: no path is
+    /// blamed, nothing goes over the chain, and next to nothing is asked for again that waits in a socket
+    /// with room for it.
     #[test]
     fn a_disk_that_stands_still_is_no_broken_path(
         seed in any::<u64>(),

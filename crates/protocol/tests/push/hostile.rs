@@ -1,5 +1,5 @@
-//! Machines that hear anything at all: they neither panic nor go beyond their bounds, and what they say makes sense.
-//! Honest receivers beside a liar get everything.
+//! Machines that hear anything at all: they neither panic nor go beyond their bounds, and what they say makes
+//! sense. Honest receivers beside a liar get everything.
 
 use crate::liar::Liar;
 use crate::settings::{config, receiver};
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 const OUTPUTS_MAX: usize = 50_000;
 const PEERS: u64 = 6;
 
-/// How far time goes on between two inputs: mostly a little, at times for years.
+/// Advances the time between two inputs: mostly a little, at times for years.
 fn pass(now: Time, liar: &mut Liar) -> Time {
     now + match liar.below(12) {
         0..=3 => Duration::ZERO,
@@ -326,7 +326,8 @@ proptest! {
     }
 }
 
-/// One that says, before the start, that it has everything, is done, and one that leaves is gone: neither is waited for.
+/// One that says, before the start, that it has everything, is done, and one that leaves is gone: neither is
+/// waited for.
 #[test]
 fn who_is_settled_before_the_start_stays_so() {
     for multicast in [true, false] {

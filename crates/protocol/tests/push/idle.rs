@@ -161,8 +161,9 @@ fn who_is_slow_is_not_idle() {
     }
 }
 
-/// A rack's reports tell of the slowest: when that one gets nothing done, the others speak for themselves before any fails.
-/// What a speaker makes up of its rack costs no member of it a place: the members say how far they are when they speak again.
+/// A rack's reports tell of the slowest: when that one gets nothing done, the others speak for themselves
+/// before any fails. What a speaker makes up of its rack costs no member of it a place: the members say how
+/// far they are when they speak again.
 #[test]
 fn a_speaker_that_says_too_much_fails_no_member_of_its_rack() {
     let mut bench = start(config(geometry(FRAGMENTS)), 3);

@@ -1,4 +1,4 @@
-//! What peers may say that keep to the format and to nothing else.
+//! Frames of peers that keep to the format and to nothing else.
 
 use polycast_wire::control::{Control, Overlay};
 use rand_core::Rng;

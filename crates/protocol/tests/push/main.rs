@@ -215,7 +215,7 @@ fn without_faults_every_fragment_travels_once() {
     assert_eq!(world.patch_packets + world.unicast_fragments, 0);
 }
 
-/// What has arrived makes the window grow: but for its beginning the channel is never idle.
+/// Packets that arrive make the window grow: except at its beginning the channel is never idle.
 #[test]
 fn without_faults_the_stream_fills_the_channel() {
     let world = deliver(2, 3, 20_000, Faults::default());
@@ -434,7 +434,8 @@ fn a_granted_rate_is_kept() {
     assert!((ideal * 0.99..ideal * 1.03 + 0.01).contains(&took), "{took} s, ideal {ideal} s");
 }
 
-/// Four receivers on a path that is as fast as what was granted: whatever goes out beyond that has to wait somewhere.
+/// Four receivers on a path that is as fast as what was granted: whatever goes out beyond that has to wait
+/// somewhere.
 fn on_a_granted_path(fragments: u64, faults: Faults) -> World {
     let rate = Rate(500_000_000);
     let mut world =

@@ -1,5 +1,5 @@
-//! Receivers behind paths of their own that are narrower than the channel, hosts that pause, and channels that all share: which
-//! of them are named as slow, what is said of them, and what the others get meanwhile.
+//! Receivers behind paths of their own that are narrower than the channel, hosts that pause, and channels
+//! that all share: which of them are named as slow, what is said of them, and what the others get meanwhile.
 
 use crate::settings::config;
 use crate::world::{Faults, OwnPath, World};
@@ -8,10 +8,10 @@ use polycast_protocol::push::{PeerId, SenderConfig, SlowPolicy, Slower};
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
 
-/// What the channel takes for a packet of 8,968 bytes.
+/// Time that the channel takes for a packet of 8,968 bytes.
 const PACKET: Duration = Duration::from_micros(100);
 const PACKET_BITS: u64 = 8_968 * 8;
-/// What passes over it then.
+/// Resulting rate of the channel.
 const FULL: Rate = Rate(PACKET_BITS * 10_000);
 const PATIENCE: Duration = Duration::from_millis(100);
 const CATCH_UP: SlowPolicy = SlowPolicy::CatchUp { after: PATIENCE };
@@ -48,13 +48,13 @@ fn all_named(world: &World) -> Vec<u32> {
     world.nodes.keys().copied().filter(|peer| named(world, *peer).is_some()).collect()
 }
 
-/// That a rate is that of packets which come so far apart, to so many percent.
+/// Asserts that a rate is that of packets at this interval, within this percentage.
 fn assert_rate(rate: Rate, packet: Duration, percent: u64) {
     let expected = PACKET_BITS * 1_000_000_000 / packet.0;
     assert!(rate.0.abs_diff(expected) * 100 <= expected * percent, "{rate}, where {} comes", Rate(expected));
 }
 
-/// When each of these had everything, in milliseconds. The world goes on until all have, or for so long.
+/// Returns the time in milliseconds when all of these had everything, or `most_ms` if they have not by then.
 fn done_by(world: &mut World, peers: &[u32], most_ms: u64) -> u64 {
     let mut at = 0;
     while at < most_ms && !peers.iter().all(|peer| world.nodes[peer].done) {
@@ -67,8 +67,9 @@ fn done_by(world: &mut World, peers: &[u32], most_ms: u64) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10))]
 
-    /// However many there are, and whichever it is: one whose path takes less than a half of what the channel takes is named with both rates, and it alone; it leaves
-    /// the channel, and the others take hardly longer than without it.
+    /// However many there are, and whichever it is: one whose path takes less than a half of what the channel
+    /// takes is named with both rates, and it alone; it leaves the channel, and the others take hardly longer
+    /// than without it.
     #[test]
     fn one_behind_a_narrow_path_is_named_and_holds_no_other(
         seed: u64, receivers in 2u32..6, at in 0u32..6, hundredths in 300u64..1_200, queue in 24u64..200,
@@ -94,7 +95,8 @@ proptest! {
         prop_assert_eq!(all_named(&world), vec![slow]);
     }
 
-    /// One that is hardly slower is waited for, and so are all where most are as slow, or where there is no other.
+    /// One that is hardly slower is waited for, and so are all where most are as slow, or where there is no
+    /// other.
     #[test]
     fn who_is_hardly_slower_or_as_slow_as_most_is_not_named(
         seed: u64, receivers in 1u32..5, hundredths in 101u64..108, most in 300u64..800, queue in 24u64..200,
@@ -112,8 +114,8 @@ proptest! {
         }
     }
 
-    /// At a granted rate losses show a narrow path. What it loses is not sent again to all as long as it is not known: the others
-    /// have everything when the rate allows.
+    /// At a granted rate losses show a narrow path. What it loses is not sent again to all as long as it is
+    /// not known: the others have everything when the rate allows.
     #[test]
     fn one_behind_a_narrow_path_is_named_at_a_granted_rate(
         seed: u64, receivers in 2u32..6, at in 0u32..6, hundredths in 300u64..1_200, queue in 24u64..200,
@@ -135,7 +137,8 @@ proptest! {
     }
 }
 
-/// Paths that are alike are tried without together: without one of them the other would hold the rest as before.
+/// Paths that are alike are tried without together: without one of them the other would hold the rest as
+/// before.
 #[test]
 fn narrow_paths_that_are_alike_are_named_together() {
     for (receivers, slow) in [(5, 2), (6, 3)] {
@@ -151,7 +154,7 @@ fn narrow_paths_that_are_alike_are_named_together() {
     }
 }
 
-/// Where paths are narrow in different ways the narrowest is found first, and then the next.
+/// The narrowest of paths that are narrow in different ways is found first, and then the next.
 #[test]
 fn narrow_paths_that_differ_are_all_found() {
     for hundredths in [[300, 1_200], [1_200, 300], [2_000, 500]] {
@@ -170,7 +173,8 @@ fn narrow_paths_that_differ_are_all_found() {
     }
 }
 
-/// Hosts that do something else for a while, now this one and then that one, are not slow, whether the channel is wide or is the one narrow link that all share.
+/// Hosts that do something else for a while, now this one and then that one, are not slow, whether the
+/// channel is wide or is the one narrow link that all share.
 #[test]
 fn hosts_that_pause_now_and_then_are_not_named() {
     for (seed, pause_ms, packet_us) in [(1, 30, 100), (2, 60, 100), (4, 40, 400)] {
@@ -192,7 +196,8 @@ fn hosts_that_pause_now_and_then_are_not_named() {
     }
 }
 
-/// A path that is narrow for less than the patience, and as wide as the others from then on, has held them for a while only.
+/// A path that is narrow for less than the patience, and as wide as the others from then on, has held them
+/// for a while only.
 #[test]
 fn one_whose_path_is_narrow_only_for_a_while_is_waited_for_afterwards() {
     let mut world = world(6, 4, 20_000, |config| SenderConfig {

@@ -1,5 +1,5 @@
-//! What a sender does about its path: one that waits, one that settles, one that another one follows; what a late call, a
-//! silent receiver and a small socket of a rack get.
+//! Handling of a sender's path: one that waits, one that settles, one that another one follows; and treatment
+//! of a late call, a silent receiver and a small socket of a rack.
 
 use crate::settings::config;
 use crate::world::{Faults, World};
@@ -62,7 +62,8 @@ fn another_path() -> SenderInput<'static> {
     SenderInput::Path { rate: None, attempt_interval, allowance: None }
 }
 
-/// Patches that the driver has not fetched yet do not go out on another channel than the one they were meant for.
+/// Patches that the driver has not fetched yet do not go out on another channel than the one they were meant
+/// for.
 #[test]
 fn nothing_of_an_old_channel_goes_out_on_a_new_one() {
     for lost in [false, true] {
@@ -79,7 +80,8 @@ fn nothing_of_an_old_channel_goes_out_on_a_new_one() {
     }
 }
 
-/// While a path settles and everything has been offered, attempts carry what some receiver lacks, wherever that lies.
+/// While a path settles and everything has been offered, attempts carry what some receiver lacks, wherever
+/// that lies.
 #[test]
 fn attempts_while_a_path_settles_carry_what_is_missing() {
     let mut sender = that_have_lost(5..6);
@@ -96,7 +98,8 @@ fn attempts_while_a_path_settles_carry_what_is_missing() {
     assert_eq!(attempts[..3], [(1, 5), (2, 5), (3, 5)], "{attempts:?}");
 }
 
-/// One that is alone on the channel gets what it has lost at once, by TCP: no other could use a patch that is sent to all.
+/// One that is alone on the channel gets what it has lost at once, by TCP: no other could use a patch that is
+/// sent to all.
 #[test]
 fn one_that_is_alone_gets_what_it_has_lost_by_tcp_at_once() {
     let mut sender = so_many_that_have_lost(1, 5..15);
@@ -107,7 +110,8 @@ fn one_that_is_alone_gets_what_it_has_lost_by_tcp_at_once() {
     assert!(!outputs.iter().any(|output| matches!(output, SenderOutput::Patch { .. })), "{outputs:?}");
 }
 
-/// Patches are repeated by multicast for racks alone: one that says so without a rack, or before its rack has come to it, gets its own by TCP.
+/// Patches are repeated by multicast for racks alone: one that says so without a rack, or before its rack has
+/// come to it, gets its own by TCP.
 #[test]
 fn one_without_a_rack_has_nothing_repeated_for_all() {
     for may_speak in [false, true] {
@@ -133,8 +137,8 @@ fn one_without_a_rack(may_speak: bool) {
     assert_eq!(single, 1, "once, and not again within seconds");
 }
 
-/// No receiver leaves a channel for not being reached by a channel that is still being set up, and from its end on each has the
-/// whole time to be reached.
+/// No receiver leaves a channel for not being reached by a channel that is still being set up, and from its
+/// end on each has the whole time to be reached.
 #[test]
 fn who_waits_for_a_path_is_given_time_when_it_is_there() {
     let mut world = World::new(21, 3, config(geometry(300)), Faults::default());
@@ -206,8 +210,8 @@ fn who_is_silent_hears_four_times_a_second_that_all_was_offered() {
     }
 }
 
-/// The sender's host does something else for a while: neither does it catch up at more than the granted rate, nor do those
-/// that lack something ask as often as ever.
+/// The sender's host does something else for a while: neither does it catch up at more than the granted rate,
+/// nor do those that lack something ask as often as ever.
 #[test]
 fn a_late_call_does_not_catch_up() {
     for (seed, loss) in [(1, 0), (2, 50), (3, 100)] {
@@ -304,7 +308,7 @@ fn one_that_is_spoken_for_hears_that_all_was_offered() {
     assert_eq!(told, [0, 1]);
 }
 
-/// What a speaker reports beyond the stream is believed for none of its rack.
+/// A report of a speaker beyond the stream is believed for no receiver of its rack.
 #[test]
 fn a_speaker_beyond_the_stream_is_not_believed() {
     let mut sender = that_speaks_for_another();
@@ -325,7 +329,7 @@ fn a_speaker_beyond_the_stream_is_not_believed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// What comes late is no loss: no receiver asks for it.
+    /// A late packet is not lost: no receiver requests it.
     #[test]
     fn reordering_costs_no_repairs(seed: u64, receivers in 1u32..5, fragments in 1u64..400, reordering in 1u64..200) {
         let world = deliver(seed, receivers, fragments, Faults { reordering, ..Faults::default() });

@@ -7,7 +7,7 @@ use polycast_protocol::push::{PeerId, SenderConfig, SlowPolicy};
 use polycast_types::{Duration, Rate, Time};
 
 const PATIENCE: Duration = Duration::from_millis(400);
-/// What the slow one takes for a packet of 8,968 bytes, and for a group of 65,536 over TCP.
+/// Time that the slow receiver takes for a packet of 8,968 bytes, and for a group of 65,536 over TCP.
 const PACKET: Duration = Duration::from_micros(120);
 const GROUP: Duration = Duration::from_millis(60);
 
@@ -68,8 +68,8 @@ fn one_that_is_waited_for_is_not_called_slow() {
     }
 }
 
-/// A member that holds the others while they wait for it, and takes all while they do not, which it sees by how fast the stream comes: it holds
-/// them a few times, and then no more.
+/// A member that holds the others while they wait for it, and takes all while they do not, which it sees by
+/// how fast the stream comes: it holds them a few times, and then no more.
 #[test]
 fn one_that_is_slow_only_while_it_is_waited_for_holds_the_others_a_few_times() {
     const LOOK: Duration = Duration::from_millis(10);
@@ -140,7 +140,7 @@ fn the_slowest_over_tcp_is_given_up_where_that_is_the_policy() {
     assert!(world.settled[&1].as_ref().unwrap().starts_with("slower than the others"));
 }
 
-/// If most are as slow, that is the usual: no receiver is named, and none is given up.
+/// A speed that most receivers share is the usual one: no receiver is named, and none is given up.
 #[test]
 fn where_most_are_slow_none_is_the_slowest() {
     let all: Vec<(u32, Duration)> = (0..5).map(|peer| (peer, Duration::from_millis(8))).collect();
@@ -153,8 +153,8 @@ fn where_most_are_slow_none_is_the_slowest() {
     }
 }
 
-/// Members that say their sockets hold hardly anything, one or two of five: the others go on without them, and finish about as soon as they do
-/// without them.
+/// Members that say their sockets hold hardly anything, one or two of five: the others go on without them,
+/// and finish about as soon as they do without them.
 #[test]
 fn those_with_little_room_do_not_hold_the_others() {
     let patience = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! A host that sends to the data channel of a transfer that is not its own: what it makes up may cost a little time, never bytes,
-//! and never much.
+//! A host that sends to the data channel of a transfer that is not its own: what it makes up may cost a
+//! little time, never bytes, and never much.
 
 use crate::geometry;
 use crate::settings::{config, receiver};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 
-/// What he sends.
+/// Packets that the stranger sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// The last positions that there are, one after the other.
@@ -23,9 +23,9 @@ pub(crate) enum Manner {
     Anywhere,
     /// Any fragment as a patch.
     Patches,
-    /// What comes next, before the source sends it.
+    /// The next packets, before the source sends them.
     Ahead,
-    /// What was sent before, as it was.
+    /// Packets that were sent before, as they were.
     Replay,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Strange {
     pub round: u32,
     pub sn: u64,
     pub flags: u8,
-    /// Whether its bytes are wrong.
+    /// Set if its bytes are wrong.
     pub forged: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Stranger {
 
 /// Packets that he remembers.
 const HEARD_MAX: usize = 1_000;
-/// How long ago he must have heard those that he sends again.
+/// Minimum age of packets that the stranger sends again.
 const OLD: Duration = Duration::from_millis(5);
 
 impl Stranger {
@@ -101,7 +101,7 @@ impl Stranger {
 }
 
 const MANNERS: [Manner; 5] = [Manner::Last, Manner::Anywhere, Manner::Patches, Manner::Ahead, Manner::Replay];
-/// What a packet of the source takes on the channel.
+/// Time that a packet of the source takes on the channel.
 const PACKET: Duration = Duration::from_micros(8);
 
 /// Two receivers of 4,000 fragments; ends with all of them done.
@@ -126,8 +126,8 @@ fn repaired(world: &World) -> u64 {
     world.patch_packets + world.unicast_fragments
 }
 
-/// A packet of a stranger, whenever it comes and whatever it says, costs next to nothing; nor do some that agree with each
-/// other, while the stream says otherwise.
+/// A packet of a stranger, whenever it comes and whatever it says, costs next to nothing; nor do some that
+/// agree with each other, while the stream says otherwise.
 #[test]
 fn one_packet_costs_nothing_to_speak_of() {
     let honest = beside(1, Faults::default(), None);
@@ -154,8 +154,8 @@ const SPAN: Duration = Duration::from_millis(60);
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever a stranger sends, for longer than the transfer would take, and over a bad channel too: all have the right bytes
-    /// in the end, soon after he is silent.
+    /// Whatever a stranger sends, for longer than the transfer would take, and over a bad channel too: all
+    /// have the right bytes in the end, soon after he is silent.
     #[test]
     fn as_many_packets_as_the_source_sends_cost_a_little_time(
         seed: u64, manner in 0usize..5, begins in 0u64..30_000, micros in 6u64..100, loss in 0u64..20, reordering in 0u64..20,
@@ -186,8 +186,8 @@ fn outputs(machine: &mut Receiver, now: Time) -> Vec<ReceiverOutput> {
     std::iter::from_fn(|| machine.poll(now)).collect()
 }
 
-/// A group that was spoiled twice comes from the source alone, however it is spoiled after that; what the source itself has sent
-/// stays, and is not asked for again.
+/// A group that was spoiled twice comes from the source alone, however it is spoiled after that; what the
+/// source itself has sent stays, and is not asked for again.
 #[test]
 fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
     let mut machine = Receiver::new(receiver(geometry(40)));
@@ -229,7 +229,8 @@ fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
     assert_eq!(machine.corrupt_groups(), 2);
 }
 
-/// A receiver that asks for what was not offered to it yet has been led astray: it comes with the stream, and not twice.
+/// A receiver that asks for what was not offered to it yet has been led astray: it comes with the stream, and
+/// not twice.
 #[test]
 fn what_is_still_to_come_is_not_patched() {
     let mut sender = Sender::new(config(geometry(4_000)));

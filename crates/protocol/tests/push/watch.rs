@@ -1,4 +1,5 @@
-//! What must hold of everything that the machines say in a world, however bad it is: the checkers that need a memory.
+//! Invariants of everything that the machines send in a world, however bad it is: the checkers that need a
+//! memory.
 
 use polycast_protocol::push::Geometry;
 use polycast_types::{Duration, Rate, Time};
@@ -9,9 +10,9 @@ use std::ops::Range;
 const SPAN: Duration = Duration::from_millis(10);
 /// .. but for a batch, and for what a late call may catch up.
 const CATCH_UP: Duration = Duration::from_millis(2);
-/// What was sent by unicast is not sent again for so long.
+/// Time for which a fragment that was sent by unicast is not sent again.
 const UNICAST: Duration = Duration::from_secs(2);
-/// When a request is repeated first; then after twice as long, and so on five times.
+/// Time until a request is first repeated; then after twice as long, and so on five times.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The memory of the checkers.
@@ -23,13 +24,13 @@ pub(crate) struct Watch {
     position: u64,
     unicast: BTreeMap<(u32, u64), Time>,
     over_tcp: BTreeSet<u32>,
-    /// When each fragment was asked for first, and how often it was asked for again.
+    /// Time when each fragment was first requested, and number of repeated requests.
     asked: BTreeMap<(u32, u64), (Time, u32)>,
     /// Bytes that have come as patches the first time.
     patched: BTreeMap<u32, u64>,
-    /// When each receiver was told that it has been offered everything.
+    /// Times when each receiver was notified that it has been offered everything.
     pub finishes: BTreeMap<u32, Vec<Time>>,
-    /// When packets asked for reports.
+    /// Times when packets requested reports.
     pub reports: Vec<Time>,
     /// Requests of receivers.
     pub requests: u64,
@@ -84,7 +85,8 @@ impl Watch {
         self.over_tcp.insert(peer);
     }
 
-    /// Fragments for one receiver by TCP: no others than there are, not again at once, none for one that fetches over TCP.
+    /// Fragments for one receiver by TCP: no others than there are, not again at once, none for one that
+    /// fetches over TCP.
     pub(crate) fn unicast(&mut self, now: Time, peer: u32, sns: Range<u64>) {
         assert!(sns.end <= self.geometry.fragments() && !sns.is_empty(), "{sns:?}");
         assert!(!self.over_tcp.contains(&peer), "receiver {peer} fetches over TCP, and gets patches");

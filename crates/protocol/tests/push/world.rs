@@ -26,7 +26,7 @@ use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the data channel does to packets; parts of 1,000.
+/// Faults of the data channel; parts of 1,000.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub loss: u64,
@@ -68,14 +68,14 @@ pub(crate) struct Node {
     pub intact: BTreeSet<u64>,
     pub spoiled: BTreeSet<u64>,
     pub done: bool,
-    /// Whether it fetches over TCP.
+    /// Set if it fetches over TCP.
     pub over_tcp: bool,
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
     /// The receiver that speaks for it.
     pub speaker: Option<u32>,
-    /// What it has to speak for others.
+    /// Feedback machine, if it speaks for others.
     pub feedback: Option<Feedback>,
     busy_until: Time,
     queued: u64,
@@ -100,12 +100,12 @@ pub(crate) struct World {
     pub window_packets: u64,
     joined: usize,
     events: BTreeMap<(Time, u64), Event>,
-    /// When each machine asks to be polled again; the sender is `None`.
+    /// Time when each machine asks to be polled again; the sender is `None`.
     wakes: BTreeMap<Option<u32>, Time>,
     sequence: u64,
     rng: Pcg64Mcg,
     channel_free_at: Time,
-    /// What one packet takes on the channel.
+    /// Time that one packet takes on the channel.
     pub packet_time: Duration,
     /// The longest time that a packet has waited for the channel.
     pub longest_wait: Duration,
@@ -125,7 +125,7 @@ pub(crate) struct World {
     pauses: BTreeMap<u32, Time>,
     /// Packets that the sockets of single receivers hold, where these are others than `window_packets`.
     pub windows: BTreeMap<u32, u64>,
-    /// What a group takes on the connections of a receiver that fetches over TCP, where that is another time than a millisecond.
+    /// Time that a group takes on the connections of a receiver that fetches over TCP, if not a millisecond.
     pub group_time: BTreeMap<u32, Duration>,
     /// The sender's host does something else until then.
     pub busy_until: Time,
@@ -442,7 +442,7 @@ impl World {
         self.schedule(self.now + pause, Event::Lie { peer });
     }
 
-    /// What the receiver holds when it joins (again).
+    /// Sets the groups that the receiver holds when it joins (again).
     pub(crate) fn hold(&mut self, peer: u32, groups: BTreeSet<u64>) {
         self.held.insert(peer, groups);
     }

@@ -1,4 +1,5 @@
-//! Bounds of Orca's controllers: what is just allowed is taken, one more is refused, and nothing grows beyond.
+//! Bounds of Orca's controllers: what is just allowed is taken, one more is refused, and nothing grows
+//! beyond.
 
 use super::world::{Faults, Limits, Shape, World};
 use super::{MS, ms, shape};
@@ -54,7 +55,7 @@ fn central(tickets_max: usize, labels_max: usize) -> Central {
     })
 }
 
-/// What becomes of a set of changes: `None` while it waits.
+/// Makes a set of changes and returns its refusal, or `None` while it waits.
 fn set(central: &mut Central, ticket: u64, changes: &[(u32, u32, usize)]) -> Option<SetRefusal> {
     let label = |len: &usize| vec![0x80; *len];
     let changes = changes.iter().map(|(leaf, session, len)| Change {
@@ -175,7 +176,8 @@ fn a_leaf_takes_as_many_sessions_as_it_may_have() {
     assert_eq!(leaf.held(), (3, 3), "labels of one byte each");
 }
 
-/// An agent that was away and says that it has what it never was sent is brought up to date from the beginning.
+/// An agent that was away and says that it has what it never was sent is brought up to date from the
+/// beginning.
 #[test]
 fn who_comes_back_with_what_was_never_sent_begins_anew() {
     for (applied, stays) in [(0, true), (3, false)] {
@@ -289,8 +291,9 @@ fn members(row: &[(u32, bool)], labels: &[[u8; 2]]) -> BTreeMap<u32, Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Parts of one row of changes come in any order, some twice, and words for others between them: an agent has what the row says
-    /// up to the last one that came in its order, counts all the rest, and takes changes of what it has though its map is full.
+    /// Parts of one row of changes come in any order, some twice, and words for others between them: an agent
+    /// has what the row says up to the last one that came in its order, counts all the rest, and takes
+    /// changes of what it has though its map is full.
     #[test]
     fn an_agent_has_what_the_row_says(
         row in proptest::collection::vec((0u32..4, any::<bool>()), 1..30),

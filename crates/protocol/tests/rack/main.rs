@@ -45,7 +45,8 @@ fn labels_reach_every_agent_and_are_confirmed() {
     assert!(last < Time::ZERO + Duration::from_micros(37 * 199 + 200), "{last:?}");
 }
 
-/// A central controller that does not know all sessions yet answers every heartbeat: only news are answered at once.
+/// A central controller that does not know all sessions yet answers every heartbeat: only news are answered
+/// at once.
 #[test]
 fn a_leaf_answers_once_to_a_central_controller_that_is_not_settled() {
     let config = LeafConfig {
@@ -75,7 +76,8 @@ fn a_leaf_answers_once_to_a_central_controller_that_is_not_settled() {
     assert_eq!(heartbeats(&mut leaf, ms(56)), 1, "its turn has come");
 }
 
-/// The gap that receivers see when an active agent dies is T and the way to the leaf, at every point of the heartbeat.
+/// The gap that receivers see when an active agent dies is T and the way to the leaf, at every point of the
+/// heartbeat.
 #[test]
 fn an_agent_that_dies_is_replaced_within_t() {
     let every = Duration::from_micros(5);
@@ -104,8 +106,8 @@ fn an_agent_that_dies_is_replaced_within_t() {
     }
 }
 
-/// An agent that is late loses no packet: its packets count, for a while; then another takes over, and it stands by when it
-/// is heard again.
+/// An agent that is late loses no packet: its packets count, for a while; then another takes over, and it
+/// stands by when it is heard again.
 #[test]
 fn an_agent_that_is_late_costs_no_packet() {
     let every = Duration::from_micros(50);
@@ -130,7 +132,7 @@ fn an_agent_that_is_late_costs_no_packet() {
     world.assert_healed();
 }
 
-/// Where no agent can take over, packets go on to the one that has fallen silent: it may only be late.
+/// Packets still go to an agent that has fallen silent where no other can take over: it may only be late.
 #[test]
 fn the_last_agent_goes_on_being_handed_packets() {
     let every = Duration::from_micros(50);
@@ -256,7 +258,7 @@ fn an_agent_that_is_replaced_is_trusted_for_a_while() {
     assert_eq!(agents(&mut leaf, ms(1_005)), Some((vec![1], 0b10)));
 }
 
-/// Where there is no session there is no hurry; with the first one T is T again, from then on.
+/// A rack without sessions is in no hurry; with the first one T is T again, from then on.
 #[test]
 fn a_rack_without_sessions_says_little() {
     let shape = Shape { agents: 2, active: 1, standby: 1, racks: 1, ..shape() };
@@ -304,7 +306,8 @@ fn t_begins_with_the_first_session() {
     assert_eq!(leaf.look(begun + MS * 4).0, [0]);
 }
 
-/// One that stands by may be silent for longer; when it takes over it is told so at once, and has T to say something.
+/// One that stands by may be silent for longer; when it takes over it is told so at once, and has T to say
+/// something.
 #[test]
 fn a_standby_says_less_and_more_when_it_takes_over() {
     let mut leaf = LeafAlone::new(MS * 4);
@@ -337,7 +340,8 @@ fn an_agent_that_comes_back_at_once_is_noticed() {
     world.assert_healed();
 }
 
-/// A leaf controller that starts anew disturbs no packet: agents keep their labels until they have the new ones.
+/// A leaf controller that starts anew disturbs no packet: agents keep their labels until they have the new
+/// ones.
 #[test]
 fn a_new_leaf_controller_takes_over_while_packets_flow() {
     let mut world = World::new(shape(), Faults::default(), 4);
@@ -441,7 +445,7 @@ fn a_leaf_that_knows_nothing_lets_agents_keep_their_labels() {
     assert!(settled(&mut leaf, ms(3)));
 }
 
-/// What was meant for an earlier run of a leaf controller begins nothing: only the word of how one stands names the run.
+/// Updates meant for an earlier run of a leaf controller begin nothing: only a `Standing` names the run.
 #[test]
 fn updates_of_a_stream_that_was_not_begun_change_nothing() {
     let mut leaf = LeafAlone::idle(MS * 4);
@@ -461,7 +465,7 @@ fn updates_of_a_stream_that_was_not_begun_change_nothing() {
     assert_eq!((leaf.0.counts().gaps, leaf.0.counts().misdirected), (2, 1));
 }
 
-/// What is repeated or late is refused by its number, and changes nothing.
+/// Repeated or late updates are refused by their numbers, and change nothing.
 #[test]
 fn stale_numbers_are_refused() {
     let mut world = World::new(shape(), Faults::default(), 7);
@@ -487,8 +491,8 @@ fn stale_numbers_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever is lost, late, repeated or crashes: no label is applied out of order, nothing is confirmed that an active
-    /// agent does not have, and in the end every agent has the newest labels.
+    /// Whatever is lost, late, repeated or crashes: no label is applied out of order, nothing is confirmed
+    /// that an active agent does not have, and in the end every agent has the newest labels.
     #[test]
     fn in_the_end_every_agent_has_the_newest_labels(
         seed: u64,

@@ -1,5 +1,5 @@
-//! A small world in virtual time: a central controller, racks with agents, and a network that loses, delays, reorders
-//! and repeats messages. The checkers stand here, outside the machines.
+//! A small world in virtual time: a central controller, racks with agents, and a network that loses, delays,
+//! reorders and repeats messages. The checkers stand here, outside the machines.
 
 use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
@@ -11,18 +11,19 @@ use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the network does to messages; parts of 1,000.
+/// Faults of the network; parts of 1,000.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub loss: u64,
     pub duplication: u64,
-    /// Messages that come once more at any later time, when those who said them, or heard them, may have started anew.
+    /// Messages that come once more at any later time, when those who said them, or heard them, may have
+    /// started anew.
     pub replays: u64,
     /// Heartbeats that are followed by one that claims what was never sent.
     pub lies: u64,
 }
 
-/// What the machines may keep.
+/// Limits of the machines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub tickets: usize,
@@ -74,7 +75,7 @@ enum Event {
 
 pub(crate) struct AgentNode {
     pub machine: Agent,
-    /// What packets of a session get, as the version that its label carries.
+    /// Labels that packets of each session get, as the versions that they carry.
     pub labels: BTreeMap<u32, u64>,
     /// The newest version ever applied in this run.
     newest: BTreeMap<u32, u64>,
@@ -85,35 +86,35 @@ pub(crate) struct World {
     pub faults: Faults,
     pub now: Time,
     pub central: Central,
-    /// Whether it runs.
+    /// Set while it runs.
     central_lives: bool,
     /// The newest run of each leaf controller that this run of it has heard.
     heard: BTreeMap<u32, u64>,
     pub leafs: BTreeMap<u32, Leaf>,
     pub agents: BTreeMap<(u32, u32), AgentNode>,
-    /// Which agents the leaf switches hand packets to, and which is next.
+    /// Agents that the leaf switches hand packets to, and the next one in turn.
     pub switches: BTreeMap<u32, (Vec<u32>, usize)>,
-    /// What every rack should have in the end: the version of each label, 0 for none.
+    /// State that every rack should have in the end: the version of each label, 0 for none.
     pub wanted: BTreeMap<(u32, u32), u64>,
     removals: BTreeSet<(u32, u32, u64)>,
     tickets: BTreeMap<u64, Vec<(u32, u32, u64)>>,
     /// Agents that were in their places when a change was made, and have been there ever since.
     steady: BTreeMap<u64, BTreeSet<(u32, u32)>>,
     pub confirmed: BTreeMap<u64, Time>,
-    /// When packets came through, by rack.
+    /// Times when packets came through, by rack.
     pub through: BTreeMap<u32, Vec<Time>>,
-    /// When the agents at ports of racks relabelled a packet last.
+    /// Times when the agents at ports of racks last relabelled a packet.
     relabelled: BTreeMap<(u32, u32), Time>,
     /// Agents that say nothing until then.
     pub mute: BTreeMap<(u32, u32), Time>,
-    /// What agents have said.
+    /// Number of messages of agents.
     pub beats: u64,
-    /// How often agents were lost.
+    /// Number of agents that were lost.
     pub lost: u64,
-    /// How often agents were lost that lived, and said so later.
+    /// Number of lost agents that lived, and reported so later.
     pub returned: u64,
     pub refused: u64,
-    /// How often a machine said that it is full.
+    /// Number of reports that a machine is full.
     pub full: u64,
     versions: u64,
     /// Messages that may come once more.
@@ -207,7 +208,8 @@ impl World {
         self.drain(who);
     }
 
-    /// The central controller dies and begins anew after a while: it is told again what labels there are, bit by bit.
+    /// The central controller dies and begins anew after a while: it is told again what labels there are, bit
+    /// by bit.
     pub(crate) fn restart_central(&mut self, away: Duration) {
         self.crash(Who::Central);
         self.run_until(self.now + away);
@@ -467,7 +469,7 @@ impl World {
         }
     }
 
-    /// What is confirmed is known to every agent that has been in its place all the time.
+    /// Asserts that confirmed changes are known to every agent that has been in its place all the time.
     fn assert_known(&mut self, ticket: u64) {
         let steady = self.steady.remove(&ticket).unwrap_or_default();
         for &(rack, session, version) in &self.tickets[&ticket] {

@@ -22,7 +22,7 @@ pub struct Flow {
     /// The links that each flow crosses, and how often: a stripe of an overlay leaves a peer once for every
     /// child, and each time competes as a flow of its own.
     pub links: Vec<(Link, u32)>,
-    /// How many identical flows there are.
+    /// Number of identical flows.
     pub count: u32,
     /// The share of one flow in proportion to others.
     pub weight: f64,
@@ -65,15 +65,15 @@ impl Flow {
     }
 }
 
-/// What is wrong with flows or capacities.
+/// Error in flows or capacities.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FlowError {
     /// A flow names a link that is not there.
     #[error("a flow crosses link {link}, but links are numbered 0 to {last}", last = *.links as i64 - 1)]
     NoSuchLink {
-        /// What it names.
+        /// Link that the flow names.
         link: Link,
-        /// How many there are.
+        /// Number of links.
         links: usize,
     },
     /// A capacity is negative or no number.

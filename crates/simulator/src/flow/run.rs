@@ -11,10 +11,10 @@ use super::{Flow, FlowError, check, check_capacities, fairness};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(u64);
 
-/// What has happened.
+/// Completion of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// When.
+    /// Time of the completion.
     pub at: Time,
     /// The flows that had all of their bits delivered then, in the order in which they came.
     pub flows: Vec<FlowId>,
@@ -23,7 +23,7 @@ pub struct Completion {
 #[derive(Clone, Debug)]
 struct Active {
     flow: Flow,
-    /// What each of the identical flows has still to deliver; infinite for background.
+    /// Bits that each of the identical flows has still to deliver; infinite for background.
     left_bits: f64,
     rate_bps: f64,
 }

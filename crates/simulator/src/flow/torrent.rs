@@ -1,9 +1,10 @@
 //! A swarm of BitTorrent peers at flow level, to compare with (Datacast section 7).
 //!
-//! What is modelled: pieces, of which a peer fetches the rarest that the other has, with lots among equals; one
-//! piece at a time over the connection of two peers; choking: a peer serves a few others, every ten seconds those
-//! that gave it the most since, and one more drawn every thirty seconds; a peer that has everything draws all of
-//! those that it serves. Connections share links by max-min fairness, as long-lived TCP does in the mean.
+//! What is modelled: pieces, of which a peer fetches the rarest that the other has, with lots among equals;
+//! one piece at a time over the connection of two peers; choking: a peer serves a few others, every ten
+//! seconds those that gave it the most since, and one more drawn every thirty seconds; a peer that has
+//! everything draws all of those that it serves. Connections share links by max-min fairness, as long-lived
+//! TCP does in the mean.
 //!
 //! What is not: slow start, the requests of blocks within a piece, the end game, trackers, disks.
 
@@ -26,15 +27,15 @@ pub struct TorrentConfig {
     pub pieces: u32,
     /// Bytes of a piece on the wire.
     pub piece_bytes: u64,
-    /// How many others a peer serves, the one that is drawn among them.
+    /// Number of other peers that a peer serves, including the one that is drawn.
     pub slots: u32,
-    /// Whether a peer fetches what the fewest have; otherwise any piece that it lacks.
+    /// Set for a peer to fetch the pieces that the fewest peers have; otherwise any piece that it lacks.
     pub rarest_first: bool,
-    /// How often a peer decides anew whom it serves.
+    /// Interval at which a peer decides again which peers it serves.
     pub rechoke: Duration,
-    /// How often it draws another one.
+    /// Interval at which a peer draws another peer to serve.
     pub optimistic: Duration,
-    /// What is drawn follows from it.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -47,10 +48,10 @@ impl TorrentConfig {
     }
 }
 
-/// How a swarm came out.
+/// Result of a swarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torrent {
-    /// When each peer had everything; zero for peer 0.
+    /// Time at which each peer had everything; zero for peer 0.
     pub finished_at: Vec<Time>,
     /// Bytes that each peer has sent.
     pub sent_bytes: Vec<u64>,
@@ -120,7 +121,7 @@ struct Swarm {
     /// By peer, then piece.
     has: Vec<Vec<bool>>,
     held: Vec<u32>,
-    /// How many peers have a piece.
+    /// Number of peers that have each piece.
     owners: Vec<u32>,
     fetching: Vec<Vec<bool>>,
     /// By the peer that serves, then by the one that is served.
@@ -215,7 +216,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Of what `from` has and `to` lacks and does not fetch, what the fewest have, or any.
+    /// Selects a piece that `from` has and that `to` lacks and does not fetch: a rarest one, or any.
     fn choose(&mut self, from: usize, to: usize) -> Option<usize> {
         let candidate =
             |&piece: &usize| self.has[from][piece] && !self.has[to][piece] && !self.fetching[to][piece];

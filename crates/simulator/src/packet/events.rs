@@ -49,7 +49,7 @@ type Bucket<E> = Vec<(u64, Option<E>)>;
 /// Events by time; those of one time in the order in which they were scheduled.
 pub(super) struct EventQueue<E> {
     wheel: Vec<Bucket<E>>,
-    /// Which buckets of the wheel hold something, and which words of that do.
+    /// Bits of the wheel's buckets that hold something, and of the words that do.
     occupied: [u64; WORDS],
     occupied_words: u64,
     /// Number of the current bucket since time zero.
@@ -83,7 +83,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// How many events wait.
+    /// Returns the number of events that wait.
     pub(super) fn len(&self) -> usize {
         self.len
     }

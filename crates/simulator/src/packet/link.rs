@@ -8,17 +8,17 @@ use polycast_types::{Duration, Rate, Time};
 /// Settings of one direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// How fast bits leave; a packet takes `rate.time_for(bytes)`, rounded up to a nanosecond.
+    /// Rate at which bits leave; a packet takes `rate.time_for(bytes)`, rounded up to a nanosecond.
     pub rate: Rate,
     /// From the last bit's departure to its arrival.
     pub delay: Duration,
-    /// The most bytes that wait or are being sent, in each priority; what does not fit is dropped, but for what a host
-    /// sends itself ([`super::Network::send_own`]).
+    /// The most bytes that wait or are being sent, in each priority; what does not fit is dropped, but for
+    /// what a host sends itself ([`super::Network::send_own`]).
     pub queue_bytes: u64,
-    /// How many priorities there are, 1 to 8. Priority 0 goes first; with one priority all packets are
-    /// in one queue, which costs one event a packet in place of two.
+    /// Number of priorities, 1 to 8. Priority 0 goes first; with one priority all packets are in one queue,
+    /// which costs one event a packet in place of two.
     pub priorities: u8,
-    /// What goes wrong on the way.
+    /// Faults on the way.
     pub faults: Faults,
 }
 
@@ -30,7 +30,7 @@ impl LinkConfig {
     }
 }
 
-/// How often something goes wrong with a packet on the way, in parts of a million.
+/// Frequency of each fault of a packet on the way, in parts of a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// It is lost after it has been sent.
@@ -62,7 +62,7 @@ impl Default for Faults {
     }
 }
 
-/// Why a packet was dropped.
+/// Reason for dropping a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropCause {
     /// The queue had no room.
@@ -73,7 +73,7 @@ pub enum DropCause {
     Down,
 }
 
-/// What one direction of a link has counted.
+/// Counters of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Packets that the queue took.
@@ -110,11 +110,11 @@ impl LinkCounters {
     }
 }
 
-/// What the engine touches for every packet: two lines of the cache, and the first of them holds what a packet's way depends on.
-/// The fields lie in this order, which the compiler would change without `repr(C)`.
+/// State that the engine touches for every packet: two cache lines, the first of which holds the state that a
+/// packet's way depends on. The fields lie in this order, which `repr(C)` keeps the compiler from changing.
 #[repr(C, align(64))]
 pub(super) struct LinkState {
-    /// When the last bit of what was taken so far leaves; used with one priority.
+    /// Time at which the last bit of the packets taken so far leaves; used with one priority.
     pub(super) free_at: Time,
     pub(super) rate: Rate,
     pub(super) delay: Duration,

@@ -11,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 
 const NONE: u32 = u32::MAX;
 
-/// What travels: small and cheap to clone, since a payload is never carried.
+/// Packet of a network: small and cheap to clone, since a payload is never carried.
 pub trait Packet: Clone {
     /// A number that stands for the packet in the trace hash.
     fn digest(&self) -> u64;
@@ -20,9 +20,9 @@ pub trait Packet: Clone {
     fn corrupt(&mut self, draw: u64);
 }
 
-/// What stands at the nodes.
+/// Behaviour of the nodes.
 pub trait World {
-    /// What its nodes send to each other.
+    /// Packet that the nodes send to each other.
     type Packet: Packet;
 
     /// A packet has arrived at `node` over `link`.
@@ -51,7 +51,7 @@ enum Event<P> {
     Drop { link: u32, cause: DropCause },
 }
 
-/// Why [`Network::run`] came back.
+/// Reason for the return of [`Network::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// No event is left.
@@ -228,19 +228,19 @@ impl<P: Packet> Network<P> {
         self.now
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.first_out.len() as u32 - 1
     }
 
-    /// How many directed links there are.
+    /// Returns the number of directed links.
     #[must_use]
     pub fn link_count(&self) -> u32 {
         self.links.len() as u32
     }
 
-    /// Where a link begins and where it ends.
+    /// Returns the nodes at which a link begins and ends.
     #[must_use]
     pub fn ends(&self, link: LinkId) -> (NodeId, NodeId) {
         let state = &self.links[link.index()];
@@ -268,7 +268,7 @@ impl<P: Packet> Network<P> {
         self.links_from(from).iter().copied().find(|link| self.links[link.index()].to == to.0)
     }
 
-    /// What a link has counted.
+    /// Returns the counters of a link.
     #[must_use]
     pub fn counters(&self, link: LinkId) -> &LinkCounters {
         &self.links[link.index()].counters
@@ -358,8 +358,8 @@ impl<P: Packet> Network<P> {
         self.offer(link, packet, bytes, priority, true)
     }
 
-    /// Sends a packet of the host's own, which its queue never drops: a host asks [`Network::has_room`] before it
-    /// hands over more, and waits with [`Network::notify_idle`].
+    /// Sends a packet of the host's own, which its queue never drops: a host asks [`Network::has_room`]
+    /// before it hands over more, and waits with [`Network::notify_idle`].
     ///
     /// # Panics
     /// If the link has no such priority.
@@ -368,8 +368,8 @@ impl<P: Packet> Network<P> {
         self.offer(link, packet, bytes, priority, false)
     }
 
-    /// Whether a host may hand over more of its own: half of the queue is free. The other half is for what it
-    /// passes on. A link that is down takes all, and loses it.
+    /// Returns true if a host may hand over more packets of its own: half of the queue is free. The other
+    /// half is for packets that it passes on. A link that is down takes all packets, and loses them.
     #[must_use]
     #[inline]
     pub fn has_room(&self, link: LinkId, priority: u8) -> bool {
@@ -446,7 +446,7 @@ impl<P: Packet> Network<P> {
         self.events.push(at, Event::Arrive { link, epoch, packet });
     }
 
-    /// Whether something happens that has this chance in a million.
+    /// Returns true with this chance in a million.
     pub fn chance(&mut self, ppm: u32) -> bool {
         chance(&mut self.random, ppm)
     }
@@ -525,7 +525,7 @@ impl<P: Packet> Network<P> {
         self.links[link.index()].up = up;
     }
 
-    /// Whether a link is up.
+    /// Returns true if a link is up.
     #[must_use]
     pub fn is_up(&self, link: LinkId) -> bool {
         self.links[link.index()].up
@@ -540,7 +540,7 @@ impl<P: Packet> Network<P> {
         self.links[link.index()].faulty = faults != Faults::NONE;
     }
 
-    /// What goes wrong on a link.
+    /// Returns the faults of a link.
     #[must_use]
     pub fn faults(&self, link: LinkId) -> Faults {
         self.faults.get(link.index()).copied().unwrap_or(Faults::NONE)

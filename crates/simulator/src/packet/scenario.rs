@@ -25,13 +25,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// What is wrong with a scenario.
+/// Error in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct Problem {
     /// The key, such as `transfer.receivers` or `link[2].to`; the first of a list is 0.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// Description of the error and of a correct setting.
     pub message: String,
 }
 
@@ -41,7 +41,7 @@ impl Problem {
     }
 }
 
-/// How the transfer is carried.
+/// Transport of a transfer.
 #[derive(Clone, Debug)]
 pub enum Transport {
     /// Republic's push.
@@ -52,7 +52,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// How the packets of a push transfer are forwarded.
+/// Forwarding of the packets of a push transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
     /// A tree of shortest paths; on Shufflecast the static rules of its relays.
@@ -69,7 +69,7 @@ pub enum Routing {
 /// The transfer.
 #[derive(Clone, Debug)]
 pub struct TransferPlan {
-    /// How it is carried.
+    /// Transport of the transfer.
     pub transport: Transport,
     /// Forwarding of a push transfer.
     pub routing: Routing,
@@ -79,7 +79,7 @@ pub struct TransferPlan {
     pub receivers: Option<Vec<u32>>,
     /// Size of the object in bytes.
     pub bytes: u64,
-    /// When it starts.
+    /// Start time of the transfer.
     pub start: Time,
 }
 
@@ -90,13 +90,13 @@ pub struct FlowPlan {
     pub from: u32,
     /// The receiver.
     pub to: u32,
-    /// How much; without end if `None`.
+    /// Number of bytes; without end if `None`.
     pub bytes: Option<u64>,
-    /// When it starts.
+    /// Start time of the flow.
     pub start: Time,
 }
 
-/// What fails.
+/// Part that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// A node with all of its links.
@@ -115,26 +115,26 @@ pub enum Failed {
 /// A failure at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailurePlan {
-    /// When.
+    /// Time of the failure.
     pub at: Time,
-    /// What.
+    /// Part that fails.
     pub what: Failed,
-    /// When it works again.
+    /// Time at which the part works again.
     pub until: Option<Time>,
-    /// How long after each change paths and trees follow it.
+    /// Time after each change until paths and trees follow it.
     pub reroute_after: Option<Duration>,
 }
 
-/// What is special about a receiver.
+/// Special properties of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverPlan {
     /// Its host.
     pub node: u32,
     /// Time that it takes for one packet.
     pub service: Option<Duration>,
-    /// When it crashes.
+    /// Time of the crash.
     pub crash: Option<Time>,
-    /// When it comes back.
+    /// Time of the restart.
     pub restart: Option<Time>,
 }
 
@@ -143,9 +143,9 @@ pub struct ReceiverPlan {
 pub struct OpticalPlan {
     /// Its node.
     pub node: u32,
-    /// When its circuits are ready.
+    /// Time at which the circuits are ready.
     pub ready_at: Time,
-    /// What it loses until then, in parts of a million.
+    /// Loss until then, in parts of a million.
     pub loss_ppm: u32,
 }
 
@@ -166,11 +166,11 @@ pub struct Scenario {
     pub tcp: TcpConfig,
     /// Other traffic.
     pub flows: Vec<FlowPlan>,
-    /// What fails.
+    /// Failures of the run.
     pub failures: Vec<FailurePlan>,
-    /// How a manager finds that out, in place of [`FailurePlan::reroute_after`].
+    /// Settings by which a manager finds failures, in place of [`FailurePlan::reroute_after`].
     pub detection: Option<Detection>,
-    /// What is special about receivers.
+    /// Special properties of receivers.
     pub receivers: Vec<ReceiverPlan>,
     /// Optical switches that turn.
     pub optical: Vec<OpticalPlan>,
@@ -302,7 +302,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// What is special about a receiver is so in all transfers that it takes part in: it is a host.
+    /// Applies special properties of receivers in all transfers that they take part in: each is a host.
     fn plan_receivers(
         &self,
         net: &mut Network<Datagram>,

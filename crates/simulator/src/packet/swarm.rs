@@ -1,6 +1,6 @@
-//! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by push and
-//! pull and overlays, objects that are written to meanwhile, deliveries over several paths, managers with agents, streams of messages, the
-//! controllers of racks and their feedback.
+//! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by
+//! push and pull and overlays, objects that are written to meanwhile, deliveries over several paths, managers
+//! with agents, streams of messages, the controllers of racks and their feedback.
 //!
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
 //! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
@@ -41,7 +41,7 @@ pub enum Plant {
     StaleLabel,
     /// Receivers say that groups are intact which are not.
     SkipCheck,
-    /// What an older version has in the place of a group passes for the group.
+    /// Content of an older version in the place of a group passes for the group.
     OldGroup,
     /// An object that comes takes the pages of an older version though a process has that open.
     RecycleOpen,
@@ -65,7 +65,7 @@ pub enum Plant {
     SilentSwitch,
     /// A source whose path's allowance is used up asks for no other path.
     IgnoreAllowance,
-    /// What a rack's speaker reports counts for receivers that are not in its rack.
+    /// Reports of a rack's speaker count for receivers that are not in its rack.
     ForeignRack,
     /// A manager that goes on from records forgets what is lent, and lends it again.
     ForgetLent,
@@ -89,7 +89,7 @@ pub enum Plant {
     OldConfirmation,
     /// Agents of racks apply changes of streams that have ended.
     OldLabels,
-    /// What the speaker of a rack has counts for all its receivers.
+    /// Progress of the speaker of a rack counts for all its receivers.
     SpeakerForAll,
     /// Gaps in a stream of messages are not said.
     HideGap,
@@ -123,7 +123,7 @@ pub enum Plant {
     ForgetHave,
     /// A manager that has just begun does not wait until agents have said what they have.
     NoSettling,
-    /// What a run of an agent had stays when another run of it comes.
+    /// Objects that a run of an agent had stay when another run of it comes.
     KeepGhosts,
     /// Receivers say that they have an object when it begins to come.
     EarlyHave,
@@ -147,7 +147,7 @@ pub enum Plant {
     FreshTime,
     /// A delivery does not give a path back that is used up.
     KeepPath,
-    /// What changes between two carriers of a delivery is told to neither.
+    /// Changes between two carriers of a delivery are reported to neither.
     ForgetChanges,
     /// A source takes all receivers of a delta for those that have the object.
     DeltaForAll,
@@ -161,20 +161,20 @@ pub enum Plant {
     SkipHash,
 }
 
-/// What a seed has shown.
+/// Result of a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The seed.
     pub seed: u64,
-    /// What was drawn, in a few words.
+    /// Short description of the case that was drawn.
     pub case: String,
-    /// What went wrong, in one sentence, if anything did.
+    /// Description of the failure in one sentence, if there was one.
     pub failure: Option<String>,
     /// A hash of every event in order.
     pub trace_hash: u64,
     /// Events of the run.
     pub events: u64,
-    /// How often what was drawn.
+    /// Number of times that each thing was drawn.
     pub coverage: Coverage,
 }
 
@@ -188,8 +188,8 @@ const PULL: Range<u64> = 8..11;
 const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
-/// Some of these are about an object that is written to while it is sent, and some about a delivery over several paths,
-/// or about an overlay.
+/// Some of these are about an object that is written to while it is sent, and some about a delivery over
+/// several paths, or about an overlay.
 const CHANGED: u64 = 17;
 const DELIVERIES: Range<u64> = 0..4;
 const OVERLAYS: Range<u64> = 4..8;

@@ -10,7 +10,7 @@ use polycast_types::{Duration, RangeSet, Time};
 /// Bytes of the IP and TCP headers with time stamps.
 pub const SEGMENT_HEADER_LEN: u32 = 52;
 
-/// How the window grows.
+/// Growth of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Growth {
     /// A segment a round trip.
@@ -29,7 +29,7 @@ pub struct TcpConfig {
     pub initial_segments: u32,
     /// The most bytes that may be out: the peer's receive window.
     pub receive_window: u64,
-    /// How the window grows.
+    /// Growth of the window.
     pub growth: Growth,
     /// The shortest time-out.
     pub timeout_min: Duration,
@@ -77,13 +77,13 @@ pub struct TcpSender {
     retransmissions: u64,
 }
 
-/// What CUBIC remembers, in segments and seconds: the window at the last loss and how growth goes on.
+/// State of CUBIC, in segments and seconds: the window at the last loss and the course of growth.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
     window_max: f64,
-    /// When growth began, how long until the plateau, and its height.
+    /// Time at which growth began, the time until the plateau, and its height.
     began: Option<(Time, f64, f64)>,
-    /// What Reno would have by now, for fairness with it.
+    /// Window that Reno would have by now, for fairness with it.
     reno: f64,
 }
 
@@ -190,7 +190,7 @@ impl TcpSender {
         Some(range)
     }
 
-    /// When `poll` is to be called again if nothing happens before.
+    /// Returns the time at which `poll` is to be called again if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.timeout_at

@@ -9,7 +9,8 @@
 //! receiver -> candidate  WANT ..
 //! ```
 //!
-//! Where the candidate is the source, that says no HOLDS and is asked for nothing: it chooses the groups that it gives.
+//! Where the candidate is the source, that says no HOLDS and is asked for nothing: it chooses the groups that
+//! it gives.
 
 use super::{Hash, put_end, put_ranges, take_ranges, version};
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
@@ -18,29 +19,29 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::Handle;
 
-/// How many ends one CANDIDATES may name.
+/// Maximum number of ends in one CANDIDATES.
 pub const CANDIDATES_MAX: usize = 4;
-/// How many ranges one ENTER may hold: it is the first frame of its connection.
+/// Maximum number of ranges in one ENTER: it is the first frame of its connection.
 pub const ENTER_RANGES_MAX: usize = 4_092;
-/// How many ranges one HOLDS or LACKS may hold.
+/// Maximum number of ranges in one HOLDS or LACKS.
 pub const OVERLAY_RANGES_MAX: usize = 4_096;
-/// How many groups one WANT may ask for.
+/// Maximum number of groups that one WANT may request.
 pub const WANT_MAX: usize = 64;
 /// The kinds of these frames.
 pub(super) const KINDS: core::ops::RangeInclusive<u8> = 47..=52;
 
-/// Where another receiver serves.
+/// Address at which another receiver serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End<'a> {
     /// IPv4 address.
     pub address: [u8; 4],
     /// TCP port.
     pub port: u16,
-    /// Where ends show certificates: its name there.
+    /// Name of the receiver there, where ends show certificates.
     pub name: Option<&'a str>,
 }
 
-/// Why a candidate is of no use to a receiver.
+/// Reason why a candidate is of no use to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Fault {
     /// It could not be reached.
@@ -73,14 +74,14 @@ impl Fault {
         Fault::Foreign,
     ];
 
-    /// Whether the candidate is of no use to the receiver for good.
+    /// Returns true if the candidate is of no use to the receiver for good.
     #[must_use]
     pub fn is_for_good(self) -> bool {
         matches!(self, Fault::WrongBytes | Fault::Foreign)
     }
 
-    /// Whether the source is to give the candidate no more groups that none else has, if others say the same. One that is far slower than the others
-    /// may seem to give nothing, too.
+    /// Returns true if the source is to give the candidate no more groups that no other receiver has, once
+    /// others report the same. One that is far slower than the others may seem to give nothing, too.
     #[must_use]
     pub fn is_a_complaint(self) -> bool {
         self.is_for_good() || self == Fault::NeverGave
@@ -92,7 +93,8 @@ impl Fault {
 pub enum Overlay<'a> {
     /// Source: fetch what you lack from these, and from no other.
     Candidates {
-        /// What the receiver shows the source itself in ENTER, where it is to take what that gives; 0 where it is not.
+        /// Number that the receiver shows the source itself in ENTER, where it is to take the source's
+        /// groups; 0 where it is not.
         entry: u64,
         /// At most [`CANDIDATES_MAX`].
         ends: Vec<End<'a>>,
@@ -101,9 +103,10 @@ pub enum Overlay<'a> {
     Enter {
         /// The transfer.
         handle: Handle,
-        /// What shows that the source lets it take part, for this connection alone; zeros where connections are not sealed.
+        /// Proof that the source lets it take part, for this connection alone; zeros where connections are
+        /// not sealed.
         ticket: Hash,
-        /// What CANDIDATES has said; 0 where the candidate is a receiver.
+        /// Number from CANDIDATES; 0 where the candidate is a receiver.
         entry: u64,
         /// Groups that it holds already.
         have: Vec<Range<u64>>,
@@ -116,11 +119,11 @@ pub enum Overlay<'a> {
     Lacks(Vec<Range<u64>>),
     /// Receiver: this candidate was of no use.
     Fault {
-        /// Where it is.
+        /// Address of the candidate.
         address: [u8; 4],
         /// Its port.
         port: u16,
-        /// Why.
+        /// Reason.
         why: Fault,
     },
 }

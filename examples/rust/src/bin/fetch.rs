@@ -1,5 +1,5 @@
-//! Gets an object by its key. If no agent of the cluster has it, one of the programs that ask for it brings the bytes out of its
-//! origin, which is a file here, and the others get them over the network.
+//! Gets an object by its key. If no agent of the cluster has it, one of the programs that ask for it brings
+//! the bytes out of its origin, which is a file here, and the others get them over the network.
 //!
 //! ```console
 //! $ cargo run -p polycast-examples --bin fetch -- data:2026-11/part-1 /archive/part-1

@@ -1,5 +1,5 @@
-//! Sends a file to receivers by name, waits until each of them has it, and says how each one fared. At a receiver it waits
-//! for the file, and says where it lies.
+//! Sends a file to receivers by name, waits until each of them has it, and says how each one fared. At a
+//! receiver it waits for the file, and says where it lies.
 //!
 //! ```console
 //! $ cargo run -p polycast-examples --bin send -- send 7 model.bin host-b host-c

@@ -1,4 +1,5 @@
-//! Publishes versions of a file to a topic, or subscribes to it: a subscriber hears of a version when every subscriber has it.
+//! Publishes versions of a file to a topic, or subscribes to it: a subscriber hears of a version when every
+//! subscriber has it.
 //!
 //! ```console
 //! $ cargo run -p polycast-examples --bin topic -- subscribe weights 2      # ends after version 2
@@ -20,7 +21,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let socket = std::env::var_os("POLYCAST_SOCKET").map_or_else(default_socket, PathBuf::from);
     let agent = AgentClient::connect(&socket).await?;
-    // A topic belongs to the application that uses it first. All programs of an application name the same one.
+    // A topic belongs to the application that uses it first. All programs of an application name the same
+    // one.
     let session = agent.register(AppId::default(), u64::from(std::process::id())).await?;
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["publish", topic, version, file] => publish(&session, topic, version.parse()?, file).await,

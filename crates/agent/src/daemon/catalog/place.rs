@@ -1,4 +1,5 @@
-//! Places of objects: one that stands for bytes that are nowhere any more is given back, and one in which an object comes is waited for.
+//! Places of objects: one that stands for bytes that are nowhere any more is given back, and one in which an
+//! object comes is waited for.
 
 use super::{Available, Catalog, Inner, Snapshot, State, User, unknown};
 use polycast_api::error::{Kind, Refusal};
@@ -6,8 +7,8 @@ use polycast_types::ObjectId;
 use std::io;
 
 impl Catalog {
-    /// Takes out an object that was added, whose bytes have gone, as the caller has seen. Another one that has come in its place since then
-    /// stays.
+    /// Takes out an object that was added, whose bytes have gone, as the caller has seen. Another one that
+    /// has come in its place since then stays.
     pub(crate) fn delete_gone(
         &self,
         id: ObjectId,

@@ -1,4 +1,5 @@
-//! Sets: lists of files, each of which is an object of its own. A set is here when all of its files are, and they stay as long as it does.
+//! Sets: lists of files, each of which is an object of its own. A set is here when all of its files are, and
+//! they stay as long as it does.
 
 use super::{Available, Catalog, Inner, Receive, State, User, unknown};
 use polycast_api::error::{Kind, Refusal};
@@ -13,25 +14,25 @@ use std::time::SystemTime;
 
 /// Sets whose files are waited for at the same time; each has its list in memory.
 const GATHERING_MAX: usize = 32;
-/// Of these so many may be of one source.
+/// Largest number of such sets from one source.
 const GATHERING_OF_ONE: usize = 8;
 
-/// What a set is made of.
+/// Contents of a set.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Set {
     pub manifest: Manifest,
     /// In the order of the list; of files that are equal the first one.
     parts: Vec<Part>,
-    /// Where each is among them, and the files of the list that have its bytes.
+    /// Index of each part among them, and the files of the list that have its bytes.
     ids: BTreeMap<ObjectId, (usize, Vec<usize>)>,
 }
 
-/// What a set still lacks, as far as a caller has looked.
+/// Files that a set still lacks, as far as a caller has checked.
 #[derive(Default, Debug)]
 pub(crate) struct Lacking {
     /// Its files that are not here.
     ids: BTreeSet<ObjectId>,
-    /// Those of them that are on their way.
+    /// Missing files that are on their way.
     coming: BTreeSet<ObjectId>,
     /// Changes of the catalog that were taken in.
     seen: Option<u64>,
@@ -40,18 +41,18 @@ pub(crate) struct Lacking {
 }
 
 impl Lacking {
-    /// How many files are not here.
+    /// Returns the number of files that are not here.
     pub(crate) fn count(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether any file is on its way.
+    /// Returns true if any file is on its way.
     pub(crate) fn comes(&self) -> bool {
         !self.coming.is_empty()
     }
 }
 
-/// How far a caller has followed the files of a set.
+/// Position of a caller that follows the files of a set.
 #[derive(Default, Debug)]
 pub(crate) struct Following {
     set: Option<Arc<Set>>,
@@ -68,14 +69,15 @@ pub(crate) struct Part {
     pub name: Vec<u8>,
 }
 
-/// The object that a file of a set is: its number is the beginning of its hash, so that equal files are one object.
+/// The object that a file of a set is: its number is the beginning of its hash, so that equal files are one
+/// object.
 pub(crate) fn part_id(app: AppId, root: &Root) -> ObjectId {
     let first = root.first_chunk::<8>().copied().unwrap_or_default();
     ObjectId { app, data: DataId(u64::from_be_bytes(first)) }
 }
 
 impl Set {
-    /// What a list means as object `id`.
+    /// Builds the set that a list describes as object `id`.
     ///
     /// # Errors
     /// Two different files would have the same number.
@@ -136,7 +138,8 @@ impl Inner {
         }
     }
 
-    /// Refuses to remove for a set what a user has pinned or brought; what was entered with a set is the set's.
+    /// Refuses to remove for a set what a user has pinned or brought; what was entered with a set is the
+    /// set's.
     fn check_unclaimed(&self, id: ObjectId) -> Result<(), Refusal> {
         let claimed = |why: &str| Err(Refusal::new(Kind::ObjectBusy, format!("object {id} {why}")));
         match self.objects.get(&id) {
@@ -171,8 +174,8 @@ impl Inner {
         }
     }
 
-    /// Whether sets and their files may go, and if so when the set was used last: nothing of one that is pinned, is being sent or received, or
-    /// lies where it was added.
+    /// Returns for each set and its files the last use of the set if they may be removed, and `None` if it is
+    /// pinned, is being sent or received, or lies where it was added.
     pub(super) fn bound(&self) -> BTreeMap<ObjectId, Option<SystemTime>> {
         let mut bound: BTreeMap<ObjectId, Option<SystemTime>> = BTreeMap::new();
         let is_added = |id: &ObjectId| matches!(self.objects.get(id), Some(State::Available { object, .. }) if object.added_from.is_some());
@@ -192,7 +195,8 @@ impl Inner {
 }
 
 impl Receive {
-    /// The list of a set is here, from this source: its files have places of their own, so it gives its place back.
+    /// The list of a set is here, from this source: its files have places of their own, so it gives its place
+    /// back.
     ///
     /// # Errors
     /// The files of too many sets are waited for.
@@ -238,7 +242,7 @@ impl Catalog {
         self.lock().sets.remove(&id);
     }
 
-    /// What a set is made of, once that is known.
+    /// Returns the contents of a set, once they are known.
     pub(crate) fn set(&self, id: ObjectId) -> Option<Arc<Set>> {
         self.lock().sets.get(&id).cloned()
     }
@@ -284,7 +288,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Enters a file of a set that lies where it was added; one that is here already is as good, wherever it lies.
+    /// Enters a file of a set that lies where it was added; one that is here already is as good, wherever it
+    /// lies.
     pub(crate) fn add_part(
         &self,
         part: &Part,
@@ -340,7 +345,8 @@ impl Catalog {
         Ok((set, files))
     }
 
-    /// The same, but of the files only those that have come since the last call, where these are known; the first call gives all.
+    /// The same, but of the files only those that have come since the last call, where these are known; the
+    /// first call gives all.
     ///
     /// # Errors
     /// It is no set.
@@ -368,7 +374,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Whether this user may see a set that is here, or comes.
+    /// Checks that this user may see a set that is here or is arriving.
     pub(crate) fn check_for(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
         match self.get(id) {
             Some(there) if !there.is_for(user) => Err(unknown(id)),
@@ -378,7 +384,7 @@ impl Catalog {
 }
 
 impl Part {
-    /// Whether an object that is here is this file.
+    /// Checks that an object that is here is this file.
     fn check(&self, object: &Available) -> Result<(), Refusal> {
         if object.length == self.len && parse_hex(&object.root) == Some(self.root) {
             return Ok(());
@@ -511,7 +517,8 @@ mod tests {
         catalog.delete_part(c, agent, || Ok(true)).unwrap();
     }
 
-    /// A set of many files: to take it in, and to follow it, takes a few looks for each file, and not one for each that lacks.
+    /// A set of many files: to take it in, and to follow it, takes a few looks for each file, and not one for
+    /// each that lacks.
     #[test]
     fn many_files_are_looked_at_a_few_times_each() {
         // About as many as a list has room for.

@@ -1,5 +1,5 @@
-//! The states of all objects, what they have of the store, and which have changed lately: a caller that follows many objects looks at
-//! those that have changed, and not at all of them for each that comes.
+//! The states of all objects, what they have of the store, and which have changed lately: a caller that
+//! follows many objects looks at those that have changed, and not at all of them for each that comes.
 
 use super::State;
 use polycast_types::{AppId, DataId, ObjectId};
@@ -9,7 +9,8 @@ use std::ops::Deref;
 /// Changes that are remembered; a caller that has missed more looks at everything.
 const RECENT_MAX: usize = 4_096;
 
-/// States by id. Only those that are put in or taken out here come and go, or change what they have of the store.
+/// States by id. Only those that are put in or taken out here come and go, or change what they have of the
+/// store.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     states: BTreeMap<ObjectId, State>,
@@ -21,7 +22,7 @@ pub(super) struct Table {
     /// Objects that have come, begun to come or gone; the last ones of `changes`.
     recent: VecDeque<ObjectId>,
     changes: u64,
-    /// How often an object has gone, or has not come.
+    /// Number of times that an object was removed or failed to arrive.
     gone: u64,
 }
 
@@ -82,7 +83,7 @@ impl Table {
         }
     }
 
-    /// Whether a newer version has taken the place of an object of this length.
+    /// Returns true if a newer version has replaced an object of this length.
     pub(super) fn has_superseded(&self, length: u64) -> bool {
         let first = ObjectId { app: AppId([0; 16]), data: DataId(0) };
         self.superseded.range((length, first)..).next().is_some_and(|(other, _)| *other == length)
@@ -109,19 +110,20 @@ impl Table {
         self.receiving.iter().filter_map(|id| Some((*id, self.states.get(id)?)))
     }
 
-    /// How many changes there were.
+    /// Returns the number of changes so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The objects of the changes behind so many, some of them more than once; `None` where these are not known any more.
+    /// The objects of the changes behind so many, some of them more than once; `None` where these are not
+    /// known any more.
     pub(super) fn since(&self, changes: u64) -> Option<impl Iterator<Item = ObjectId> + '_> {
         let missed = usize::try_from(self.changes - changes).ok()?;
         let first = self.recent.len().checked_sub(missed)?;
         Some(self.recent.range(first..).copied())
     }
 
-    /// How often an object has gone, or has not come.
+    /// Returns the number of times that an object was removed or failed to arrive.
     pub(super) fn gone(&self) -> u64 {
         self.gone
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 const OLDER_MAX: usize = 2;
 
 impl Catalog {
-    /// Objects that may be older versions of one that is about to come, of the same application: those of its name, and those as
-    /// long as it; the newest first. They stay while the guards live.
+    /// Objects that may be older versions of one that is about to come, of the same application: those of its
+    /// name, and those as long as it; the newest first. They stay while the guards live.
     pub(crate) fn older(
         self: &Arc<Self>,
         id: ObjectId,

@@ -1,4 +1,5 @@
-//! Objects that come as deltas (`net::delta`): the delta is received as an object is, and what is made of it and its base is kept in its place.
+//! Objects that come as deltas (`net::delta`): the delta is received as an object is, and what is made of it
+//! and its base is kept in its place.
 
 use super::super::Shared;
 use super::super::catalog::Progress;
@@ -39,12 +40,12 @@ impl Base {
     }
 }
 
-/// What was made of a delta that has come.
+/// Returns the object that was made from a received delta.
 pub(super) fn made(came: &Verified, delta: &Delta) -> Verified {
     Verified { len_bytes: delta.len, root: hex(&delta.root), ..came.clone() }
 }
 
-/// Where a delta goes: what is made of it is kept.
+/// Builds the sink of a delta: the object that is made from it is kept.
 pub(super) fn sink(shared: &Arc<Shared>, id: ObjectId, base: Base, progress: Arc<Progress>) -> Sink {
     let (here, also_here) = (Arc::clone(shared), Arc::clone(shared));
     let len = base.delta.len;
@@ -96,7 +97,8 @@ fn make(
 /// Threads of this process that code deltas, or make objects of them.
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
-/// Threads for one delta: those of the processors that no other delta has, since receivers wait for it; at least one.
+/// Threads for one delta: those of the processors that no other delta has, since receivers wait for it; at
+/// least one.
 pub(crate) struct Threads(usize);
 
 impl Threads {

@@ -1,7 +1,8 @@
-//! What memory the machine has, and how much of it this process may still take: that of its control groups, of either version.
+//! Memory of the machine, and the part of it that this process may still take: that of its control groups, of
+//! either version.
 //!
-//! What lies in a store in memory counts for the control group of the agent that has written it. Where the group is at its limit the kernel
-//! ends one of its processes, so that a part of the limit is left to these.
+//! The contents of a store in memory count for the control group of the agent that has written them. At the
+//! limit of a group the kernel ends one of its processes, so that a part of the limit is left to these.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ const PART_OF_PROGRAMS: u64 = 16;
 /// A limit from here on is none: the first version says so by a number.
 const LIMIT_MAX: u64 = 1 << 60;
 
-/// How a version calls its files.
+/// File names of a version.
 struct Version {
-    /// Where its groups are.
+    /// Folder of its groups.
     folder: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// What of the usage the kernel takes back when the memory is needed.
+    /// Part of the usage that the kernel takes back when the memory is needed.
     reclaimable: &'static str,
 }
 
@@ -38,7 +39,7 @@ const SECOND: Version = Version {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Group {
     limit_bytes: u64,
-    /// What its processes take that the kernel does not take back.
+    /// Memory of its processes that the kernel does not take back.
     used_bytes: u64,
 }
 
@@ -89,7 +90,8 @@ impl Memory {
         lines.flat_map(|(version, path)| self.groups_of(version, path)).collect()
     }
 
-    /// In a container the path may be one of the host's, which is not to be seen there: then the container's group is the topmost one.
+    /// In a container the path may be one of the host's, which is not to be seen there: then the container's
+    /// group is the topmost one.
     fn groups_of(&self, version: &Version, path: &str) -> Vec<Group> {
         let top = self.root.join(version.folder);
         let own = top.join(path.trim_start_matches('/'));

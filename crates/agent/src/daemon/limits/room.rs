@@ -1,15 +1,16 @@
-//! How much has to go so that an object has room: what a store may hold, what its file system has left, and for one in memory what its
-//! control group has left, each with what others on their way have been promised of it.
+//! Amount to remove so that an object has room: the limit of a store, the space left in its file system, and
+//! for one in memory the memory left in its control group, each less the amount promised to other objects on
+//! their way.
 
-/// What an object takes besides its bytes: its description, and what file systems round up to.
+/// Bytes that an object takes besides its contents: its description, and the rounding of file systems.
 const BESIDE_BYTES: u64 = 64 << 10;
 
 /// The room that there is when an object is about to come.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Room {
-    /// Bytes of the object,
+    /// Bytes of the object.
     pub coming_bytes: u64,
-    /// and what of them an earlier try has left, which take their room already.
+    /// Bytes of the object that an earlier try has left, which take up room already.
     pub written_bytes: u64,
     /// Lengths of the other objects that are here or come, and of what tries to receive others have left.
     pub used_bytes: u64,
@@ -23,7 +24,7 @@ pub(super) struct Room {
     pub memory_bytes: Option<u64>,
 }
 
-/// What has to go.
+/// Amount to remove.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Lack {
     /// Lengths, as `store-max` counts them.
@@ -33,18 +34,18 @@ pub(super) struct Lack {
 }
 
 impl Room {
-    /// What is left where least is, after what others have been promised.
+    /// Returns the space or memory left, whichever is less, after the promises to others.
     pub(super) fn left_bytes(&self) -> Option<u64> {
         let left = self.free_bytes.into_iter().chain(self.memory_bytes).min()?;
         Some(left.saturating_sub(self.promised_bytes))
     }
 
-    /// Whether memory is what there is least of.
+    /// Returns true if memory is scarcer than space.
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.memory_bytes.is_some_and(|memory| self.free_bytes.is_none_or(|free| memory < free))
     }
 
-    /// What has to go so that the object has room.
+    /// Returns the amount to remove so that the object has room.
     pub(super) fn lack(&self) -> Lack {
         let total = self.used_bytes.saturating_add(self.coming_bytes);
         let to_write = self.coming_bytes.saturating_sub(self.written_bytes).saturating_add(BESIDE_BYTES);
@@ -60,12 +61,12 @@ impl Lack {
         *self == Lack::default()
     }
 
-    /// Whether it helps when something goes that gives this back.
+    /// Returns true if it helps to remove something that frees this amount.
     pub(super) fn is_helped_by(&self, gives: Lack) -> bool {
         self.length_bytes > 0 && gives.length_bytes > 0 || self.written_bytes > 0 && gives.written_bytes > 0
     }
 
-    /// What lacks when that has gone, too.
+    /// Returns the remaining lack once this amount is freed, too.
     pub(super) fn less(&self, gives: Lack) -> Lack {
         Lack {
             length_bytes: self.length_bytes.saturating_sub(gives.length_bytes),
@@ -99,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// When what lacks has gone there is room; when anything less has gone there is not.
+        /// Room exists once the lack is freed, and not with anything less.
         #[test]
         fn no_more_goes_than_has_to(
             coming in 0u64..1 << 40, written in 0u64..1 << 40, used in 0u64..1 << 40, promised in 0u64..1 << 40,
@@ -133,7 +134,7 @@ mod tests {
             prop_assert!(wider.lack().written_bytes <= lack.written_bytes);
         }
 
-        /// What goes in its order, and helps, is enough as soon as nothing lacks.
+        /// Objects that help, removed in order, are enough as soon as nothing is lacking.
         #[test]
         fn what_helps_is_taken_and_no_more(
             lengths in 0u64..1_000, bytes in 0u64..1_000,

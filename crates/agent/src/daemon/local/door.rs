@@ -1,7 +1,8 @@
-//! Connections that come in at the socket: how many there may be in all and of one user, and what becomes of one that cannot be taken.
+//! Connections that come in at the socket: how many there may be in all and of one user, and what becomes of
+//! one that cannot be taken.
 //!
-//! Calls hold descriptors only as long as their connection does. An agent that has none left waits a while before it looks again, and
-//! says so: those that are connected are served meanwhile.
+//! Calls hold descriptors only as long as their connection does. An agent that has none left waits a while
+//! before it looks again, and says so: those that are connected are served meanwhile.
 
 use super::super::users::User;
 use rustix::process::{Resource, getrlimit};
@@ -17,11 +18,12 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-/// Connections at a time; fewer where the process may have few descriptors, of which the agent itself needs half.
+/// Connections at a time; fewer where the process may have few descriptors, of which the agent itself needs
+/// half.
 const CONNECTIONS_MAX: u64 = 4_096;
-/// How long no connection is taken after one could not be taken.
+/// Pause after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often it is said that connections could not be taken.
+/// Shortest time between two log messages about connections that could not be accepted.
 const SAY: Duration = Duration::from_secs(1);
 
 /// The connections that are open, of each user.
@@ -75,7 +77,7 @@ pub(crate) struct Door {
     house: House,
     most: usize,
     pause: Option<Pin<Box<Sleep>>>,
-    /// When it was last said that one could not be taken, and how many could not since.
+    /// Time of the last message about a failed connection, and the number of failures since.
     said: (Option<Instant>, u64),
 }
 

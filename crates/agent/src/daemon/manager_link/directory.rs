@@ -1,4 +1,5 @@
-//! What the manager's directory is told of this agent, and what it says. All of it is told again in every session.
+//! Reports from this agent to the manager's directory, and the directory's news. All reports are repeated in
+//! every session.
 
 use super::ManagerLink;
 use super::table::Table;
@@ -28,7 +29,7 @@ pub(crate) struct HeldObject {
     pub since: SystemTime,
 }
 
-/// How an object is wanted.
+/// Properties of a request for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Wish {
     pub can_fill: bool,
@@ -36,21 +37,22 @@ pub(crate) struct Wish {
     pub fills: bool,
 }
 
-/// What has become of a version that was published.
+/// Outcome of the publication of a version.
 pub(super) type Publication = Result<api::Published, Unpublished>;
 
-/// Why a version cannot be published.
+/// Reason why a version cannot be published.
 #[derive(Debug)]
 pub(crate) struct Unpublished {
     pub refusal: Refusal,
-    /// The number that it may have in place of its own: at once, or when the one that is on its way is committed.
+    /// The number that it may have in place of its own: at once, or when the one that is on its way is
+    /// committed.
     pub next_number: Option<u64>,
 }
 
 struct Publishing {
     word: api::PublishTopic,
     answer: oneshot::Sender<Publication>,
-    /// Whether a manager may have heard it.
+    /// Set once a manager may have received it.
     said: bool,
 }
 
@@ -65,7 +67,7 @@ fn number_of(word: &api::PublishTopic) -> u64 {
     word.version.as_ref().map_or(0, |version| version.number)
 }
 
-/// What is told.
+/// State that is reported to the directory.
 #[derive(Default)]
 pub(super) struct Directory {
     held: BTreeMap<ObjectId, HeldObject>,
@@ -114,7 +116,8 @@ impl Directory {
     /// All that the manager has to know.
     pub(super) fn all(&mut self) -> Vec<Said> {
         self.publishing.values_mut().for_each(|one| one.said = true);
-        // What was said of these in an earlier session this manager may not know; an answer to it may have been lost.
+        // What was said of these in an earlier session this manager may not know; an answer to it may have
+        // been lost.
         self.abandoned.iter_mut().for_each(|one| one.answered = false);
         let serving = Word::Serving(api::Serving { serve_ids: self.serving.keys().copied().collect() });
         let wants = self.wants.iter().filter(|(object, _)| !self.held.contains_key(object));
@@ -218,7 +221,7 @@ impl Table {
 }
 
 impl ManagerLink {
-    /// What the manager's directory says, from now on.
+    /// Returns the news of the manager's directory, from now on.
     pub(crate) fn directory_news(&self) -> mpsc::Receiver<News> {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         self.table().directory.news = Some(sender);
@@ -267,7 +270,8 @@ impl ManagerLink {
         }
     }
 
-    /// Has been told to get an object from its origin, or has it said that it does not: nothing new to the manager.
+    /// Has been told to get an object from its origin, or has it said that it does not: nothing new to the
+    /// manager.
     pub(crate) fn note_filling(&self, object: ObjectId, fills: bool) {
         if let Some(wish) = self.table().directory.wants.get_mut(&object) {
             wish.fills = fills;
@@ -301,7 +305,7 @@ impl ManagerLink {
         *self.table().directory.serving.entry(serve).or_default() += 1;
     }
 
-    /// How one transfer of a serve went.
+    /// Reports the outcome of one transfer of a serve.
     pub(crate) fn served(&self, serve: u64, outcomes: Vec<(String, Result<(), String>)>) {
         let receiver = |(name, outcome): (String, Result<(), String>)| api::ServedReceiver {
             name,
@@ -332,15 +336,16 @@ impl ManagerLink {
         }
     }
 
-    /// The last version of a topic that this agent knows to be committed, or that may be by now: its publisher has not waited.
+    /// The last version of a topic that this agent knows to be committed, or that may be by now: its
+    /// publisher has not waited.
     pub(crate) fn last_version(&self, topic: &str) -> Option<u64> {
         let table = self.table();
         let abandoned = table.directory.abandoned.iter().filter(|one| one.word.topic == topic);
         abandoned.map(|one| number_of(&one.word)).chain(table.directory.known_number(topic)).max()
     }
 
-    /// The number of this object as the last version of a topic, whose publisher has not waited: it is the same version if it is published
-    /// again.
+    /// The number of this object as the last version of a topic, whose publisher has not waited: it is the
+    /// same version if it is published again.
     pub(crate) fn abandoned_version(&self, topic: &str, object: &api::ObjectRef) -> Option<u64> {
         let table = self.table();
         let known = table.directory.known_number(topic);
@@ -375,7 +380,8 @@ impl ManagerLink {
         if table.directory.abandoned.iter().any(is_other) {
             return busy(number);
         }
-        // What is said again has a publisher again. Another object of the number takes nothing from it: the manager may have it yet.
+        // What is said again has a publisher again. Another object of the number takes nothing from it: the
+        // manager may have it yet.
         let abandoned = &mut table.directory.abandoned;
         let before = abandoned.len();
         abandoned.retain(|one| one.word.topic != word.topic || one.word.version != word.version);
@@ -458,8 +464,8 @@ mod tests {
         ManagerLink::new("127.0.0.1:1", me, (None, "manager")).unwrap()
     }
 
-    /// A version goes on when its publisher waits no more: the next one has a higher number, and what becomes of the first is not told to
-    /// the second.
+    /// A version goes on when its publisher waits no more: the next one has a higher number, and what becomes
+    /// of the first is not told to the second.
     #[tokio::test]
     async fn a_version_whose_publisher_has_gone_counts() {
         let link = link();
@@ -501,7 +507,8 @@ mod tests {
         }
     }
 
-    /// What is said again is answered again; a manager that has not heard of a version is in the way of no other one of its number.
+    /// A version that is sent again is answered again; one that a manager has not received does not block
+    /// another one of its number.
     #[tokio::test]
     async fn a_version_that_is_said_again_has_a_publisher_again() {
         let link = link();
@@ -541,7 +548,7 @@ mod tests {
         assert_eq!(link.table().directory.abandoned.len(), ABANDONED_MAX);
     }
 
-    /// What is said again while the manager is out of reach may be on its way there all the same.
+    /// A version that is sent again while the manager is out of reach may be on its way there all the same.
     #[tokio::test]
     async fn a_version_that_is_said_again_without_a_manager_counts() {
         let link = link();

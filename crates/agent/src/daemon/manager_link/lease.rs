@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What a path is wanted for.
+/// Purpose of a requested path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub object: ObjectId,
@@ -28,20 +28,20 @@ pub(crate) struct Wanted<'a> {
     /// Bytes that are still to be sent.
     pub remaining: u64,
     pub receivers: &'a Receivers,
-    /// How long it is wanted; `None` until it is given back.
+    /// Time that it is requested for; `None` until it is released.
     pub lease: Option<Span>,
     /// The transfer that it is for, if that runs already.
     pub steering: Option<&'a Arc<Steering>>,
-    /// Which fabric is to carry it.
+    /// Fabric that is to carry it.
     pub fabric: &'a FabricWish,
 }
 
-/// Which fabric is to carry a transfer.
+/// Fabric that is to carry a transfer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FabricWish {
     /// Its name; empty for the best one.
     pub name: String,
-    /// Whether no other one is to carry it.
+    /// Set if no other fabric may carry it.
     pub or_fail: bool,
 }
 
@@ -57,21 +57,21 @@ pub(crate) struct Lease {
     pub path: Path,
     /// Bytes that may be sent over it; `None` for all that remain.
     pub bytes: Option<u64>,
-    /// How the transfer is told of changes.
+    /// Steering that notifies the transfer of changes.
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
     /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
-    /// How long the transfer will take from now on, as the manager estimates it.
+    /// Remaining time of the transfer, as the manager estimates it.
     pub estimate: Option<Span>,
     pub granted_at: Instant,
-    /// When it was to end when it was granted.
+    /// End of the lease as it was granted.
     ends_at: Option<Instant>,
 }
 
 impl Lease {
-    /// How long it is still lent, if that has an end.
+    /// Returns the remaining time of the lease, if it has an end.
     pub(crate) fn left(&self) -> Option<Duration> {
         // The table knows if that was changed meanwhile, unless the lease has ended.
         let held = self.link.table().held.get(&self.response_id).map(|held| held.ends_at);
@@ -84,7 +84,7 @@ pub(crate) struct Peer {
     pub name: String,
     pub control_address: String,
     pub silent_ms: u64,
-    /// Which agent could not reach it at that address, and how long ago; empty where none has said so.
+    /// Agent that could not reach it at that address, and how long ago; empty if there has been no report.
     pub unreachable_by: String,
     pub unreachable_ms: u64,
 }
@@ -96,8 +96,8 @@ struct Asking<'a> {
 }
 
 impl ManagerLink {
-    /// Asks for a path for what remains of an object, or for part of that, and waits until there is one. `on_wait` hears the
-    /// request's number and how it stands.
+    /// Asks for a path for what remains of an object, or for part of that, and waits until there is one.
+    /// `on_wait` hears the request's number and how it stands.
     pub(crate) async fn request(
         &self,
         wanted: Wanted<'_>,

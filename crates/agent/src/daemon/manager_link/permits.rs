@@ -1,4 +1,5 @@
-//! Permits: ours, which the manager gives for each path that it lends, and what those of others are checked with.
+//! Permits: ours, which the manager gives for each path that it lends, and what those of others are checked
+//! with.
 
 use super::table::{Table, refusal};
 use super::{ANSWER_TIMEOUT, ManagerLink};
@@ -13,23 +14,23 @@ use std::time::{Duration, Instant};
 
 /// So many keys of one answer are taken: managers that agree in etcd have one.
 const KEYS_MAX: usize = 4;
-/// How long the manager may take to give a permit before it is asked again.
+/// Time that the manager may take to issue a permit before it is requested again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// What permits are checked with.
+/// Keys and clock that permits are checked with.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Permits {
-    /// Whether agents show certificates: without that a permit says nothing.
+    /// Set if agents show certificates: without that a permit proves nothing.
     pub wanted: bool,
-    /// Those of the manager that has let us in last, and of no other.
+    /// Keys of the manager that last admitted this agent, and of no other.
     keys: Vec<[u8; PUBLIC_LEN]>,
     /// The manager's time of day, and when it said so.
     clock: Option<(u64, Instant)>,
 }
 
 impl Permits {
-    /// The manager that has let us in says what it signs with, and what time it is. What one before it has signed with is of no use
-    /// any more: sources get another permit when they join it, too.
+    /// The manager that has let us in says what it signs with, and what time it is. What one before it has
+    /// signed with is of no use any more: sources get another permit when they join it, too.
     pub(super) fn learn(&mut self, joined: &api::Joined) {
         let keys = joined.permit_keys.iter().filter_map(|key| key.as_slice().try_into().ok());
         self.keys = keys.take(KEYS_MAX).collect();
@@ -42,7 +43,7 @@ impl Permits {
     }
 }
 
-/// What permits of others are checked with.
+/// Keys and time that the permits of others are checked with.
 #[derive(Clone, Debug)]
 pub(in crate::daemon) struct Authority {
     /// Keys of managers.
@@ -51,13 +52,13 @@ pub(in crate::daemon) struct Authority {
     pub now_unix_s: u64,
 }
 
-/// What the permit of a path is asked with.
+/// Data that the permit of a path is requested with.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     name: String,
     data_size: u64,
     root: Vec<u8>,
-    /// When it is to be asked for again.
+    /// Time of the next request for it.
     renew_at: Instant,
 }
 
@@ -120,7 +121,7 @@ impl Table {
     }
 }
 
-/// What the manager allows these receivers, and for how long.
+/// Returns the manager's permission for these receivers, and its lifetime.
 fn permission(receivers: &[String], permitted: api::Permitted) -> Result<(Permission, Duration), Refusal> {
     let wrong =
         |what: &str| Refusal::new(Kind::Internal, format!("the manager's permit makes no sense: {what}"));
@@ -140,7 +141,8 @@ fn permission(receivers: &[String], permitted: api::Permitted) -> Result<(Permis
 }
 
 impl ManagerLink {
-    /// What permits of others are checked with: keys of managers that have let us in, and the time there. None before one has.
+    /// Returns the data that permits of others are checked with: keys of managers that have admitted this
+    /// agent, and the time there. None before the first.
     pub(in crate::daemon) fn authority(&self) -> Option<Authority> {
         let table = self.table();
         let (said_s, at) = table.permits.clock?;

@@ -1,4 +1,5 @@
-//! Wishes to remove objects at other agents: ours, which the manager passes on, and theirs, which it passes to us.
+//! Wishes to remove objects at other agents: ours, which the manager passes on, and theirs, which it passes
+//! to us.
 
 use super::{ANSWER_TIMEOUT, ManagerLink};
 use polycast_api::error::{Kind, Refusal};
@@ -9,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// How long agents are waited for that say that they are removing, however often they say so.
+/// Longest wait for agents that report that they are removing, however often they do so.
 const REMOVING_MOST: Duration = Duration::from_secs(600);
-/// How long a manager that has just begun is waited for at most, whatever it says.
+/// Longest wait for a manager that has just started, whatever it reports.
 const SETTLING_MOST: Duration = Duration::from_secs(60);
 /// Our wishes that wait for answers.
 const WISHES_MAX: usize = 64;
@@ -37,7 +38,8 @@ impl Removals {
         }
     }
 
-    /// Takes a wish of others; gives whether it is to be said that it is not heard, which is so of the first of many.
+    /// Takes a wish of others; gives whether it is to be said that it is not heard, which is so of the first
+    /// of many.
     fn is_news(&mut self, wish: api::Remove) -> bool {
         let is_full = self.others.as_ref().is_none_or(|others| others.try_send(wish).is_err());
         !std::mem::replace(&mut self.is_full, is_full) && is_full
@@ -52,7 +54,7 @@ impl Removals {
     }
 }
 
-/// What has become of a wish.
+/// Outcome of a removal request.
 #[derive(Debug, Default)]
 pub(crate) struct Removal {
     /// One answer an agent.
@@ -78,8 +80,8 @@ impl ManagerLink {
         self.table().say(Said::Removed(answer));
     }
 
-    /// Has objects removed at agents: those of these names, or all. A manager that has just begun does not know all of them yet: it is
-    /// asked again when they have had the time to come.
+    /// Has objects removed at agents: those of these names, or all. A manager that has just begun does not
+    /// know all of them yet: it is asked again when they have had the time to come.
     ///
     /// # Errors
     /// The manager cannot be reached.
@@ -142,7 +144,8 @@ impl ManagerLink {
             && let Ok(Some(answer)) = timeout_at(until, answers.recv()).await
         {
             if answer.under_way {
-                // To remove thousands of files takes a while. One that was not asked, or has answered, keeps no other waiting.
+                // To remove thousands of files takes a while. One that was not asked, or has answered, keeps
+                // no other waiting.
                 if left.contains(&answer.agent) {
                     until = (Instant::now() + ANSWER_TIMEOUT).min(last);
                 }

@@ -1,4 +1,5 @@
-//! Streams of messages at the manager (Orca section 4): create, join and leave, said again whenever a session begins.
+//! Streams of messages at the manager (Orca section 4): create, join and leave, said again whenever a session
+//! begins.
 
 use super::lease;
 use super::{ANSWER_TIMEOUT, ManagerLink};
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 /// A source's view of its stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Audience {
-    /// What the manager has said about it; nothing yet.
+    /// Manager's answer about it; none before it arrives.
     pub made: Option<Result<(), Refusal>>,
     /// The way to the stream's receivers; none while there are none.
     pub path: Option<(String, Path)>,
@@ -34,7 +35,7 @@ pub(crate) enum Whereabouts {
     Here {
         /// The way that it comes.
         path: Path,
-        /// What packets carry.
+        /// Handle that packets carry.
         handle: u64,
         /// The fabric's name.
         fabric: String,
@@ -42,7 +43,7 @@ pub(crate) enum Whereabouts {
         source: String,
         /// The address that packets come from, where that is known.
         address: Option<Ipv4Addr>,
-        /// What its source has said that messages are sealed with, where members share no key.
+        /// Secret from its source that messages are sealed with, if members share no key.
         secret: Option<Secret>,
         /// The number of its source's next message when we had joined; what has a lower one is old.
         from: u64,
@@ -65,7 +66,7 @@ pub(crate) struct Listening {
     pub whereabouts: watch::Receiver<Whereabouts>,
 }
 
-/// What the link knows of streams.
+/// State of the link's streams.
 #[derive(Default)]
 pub(super) struct Streams {
     created: BTreeMap<String, Created>,
@@ -142,7 +143,8 @@ impl Streams {
                 }
             }
             Some(News::Where(api::StreamWhere { receiver, ask })) => {
-                // The path that has this receiver in it is told after this: what goes that way has this number or a higher one.
+                // The path that has this receiver in it is told after this: what goes that way has this
+                // number or a higher one.
                 let next = self.created.get(&name)?.next.load(Ordering::SeqCst);
                 return Some(Said::StreamAt(api::StreamAt { name, receiver, ask, next }));
             }
@@ -183,7 +185,8 @@ impl Streams {
 }
 
 impl ManagerLink {
-    /// Makes a stream, whose next message has the number `next`. The secret is told to those that join, where there is one.
+    /// Makes a stream, whose next message has the number `next`. The secret is told to those that join, where
+    /// there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.

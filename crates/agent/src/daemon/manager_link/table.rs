@@ -1,4 +1,4 @@
-//! What the link knows: what is asked for, lent to us, and owed to the manager.
+//! State of the link: open requests, paths leased to this agent, and releases owed to the manager.
 
 use super::directory::Directory;
 use super::lease::{self, route};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::Channel;
 
-/// What has become of a request so far.
+/// State of a request so far.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     /// Nothing is known yet.
@@ -36,7 +36,7 @@ pub(super) struct Asked {
     pub request: api::PathRequest,
     pub answer: watch::Sender<Answer>,
     pub since: Instant,
-    /// That of the transfer.
+    /// Steering of the transfer.
     pub steering: Arc<Steering>,
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Asked {
 pub(super) struct Held {
     pub lease: api::Lease,
     pub ends_at: Option<Instant>,
-    /// How long the answer took, if the request did not have to wait.
+    /// Time that the answer took, if the request did not have to wait.
     pub answered_after: Option<Duration>,
-    /// When it was asked for, until all devices are known to have it.
+    /// Time of the request, until all devices are known to have the path.
     pub asked_at: Option<Instant>,
     pub steering: Arc<Steering>,
-    /// What its permit is asked with; none where there are no permits.
+    /// Data that its permit is requested with; none without permits.
     pub claim: Option<Claim>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Held {
 #[derive(Clone)]
 struct Owed {
     response: Option<u64>,
-    /// How the path has fared.
+    /// Record of the path's results.
     fared: Fared,
     /// The heartbeat whose answer will confirm it; `None` while it was not said on this connection.
     confirmed_by: Option<u64>,
@@ -66,7 +66,7 @@ struct Owed {
 /// The table.
 #[derive(Default)]
 pub(super) struct Table {
-    /// Which manager, modulo how many there are.
+    /// Index of the manager, modulo the number of managers.
     pub manager: usize,
     /// By response ids.
     pub held: BTreeMap<u64, Held>,
@@ -79,7 +79,7 @@ pub(super) struct Table {
     pub streams: Streams,
     /// Wishes to remove objects at other agents.
     pub removals: Removals,
-    /// What permits are checked with.
+    /// Keys and clock that permits are checked with.
     pub permits: Permits,
     /// Objects here, wishes for others, and topics.
     pub directory: Directory,
@@ -88,7 +88,7 @@ pub(super) struct Table {
     pub client: Option<ManagerClient<Channel>>,
     beats: u64,
     answered: u64,
-    /// When the first heartbeat was sent that has no answer.
+    /// Time of the first heartbeat that has no answer.
     unanswered_since: Option<Instant>,
     /// The agent says goodbye: the session is not to begin again.
     pub leaving: bool,
@@ -420,7 +420,8 @@ impl Table {
     }
 }
 
-/// All receivers that a path has, also those whose agents the manager does not know now: it is planned for them.
+/// All receivers that a path has, also those whose agents the manager does not know now: it is planned for
+/// them.
 fn receiver_names(granted: &api::Granted) -> Vec<String> {
     let here = granted.receivers.iter().map(|receiver| &receiver.name);
     here.chain(&granted.absent).cloned().collect()
@@ -442,7 +443,7 @@ fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease
     }
 }
 
-/// When the lease ends that was granted just now.
+/// Returns the end of the lease that was granted just now.
 pub(super) fn end_of(granted: &api::Granted) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(granted.lease_ms?))
 }

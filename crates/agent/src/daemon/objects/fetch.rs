@@ -1,4 +1,5 @@
-//! Those on this host who ask for objects. The manager hears of each object once, however many ask.
+//! Processes on this host that request objects. The manager receives one request for each object, however
+//! many ask.
 
 use super::super::catalog::Snapshot;
 use super::super::convert;
@@ -21,17 +22,17 @@ use tonic::Status;
 const WAITERS_MAX: usize = 4_096;
 /// Words to a caller that it has not taken yet.
 const WORDS_MAX: usize = 4;
-/// How often a caller hears how far its object is.
+/// Interval of the progress reports to a caller.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// Where nothing of an object has come for so long the manager hears it, each time.
+/// Time without any bytes of an object after which the manager is notified, each time.
 pub(super) const UNSERVED: Duration = Duration::from_secs(30);
-/// How long a process that was told to get an object may take to begin, or to bring the next bytes.
+/// Time that a process that has to get an object may take to begin, or to bring the next bytes.
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process.
 pub(super) type Process = (AppId, u64);
 
-/// Which processes wait for which objects.
+/// Processes that wait for objects.
 #[derive(Default)]
 pub(super) struct Fetches {
     objects: BTreeMap<ObjectId, Fetch>,
@@ -60,17 +61,17 @@ struct Waiter {
 struct Filling {
     waiter: u64,
     process: Process,
-    /// Whether it brings bytes.
+    /// Set once it brings bytes.
     active: bool,
 }
 
-/// What a caller is told.
+/// Message to a caller.
 enum Word {
     Fill,
     Denied(Refusal),
 }
 
-/// How a process asks.
+/// Request of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asks {
     pub process: Process,
@@ -224,8 +225,8 @@ impl Objects {
         let Some(fetch) = fetches.objects.get(&object) else { return };
         if fetch.filling.is_none() && fetch.waiters.is_empty() {
             fetches.objects.remove(&object);
-            // If it has come, the manager hears that first, which ends the wish. The other way round it would have another one
-            // read the origin.
+            // If it has come, the manager hears that first, which ends the wish. The other way round it would
+            // have another one read the origin.
             super::announce(&self.shared.catalog, &self.shared.link);
             self.shared.link.unwant(object);
         } else if fetch.filling.is_none() {
@@ -288,7 +289,7 @@ impl Objects {
         self.choose(object, fetch, reason);
     }
 
-    /// Whether the process that was told to get an object still waits for it.
+    /// Returns true if the process that has to get an object still waits for it.
     pub(super) fn fill_is_awaited(&self, object: ObjectId) -> bool {
         let fetches = self.fetches();
         let fetch = fetches.objects.get(&object);
@@ -369,7 +370,8 @@ impl Objects {
         let Some(fetch) = fetches.objects.get_mut(&object) else { return };
         let here = self.shared.catalog.get(object);
         if matches!(here, Some(Snapshot::Available(_))) {
-            // It has come at this moment: those that wait see it. The manager has denied it as another agent has another one.
+            // It has come at this moment: those that wait see it. The manager has denied it as another agent
+            // has another one.
             return;
         }
         if matches!(here, Some(Snapshot::Receiving { .. })) {
@@ -398,12 +400,13 @@ impl Objects {
     }
 }
 
-/// Of which objects the manager has heard lately that nothing of them comes.
+/// Objects of which the manager was recently notified that no bytes of them arrive.
 #[derive(Default)]
 pub(super) struct Unserved(BTreeMap<ObjectId, Instant>);
 
 impl Unserved {
-    /// Notes that this is to be said of an object now, unless it was said already in the time that goes by between two such words.
+    /// Notes that this is to be said of an object now, unless it was said already in the time that goes by
+    /// between two such words.
     fn notes(&mut self, object: ObjectId, now: Instant) -> bool {
         self.0.retain(|_, said| now.duration_since(*said) < UNSERVED);
         // The calls that wait are bounded, and so are their objects.
@@ -415,7 +418,7 @@ impl Unserved {
     }
 }
 
-/// How the manager hears of an object that several may ask for.
+/// Returns the request to the manager for an object that several processes may ask for.
 fn wish(fetch: &Fetch) -> ObjectWish {
     ObjectWish {
         can_fill: fetch.waiters.values().any(|waiter| waiter.can_fill && !waiter.failed),

@@ -46,7 +46,7 @@ pub(crate) struct Piece {
 
 /// Requests that bring pieces.
 pub(crate) trait Brought: Into<Piece> + Send {
-    /// Where the bytes are from, as a part of a sentence.
+    /// Origin of the bytes, as a part of a sentence.
     const WHENCE: &'static str;
 }
 
@@ -70,7 +70,7 @@ impl From<PutRequest> for Piece {
     }
 }
 
-/// What an object is called and unpacks to.
+/// Name of an object, and the form that it unpacks to.
 pub(crate) struct Shape {
     pub name: String,
     pub kind: ObjectKind,
@@ -78,13 +78,13 @@ pub(crate) struct Shape {
     pub modified: Option<ModificationTime>,
 }
 
-/// How often it is looked whether a caller still waits.
+/// Interval of the checks whether a caller still waits.
 const AWAITED_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Held while room is promised to what a user brings.
 static ROOM: Mutex<()> = Mutex::new(());
 
-/// What has to be true of the bytes that are brought.
+/// Requirements that the supplied bytes have to meet.
 pub(crate) struct Expected {
     pub length: Option<u64>,
     pub digest: Digest,
@@ -92,7 +92,7 @@ pub(crate) struct Expected {
     pub user: User,
 }
 
-/// What the part file came to.
+/// Result of writing the part file.
 pub(super) struct Written {
     length: u64,
     root: String,
@@ -159,8 +159,9 @@ async fn take_in(
     store(&objects.shared, receive, shape, expected, first, requests).await
 }
 
-/// Begins to take in an object, unless it is here. Another agent may have begun to send it since this one was told to fill: then the bytes of
-/// the origin are needed only where that fails. That is waited for as long as the caller waits for the object.
+/// Begins to take in an object, unless it is here. Another agent may have begun to send it since this one was
+/// told to fill: then the bytes of the origin are needed only where that fails. That is waited for as long as
+/// the caller waits for the object.
 async fn begin(objects: &Objects, id: ObjectId, user: User) -> Result<Option<Receive>, Refusal> {
     let shared = &objects.shared;
     loop {
@@ -346,7 +347,7 @@ fn new_part(path: &Path) -> io::Result<File> {
     options.custom_flags(flags as i32).open(path)
 }
 
-/// Whether a user has room for so many bytes in its part of the store.
+/// Checks that a user has room for this number of bytes in its part of the store.
 fn check_share(shared: &Shared, user: User, id: ObjectId, bytes: u64) -> Result<(), Refusal> {
     if !user.is_other() {
         return Ok(());
@@ -367,7 +368,7 @@ fn check_share(shared: &Shared, user: User, id: ObjectId, bytes: u64) -> Result<
     Err(Refusal::new(Kind::StoreFull, why))
 }
 
-/// Whether the bytes are those that the key names.
+/// Checks that the bytes are the ones that the key names.
 fn check(digest: &Digest, sha256: Context, path: &Path, length: u64) -> Result<(), Refusal> {
     let hex = |context: Context| -> String {
         context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()

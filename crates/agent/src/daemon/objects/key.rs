@@ -8,7 +8,7 @@ const KEY_LEN_MAX: usize = 4_096;
 /// The longest kind, in bytes.
 const KIND_LEN_MAX: usize = 32;
 
-/// What the bytes of an object have to be.
+/// Digest that the bytes of an object must have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Digest {
     /// Whatever they are.

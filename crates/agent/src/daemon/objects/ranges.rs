@@ -18,7 +18,7 @@ const RANGES_MAX: usize = 65_536;
 
 type Events = mpsc::Sender<Result<WatchEvent, Status>>;
 
-/// What a caller asks for of an object, and what it has been told.
+/// Ranges of an object that a caller requests, and the ones that it was notified of.
 pub(crate) struct Watching {
     id: ObjectId,
     /// Empty for all of it.
@@ -44,7 +44,8 @@ impl Watching {
         Ok(Watching { id, wanted, told: RangeSet::new(), events })
     }
 
-    /// Tells of bytes as they are verified, until all that are wanted have been told of, or the caller has gone.
+    /// Tells of bytes as they are verified, until all that are wanted have been told of, or the caller has
+    /// gone.
     pub(crate) async fn run(mut self, shared: Arc<Shared>, timeout: Option<Duration>) {
         let outcome = match timeout {
             None => self.follow(&shared).await,

@@ -12,17 +12,17 @@ use polycast_types::ObjectId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a transfer may take to be one that receivers can be added to.
+/// Time that a transfer may take until receivers can be added to it.
 const ADD_WITHIN: Duration = Duration::from_millis(500);
-/// How often that is tried.
+/// Interval between the attempts to add them.
 const ADD_AGAIN: Duration = Duration::from_millis(25);
 
-/// What has become of receivers, by their names.
+/// Outcomes of receivers, by their names.
 pub(crate) type Outcomes = Vec<(String, Result<(), String>)>;
 
 impl Objects {
-    /// Sends an object to these: they are added to the transfer that runs, or get one of their own. The manager hears how it
-    /// went.
+    /// Sends an object to these: they are added to the transfer that runs, or get one of their own. The
+    /// manager hears how it went.
     pub(super) async fn serve(self: &Arc<Self>, serve: u64, object: ObjectId, receivers: Vec<String>) {
         tracing::info!(%object, serve, receivers = receivers.len(), "sends to those who asked");
         // Other users were not told of it: the manager cannot know that it is here.

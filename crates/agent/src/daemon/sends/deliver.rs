@@ -1,4 +1,5 @@
-//! The driver of one delivery (`protocol::delivery`): it asks the manager, runs the engine, and tells each of the other.
+//! The driver of one delivery (`protocol::delivery`): it asks the manager, runs the engine, and tells each of
+//! the other.
 
 use super::delta::{self, Coded};
 use super::{Cancel, Granted, Sends, Standing, Waiting, Wish, open};
@@ -26,11 +27,11 @@ use std::time::Instant;
 use tokio::sync::{SemaphorePermit, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
 
-/// What an engine has come to, and how long it took from the grant of its first path.
+/// Result of an engine, and the time that it took from the grant of its first path.
 type Delivered = (Result<Report, TransferError>, std::time::Duration);
 /// A request at the manager.
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Lease, Refusal>> + Send + 'a>>;
-/// What a delivery needs before it begins: its turn, and what it is sent from.
+/// Preconditions of a delivery: its turn, and the sources that it is sent from.
 type Prepared<'a> = Result<(SemaphorePermit<'a>, Arc<dyn ObjectSource>, Option<Arc<Coded>>), Refusal>;
 
 /// An engine that runs.
@@ -40,7 +41,7 @@ struct Carrier {
     steering: Arc<Steering>,
     rests: watch::Receiver<Option<Rest>>,
     granted_at: Instant,
-    /// What the engine does not know, and its report is to have.
+    /// Reports on receivers that the engine does not know, to be added to its report.
     missed: Vec<ReceiverReport>,
     passed_over: Vec<PassedOver>,
     estimate_s: Option<f64>,
@@ -58,11 +59,11 @@ pub(super) struct Delivering<'a> {
     began: Instant,
     machine: Delivery,
     source: Option<Arc<dyn ObjectSource>>,
-    /// What is sent first in its place.
+    /// Delta that is sent first in its place.
     coded: Option<Arc<Coded>>,
     /// The object's root hash, as its delta had it.
     known_root: Option<Hash>,
-    /// What the carrier before has brought.
+    /// Form that the previous carrier has brought.
     brought: Form,
     /// Receivers that were taken out.
     removed: BTreeSet<String>,
@@ -70,17 +71,17 @@ pub(super) struct Delivering<'a> {
     /// The path that was granted; it goes back when it is dropped.
     lease: Option<Lease>,
     carrier: Option<Carrier>,
-    /// When the first carrier began, and the report of all that have ended.
+    /// Start of the first carrier, and the report of all that have ended.
     started: Option<Instant>,
     report: Option<Report>,
-    /// Why the last request was refused, or the engine has failed.
+    /// Reason why the last request was refused, or the engine has failed.
     refusal: Option<Refusal>,
     /// Changes that the machine knows by their numbers.
     changes: BTreeMap<u64, Change>,
     next_change: u64,
 }
 
-/// What the driver waits for.
+/// Events that the driver waits for.
 enum Event {
     Answered(Result<Lease, Refusal>),
     Ended(Result<Delivered, JoinError>),
@@ -208,7 +209,7 @@ impl<'a> Delivering<'a> {
         Time::ZERO + Duration::from(self.began.elapsed())
     }
 
-    /// When the machine is to look at the clock.
+    /// Returns the time at which the machine has to check the clock.
     fn due(&self) -> Option<Instant> {
         let at = self.machine.deadline()?;
         Some(self.began + std::time::Duration::from(at.since(Time::ZERO)))
@@ -259,7 +260,7 @@ impl<'a> Delivering<'a> {
         self.hear(Input::Change(number));
     }
 
-    /// When a path has to be given back, by the machine's clock.
+    /// Returns the time when a path has to be released, by the machine's clock.
     fn ends_at(&self, lease: &Lease) -> Option<Time> {
         lease.left().map(|left| self.now() + Duration::from(left))
     }
@@ -465,7 +466,8 @@ impl<'a> Delivering<'a> {
         };
         self.hear(Input::Ended(ended));
         self.obey();
-        // What it has not taken in is for the next one. The manager tells it nothing more, as its path has gone back.
+        // What it has not taken in is for the next one. The manager tells it nothing more, as its path has
+        // gone back.
         carrier.steering.take().into_iter().for_each(|change| self.change(change));
     }
 
@@ -560,8 +562,8 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-/// Whether the time of a transfer tells how fast its fabric is: it alone has brought the whole object to all receivers, and none of
-/// them was slower than the path.
+/// Returns true if the time of a transfer shows how fast its fabric is: it alone has brought the whole object
+/// to all receivers, and none of them was slower than the path.
 fn tells_of(report: &Report, fabric: &str) -> bool {
     let is_plain =
         |receiver: &ReceiverReport| receiver.verified && !receiver.slow && receiver.fabric == fabric;
@@ -573,7 +575,7 @@ fn tells_of(report: &Report, fabric: &str) -> bool {
         && report.left.is_empty()
 }
 
-/// What is said of a receiver that was named, and that the manager has lost.
+/// Returns the report on a named receiver that the manager has lost.
 fn lost(name: String) -> ReceiverReport {
     let error = "its agent is lost: it has ended or is cut off, and has not come back".to_string();
     ReceiverReport { name, ..ReceiverReport::default() }.failing(Some((Kind::ReceiverUnknown, error)))

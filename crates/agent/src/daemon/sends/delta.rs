@@ -1,8 +1,8 @@
 //! A new version of an object as a delta (`net::delta`), to be sent to those who have the version before.
 //!
-//! Where this host has an older version, a part of both is compared, and if that looks worth it the object is coded. All receivers are called to
-//! the delta: one that has not got that version refuses at once. The delivery then brings the object to those who lack it
-//! (`protocol::delivery`).
+//! Where this host has an older version, a part of both is compared, and if that looks worth it the object is
+//! coded. All receivers are called to the delta: one that has not got that version refuses at once. The
+//! delivery then brings the object to those who lack it (`protocol::delivery`).
 
 use super::Cancel;
 use crate::daemon::Shared;
@@ -18,7 +18,8 @@ use polycast_wire::control::{Delta, Hash};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shorter objects go as they are: a second transfer to those who have no older version would take longer than the bytes do.
+/// Shorter objects go as they are: a second transfer to those who have no older version would take longer
+/// than the bytes do.
 const LEN_LEAST: u64 = 4 << 20;
 
 /// So few receivers are looked at before an object is coded for them.
@@ -26,13 +27,13 @@ const LOOKED_AT: usize = 4;
 /// An agent that lives takes a connection within this, and coding half a gigabyte takes as long.
 const REACHED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Whether an object may have a delta that is worth it.
+/// Returns true if a delta of the object may be worth it.
 pub(super) fn is_worth_a_try(object: &Available) -> bool {
     object.kind != ObjectKind::Set && object.length >= LEN_LEAST
 }
 
-/// Whether one of the receivers can be reached, as far as a quick look tells. A topic's directory tries one source after the other for a host that has
-/// died, and each would code the version in vain.
+/// Returns true if one of the receivers can be reached, as far as a quick check shows. A topic's directory
+/// tries one source after the other for a host that has died, and each would code the version for nothing.
 pub(super) async fn reaches(shared: &Shared, receivers: &Receivers) -> bool {
     let Receivers::Named(names) = receivers else { return true };
     if names.len() > LOOKED_AT {
@@ -63,7 +64,8 @@ pub(super) struct Coded {
 }
 
 impl Coded {
-    /// The object as a delta against an older version that is here; none where that is not worth it, or cannot be done.
+    /// The object as a delta against an older version that is here; none where that is not worth it, or
+    /// cannot be done.
     pub(super) fn of(
         shared: &Arc<Shared>,
         (id, object): (ObjectId, &Available),

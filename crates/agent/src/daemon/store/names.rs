@@ -1,7 +1,7 @@
 //! The names in a store's folder: which changes of them a loss of power would not undo.
 //!
-//! A folder is synced as a whole. So objects that end at one moment share one call: while a caller syncs the folder, others that have
-//! named something wait, and one of them syncs for all of these then.
+//! A folder is synced as a whole. So objects that end at one moment share one call: while a caller syncs the
+//! folder, others that have named something wait, and one of them syncs for all of these then.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ pub(super) struct Names {
 
 #[derive(Debug)]
 struct State {
-    /// How many changes there were.
+    /// Number of changes so far.
     changes: u64,
     /// The last one by which something was taken away.
     removal: u64,
@@ -25,12 +25,12 @@ struct State {
     failed: u64,
     /// A caller syncs the folder.
     runs: bool,
-    /// How often that was done.
+    /// Number of syncs so far.
     syncs: u64,
 }
 
 impl Names {
-    /// Those of a folder in which an earlier run may have taken something away just now.
+    /// Creates the names of a folder from which an earlier run may just have removed something.
     pub(super) fn new() -> Self {
         let state = State { changes: 1, removal: 1, lasting: 0, failed: 0, runs: false, syncs: 0 };
         Names { state: Mutex::new(state), ended: Condvar::new() }
@@ -48,7 +48,7 @@ impl Names {
         state.removal = state.changes;
     }
 
-    /// Whether nothing that was taken away may come back.
+    /// Returns true if no removed name may come back.
     pub(super) fn are_settled(&self) -> bool {
         let state = self.lock();
         state.lasting >= state.removal
@@ -90,7 +90,7 @@ impl Names {
         }
     }
 
-    /// How often the folder was synced.
+    /// Returns the number of times that the folder was synced.
     #[cfg(test)]
     pub(super) fn syncs(&self) -> u64 {
         self.lock().syncs

@@ -85,7 +85,8 @@ fn what_cannot_be_read_now_stays() {
     assert_eq!(found.iter().map(|one| one.id).collect::<Vec<_>>(), [object(1)], "it is of use again");
 }
 
-/// Another program, or an administrator, writes to the bytes of an object: it is the object no more, and nothing of it is lost.
+/// Another program, or an administrator, writes to the bytes of an object: it is the object no more, and
+/// nothing of it is lost.
 #[test]
 fn bytes_that_were_changed_are_no_object() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,11 +206,12 @@ fn what_cannot_be_kept_stays_a_part() {
     keep(&store, 1, b"abc").unwrap();
 }
 
-/// Where the test below keeps objects when it runs once more, watched.
+/// Variable with the folder for objects of the test below when it runs once more, watched.
 const WATCHED: &str = "POLYCAST_TEST_WATCHED";
 
-/// On a disk, as the kernel sees it: bytes and description are synced before they have their names, the folder after that, and nothing else
-/// is waited for; where something was taken away, the folder before that, too.
+/// On a disk, as the kernel sees it: bytes and description are synced before they have their names, the
+/// folder after that, and nothing else is waited for; where something was taken away, the folder before that,
+/// too.
 #[test]
 fn an_object_is_on_the_disk_before_it_counts() {
     if let Some(folder) = std::env::var_os(WATCHED) {

@@ -1,4 +1,5 @@
-//! A code that is tried with several offers at a time: any host can announce an offer, and need not answer then.
+//! A code that is tried with several offers at a time: any host can announce an offer, and need not answer
+//! then.
 
 use super::Announced;
 use crate::transfer::bell::Bell;
@@ -13,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-/// Offers with which the code is tried at the same time. Where there are more, the oldest is given up: a source that is there answers at once,
-/// and is the youngest when it is heard.
+/// Offers with which the code is tried at the same time. Where there are more, the oldest is given up: a
+/// source that is there answers at once, and is the youngest when it is heard.
 const AT_ONCE_MAX: usize = 16;
 
-/// What came of one.
+/// Result of a try.
 type Outcome = (Announced, Result<Pairing, NotPaired>);
 
 /// The tries that run.
@@ -35,7 +36,7 @@ impl Tries {
         Ok(Tries { sender, outcomes, bell: Bell::new()?, running: VecDeque::new() })
     }
 
-    /// Whether the code is being tried with this offer.
+    /// Returns true while the code is being tried with this offer.
     pub(super) fn is_trying(&self, offer: &Announced) -> bool {
         self.running.iter().any(|(handle, address, _)| (*handle, *address) == (offer.handle, offer.address))
     }
@@ -59,7 +60,7 @@ impl Tries {
         });
     }
 
-    /// Those that are done.
+    /// Takes the results of the tries that are done.
     pub(super) fn take(&mut self) -> Vec<Outcome> {
         self.bell.clear();
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
@@ -69,13 +70,13 @@ impl Tries {
         outcomes
     }
 
-    /// What to wait on.
+    /// Returns the descriptor to wait on.
     pub(super) fn descriptor(&self) -> PollFd<'_> {
         self.bell.descriptor()
     }
 }
 
-/// What still runs ends.
+/// Ends the tries that still run.
 impl Drop for Tries {
     fn drop(&mut self) {
         self.running.iter().for_each(|(.., ends)| ends.store(true, Ordering::Relaxed));

@@ -1,4 +1,5 @@
-//! A receiver's end of a pull transfer: it hears what there is and where, lets its node pull, and stores the object.
+//! A receiver's end of a pull transfer: it hears what there is and where, lets its node pull, and stores the
+//! object.
 
 use super::super::assembler::{Assembler, prove};
 use super::super::bell::Bell;
@@ -30,12 +31,12 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// The longest time without a look at whether the caller has asked to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often the caller hears how far this receiver is.
+/// Interval at which the caller is notified of this receiver's progress.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Names of more packets than this are not taken.
 const PACKETS_MAX: u64 = 1 << 28;
-/// Packets that are asked for at a time in all trees together, whatever the source says: as many as a node usually remembers. The node has
-/// other transfers to pass on, too.
+/// Packets that are asked for at a time in all trees together, whatever the source says: as many as a node
+/// usually remembers. The node has other transfers to pass on, too.
 const CREDITS_MAX: u32 = 1 << 16;
 
 /// Receives one object by way of `node`; blocks until it is stored, or has failed.
@@ -83,7 +84,7 @@ pub fn fetch(
     result
 }
 
-/// What the source has announced.
+/// Trees that the source has announced.
 #[derive(Clone, Copy)]
 struct Trees {
     count: u8,
@@ -91,7 +92,7 @@ struct Trees {
     credits: u32,
     retry: RetryTime,
     overtaken: u32,
-    /// How often the source hears how far this receiver is.
+    /// Interval at which this receiver reports its progress to the source.
     progress: Duration,
 }
 
@@ -151,7 +152,7 @@ struct Run<'a> {
     ways: Vec<Option<Way>>,
     hashes: Vec<Hash>,
     root: Option<Hash>,
-    /// What packets carry is sealed with this.
+    /// Seal of the packets' payloads.
     seal: Option<Seal>,
     /// Roots of lists of names that the node has not been told, and how many have come at all.
     list_roots: Vec<Digest>,
@@ -293,7 +294,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether the session has ended: then how.
+    /// Returns the end of the session, if it has ended.
     fn end(&mut self) -> Option<End> {
         while let Some(output) = self.link.poll() {
             if let GuestOutput::Ended(end) = output {
@@ -461,7 +462,8 @@ fn read_route(hops: &[u8]) -> Result<Option<Route>, TransferError> {
 mod tests {
     use super::*;
 
-    /// What settings allow in one tree a receiver does in one tree; a source that says so of many trees gets no more of its memory.
+    /// A receiver does in one tree what settings allow in one tree; a source that states the same for many
+    /// trees gets no more of its memory.
     #[test]
     fn credits_of_all_trees_together_are_bounded() {
         for (count, said, taken) in

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What may wait to be sent to one receiver before more hashes and digests are queued.
+/// Bytes that may wait to be sent to one receiver when more hashes and digests are queued.
 const SETUP_QUEUE_LEN: usize = 1 << 20;
 /// The caller hears of the transfer this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,8 +56,8 @@ pub struct PreparedPull {
     entrance: Entrance,
 }
 
-/// Sends one object to its receivers, by way of the node that the source is behind; blocks until each is done or has
-/// failed.
+/// Sends one object to its receivers, by way of the node that the source is behind; blocks until each is done
+/// or has failed.
 ///
 /// # Errors
 /// No transfer was possible at all; receivers that failed are in the report.
@@ -88,7 +88,7 @@ pub fn prepare_pull(spec: SourceSpec, node: &NodeHandle) -> Result<PreparedPull,
 }
 
 impl PreparedPull {
-    /// Where receivers connect to.
+    /// Returns the address that receivers connect to.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
         self.entrance.address
@@ -122,7 +122,7 @@ impl PreparedPull {
     }
 }
 
-/// What one receiver has been told.
+/// Record of the messages to one receiver.
 #[derive(Default)]
 struct Told {
     /// Roots of lists, and whether the root hash.
@@ -134,7 +134,7 @@ struct Told {
     stalled: BTreeSet<u8>,
 }
 
-/// How the rate of a tree moves.
+/// Returns the settings by which the rate of a tree moves.
 fn tuned(link_bps: u64, packet_bytes: u32, tuning: &PullTuning) -> RateConfig {
     let usual = RateConfig::in_proportion(link_bps, packet_bytes);
     RateConfig {
@@ -157,11 +157,11 @@ struct Run {
     block_bytes: u64,
     blocks: Blocks,
     sums: Arc<Sums>,
-    /// Whether the root hash may be told, without which a receiver has nothing.
+    /// Check whether the root hash may be sent, without which a receiver has nothing.
     unchanged: Unchanged,
     /// The object as packets carry it.
     object: Arc<dyn ObjectSource>,
-    /// What they are sealed with.
+    /// Secret that packets are sealed with.
     secret: Option<Secret>,
     told: BTreeMap<GuestId, Told>,
     /// Every receiver's way in each tree, by its name; of some before they are named.
@@ -403,7 +403,8 @@ impl Run {
         self.told.insert(guest, Told::default());
     }
 
-    /// How often a receiver says how far it is: in large groups less often, so that the source hears as much in all.
+    /// Returns the interval in milliseconds at which a receiver reports its progress: longer in large groups,
+    /// so that the source receives as many reports in all.
     fn progress_ms(&self) -> u32 {
         let often = self.session.roster.entries().count() as u64 / PROGRESS_RECEIVERS;
         let rarest = PROGRESS_MS_MOST.min(self.spec.options.stall_timeout.0 / 4_000_000).max(1);
@@ -489,13 +490,14 @@ impl Run {
         self.session.tell(guest, &Control::Route { tree, begins, hops });
     }
 
-    /// Whether a tree still leads to one that needs it.
+    /// Returns true if a tree still leads to a receiver that needs it.
     fn goes_on(&self, tree: u8) -> bool {
         let mut open = self.session.roster.entries().filter(|entry| !entry.is_settled());
         open.any(|entry| self.route(&entry.name, tree).is_some())
     }
 
-    /// Trees have been repaired or are back, or have lost receivers. Only those hear of it whose way has changed.
+    /// Trees have been repaired or are back, or have lost receivers. Only those hear of it whose way has
+    /// changed.
     fn reroute(&mut self, changes: &[RouteChange]) {
         let mut changed = Vec::new();
         for change in changes.iter().filter(|change| change.tree < self.trees) {
@@ -527,7 +529,8 @@ impl Run {
         }
     }
 
-    /// Gives up trees that lead to no receiver, and takes up those that do again; gives the blocks that these begin with.
+    /// Gives up trees that lead to no receiver, and takes up those that do again; gives the blocks that these
+    /// begin with.
     fn keep_trees(&mut self) -> Vec<Option<u32>> {
         let mut begins = vec![None; usize::from(self.trees)];
         for tree in 0..self.trees {

@@ -1,7 +1,9 @@
-//! What has to be known of a packet before it may be pulled: the hash of its group, and the digest by which it is named.
+//! Sums that have to be known of a packet before it may be pulled: the hash of its group, and the digest by
+//! which it is named.
 //!
-//! Threads read and hash the object from its beginning while the first packets travel already. What is known of a section of it
-//! makes the packets of that section's list (`protocol::pull`), which receivers pull too; of its root they hear from the source.
+//! Threads read and hash the object from its beginning while the first packets travel already. The sums of a
+//! section of it make the packets of that section's list (`protocol::pull`), which receivers pull too; its
+//! root they get from the source.
 
 use super::super::bell::Bell;
 use super::super::error::TransferError;
@@ -24,12 +26,13 @@ const PART_GROUPS: u64 = SECTION_GROUPS;
 /// More threads would only wait for the memory.
 const THREADS_MAX: usize = 8;
 
-/// What is known of an object so far. It is shared by the threads that find it out and those who need it.
+/// Sums of an object that are known so far. They are shared by the threads that compute them and those who
+/// need them.
 pub(crate) struct Sums {
     transfer: Handle,
     geometry: Geometry,
     blocks: Blocks,
-    /// What packets carry is sealed with this.
+    /// Seal of the packets' payloads.
     seal: Option<Seal>,
     parts: Box<[OnceLock<Part>]>,
     sections: Box<[Section]>,
@@ -172,12 +175,12 @@ impl Sums {
         first..(first + PART_GROUPS).min(self.geometry.groups())
     }
 
-    /// Whether packets carry sealed bytes.
+    /// Returns true if packets carry sealed bytes.
     pub(crate) fn is_sealed(&self) -> bool {
         self.seal.is_some()
     }
 
-    /// How many parts there are.
+    /// Returns the number of parts.
     #[cfg(test)]
     fn parts(&self) -> usize {
         self.parts.len()
@@ -218,7 +221,8 @@ impl Sums {
         }
     }
 
-    /// Puts the payload of a list's packet into `packet`; false if there is no such packet, or it is not known yet.
+    /// Puts the payload of a list's packet into `packet`; false if there is no such packet, or it is not
+    /// known yet.
     pub(crate) fn list_packet(&self, sn: u64, packet: &mut Vec<u8>) -> bool {
         let Some(place) = self.blocks.list_place(sn) else { return false };
         let Some(list) = self.sections.get(place.section as usize).and_then(|section| section.list.get())
@@ -240,7 +244,7 @@ impl Sums {
         self.root.get().copied()
     }
 
-    /// Why the object cannot be read, if it cannot.
+    /// Returns the reason why the object cannot be read, if it cannot.
     pub(crate) fn check(&self) -> Result<(), TransferError> {
         match self.failed.get() {
             Some(error) => Err(match changed_in(error) {

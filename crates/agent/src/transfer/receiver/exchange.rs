@@ -1,4 +1,5 @@
-//! Fetching over TCP from candidates (`protocol::push::overlay`): the connections around the machine that chooses.
+//! Fetching over TCP from candidates (`protocol::push::overlay`): the connections around the machine that
+//! chooses.
 
 use super::super::assembler::Check;
 use super::super::bell::Bell;
@@ -36,7 +37,7 @@ type Opened = (UpstreamId, Result<FrameStream, FrameError>);
 pub(super) struct Exchange {
     machine: Upstreams,
     streams: BTreeMap<UpstreamId, FrameStream>,
-    /// What the source is shown.
+    /// Number that the source is shown.
     entry: u64,
     opening: mpsc::Sender<Opened>,
     opened: mpsc::Receiver<Opened>,
@@ -45,7 +46,7 @@ pub(super) struct Exchange {
     tick_at: Option<Time>,
 }
 
-/// What a candidate says next.
+/// Next message of a candidate.
 enum Said {
     Group(u64, Block),
     Holds(Vec<Range<u64>>),
@@ -86,12 +87,13 @@ impl Exchange {
         })
     }
 
-    /// When [`Run::turn_exchange`] is to be called, if nothing comes before.
+    /// Returns the time at which [`Run::turn_exchange`] is to be called, if nothing comes before.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.tick_at
     }
 
-    /// What to wait on: the bell and every connection; these say nothing where there is no room for what they bring.
+    /// Adds the descriptors to wait on: the bell and every connection; connections are not read where there
+    /// is no room for what they bring.
     pub(super) fn descriptors<'a>(&'a self, has_room: bool, fds: &mut Vec<PollFd<'a>>) {
         fds.push(self.bell.descriptor());
         for stream in self.streams.values() {
@@ -101,7 +103,7 @@ impl Exchange {
         }
     }
 
-    /// Those of the connections that have something, by the descriptors that [`Exchange::descriptors`] gave.
+    /// Returns the connections that have something, by the descriptors that [`Exchange::descriptors`] gave.
     pub(super) fn ready(&self, fds: &[PollFd<'_>]) -> Vec<UpstreamId> {
         let has = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         if has(0) {
@@ -281,7 +283,8 @@ impl Run {
         }
     }
 
-    /// Takes a group in as soon as its hash is known; false where it came from a candidate that gives wrong bytes, and is given up.
+    /// Takes a group in as soon as its hash is known; false where it came from a candidate that gives wrong
+    /// bytes, and is given up.
     pub(super) fn accept(
         &mut self,
         group: u64,

@@ -1,4 +1,4 @@
-//! What a receiver takes in on the data channel.
+//! Intake of a receiver on the data channel.
 
 use super::origins::Origins;
 use super::{Forged, ReceiverSpec};
@@ -12,8 +12,8 @@ use rand_pcg::Pcg64Mcg;
 
 /// Room for what follows the expected fragments in one receive.
 const OVERFLOW_LEN: usize = 64 << 10;
-/// An end that has not looked at its data channel for so long was held up, as by its disk. It looks with every batch that it takes, and losses
-/// are gathered for 12 ms before they are asked for.
+/// An end that has not looked at its data channel for so long was held up, as by its disk. It looks with
+/// every batch that it takes, and losses are gathered for 12 ms before they are asked for.
 const HELD_UP: Duration = Duration::from_millis(10);
 
 /// The data channel, and the buffers of the receive path.
@@ -27,13 +27,13 @@ pub(super) struct Intake {
     pub(super) linear: Vec<u8>,
     pub(super) sum: Vec<u8>,
     pub(super) expected: usize,
-    /// When it was last looked whether something is there.
+    /// Time of the last check for waiting datagrams.
     pub(super) looked_at: Time,
     /// Datagram batches taken from the data channel so far.
     pub(super) batches: u64,
     /// The senders of the packets.
     pub(super) origins: Origins,
-    /// What packets are sealed with.
+    /// Seal of the packets.
     pub(super) seal: Option<Seal>,
     /// Packets that came for the transfer and were not its source's.
     pub(super) forged: Forged,
@@ -62,12 +62,12 @@ impl Intake {
         }
     }
 
-    /// Whether the next datagram falls to the loss that was asked for.
+    /// Returns true if the next datagram falls to the loss that was asked for.
     pub(super) fn loses(&mut self) -> bool {
         self.loss.as_mut().is_some_and(|(rng, threshold)| rng.next_u64() < *threshold)
     }
 
-    /// Whether this end was held up, and has to look what has come meanwhile.
+    /// Returns true if this end was held up, and has to check what has come meanwhile.
     pub(super) fn was_held_up(&self, now: Time) -> bool {
         now.since(self.looked_at) >= HELD_UP
     }

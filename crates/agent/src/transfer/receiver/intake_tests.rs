@@ -36,7 +36,8 @@ fn packets(seal: &Seal, sns: Range<u64>, round: u32) -> Vec<u8> {
     all
 }
 
-/// What was taken of packets that came from `sn` on into two group buffers whose border lies in the third fragment.
+/// Returns the fragments taken, and the bytes, of packets that came from `sn` on into two group buffers whose
+/// border lies in the third fragment.
 fn taken(seal: &Seal, sn: u64, came: &[u8]) -> Option<(RangeSet, Vec<u8>)> {
     let packet = Packet {
         outer_len: OUTER_LEN,

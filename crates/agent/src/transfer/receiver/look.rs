@@ -6,7 +6,8 @@ use polycast_protocol::session::GuestInput;
 use polycast_wire::control::Control;
 
 impl Run {
-    /// Looks at some groups of what an earlier try left, and of older versions; gives whether there may be more at once.
+    /// Looks at some groups of what an earlier try left, and of older versions; gives whether there may be
+    /// more at once.
     pub(super) fn look(&mut self) -> Result<bool, TransferError> {
         let (Some(looking), Some(assembler)) = (&mut self.looking, &mut self.assembler) else {
             return Ok(false);
@@ -50,7 +51,7 @@ impl Run {
         }
     }
 
-    /// What is here has been looked at.
+    /// Records that the data here has been checked.
     pub(super) fn looked(&mut self) {
         let bytes = self.machine.verified_bytes();
         // Holes are nothing that was here.

@@ -1,4 +1,5 @@
-//! The hosts that have sent to the data channel: named when wrong bytes have come, since one of them has sent these.
+//! The hosts that have sent to the data channel: named when wrong bytes have come, since one of them has sent
+//! these.
 
 use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
-//! speaker; the others are connected to it, and speak for themselves when it is gone.
+//! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them.
+//! That one is the speaker; the others are connected to it, and speak for themselves when it is gone.
 
 use super::{FrameStream, Run, SocketAddr, Time, ticket_for};
 use polycast_net::tls::Expected;
@@ -25,7 +25,7 @@ pub(super) enum Rack {
     Speaker(Box<Speaker>),
 }
 
-/// What a speaker has.
+/// State of a speaker.
 pub(super) struct Speaker {
     own: u32,
     /// The receivers that may come.
@@ -35,7 +35,7 @@ pub(super) struct Speaker {
 }
 
 impl Rack {
-    /// What may have something to read or, where something waits, room to write.
+    /// Returns the descriptors that may have something to read or, where something waits, room to write.
     pub(super) fn descriptors(&self) -> Vec<PollFd<'_>> {
         let descriptor = |stream| {
             let stream: &FrameStream = stream;
@@ -86,7 +86,8 @@ impl Run {
         self.rack = Rack::Alone;
     }
 
-    /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the source.
+    /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the
+    /// source.
     pub(super) fn say_in_rack(&mut self, control: &Control<'static>) {
         let now = self.clock.now();
         match &mut self.rack {

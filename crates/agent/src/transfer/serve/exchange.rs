@@ -1,8 +1,9 @@
-//! Members of a mesh, at the end that serves them (`protocol::push::overlay`): a source gives each of its groups away, a receiver gives what it is
-//! asked for.
+//! Members of a mesh, at the end that serves them (`protocol::push::overlay`): a source gives each of its
+//! groups away, a receiver gives what it is asked for.
 //!
-//! One thread serves all of them. It is woken when there is room on a connection, when a member says something, and when there is news for a
-//! member that is to hear of it at once; with a thread for each member they would wake each other for each group.
+//! One thread serves all of them. It is woken when there is room on a connection, when a member says
+//! something, and when there is news for a member that is to hear of it at once; with a thread for each
+//! member they would wake each other for each group.
 
 use super::super::bell::Bell;
 use super::super::clock::{Clock, wait};
@@ -22,7 +23,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 /// A source looks so often whether it may give a group again.
 const GIVE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Those who are about to be served, and what wakes the thread that serves them.
+/// Members that are about to be served, and the bell that wakes the thread that serves them.
 #[derive(Default)]
 pub(super) struct Hall {
     came: Vec<Member>,
@@ -39,14 +40,14 @@ struct Member {
     block: Option<Arc<Block>>,
     /// No more goes out before this, where the source has a rate.
     due: Time,
-    /// When something went out, or began to wait.
+    /// Time at which something went out, or began to wait.
     moved_at: Time,
     /// It may have said something; and there may be room on its connection.
     may_have_said: bool,
     may_have_room: bool,
 }
 
-/// What a member does.
+/// Role of a member.
 enum Part {
     /// It asks for what it needs.
     Asks(Requests),
@@ -54,14 +55,14 @@ enum Part {
     Takes(PeerId, u64),
 }
 
-/// What a member waits for.
+/// Event that a member waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// Nothing: there is more to send.
     Nothing,
     /// Room on its connection.
     Room,
-    /// That its source may send again.
+    /// The time at which its source may send again.
     Due(Time),
     /// News, or that it asks; there may be news from then on.
     News(Time),
@@ -180,7 +181,8 @@ impl Served {
         members.iter().for_each(|member| self.see_off(member));
     }
 
-    /// Waits until one of the members can go on. `seen` is how many groups were here before they were looked at, and `looked_at` when that was.
+    /// Waits until one of the members can go on. `seen` is how many groups were here before they were looked
+    /// at, and `looked_at` when that was.
     fn wait_for(
         &self,
         members: &mut [Member],
@@ -268,7 +270,8 @@ impl Served {
         })
     }
 
-    /// Sends what is queued for a member, at the source's rate where it has one; gives what it waits for, `None` where all is sent.
+    /// Sends what is queued for a member, at the source's rate where it has one; gives what it waits for,
+    /// `None` where all is sent.
     fn push(&self, member: &mut Member, clock: &Clock) -> Result<Option<Next>, FrameError> {
         let Member { stream, block, due, moved_at, may_have_said, may_have_room, .. } = member;
         let queued = stream.queued();

@@ -1,4 +1,5 @@
-//! What a source gives to the members of a mesh, and to which of them (`protocol::push::overlay`).
+//! Groups that a source gives to the members of a mesh, and the choice of the member
+//! (`protocol::push::overlay`).
 
 use super::super::clock::Clock;
 use super::super::control::fresh_number;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a source gives away.
+/// State of the groups that a source gives away.
 pub(super) struct Giving {
     clock: Clock,
     seeding: Mutex<Seeding>,
@@ -21,9 +22,9 @@ pub(super) struct Giving {
 /// Receivers that may take.
 #[derive(Default)]
 struct Takers {
-    /// What each shows.
+    /// Receivers by the number that each shows.
     entries: BTreeMap<u64, PeerId>,
-    /// Which of its connections counts: the last one.
+    /// Number of the connection that counts: the last one.
     connections: BTreeMap<PeerId, u64>,
 }
 
@@ -64,7 +65,8 @@ impl Giving {
         }
     }
 
-    /// The next group for a receiver, where there is one; nothing more by this connection where it has come by another one.
+    /// The next group for a receiver, where there is one; nothing more by this connection where it has come
+    /// by another one.
     ///
     /// # Errors
     /// This connection counts no more.
@@ -77,7 +79,7 @@ impl Giving {
 }
 
 impl Served {
-    /// What a receiver shows that takes what this source gives.
+    /// Returns the number that a receiver shows when it takes groups that this source gives.
     pub(crate) fn entry_of(&self, peer: PeerId) -> u64 {
         let Some(giving) = &self.giving else { return 0 };
         let mut takers = giving.takers();

@@ -4,7 +4,8 @@ use polycast_net::frames::Block;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// So many groups are kept: 8 MiB of 256 KiB each. A member is asked for most of them before so many more have come.
+/// So many groups are kept: 8 MiB of 256 KiB each. A member is asked for most of them before so many more
+/// have come.
 const KEPT_MAX: usize = 32;
 /// Buffers that wait for groups.
 const SPARE_MAX: usize = 8;

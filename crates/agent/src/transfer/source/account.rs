@@ -1,4 +1,5 @@
-//! What a source's report tells: which fabrics carried the object, what happened to the path, how each receiver fared.
+//! Content of a source's report: which fabrics carried the object, what happened to the path, how each
+//! receiver fared.
 
 use super::super::error::kind_of;
 use super::super::{CHAIN, ControlStep, MULTICAST, ReceiverReport, Report};
@@ -22,7 +23,7 @@ pub(super) struct Account {
     pub(super) path_lost: Option<String>,
     events: Vec<(f64, String)>,
     pub(super) control: Vec<ControlStep>,
-    /// What carried the last bytes of those that are settled.
+    /// Fabric that carried the last bytes of each settled receiver.
     fabrics: BTreeMap<PeerId, String>,
 }
 
@@ -163,7 +164,7 @@ impl Run {
         .failing(self.session.failure_of(entry))
     }
 
-    /// What carried the object.
+    /// Returns the fabrics that carried the object.
     fn fabrics(&self, channel: Option<&Channel>) -> String {
         let Account { used, chain_used, fabric, .. } = &self.account;
         match (!used.is_empty() && !self.only_chain(), *chain_used) {
@@ -175,7 +176,7 @@ impl Run {
         }
     }
 
-    /// Whether multicast carried nothing to any receiver.
+    /// Returns true if multicast carried nothing to any receiver.
     fn only_chain(&self) -> bool {
         let guests = self.session.roster.entries().filter_map(|entry| entry.guest);
         let mut statuses = guests.filter_map(|guest| self.machine.status(PeerId(guest.0)));
@@ -183,7 +184,7 @@ impl Run {
     }
 }
 
-/// Why a receiver was slow, or its path was given up though packets came through.
+/// Returns the reason why a receiver was slow, or its path was given up though packets came through.
 fn reason_of(status: Option<&PeerStatus>) -> Option<String> {
     let status = status?;
     let held_up = "its disk or processor did not keep up with what came";

@@ -1,4 +1,5 @@
-//! How receivers that were not told of a source find it: the source announces itself by multicast (`offer`).
+//! Announcements by which receivers that were not told of a source find it: it announces itself by multicast
+//! (`offer`).
 
 use super::super::entrance::host_name;
 use polycast_net::udp::Beacon;
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Announcements, when no receiver asks.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(500);
-/// Questions are answered so often at most: any host can ask in another's name, and all hosts get the answers.
+/// Questions are answered so often at most: any host can ask in another's name, and all hosts get the
+/// answers.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// An answer has so many bytes for each of its question's at most.
 const ANSWER_RATIO: usize = 2;
@@ -24,7 +26,7 @@ const NAME_CHARS: usize = 200;
 /// Hosts that are remembered because they ask.
 const SEEKERS_MAX: usize = 64;
 
-/// Those who have asked for offers on the source's network.
+/// Hosts that have asked for offers on the source's network.
 #[derive(Debug, Default)]
 pub struct Seekers(Mutex<BTreeSet<IpAddr>>);
 
@@ -48,7 +50,7 @@ impl Seekers {
 struct Questions {
     /// The length of the longest one that waits; 0 where none does.
     longest: usize,
-    /// When the next answer may go.
+    /// Time from which the next answer may go.
     next: Time,
 }
 
@@ -58,12 +60,12 @@ impl Questions {
         self.longest = self.longest.max(len);
     }
 
-    /// Whether one waits whose time has come.
+    /// Returns true if a question waits and its time has come.
     fn wait(&self, now: Time) -> bool {
         self.longest > 0 && now >= self.next
     }
 
-    /// Whether an answer of so many bytes may go; nothing waits any more then.
+    /// Returns true if an answer of so many bytes may go; nothing waits after that.
     fn take(&mut self, len: usize) -> bool {
         len <= ANSWER_RATIO * std::mem::take(&mut self.longest)
     }
@@ -91,7 +93,8 @@ impl Announcer {
         !std::mem::replace(&mut self.is_mute, true)
     }
 
-    /// Announces the offer to those who ask, at once or a moment after the last time, and now and then while there are free places.
+    /// Announces the offer to those who ask, at once or a moment after the last time, and now and then while
+    /// there are free places.
     pub(super) fn turn(
         &mut self,
         now: Time,

@@ -1,4 +1,5 @@
-//! The source's part in a mesh: receivers are told of their candidates, and say what they lack and who was of no use.
+//! The source's part in a mesh: receivers are told of their candidates, and say what they lack and who was of
+//! no use.
 
 use super::{Control, Input, Run, guest_of};
 use polycast_protocol::push::PeerId;
@@ -7,7 +8,7 @@ use polycast_wire::control::{End, Fault, Overlay};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
 
-/// What a receiver has said of the mesh.
+/// Message of a receiver about the mesh.
 #[derive(Clone, Debug)]
 pub(super) enum Word {
     /// None of its candidates has these groups.

@@ -1,5 +1,5 @@
-//! The source's path when another one takes its place: after a failure, or for the next part of the object (Republic
-//! section III-B: a transfer may be granted in several sessions).
+//! The source's path when another one takes its place: after a failure, or for the next part of the object
+//! (Republic section III-B: a transfer may be granted in several sessions).
 
 use super::super::{Fared, NextPath, Path, Rest};
 use super::{AttemptInterval, Channel, Control, DataSender, Input, Run, Seal};

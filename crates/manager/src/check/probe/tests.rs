@@ -5,7 +5,7 @@ use polycast_net::devices::circuits::Plain;
 use polycast_topology::SplitterPorts;
 use std::cell::{Cell, RefCell};
 
-/// What is cabled, by ports of the circuit switch, which count from 0 and are called 1 and so on.
+/// Cabling by ports of the circuit switch, which count from 0 and are called 1 and so on.
 #[derive(Clone)]
 struct Glass {
     tors: BTreeMap<u32, Place>,
@@ -20,7 +20,8 @@ struct Glass {
 }
 
 impl Glass {
-    /// Three racks at the ports called 1 to 3, a splitter at 4 with the outputs 5 and 6, and one at 7 with 8 and 9.
+    /// Three racks at the ports called 1 to 3, a splitter at 4 with the outputs 5 and 6, and one at 7 with 8
+    /// and 9.
     fn right() -> Self {
         let none = BTreeSet::new();
         let tors = (0..3).map(|rack| (rack, (rack, 48))).collect();
@@ -58,7 +59,7 @@ impl Glass {
     }
 }
 
-/// How a switch behaves.
+/// Behaviour of a switch.
 #[derive(Clone, Copy, Default)]
 struct Manners {
     /// The circuit that is answered too late, counted from 1, and whether it comes about later.

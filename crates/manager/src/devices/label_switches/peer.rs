@@ -43,18 +43,18 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The switches that it has, as it said over the connection that there is.
     pub(super) nodes: BTreeSet<u32>,
-    /// Its switches that lack an encoding, and what to do about each: until then nothing is set up. As it said over the
-    /// connection that there is.
+    /// Its switches that lack an encoding, and what to do about each: until then nothing is set up. As it
+    /// said over the connection that there is.
     pub(super) lacking: BTreeMap<u32, String>,
-    /// Why it could not be reached last.
+    /// Reason why it could not be reached the last time.
     pub(super) unreachable: Option<DeviceError>,
     connection: Option<Connection>,
     /// The pauses before tries to connect, and when the next one is.
     pauses: Pauses,
     again_at: Instant,
-    /// Of connections that have ended.
+    /// Log lines about connections that have ended.
     ends: Remarks,
-    /// Of the last change.
+    /// Number of the last change.
     number: u32,
 }
 
@@ -120,7 +120,8 @@ impl Peer {
         }
     }
 
-    /// Asks for changes and waits until all are done; gives the first reason why one is not. What else is said goes to `words`.
+    /// Asks for changes and waits until all are done; gives the first reason why one is not. What else is
+    /// said goes to `words`.
     pub(super) async fn ask(
         &mut self,
         set: &[Entry],
@@ -163,7 +164,8 @@ impl Peer {
             Ok(Ok(())) => failure.map_or(Ok(()), |reason| Err(DeviceError::Refused(reason))),
             Ok(Err(error)) => {
                 self.lost(&error);
-                // What was said over a connection that has ended holds no more, and comes again over the next one.
+                // What was said over a connection that has ended holds no more, and comes again over the next
+                // one.
                 words.clear();
                 Err(error)
             }

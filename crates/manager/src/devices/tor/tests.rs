@@ -78,7 +78,7 @@ fn a_rack_relays_others_and_never_itself() {
     assert_eq!(task().clear(&circuit), Err(DeviceError::foreign(&circuit)));
 }
 
-/// What is asked for may be another program's, which can write where managers keep what they lend.
+/// Requested rules may come from another program, which can write where managers keep their leases.
 #[test]
 fn rules_that_no_plan_has_are_refused() {
     let many = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)); 3_000]);
@@ -128,7 +128,7 @@ fn relaying_takes_as_many_rules_as_the_paper_counts() {
     }
 }
 
-/// What a switch's own tool lists, and not what was sent to it.
+/// Rules that a switch's own tool lists, and not those that were sent to it.
 #[tokio::test]
 async fn a_real_switch_lists_as_many_relaying_rules_as_the_paper_counts() {
     use polycast_testing::{HANG, OpenVswitch};

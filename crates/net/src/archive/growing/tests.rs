@@ -1,4 +1,5 @@
-//! Streams that come in any order, and with an earlier try's rest, against the same streams unpacked as a whole.
+//! Streams that come in any order, and with an earlier try's rest, against the same streams unpacked as a
+//! whole.
 
 use super::super::tests::{look, stream_of};
 use super::super::{TreeSource, unpack};
@@ -72,7 +73,7 @@ impl<'a> Coming<'a> {
         self.part.put(bytes, range.start as u64, verified_to as u64, written).unwrap();
     }
 
-    /// What is here is what came.
+    /// Checks that the bytes that are held are those that came.
     fn check(&self, held: &Held) {
         for group in (0..self.verified.len()).filter(|group| self.verified[*group]) {
             let range = self.bytes_of(group);
@@ -82,7 +83,7 @@ impl<'a> Coming<'a> {
         }
     }
 
-    /// How many of the groups that came before are here now, after another try has taken up what was left.
+    /// Returns the number of earlier groups that are here now, after another try has taken up what was left.
     fn take_up(&mut self) -> usize {
         assert!(self.part.is_resumed());
         let came = std::mem::replace(&mut self.verified, vec![false; 0]);

@@ -1,5 +1,5 @@
-//! Calient: ports are `shelf.slot.port`, circuits have names such as `1.1.1>1.2.3` and belong to a group, and are noted
-//! before they are lit.
+//! Calient: ports are `shelf.slot.port`, circuits have names such as `1.1.1>1.2.3` and belong to a group, and
+//! are noted before they are lit.
 //!
 //! The facts are from public drivers; tests/circuits has dialogues from them, each with its source.
 

@@ -1,5 +1,5 @@
-//! A circuit switch on a socket: the connection is kept, and made again with its login after a loss, and many callers have
-//! commands under way at the same time.
+//! A circuit switch on a socket: the connection is kept, and made again with its login after a loss, and many
+//! callers have commands under way at the same time.
 
 use super::{Circuit, Command, Dialect, Framing, Held};
 use crate::devices::conversation::{
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Of the alarms that stand so many are told.
+/// Limit on the standing alarms that are returned.
 const ALARMS_MAX: usize = 1_000;
 /// Reports that a slow listener may be behind by.
 const REPORTS_MAX: usize = 256;
@@ -34,23 +34,23 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// How a switch is spoken to.
+/// Options of a connection to a circuit switch.
 #[derive(Clone, Debug)]
 pub struct CircuitOptions {
     /// Its dialect.
     pub dialect: Arc<dyn Dialect>,
     /// The login, if the switch asks for one.
     pub login: Option<Login>,
-    /// How the connection is sealed, if it is.
+    /// Security of the connection, if it is sealed.
     pub security: Option<Security>,
-    /// How long connecting and logging in may take together.
+    /// Time limit for connecting and logging in together.
     pub connect_timeout: Duration,
-    /// How long a command may take.
+    /// Time limit for a command.
     pub command_timeout: Duration,
     /// After this long without a word the switch is asked whether it lives.
     pub keepalive: Duration,
-    /// Pause before the first new connection after a loss; it doubles up to `retry_most`, and is this one again after a connection
-    /// that has lasted so long.
+    /// Pause before the first new connection after a loss; it doubles up to `retry_most`, and is this one
+    /// again after a connection that has lasted so long.
     pub retry_first: Duration,
     /// The longest pause between attempts to connect.
     pub retry_most: Duration,
@@ -73,25 +73,25 @@ impl CircuitOptions {
     }
 }
 
-/// Why a command was not done, or is not known to have been done.
+/// Reason that a command was not done, or is not known to have been done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CircuitError {
     /// No connection could be made.
     #[error("the circuit switch at {address} cannot be reached: {reason}")]
     Unreachable {
-        /// Where.
+        /// Address of the switch.
         address: SocketAddr,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
     /// It does not let us in.
     #[error("the circuit switch at {address} refuses the login of '{user}': {reason}")]
     Login {
-        /// Where.
+        /// Address of the switch.
         address: SocketAddr,
         /// The user that was refused.
         user: String,
-        /// Why.
+        /// Reason that the switch gives.
         reason: String,
     },
     /// It refused a command; nothing has changed.
@@ -101,7 +101,7 @@ pub enum CircuitError {
         command: String,
         /// TL1's error code.
         code: String,
-        /// What it said.
+        /// Text of the switch's answer.
         text: String,
     },
     /// No answer in time: whether it was done is not known.
@@ -109,7 +109,7 @@ pub enum CircuitError {
     TimedOut {
         /// The command.
         command: String,
-        /// How long it had.
+        /// Time limit that has passed.
         millis: u64,
     },
     /// The connection went while the command was under way: whether it was done is not known.
@@ -121,7 +121,7 @@ pub enum CircuitError {
     /// There is no connection now; the command was not sent.
     #[error("there is no connection to the circuit switch at {address} now; it is being made again")]
     Disconnected {
-        /// Where.
+        /// Address of the switch.
         address: SocketAddr,
     },
     /// More commands under way than anyone needs.
@@ -134,14 +134,14 @@ pub enum CircuitError {
     Answer {
         /// The line.
         line: String,
-        /// What was expected.
+        /// Item that was expected.
         wanted: &'static str,
         /// In which dialect.
         dialect: &'static str,
     },
 }
 
-/// Whether there is a connection.
+/// State of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
     /// There is one; the number counts connections from 1.
@@ -153,9 +153,9 @@ pub enum Link {
 /// Something that a switch said of its own accord.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// How bad it is.
+    /// Severity of the report.
     pub severity: Severity,
-    /// What it is, such as `REPT ALM CRS`.
+    /// Type of the report, such as `REPT ALM CRS`.
     pub verb: String,
     /// The details.
     pub lines: Vec<String>,
@@ -331,7 +331,7 @@ impl CircuitClient {
         }
     }
 
-    /// What the switch says it is, where it can be asked.
+    /// Returns the identity that the switch reports, where it can be asked.
     ///
     /// # Errors
     /// The switch does not answer.
@@ -342,10 +342,11 @@ impl CircuitClient {
         }
     }
 
-    /// How many fibres it has where light enters and where it leaves, where it can be asked.
+    /// Returns the number of fibres where light enters and of those where it leaves, where the switch can be
+    /// asked.
     ///
     /// # Errors
-    /// The switch does not answer, or not in words that we know.
+    /// The switch does not answer, or not in a form that we know.
     pub async fn size(&self) -> Result<Option<(u32, u32)>, CircuitError> {
         let Some(command) = self.dialect.size() else { return Ok(None) };
         let lines = self.ask(command).await?.lines;
@@ -369,14 +370,14 @@ impl CircuitClient {
         }
     }
 
-    /// What the switch says of its own accord, from now on.
+    /// Subscribes to what the switch reports of its own accord, from now on.
     #[must_use]
     pub fn reports(&self) -> broadcast::Receiver<Report> {
         self.reports.subscribe()
     }
 
-    /// Whether there is a connection, now and later. After a loss, compare [`CircuitClient::retrieve`] with what
-    /// should be there.
+    /// Returns the state of the connection, now and later. After a loss, compare [`CircuitClient::retrieve`]
+    /// with what should be there.
     #[must_use]
     pub fn link(&self) -> watch::Receiver<Link> {
         self.link.clone()
@@ -408,7 +409,8 @@ async fn open(address: SocketAddr, options: &CircuitOptions) -> Result<Conversat
     timeout(options.connect_timeout, opening).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// What a switch says of a login, as it may be logged: some say again what they were told.
+/// Removes the password from a switch's answer to a login, so that it may be logged: some repeat what they
+/// were sent.
 fn without_password(reason: String, login: Option<&Login>) -> String {
     match login.map(|login| login.password.as_str()) {
         Some(password) if !password.is_empty() => reason.replace(password, "***"),

@@ -1,11 +1,11 @@
-//! Glimmerglass, the make that Blast and Republic used: ports where light enters are 10001, 10002 and so on, those where it
-//! leaves 20001 and so on, and every port is listed, with or without a circuit.
+//! Glimmerglass, the make that Blast and Republic used: ports where light enters are 10001, 10002 and so on,
+//! those where it leaves 20001 and so on, and every port is listed, with or without a circuit.
 //!
 //! The facts are from public drivers; tests/circuits has dialogues from them, each with its source.
 
 use super::{Blocks, Circuit, Command, Dialect, Held, Request, RequestError, counted, value_of};
 
-/// What is added to a port that counts from 1, where light enters and where it leaves.
+/// Offset added to a port that counts from 1, where light enters and where it leaves.
 const IN: u32 = 10_000;
 const OUT: u32 = 20_000;
 

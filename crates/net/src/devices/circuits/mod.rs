@@ -1,11 +1,12 @@
 //! Optical circuit switches (Blast section IV-B, Republic section IV), each in its own dialect.
 //!
-//! A [`Dialect`] says how circuits are made, taken down and listed, and how ports are called: [`Glimmerglass`] (the one that
-//! Blast used), [`Calient`], [`Polatis`] in TL1 and in SCPI, and [`Plain`]. It knows both ends of a conversation, so that an
-//! emulated switch can speak it too. [`CircuitClient`] is the manager's end on a socket.
+//! A [`Dialect`] says how circuits are made, taken down and listed, and how ports are called:
+//! [`Glimmerglass`] (the one that Blast used), [`Calient`], [`Polatis`] in TL1 and in SCPI, and [`Plain`]. It
+//! knows both ends of a conversation, so that an emulated switch can speak it too. [`CircuitClient`] is the
+//! manager's end on a socket.
 //!
-//! In this program ports are numbers without a meaning; [`Dialect::port_name`] is what the switch calls them. Where each
-//! of its ports has a fibre in and a fibre out, one number stands for both.
+//! In this program ports are numbers without a meaning; [`Dialect::port_name`] is what the switch calls them.
+//! Where each of its ports has a fibre in and a fibre out, one number stands for both.
 
 mod calient;
 mod client;
@@ -40,7 +41,7 @@ pub struct Circuit {
 pub struct Held {
     /// The circuit.
     pub circuit: Circuit,
-    /// Why no light gets through, if the switch says so.
+    /// Reason that no light gets through, if the switch gives one.
     pub fault: Option<String>,
 }
 
@@ -50,14 +51,14 @@ impl From<Circuit> for Held {
     }
 }
 
-/// What a switch can be asked, whatever its dialect.
+/// Request to a switch, whatever its dialect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Logs in.
     Login {
         /// The user.
         user: String,
-        /// How that is proven.
+        /// Password of the user.
         password: String,
     },
     /// Logs out.
@@ -97,7 +98,7 @@ pub struct RequestError {
     pub tag: String,
     /// TL1's error code.
     pub code: &'static str,
-    /// What is wrong.
+    /// Description of the error.
     pub text: String,
 }
 
@@ -152,7 +153,7 @@ impl Command {
     }
 }
 
-/// How texts are found in a stream of bytes.
+/// Way in which texts are found in a stream of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// TL1 over telnet: commands end with a semicolon and have tags.
@@ -161,22 +162,22 @@ pub enum Framing {
     Scpi,
 }
 
-/// How a kind of circuit switch is spoken to.
+/// Language of a kind of circuit switch.
 pub trait Dialect: fmt::Debug + Send + Sync {
     /// Its name in the settings.
     fn name(&self) -> &'static str;
 
-    /// How its texts are found in a stream.
+    /// Returns the way in which its texts are found in a stream.
     fn framing(&self) -> Framing {
         Framing::Tl1
     }
 
-    /// Whether such switches ask for a user and a password.
+    /// Returns true if switches of this kind ask for a user and a password.
     fn has_login(&self) -> bool {
         true
     }
 
-    /// What the switch calls a port.
+    /// Returns the switch's name for a port.
     fn port_name(&self, port: u32) -> String;
 
     /// The port of this name.
@@ -187,12 +188,12 @@ pub trait Dialect: fmt::Debug + Send + Sync {
         place
     }
 
-    /// How messages name a circuit.
+    /// Returns the name of a circuit in messages.
     fn circuit_name(&self, circuit: Circuit) -> String {
         format!("{},{}", self.port_name(circuit.from), self.port_name(circuit.to))
     }
 
-    /// What is said first.
+    /// Returns the command that is sent first.
     fn login(&self, login: Option<&Login>) -> Option<Command> {
         login.map(Command::tl1_login)
     }
@@ -224,7 +225,8 @@ pub trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How many ports the answer to that names: those where light enters, and those where it leaves.
+    /// Reads the number of ports from the answer to that command: those where light enters, and those where
+    /// it leaves.
     fn read_size(&self, _lines: &[String]) -> Option<(u32, u32)> {
         None
     }
@@ -243,7 +245,8 @@ pub trait Dialect: fmt::Debug + Send + Sync {
     /// The other end: the lines that list these circuits on a switch of so many ports.
     fn list(&self, circuits: &[Circuit], ports: u32) -> Vec<String>;
 
-    /// The other end: the lines that say what a switch of so many ports is (`Identity`), and how many it has (`Size`).
+    /// The other end: the lines that say what a switch of so many ports is (`Identity`), and how many it has
+    /// (`Size`).
     fn introduce(&self, _request: &Request, _ports: u32) -> Vec<String> {
         Vec::new()
     }
@@ -256,7 +259,7 @@ pub const DIALECTS: [&str; 5] = ["glimmerglass", "calient", "polatis-tl1", "pola
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no dialect '{name}', only {}", DIALECTS.join(", "))]
 pub struct UnknownDialect {
-    /// What was asked for.
+    /// Name that was asked for.
     pub name: String,
 }
 
@@ -315,7 +318,7 @@ impl Blocks {
         RequestError { tag: self.tag.clone(), code, text: text.into() }
     }
 
-    /// What the dialects of TL1 have in common.
+    /// Reads the commands that the dialects of TL1 have in common.
     fn common(self) -> Result<(Request, String), RequestError> {
         let Blocks { verb, aid, tag, rest } = self;
         let request = match verb.as_str() {

@@ -1,11 +1,11 @@
-//! Polatis (HUBER+SUHNER): ports are fibres. Those where light enters come first, those where it leaves after them: a switch
-//! of 24x24 has the circuits `1,25` to `24,48`. It speaks TL1, and SCPI, which has no login.
+//! Polatis (HUBER+SUHNER): ports are fibres. Those where light enters come first, those where it leaves after
+//! them: a switch of 24x24 has the circuits `1,25` to `24,48`. It speaks TL1, and SCPI, which has no login.
 //!
 //! The facts are from public drivers; tests/circuits has dialogues from them, each with its source.
 
 use super::{Blocks, Circuit, Command, Dialect, Framing, Held, Login, Request, RequestError, counted};
 
-/// Which of its languages is spoken.
+/// Language that is spoken with a Polatis switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// TL1: `ENT-PATCH::1,25:7;`.
@@ -14,10 +14,11 @@ pub enum Protocol {
     Scpi,
 }
 
-/// One number stands for a fibre where light enters and the one where it leaves that has this number after those.
+/// One number stands for a fibre where light enters and the one where it leaves that has this number after
+/// those.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Polatis {
-    /// Which of its languages is spoken.
+    /// Language that is spoken.
     pub protocol: Protocol,
     /// Fibres where light enters.
     pub inputs: u32,

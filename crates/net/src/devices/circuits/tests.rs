@@ -80,7 +80,8 @@ struct Turn<'a> {
     expected: Vec<&'a str>,
 }
 
-/// Reads what `dialogues` holds: questions, commands (`>`), answers between `<` and `<.`, and what follows from them (`=`).
+/// Reads what `dialogues` holds: questions, commands (`>`), answers between `<` and `<.`, and what follows
+/// from them (`=`).
 fn turns(text: &str) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -105,7 +106,7 @@ fn turns(text: &str) -> Vec<Turn<'_>> {
     turns
 }
 
-/// What the real machine makes of these answers to these commands.
+/// Runs the real machine on these commands and answers.
 fn hold(dialect: &dyn Dialect, commands: &[Command], turn: &Turn<'_>) -> Result<Answer, Failure> {
     match dialect.framing() {
         Framing::Tl1 => {
@@ -383,7 +384,8 @@ async fn reports_are_passed_on_and_a_refused_login_is_said() {
     assert!(matches!(error, CircuitError::Unreachable { .. }), "{error}");
 }
 
-/// A switch that takes connections and ends them at once costs ever less: no more calls, and no more lines of the log.
+/// A switch that takes connections and ends them at once costs ever less: no more calls, and no more lines of
+/// the log.
 #[tokio::test]
 async fn a_switch_that_turns_us_out_at_once_is_called_ever_less_often() {
     let (listener, address) = listen().await;

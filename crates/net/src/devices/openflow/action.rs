@@ -1,4 +1,4 @@
-//! What rules do to packets.
+//! Actions of rules on packets.
 
 use super::matching::Field;
 use super::{CodecError, set_len};
@@ -80,7 +80,7 @@ impl Action {
     }
 }
 
-/// What a rule says.
+/// Instruction of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Instruction {
     /// Goes on in a later table.

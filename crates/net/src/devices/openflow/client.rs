@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// Changes of ports that a slow listener may be behind by.
 const EVENTS_MAX: usize = 1_024;
 
-/// Where a switch listens for its controller.
+/// Address at which a switch listens for its controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Endpoint {
     /// A TCP address.
@@ -38,14 +38,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How a switch is spoken to.
+/// Options of a connection to a switch.
 #[derive(Clone, Debug)]
 pub struct SwitchOptions {
-    /// How connections over TCP are sealed, if they are.
+    /// Security of connections over TCP, if they are sealed.
     pub security: Option<Security>,
-    /// How long connecting and the hand-shake may take together.
+    /// Time limit for connecting and the handshake together.
     pub connect_timeout: Duration,
-    /// How long a transaction may take.
+    /// Time limit for a transaction.
     pub command_timeout: Duration,
     /// After this long without a word the switch is asked whether it lives; after twice as long it is given
     /// up.
@@ -63,15 +63,15 @@ impl Default for SwitchOptions {
     }
 }
 
-/// Why something was not done, or is not known to have been done.
+/// Reason that something was not done, or is not known to have been done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
     /// No connection could be made.
     #[error("the switch at {endpoint} cannot be reached: {reason}")]
     Unreachable {
-        /// Where.
+        /// Endpoint of the switch.
         endpoint: String,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
     /// It refused a change. What came before it in the same transaction was done.
@@ -79,7 +79,7 @@ pub enum SwitchError {
     Refused {
         /// The first refused change, from 1.
         number: usize,
-        /// How many changes there were.
+        /// Number of changes.
         of: usize,
         /// In words.
         reason: &'static str,
@@ -91,7 +91,7 @@ pub enum SwitchError {
     /// No answer in time: whether it was done is not known.
     #[error("the switch did not answer within {millis} ms")]
     TimedOut {
-        /// How long it had.
+        /// Time limit that has passed.
         millis: u64,
     },
     /// The connection is gone: whether what was under way was done is not known.
@@ -130,22 +130,22 @@ fn in_words(kind: u16, code: u16) -> &'static str {
 /// A change of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortEvent {
-    /// What happened.
+    /// Kind of change.
     pub change: PortChange,
     /// The port as it is now.
     pub port: Port,
 }
 
-/// Whether the connection lives.
+/// State of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// It does.
+    /// The connection lives.
     Up,
     /// It is gone for good: connect again.
     Gone,
 }
 
-/// What callers ask.
+/// Question that callers ask.
 pub(in crate::devices) enum Question {
     Apply(Vec<Message>),
     Ports,
@@ -193,7 +193,8 @@ impl Codec for Session {
     }
 }
 
-/// What is said of connections that were lost. Those that come to one place have it in common: any host can come and go there.
+/// Log lines about lost connections. Switches that come to one place share them: any host can come and go
+/// there.
 type Losses = Arc<Mutex<Remarks>>;
 
 /// A switch that speaks OpenFlow 1.3. Clones share the connection; the last one's end closes it.
@@ -269,13 +270,13 @@ impl Switch {
         self.datapath_id
     }
 
-    /// How many tables of flows it has.
+    /// Returns the number of flow tables of the switch.
     #[must_use]
     pub fn tables(&self) -> u8 {
         self.tables
     }
 
-    /// Whether the connection lives, now and later.
+    /// Returns the state of the connection, now and later.
     #[must_use]
     pub fn link(&self) -> watch::Receiver<Link> {
         self.link.clone()
@@ -326,7 +327,7 @@ impl Switch {
         }
     }
 
-    /// What all ports have seen.
+    /// Returns the counters of all ports.
     ///
     /// # Errors
     /// The switch does not answer.
@@ -337,7 +338,7 @@ impl Switch {
         }
     }
 
-    /// Whether it can copy packets: whether it has groups of type ALL.
+    /// Returns true if the switch can copy packets: if it has groups of type ALL.
     ///
     /// # Errors
     /// The switch does not answer.
@@ -370,7 +371,7 @@ async fn greet(stream: Box<dyn Stream>) -> Result<(Conversation<Session>, (u64, 
     Ok((conversation, known))
 }
 
-/// What a switch says of its own accord.
+/// Passes on or logs what a switch sends of its own accord.
 fn tell(listeners: &broadcast::Sender<PortEvent>, switch: u64, event: Event, strays: &mut Remarks) {
     match event {
         Event::Port { change, port } => {
@@ -408,7 +409,7 @@ impl SwitchListener {
         Ok(SwitchListener { listener, options, losses })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     ///
     /// # Errors
     /// The system does not know.
@@ -448,7 +449,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Where it comes from.
+    /// Returns the address that the switch connects from.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,4 +1,4 @@
-//! What rules match: fields of a packet in OXM's form.
+//! Match fields of rules: fields of a packet in OXM's form.
 
 use super::{CodecError, set_len};
 use polycast_wire::cursor::{Put, Reader};
@@ -12,11 +12,11 @@ pub enum Field {
     EthDst([u8; 6], [u8; 6]),
     /// Source hardware address with its mask.
     EthSrc([u8; 6], [u8; 6]),
-    /// What the frame carries: 0x0800 for IPv4.
+    /// Payload type of the frame: 0x0800 for IPv4.
     EthType(u16),
     /// The class of service that the IPv4 packet asks for (DSCP), 0 to 63.
     IpDscp(u8),
-    /// What the IPv4 packet carries: 17 for UDP.
+    /// Payload type of the IPv4 packet: 17 for UDP.
     IpProtocol(u8),
     /// IPv4 source with its mask.
     Ipv4Src([u8; 4], [u8; 4]),
@@ -146,8 +146,8 @@ fn emit_masked(value: &[u8], mask: &[u8], masked: bool, wire: &mut Vec<u8>) {
     }
 }
 
-/// What a rule matches: packets that agree in all fields. A field that needs another (UDP ports need the
-/// protocol, that needs the Ethernet type) comes after it.
+/// Match of a rule: packets that agree in all fields. A field that needs another (UDP ports need the
+/// protocol, which needs the Ethernet type) comes after it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     /// The fields.

@@ -68,7 +68,7 @@ fn set_len(wire: &mut [u8], start: usize, at: usize) {
     wire[at..at + 2].copy_from_slice(&len.to_be_bytes());
 }
 
-/// What is done with flows or groups.
+/// Operation on flows or groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Puts in; a flow of the same match and priority is replaced.
@@ -84,11 +84,11 @@ pub enum Change {
 /// A rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowMod {
-    /// What is done with it.
+    /// Operation on the rule.
     pub change: Change,
     /// The controller's own mark.
     pub cookie: u64,
-    /// Which bits of the cookie choose what is changed or deleted; 0 for all flows.
+    /// Bits of the cookie that choose what is changed or deleted; 0 for all flows.
     pub cookie_mask: u64,
     /// The table.
     pub table: u8,
@@ -96,9 +96,9 @@ pub struct FlowMod {
     pub priority: u16,
     /// Goes away after this long without a packet, in seconds; 0 for never.
     pub idle_timeout_s: u16,
-    /// What it matches.
+    /// Packets that it matches.
     pub matching: Match,
-    /// What is done to packets.
+    /// Instructions for the packets.
     pub instructions: Vec<Instruction>,
 }
 
@@ -130,7 +130,7 @@ impl FlowMod {
 /// A group of type ALL: every packet goes through every bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupMod {
-    /// What is done with it.
+    /// Operation on the group.
     pub change: Change,
     /// Its number.
     pub id: u32,
@@ -162,13 +162,13 @@ pub struct Port {
     pub address: [u8; 6],
     /// Its name, up to 15 letters.
     pub name: String,
-    /// Whether it was switched off.
+    /// Set if the port was switched off.
     pub disabled: bool,
-    /// Whether there is no light, or no other end.
+    /// Set if there is no light, or no other end.
     pub link_down: bool,
 }
 
-/// What happened to a port.
+/// Change of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortChange {
     /// It is new.
@@ -179,7 +179,7 @@ pub enum PortChange {
     Modified,
 }
 
-/// What a port has seen, in packets and bytes.
+/// Counters of a port, in packets and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
     /// The port's number.
@@ -210,7 +210,7 @@ pub enum Message {
     Error {
         /// The kind of mistake.
         kind: u16,
-        /// Which one.
+        /// Code of the error within its kind.
         code: u16,
         /// The beginning of what was refused.
         data: Vec<u8>,
@@ -221,7 +221,7 @@ pub enum Message {
     EchoReply(Vec<u8>),
     /// Asks what the switch is.
     FeaturesRequest,
-    /// What the switch is.
+    /// Features of the switch.
     FeaturesReply {
         /// Its number.
         datapath_id: u64,
@@ -232,7 +232,7 @@ pub enum Message {
     },
     /// A port has changed.
     PortStatus {
-        /// What happened.
+        /// Kind of change.
         change: PortChange,
         /// The port as it is now.
         port: Port,
@@ -247,21 +247,21 @@ pub enum Message {
     PortsReply {
         /// The ports.
         ports: Vec<Port>,
-        /// Whether another part follows.
+        /// Set if another part follows.
         more: bool,
     },
     /// Asks what all ports have seen.
     PortStatsRequest,
-    /// What they have seen, or a part of it.
+    /// Counters of all ports, or a part of them.
     PortStatsReply {
         /// One entry a port.
         stats: Vec<PortStats>,
-        /// Whether another part follows.
+        /// Set if another part follows.
         more: bool,
     },
     /// Asks which groups there can be.
     GroupFeaturesRequest,
-    /// Which there can be.
+    /// Types of groups that there can be.
     GroupFeaturesReply {
         /// Types as bits; bit 0 is ALL.
         types: u32,
@@ -274,7 +274,7 @@ pub enum Message {
     Other {
         /// The type on the wire.
         kind: u8,
-        /// What follows the header.
+        /// Bytes that follow the header.
         body: Vec<u8>,
     },
 }
@@ -300,7 +300,7 @@ const PORT_LEN: usize = 64;
 const PORT_STATS_LEN: usize = 112;
 
 impl Message {
-    /// How long the message at the beginning of `bytes` is, if its header is there.
+    /// Returns the length of the message at the beginning of `bytes`, if its header is there.
     ///
     /// # Errors
     /// The length is shorter than the header, or the version is none of OpenFlow's.

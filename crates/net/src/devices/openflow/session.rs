@@ -14,14 +14,14 @@ const SET_CONFIG: u8 = 9;
 /// Bit 4 of a greeting: OpenFlow 1.3.
 const OUR_VERSION: u32 = 1 << super::VERSION;
 
-/// What a switch answers.
+/// Answer from a switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// All was done.
     Done,
     /// The ports.
     Ports(Vec<Port>),
-    /// What the ports have seen.
+    /// Counters of the ports.
     PortStats(Vec<PortStats>),
     /// The types of groups that there can be, as bits; bit 0 is ALL.
     Groups(u32),
@@ -29,37 +29,37 @@ pub enum Reply {
     Refused {
         /// The error's kind.
         kind: u16,
-        /// Which one of its kind.
+        /// Code of the error within its kind.
         code: u16,
         /// Errors in this transaction.
         count: usize,
-        /// Which of the messages was the first to be refused, from 0.
+        /// Index of the first message that was refused, from 0.
         index: usize,
     },
 }
 
-/// What comes out of the machine.
+/// Output of the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The hand-shake is over.
     Ready {
         /// The switch's number.
         datapath_id: u64,
-        /// How many tables of flows it has.
+        /// Number of flow tables of the switch.
         tables: u8,
     },
     /// A transaction has ended.
     Done {
         /// Its number.
         transaction: u32,
-        /// How.
+        /// Outcome of the transaction.
         reply: Reply,
     },
     /// The switch answered an echo.
     Alive,
     /// A port has changed.
     Port {
-        /// What happened.
+        /// Kind of change.
         change: PortChange,
         /// The port as it is now.
         port: Port,
@@ -68,7 +68,7 @@ pub enum Event {
     Error {
         /// Its kind.
         kind: u16,
-        /// Which one of its kind.
+        /// Code of the error within its kind.
         code: u16,
     },
 }

@@ -279,7 +279,8 @@ async fn switches_that_connect_are_accepted_and_others_refused() {
     assert!(matches!(listener.accept().await, Err(SwitchError::Unreachable { .. })));
 }
 
-/// Parts of answers that do not end are kept up to a bound that all of them share, and leave room when they have ended.
+/// Parts of answers that do not end are kept up to a bound that all of them share, and leave room when they
+/// have ended.
 #[test]
 fn parts_of_answers_have_a_bound_together() {
     let port = |number| Port {

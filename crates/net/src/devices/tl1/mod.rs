@@ -2,9 +2,11 @@
 //! Republic section IV; Telcordia GR-831).
 //!
 //! A command is `VERB-MODIFIERS:TARGET:AID:TAG:BLOCK:PAYLOAD;`. The switch answers with the same tag, or
-//! speaks of its own accord (alarms). Which words there are is told by the switch's [dialect](super::circuits).
+//! speaks of its own accord (alarms). Which words there are is told by the switch's
+//! [dialect](super::circuits).
 //!
-//! [`Output`] is what a switch says, [`Framer`] finds outputs in a stream, and [`Session`] is the client's machine.
+//! [`Output`] is what a switch says, [`Framer`] finds outputs in a stream, and [`Session`] is the client's
+//! machine.
 
 mod session;
 
@@ -15,7 +17,7 @@ pub use session::{Answer, Event, Failure, Session};
 /// The longest output of a switch, in bytes. The cross connections of the largest switches fit in many times.
 pub const OUTPUT_MAX: usize = 1 << 20;
 
-/// How a command ended.
+/// Outcome of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// Done.
@@ -48,7 +50,7 @@ impl Completion {
     }
 }
 
-/// How bad it is what a switch says of its own accord.
+/// Severity of what a switch reports of its own accord.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// `A`: a message.
@@ -70,7 +72,7 @@ impl Severity {
     ];
 }
 
-/// What a switch says.
+/// Message from a switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// It has read a command and works on it.
@@ -84,24 +86,24 @@ pub enum Output {
     Response {
         /// The command's tag.
         tag: String,
-        /// How it ended.
+        /// Outcome of the command.
         completion: Completion,
         /// Error code of a refusal, such as `IIAC`.
         code: Option<String>,
         /// The quoted lines.
         lines: Vec<String>,
-        /// What is said in comments.
+        /// Text in comments.
         comment: String,
-        /// Whether another part follows.
+        /// Set if another part follows.
         more: bool,
     },
     /// Something that the client did not ask for.
     Autonomous {
-        /// How bad it is.
+        /// Severity of the message.
         severity: Severity,
         /// The switch's own tag.
         tag: String,
-        /// What it is, such as `REPT ALM CRS`.
+        /// Type of the message, such as `REPT ALM CRS`.
         verb: String,
         /// The quoted lines.
         lines: Vec<String>,
@@ -132,7 +134,7 @@ enum Within {
 #[derive(Clone, Debug, Default)]
 pub struct Framer {
     buffer: Vec<u8>,
-    /// What is before this was taken out.
+    /// Start of the bytes that have not been taken out.
     start: usize,
     scanned: usize,
     within: Within,
@@ -169,7 +171,7 @@ impl Framer {
         Ok(None)
     }
 
-    /// Where the first terminator is that is neither quoted nor in a comment.
+    /// Finds the first terminator that is neither quoted nor in a comment.
     fn find_end(&mut self) -> Result<Option<usize>, FrameError> {
         while let Some(&byte) = self.buffer.get(self.scanned) {
             let next = self.buffer.get(self.scanned + 1).copied();
@@ -233,7 +235,7 @@ fn parse(text: &str, terminator: u8) -> Option<Output> {
     None
 }
 
-/// What follows the line with the tag.
+/// Lines that follow the one with the tag.
 #[derive(Default)]
 struct Body {
     code: Option<String>,

@@ -14,19 +14,19 @@ const PENDING_MAX: usize = 4_096;
 const LINES_MAX: usize = 100_000;
 /// Bytes that all answers take which are not at their end: more than any switch has to say.
 const UNFINISHED_MAX: usize = 32 << 20;
-/// What a line takes beside its text.
+/// Bytes that a line takes beside its text.
 const LINE_COST: usize = 40;
 /// Lines of a report: whatever else it says, the circuits are asked for.
 const REPORT_LINES_MAX: usize = 8;
 /// Events that wait to be taken; older alarms make room.
 const EVENTS_MAX: usize = 8_192;
 
-/// What a switch answered.
+/// Answer from a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Answer {
     /// The quoted lines of all parts.
     pub lines: Vec<String>,
-    /// What was said in comments.
+    /// Text in comments.
     pub comment: String,
 }
 
@@ -35,25 +35,25 @@ pub struct Answer {
 pub struct Failure {
     /// Error code, such as `IIAC`; empty if there was none.
     pub code: String,
-    /// What was said to it.
+    /// Text of the refusal.
     pub text: String,
 }
 
-/// What comes out of the machine.
+/// Output of the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A command has ended.
     Done {
         /// Its tag.
         tag: u32,
-        /// How.
+        /// Outcome of the command.
         result: Result<Answer, Failure>,
     },
     /// The switch reports something.
     Report {
-        /// How bad it is.
+        /// Severity of the report.
         severity: Severity,
-        /// What it is, such as `REPT ALM CRS`.
+        /// Type of the report, such as `REPT ALM CRS`.
         verb: String,
         /// The details.
         lines: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Session {
     framer: Framer,
     last_tag: u32,
     pending: BTreeMap<u32, Unfinished>,
-    /// What they take, in bytes.
+    /// Bytes that unfinished answers take.
     unfinished_len: usize,
     outgoing: Vec<u8>,
     events: VecDeque<Event>,
@@ -114,7 +114,7 @@ impl Session {
         Some(unfinished)
     }
 
-    /// How many commands wait for their answers.
+    /// Returns the number of commands that wait for their answers.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()

@@ -63,7 +63,8 @@ fn parts_of_an_answer_are_joined() {
     assert_eq!(session.poll(), None);
 }
 
-/// Ends of outputs alone, as many as there is room for: each is taken once, and none is moved for another one.
+/// Ends of outputs alone, as many as there is room for: each is taken once, and none is moved for another
+/// one.
 #[test]
 fn many_outputs_that_come_at_once_take_no_time_in_the_square_of_their_number() {
     let mut session = Session::new();

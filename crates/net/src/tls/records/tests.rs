@@ -137,7 +137,8 @@ proptest! {
         prop_assert_eq!(read(&mut server, &mut wire, 1).unwrap().len(), 0, "the other end says that it is over");
     }
 
-    /// What was changed on its way is not taken, and nothing after it; what came before it is.
+    /// Bytes that were changed on their way are not accepted, nor is anything after them; those that came
+    /// before are.
     #[test]
     fn what_is_changed_is_not_taken(at in 0usize..200_000, bit in 0u8..8, piece in 1usize..100_000) {
         let (client, server) = shaken();
@@ -198,7 +199,7 @@ fn rustls_is_understood_and_understands() {
     assert!(server.process_new_packets().unwrap().peer_has_closed());
 }
 
-/// What rustls says when something is wrong is heard.
+/// An alert that rustls sends when something is wrong is received.
 #[test]
 fn an_alert_is_heard() {
     let (client, mut server) = shaken();
@@ -230,7 +231,8 @@ fn empty_records_are_not_read_for_ever() {
     }
 }
 
-/// Records that come whole and fit are opened where they are wanted: of what is said in frames, nothing is kept but pieces of records.
+/// Records that come whole and fit are opened where they are wanted: of what is said in frames, nothing is
+/// kept but pieces of records.
 #[test]
 fn what_fits_is_opened_where_it_is_wanted() {
     let (client, server) = shaken();
@@ -245,7 +247,8 @@ fn what_fits_is_opened_where_it_is_wanted() {
     }
 }
 
-/// What is read from elsewhere goes out in records as what is in memory does; where it cannot be read, nothing follows.
+/// Bytes that are read from elsewhere go out in records as those in memory do; where they cannot be read,
+/// nothing follows.
 #[test]
 fn what_is_read_for_a_record_comes_as_it_was() {
     let (client, server) = shaken();

@@ -18,17 +18,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long a server may take to say its first word, to give a ticket, or to say that it does not take our certificate,
+/// Time that a server has to send its first bytes, to give a ticket, or to report that it does not accept our
+/// certificate.
 const FIRST_WORD: Duration = Duration::from_millis(600);
-/// and how much of what it says is read.
+/// Limit on the first bytes of a server that are read.
 const FIRST_LEN: usize = 1_024;
 
-/// How one connects to a server of another program. The files are read for each connection: what was renewed is used from then on.
+/// Settings of connections to a server of another program. The files are read for each connection: what was
+/// renewed is used from then on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignServer {
     /// Certificates of the authorities whose servers are trusted.
     pub ca: PathBuf,
-    /// Where the server asks to see one: the own certificate, and its private key.
+    /// Own certificate and its private key, where the server asks to see one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -66,8 +68,8 @@ impl ForeignServer {
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         let has_own = self.own.is_some();
         let mut stream = connected.map_err(|error| named(error, has_own))?;
-        // A server that does not take our certificate says so after the handshake, and what it is told before then may cost us its
-        // words; any other gives a ticket, or begins to speak.
+        // A server that does not take our certificate says so after the handshake, and what it is told before
+        // then may cost us its words; any other gives a ticket, or begins to speak.
         let first = match tokio::time::timeout(FIRST_WORD, poll_fn(|cx| first_word(&mut stream, cx))).await {
             Ok(first) => first.map_err(|error| named(error, has_own))?,
             Err(_) => Vec::new(),
@@ -76,7 +78,7 @@ impl ForeignServer {
     }
 }
 
-/// What a server says first, or nothing where it has given a ticket: then it has let us in.
+/// Returns the first bytes of a server, or nothing where it has given a ticket: then it has let us in.
 fn first_word(stream: &mut TlsStream<TcpStream>, context: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
     let mut first = [0; FIRST_LEN];
     let mut buffer = ReadBuf::new(&mut first);
@@ -91,9 +93,9 @@ fn first_word(stream: &mut TlsStream<TcpStream>, context: &mut Context<'_>) -> P
 #[derive(Debug)]
 pub struct ForeignStream {
     stream: TlsStream<TcpStream>,
-    /// Whether we have shown a certificate: that it is none for the server shows after the handshake.
+    /// Set if we have shown a certificate: that it is none for the server shows after the handshake.
     has_own: bool,
-    /// What was read of it already.
+    /// Bytes of the stream that were read already.
     first: Vec<u8>,
 }
 
@@ -139,7 +141,7 @@ fn named(error: io::Error, has_own: bool) -> io::Error {
     inner.map_or(error, |inner| io::Error::other(why(inner, has_own)))
 }
 
-/// What is wrong with a connection, about a server that is none of ours.
+/// Describes the problem with a connection, about a server that is none of ours.
 fn why(error: rustls::Error, has_own: bool) -> String {
     match SealError::from(error) {
         SealError::ForeignCertificate => "no authority in etcd.ca has issued its certificate".to_string(),
@@ -187,7 +189,8 @@ mod tests {
         }
     }
 
-    /// A server that asks to see a certificate, and looks at it when it is told to; then it says again what it hears.
+    /// A server that asks to see a certificate, and looks at it when it is told to; then it says again what
+    /// it hears.
     fn server(folder: &std::path::Path, look: mpsc::Receiver<()>) -> String {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(store_of(&folder.join("ca.pem")).unwrap());

@@ -69,7 +69,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// How an end connects that has only a token.
+/// Returns the configuration with which an end connects that has only a token.
 pub(super) fn config(pin: &str, expected: &Expected) -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     let pinned = Pinned { pin: pin.to_string(), expected: expected.clone(), provider: Arc::clone(&provider) };

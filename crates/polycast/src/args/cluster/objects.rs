@@ -61,7 +61,8 @@ pub(crate) struct FetchArgs {
     /// Where to get it if no agent has it [default: the URL]; one of the agents that ask does
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have it]
+    /// Wait for so long, also until an agent has it (500ms, 30s) [default: fail at once where none can have
+    /// it]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
@@ -91,7 +92,8 @@ pub(crate) struct PublishArgs {
     pub path: PathBuf,
     #[command(flatten)]
     pub read: ReadArgs,
-    /// Each file of a directory is an object of its own: usable before the others are there, and not sent where it is already
+    /// Each file of a directory is an object of its own: usable before the others are there, and not sent
+    /// where it is already
     #[arg(long)]
     pub files: bool,
     /// Its number, above the last one's [default: one more than the last]

@@ -36,7 +36,8 @@ pub(crate) enum Bench {
     Control(BenchControlArgs),
     /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
     Join(BenchJoinArgs),
-    /// How soon a majority of acceptors answers small requests, by unicast and over streams, in labs (Linux, root)
+    /// How soon a majority of acceptors answers small requests, by unicast and over streams, in labs (Linux,
+    /// root)
     #[command(after_help = REPLICATION_MORE)]
     Replication(BenchReplicationArgs),
 }

@@ -7,16 +7,17 @@ use polycast_api::client::AgentClient;
 use std::time::Duration;
 use tokio::time::{Interval, interval};
 
-/// How often the agent is asked.
+/// Interval at which the agent is polled.
 const EVERY: Duration = Duration::from_secs(1);
-/// So often in a row the manager is out of reach before that is said: an agent that has just begun is still on its way to it.
+/// So often in a row the manager is out of reach before that is said: an agent that has just begun is still
+/// on its way to it.
 const TIMES: u32 = 3;
 
 /// Looks whether the agent's manager can be reached.
 pub(super) struct Away {
     agent: AgentClient,
     ticks: Interval,
-    /// How often in a row it could not be.
+    /// Number of consecutive polls without a manager.
     times: u32,
 }
 

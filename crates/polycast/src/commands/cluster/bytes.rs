@@ -16,7 +16,7 @@ const PIECE_LEN: u64 = 1 << 20;
 /// Pieces that are read ahead.
 const PIECES_MAX: usize = 4;
 
-/// What this process can read and the agent perhaps not.
+/// Object that this process can read, and the agent perhaps not.
 pub(super) struct Bytes {
     /// File or directory.
     pub kind: ObjectKind,
@@ -25,8 +25,8 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Brings them to the agent. An id that was not `chosen` is that of these very bytes: where this user has brought them
-    /// before, they are there.
+    /// Brings them to the agent. An id that was not `chosen` is that of these very bytes: where this user has
+    /// brought them before, they are there.
     pub(super) async fn put(
         &self,
         session: &Session,
@@ -128,7 +128,8 @@ pub(super) async fn take(session: &Session, object: &Object) -> Result<Option<Ta
     Ok(Some(Taken { pieces, piece: Vec::new(), at: 0, left: (!is_set).then_some(object.length) }))
 }
 
-/// Whether a path is a descriptor of some process, whose number may be another file's by now. The agent looks whether it is.
+/// Returns true if a path is a descriptor of some process, whose number may be another file's by now. The
+/// agent checks whether it is.
 fn is_descriptor(path: &Path) -> bool {
     let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
     matches!(parts.as_slice(), ["/", "proc", _, "fd", _])

@@ -1,4 +1,4 @@
-//! What an agent's transfers of an object are at, shown while a command waits for them.
+//! Progress of an agent's transfers of an object, shown while a command waits for them.
 
 use super::connect;
 use crate::args::cluster::LocalArgs;

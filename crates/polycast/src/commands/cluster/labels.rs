@@ -8,7 +8,7 @@ use polycast_agent::label_switch::{LabelSwitchConfig, LabelSwitches, RackAgentPr
 use polycast_net::words::WordsKey;
 use serde_json::json;
 
-/// What words of controllers are sealed with.
+/// Returns the key that seals controllers' messages.
 fn words_key(args: &ForwarderArgs) -> Result<WordsKey, Failure> {
     let security = args.identity.files().security().map_err(|error| Failure::input(error.to_string()))?;
     let key = WordsKey::of(security.as_ref());

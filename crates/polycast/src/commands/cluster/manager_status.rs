@@ -1,4 +1,5 @@
-//! `polycast status --manager`, `polycast drain` and `polycast undrain`: the manager, through the local agent.
+//! `polycast status --manager`, `polycast drain` and `polycast undrain`: the manager, through the local
+//! agent.
 
 use super::{connect, runtime};
 use crate::args::cluster::{DrainArgs, LocalArgs};

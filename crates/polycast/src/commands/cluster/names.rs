@@ -11,7 +11,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Ids that the user has not chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
+/// Ids that the user has not chosen have so many bits: few enough to be typed, and many enough for all files
+/// of a cluster.
 const ID_BITS: u32 = 48;
 /// Ids that are named where a name has several.
 const NAMED_MAX: usize = 8;
@@ -93,7 +94,7 @@ impl Which {
     }
 }
 
-/// How far an object is that is on its way, for people.
+/// Returns the percentage of an incoming object that is here, for people.
 pub(crate) fn percent(object: &Object) -> Option<u64> {
     (object.state() == ObjectState::Receiving)
         .then(|| (u128::from(object.verified_bytes) * 100 / u128::from(object.length.max(1))) as u64)
@@ -102,26 +103,26 @@ pub(crate) fn percent(object: &Object) -> Option<u64> {
 /// At which machine's agent an object is, and whose it is there.
 pub(crate) struct Whose {
     machine: String,
-    /// Where that is not the agent's user.
+    /// User, where it is not the agent's.
     user: Option<u32>,
 }
 
 impl Whose {
-    /// What this process adds there.
+    /// Returns the agent and user of objects that this process adds.
     pub(crate) fn of(session: &Session) -> Self {
         let user = session.is_other_user().then(|| rustix::process::geteuid().as_raw());
         Whose { machine: session.agent_name().to_string(), user }
     }
 }
 
-/// What stands for the state of an object: as a set a directory is another one.
+/// Returns the stamp of an object's state: as a set a directory has another one.
 pub(crate) fn stamp_of(mut stamp: [u8; 32], files: bool) -> [u8; 32] {
     stamp[0] ^= u8::from(files);
     stamp
 }
 
-/// The id of a file or directory for which the user has chosen none: the same one as long as it does not change, so that the
-/// same command goes on from what an earlier one has sent.
+/// The id of a file or directory for which the user has chosen none: the same one as long as it does not
+/// change, so that the same command goes on from what an earlier one has sent.
 pub(crate) fn id_of(whose: &Whose, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
     let mut words = Vec::new();
     // A path that cannot be resolved is refused where it is opened.

@@ -1,4 +1,5 @@
-//! Putting an object of the agent's at a place of the user's: nothing is there before all of it is, and runs of zeros stay holes.
+//! Putting an object of the agent's at a place of the user's: nothing is there before all of it is, and runs
+//! of zeros stay holes.
 
 use super::COPY_LEN;
 use crate::exit::Failure;
@@ -10,14 +11,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// How a file gets its place.
+/// Rules for putting a file in its place.
 #[derive(Clone, Copy)]
 pub(super) struct How {
-    /// What is there already is replaced.
+    /// Set if an existing file is replaced.
     pub replace: bool,
     /// Permissions of the file.
     pub mode: u32,
-    /// When the file was changed last, if that is known.
+    /// Time of the file's last change, if that is known.
     pub modified: Option<ModificationTime>,
 }
 

@@ -124,8 +124,8 @@ fn say_missed(answer: &RemoveResponse) -> bool {
     answer.absent.is_empty() && answer.silent.is_empty()
 }
 
-/// Adds an object in place of what has its id, here and at the receivers. Where the same file is known by it already nothing
-/// has to go.
+/// Adds an object in place of what has its id, here and at the receivers. Where the same file is known by it
+/// already nothing has to go.
 pub(super) async fn add_instead(
     session: &Session,
     data: DataId,
@@ -140,7 +140,8 @@ pub(super) async fn add_instead(
         }
         added => added?,
     };
-    // One that was sent already has its hash; a set has it from the beginning. An id that was not chosen belongs to this file alone.
+    // One that was sent already has its hash; a set has it from the beginning. An id that was not chosen
+    // belongs to this file alone.
     if chosen && (object.root.is_empty() || object.kind() == ObjectKind::Set) {
         let answer = session.make_way(at, data).await?;
         if let Some(one) = answer.removed.iter().find(|one| !one.error.is_empty()) {

@@ -106,7 +106,7 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What a transfer that was cut off has left, as JSON.
+/// Describes the remains of a transfer that was cut off, as JSON.
 fn describe_rest(rest: &Rest) -> Value {
     let object = polycast_api::convert::object_id(&rest.app_id, rest.data_id);
     let object = object.map_or_else(|_| rest.data_id.to_string(), |id| id.to_string());

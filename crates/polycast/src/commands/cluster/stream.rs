@@ -167,7 +167,7 @@ async fn send(session: &Session, name: &str, format: Format) -> Result<Exit, Fai
     Ok(if sent.failed == 0 { Exit::Done } else { Exit::Failed })
 }
 
-/// What `recv` has seen.
+/// Messages that `recv` has received, and their counts.
 #[derive(Default)]
 struct Seen {
     fabric: String,

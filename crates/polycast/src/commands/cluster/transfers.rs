@@ -32,7 +32,7 @@ pub(super) fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What was seen of an agent's transfers, by which their rates are known.
+/// Observations of an agent's transfers, which give their rates.
 #[derive(Default)]
 pub(super) struct Seen {
     paces: BTreeMap<(ObjectId, bool), progress::Pace>,

@@ -1,4 +1,4 @@
-//! What one host can say of itself.
+//! Checks that one host can make of itself.
 
 use super::{Check, others};
 use crate::exit::plain;
@@ -62,7 +62,7 @@ pub(super) fn interface(
     Some(used)
 }
 
-/// Whether the ports can be had.
+/// Checks that the ports can be used.
 pub(super) fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
     let group = SocketAddrV4::new(discovery::GROUP.into(), discovery::PORT);
     checks.push(match Beacon::open(address, group) {
@@ -82,7 +82,7 @@ pub(super) fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
 /// Below this an agent, or a source of some hundred receivers, may run out of files.
 const FILES_FEW: u64 = 1_024;
 
-/// How many files and connections a program may have open.
+/// Checks the number of files and connections that a program may have open.
 pub(super) fn files(checks: &mut Vec<Check>) {
     const NAME: &str = "files";
     checks.push(match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
@@ -118,9 +118,10 @@ pub(super) fn buffers(checks: &mut Vec<Check>) {
     });
 }
 
-/// Where agents keep objects unless they are told otherwise.
+/// Folder in which agents keep objects unless they are configured otherwise.
 pub(super) const MEMORY: &str = "/dev/shm";
-/// A folder of objects on a file system with less than this is small: containers have 64 MiB of shared memory unless they are told otherwise.
+/// A folder of objects on a file system with less than this is small: containers have 64 MiB of shared memory
+/// unless they are told otherwise.
 const SMALL_BYTES: u64 = 256 << 20;
 
 /// A folder in which agents keep objects.

@@ -1,4 +1,4 @@
-//! What a machine of a cluster needs besides.
+//! Checks that a machine of a cluster needs besides.
 
 use super::{Check, checks};
 use crate::args::cluster::LocalArgs;
@@ -12,7 +12,7 @@ pub(super) fn look(local: &LocalArgs, found: &mut Vec<Check>) {
     service(local, found);
 }
 
-/// What this build and the kernel can do.
+/// Checks the capabilities of this build and the kernel.
 fn kernel(found: &mut Vec<Check>) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let missing = polycast_net::bpf::missing();
@@ -58,7 +58,7 @@ fn service(local: &LocalArgs, found: &mut Vec<Check>) {
     });
 }
 
-/// What brings a manager back, by what an agent was told of it.
+/// Returns the remedy for a manager that is away, by the error that an agent reports.
 fn mend(manager_error: &str) -> &'static str {
     // A manager that answers, and cannot lead: it says why.
     if manager_error.contains("etcd") {

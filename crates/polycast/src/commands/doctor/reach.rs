@@ -1,4 +1,4 @@
-//! What gets to other hosts: multicast, and long packets.
+//! Checks of packets to other hosts: multicast, and long packets.
 
 use super::Check;
 use crate::args::DoctorArgs;
@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often something is asked, and how long answers are waited for each time.
+/// Number of times that a question is sent, and time to wait for its answers each time.
 const TRIES: u64 = 3;
 const WAIT: std::time::Duration = std::time::Duration::from_millis(400);
 /// Hosts that are named.
 const NAMED_MAX: usize = 8;
 /// IPv4 and UDP before the payload.
 const HEADERS_LEN: usize = 28;
-/// What Ethernet carries everywhere.
+/// MTU that Ethernet carries everywhere.
 const USUAL_MTU: u32 = 1_500;
 
 /// Looks at how far packets get.
@@ -51,7 +51,8 @@ pub(super) fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>)
 
 const NO_MULTICAST: &str = "everything goes from receiver to receiver over TCP, and `accept` needs --from";
 
-/// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that did.
+/// Asks all, and says which hosts answered to short and to long questions; gives the addresses of those that
+/// did.
 fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {
     let own = Answerer::open(used.address, &network::machine_name());
     let ends = AtomicBool::new(false);

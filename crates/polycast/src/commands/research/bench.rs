@@ -1,4 +1,5 @@
-//! Measuring the manager: sessions as agents have them, that ask for paths and give them back (Republic section VI-C).
+//! Measuring the manager: sessions as agents have them, that ask for paths and give them back (Republic
+//! section VI-C).
 
 pub(super) mod control;
 pub(super) mod replication;
@@ -107,7 +108,7 @@ fn manager(args: &BenchManagerArgs, format: Format) -> Result<Exit, Failure> {
     report(args, outcome, before.zip(after).map(|(before, after)| after - before), format)
 }
 
-/// What the agents saw.
+/// Measurements of the agents.
 struct Outcome {
     /// From the request to its answer, in seconds, rising.
     waits: Vec<f64>,
@@ -239,8 +240,8 @@ impl Agent {
     }
 }
 
-/// Waits until a time. The runtime's timers count in milliseconds: agents that rely on them alone all ask at the same
-/// moment, once a millisecond.
+/// Waits until a time. The runtime's timers count in milliseconds: agents that rely on them alone all ask at
+/// the same moment, once a millisecond.
 async fn await_precisely(at: tokio::time::Instant) {
     const TIMER: Duration = Duration::from_millis(2);
     if let Some(early) = at.checked_sub(TIMER) {

@@ -58,7 +58,7 @@ enum LabCommand {
     Supervise {
         /// Its folder
         folder: PathBuf,
-        /// What it is
+        /// Its specification
         spec: Spec,
     },
     /// A device of a lab
@@ -82,8 +82,8 @@ struct CastArgs {
     #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
     receivers: Receivers,
     /// What breaks, and how many seconds after the transfer was asked for (0: just before): agent:h3@2.5,
-    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0, ocs:dark=5@0,
-    /// link:s19-h14@2, rate:s23-h11=20mbit@0, rack-agent:h4@1, silent:core2@1
+    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0,
+    /// ocs:dark=5@0, link:s19-h14@2, rate:s23-h11=20mbit@0, rack-agent:h4@1, silent:core2@1
     #[arg(long = "fail", value_name = "WHAT@SECONDS")]
     failures: Vec<Broken>,
     /// A host that becomes a receiver while the transfer runs: h9@1.5
@@ -93,11 +93,11 @@ struct CastArgs {
     traffic: Traffic,
 }
 
-/// What goes on beside a delivery.
+/// Traffic and readings beside a delivery.
 #[derive(Arguments, Clone, Debug)]
 struct Traffic {
-    /// A TCP connection between two hosts meanwhile, in seconds after the transfer was asked for, and how many bytes it
-    /// may have on its way: h8-h7@2..6=64KiB
+    /// A TCP connection between two hosts meanwhile, in seconds after the transfer was asked for, and how
+    /// many bytes it may have on its way: h8-h7@2..6=64KiB
     #[arg(long = "flow", value_name = "FROM-TO@BEGIN..END[=WINDOW]")]
     flows: Vec<Flow>,
     /// Read the rates of the source's links and of the flows so often
@@ -185,7 +185,8 @@ enum Device {
         #[arg(long, value_name = "SPEC")]
         light: Option<Spec>,
     },
-    /// What says to the ports of a lab without a circuit switch whether they have light, in the namespace of the optics
+    /// Tells the ports of a lab without a circuit switch whether they have light, in the namespace of the
+    /// optics
     Light {
         /// The lab
         spec: Spec,
@@ -201,7 +202,7 @@ impl From<LabError> for Failure {
     }
 }
 
-/// What `lab cast` reports.
+/// Report of `lab cast`.
 #[derive(Serialize)]
 struct LabDelivery {
     #[serde(flatten)]
@@ -239,7 +240,7 @@ fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| Failure::unexpected(format!("cannot find this program: {error}")))
 }
 
-/// What is delivered, once it is sure that it can be read.
+/// Returns the options of a delivery, once it is sure that its object can be read.
 fn options_of(
     path: &Path,
     source: &str,
@@ -263,7 +264,7 @@ fn options_of(
     })
 }
 
-/// What `send` reported, if it delivered anything.
+/// Returns the report of `send`, if it delivered anything.
 fn delivery_of(outcome: &CastOutcome) -> Result<&Delivery, Failure> {
     outcome.delivery.as_ref().map_err(|NoReport { error, hint }| {
         let failure = if outcome.exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
@@ -308,7 +309,7 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })
 }
 
-/// What trees and flows did, and how fast they were until each receiver ended.
+/// Describes the work of trees and flows, and their rates until each receiver ended.
 fn rates_text(report: &Report, readings: &Readings, started_s: f64) -> String {
     let mut text = String::new();
     for tree in &report.trees {

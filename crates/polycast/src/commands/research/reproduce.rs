@@ -33,11 +33,12 @@ pub(crate) struct ReproduceArgs {
     /// Fewer runs and smaller sizes
     #[arg(long)]
     pub quick: bool,
-    /// Write a report into this folder: index.html and a page a paper, an SVG and a CSV per figure, and all rows as rows.csv; after
-    /// Ctrl-C with what is done by then
+    /// Write a report into this folder: index.html and a page a paper, an SVG and a CSV per figure, and all
+    /// rows as rows.csv; after Ctrl-C with what is done by then
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// A line for every figure and table in place of the rows: kind, the paper's number, ours, their ratio, and why they differ
+    /// A line for every figure and table in place of the rows: kind, the paper's number, ours, their ratio,
+    /// and why they differ
     #[arg(long)]
     pub table: bool,
     /// All that is drawn by lot follows from it
@@ -134,8 +135,8 @@ fn now() -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3_600 % 24, seconds / 60 % 60)
 }
 
-/// Year, month and day so many days after the first of January 1970. Years begin in March here, so that the day that comes
-/// every four years is their last.
+/// Year, month and day so many days after the first of January 1970. Years begin in March here, so that the
+/// day that comes every four years is their last.
 fn date_of(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

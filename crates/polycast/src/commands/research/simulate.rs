@@ -1,4 +1,5 @@
-//! `polycast simulate`: transfers at packet level, in virtual time, or the same ones with other values of some keys.
+//! `polycast simulate`: transfers at packet level, in virtual time, or the same ones with other values of
+//! some keys.
 
 mod rows;
 mod series;
@@ -45,7 +46,8 @@ pub(crate) struct SimulateArgs {
     /// Virtual time between two samples of --series
     #[arg(long, value_name = "TIME", default_value = "1ms", requires = "series", value_parser = interval)]
     pub interval: Duration,
-    /// Run it once for each of these values of a key of the scenario; several --sweep give each value with each
+    /// Run it once for each of these values of a key of the scenario; several --sweep give each value with
+    /// each
     #[arg(long, value_name = "KEY=V1,V2")]
     pub sweep: Vec<Sweep>,
     /// Write the table of a sweep as CSV too
@@ -64,7 +66,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 struct Run {
     report: Report,
     layout: Layout,
-    /// What each transfer's bytes alone take on the source's link.
+    /// Time that each transfer's bytes alone take on the source's link.
     ideals_s: Vec<f64>,
     seed: u64,
     wall_s: f64,
@@ -112,7 +114,8 @@ fn finish(scenario: &Scenario, report: Report, seed: u64, begun: Instant) -> Res
     Ok(Run { report, layout: scenario.layout, ideals_s, seed, wall_s: begun.elapsed().as_secs_f64() })
 }
 
-/// What the bytes of a transfer alone take on the source's link, the fastest where it has several.
+/// Returns the time that the bytes of a transfer alone take on the source's link, the fastest where it has
+/// several.
 fn ideal_s(scenario: &Scenario, plan: &TransferPlan) -> f64 {
     let of_source =
         |change: &&Change| change.from == plan.source || (change.to == plan.source && !change.one_way);

@@ -41,7 +41,7 @@ fn asked(receiver: &mut Receiver, now: u64) -> Vec<(u8, u64)> {
     outputs(receiver, now).into_iter().filter_map(ask).collect()
 }
 
-/// What it asks the source itself for.
+/// Returns the packets that it requests from the source itself.
 fn fresh(receiver: &mut Receiver, now: u64) -> Vec<u64> {
     let ask = |output| match output {
         Output::Ask(Interest { name, fresh: true, .. }) => Some(name.sn),
@@ -66,7 +66,8 @@ fn it_asks_for_w_packets_in_each_tree_and_for_one_more_for_each_that_comes() {
     assert!(matches!(out[1..], [Output::Ask(Interest { name: Name { sn: 3, .. }, tree: 0, .. })]));
 }
 
-/// Sections of 2, 4, 8 and 16 packets: the object has the numbers 0 to 29, the lists 30, 36, 42 to 44 and 48 to 51.
+/// Sections of 2, 4, 8 and 16 packets: the object has the numbers 0 to 29, the lists 30, 36, 42 to 44 and 48
+/// to 51.
 fn receiver_of_lists(trees: usize) -> Receiver {
     let plain = receiver(30, trees, fixed());
     let blocks = plain.config.blocks.with_lists(250).unwrap();
@@ -115,7 +116,8 @@ fn packets_without_a_name_are_not_asked_for() {
     assert_eq!((receiver.counters().refused, receiver.has(36)), (2, false), "its list has another length");
 }
 
-/// A packet of a list counts when its driver has had a look at it: one that was corrupt names nothing, and comes again.
+/// A packet of a list counts when its driver has had a look at it: one that was corrupt names nothing, and
+/// comes again.
 #[test]
 fn a_corrupt_packet_of_a_list_comes_again_from_the_source() {
     let mut receiver = receiver_of_lists(1);
@@ -139,7 +141,8 @@ fn a_corrupt_packet_of_a_list_comes_again_from_the_source() {
     assert!(receiver.has(30) && receiver.has(42));
 }
 
-/// Of a block that is there the last packet is asked for to hear where the tree goes on: not before it has a name.
+/// The last packet of a block that is there is requested to learn where the tree continues: not before it has
+/// a name.
 #[test]
 fn a_block_that_is_there_is_not_asked_for_without_names() {
     let mut receiver = receiver_of_lists(1);
@@ -216,8 +219,9 @@ fn lists_of_a_tree_that_is_gone_come_by_another_one() {
     assert_eq!(receiver.packets(), 30);
 }
 
-/// A receiver whose connection has ended begins anew while packets that it had asked for before are on their way: when all
-/// are there, the hashes in the lists are still to come, and what is lost of the lists is asked for again.
+/// A receiver whose connection has ended begins anew while packets that it had asked for before are on their
+/// way: when all are there, the hashes in the lists are still to come, and what is lost of the lists is asked
+/// for again.
 #[test]
 fn packets_that_come_before_their_list_do_not_end_it() {
     let mut receiver = receiver_of_lists(1);
@@ -247,7 +251,8 @@ fn packets_that_come_before_their_list_do_not_end_it() {
     assert_eq!(listed, [0, 1, 2, 3]);
 }
 
-/// The last section has the end of a packet and none of its own: its list is asked for when all packets are there.
+/// The last section has the end of a packet and none of its own: its list is asked for when all packets are
+/// there.
 #[test]
 fn a_section_without_packets_is_listed_too() {
     let plain = receiver(3, 1, fixed());
@@ -397,7 +402,8 @@ fn what_others_overtake_holds_no_credit_and_is_asked_for_again_early() {
     receiver.config.overtaken = Some(3);
     receiver.handle(Time(0), Input::Begin);
     assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1), (0, 2)]);
-    // The first one does not come. As long as it may be on its way, two credits are left; then there are three again.
+    // The first one does not come. As long as it may be on its way, two credits are left; then there are
+    // three again.
     for (now, sn, next) in [(100, 1, 3), (110, 2, 4), (210, 3, 5), (220, 4, 6)] {
         give(&mut receiver, now, sn, 0, Decision::Open);
         assert_eq!(asked(&mut receiver, now), [(0, next)], "at {now}");
@@ -487,8 +493,8 @@ fn a_silent_tree_is_reported_and_asked_ever_more_seldom() {
     assert!(receiver.counters().repeated < 3 * 50, "{}", receiver.counters().repeated);
 }
 
-/// A link has become slower than the time to wait for an answer: without doubling, every packet would be asked for again
-/// before it comes, and no round trip would ever be seen.
+/// A link has become slower than the time to wait for an answer: without doubling, every packet would be
+/// asked for again before it comes, and no round trip would ever be seen.
 #[test]
 fn a_way_that_has_become_slow_is_understood() {
     let millis = |ms: u64| ms * 1_000_000;
@@ -570,7 +576,8 @@ fn a_new_way_begins_with_the_time_that_round_trips_take() {
     assert!(wait <= Duration::from_millis(20), "{wait}");
 }
 
-/// A packet of the old way that comes just before it would be asked for by the new one tells nothing of round trips.
+/// A packet of the old way that comes just before it would be asked for by the new one tells nothing of round
+/// trips.
 #[test]
 fn an_answer_by_the_old_way_is_no_round_trip() {
     let retry = RetryTime::Adaptive { initial: Duration::from_millis(10), least: Duration::from_millis(1) };
@@ -584,7 +591,7 @@ fn an_answer_by_the_old_way_is_no_round_trip() {
     assert_eq!(outputs(&mut receiver, start + 20)[0], Output::Keep { sn: 0, round_trip: None });
 }
 
-/// What has come from the source once may come from anywhere when it is asked for again.
+/// A packet that has come from the source once may come from anywhere when it is requested again.
 #[test]
 fn what_came_fresh_is_fresh_no_more() {
     let mut receiver = receiver(20, 1, fixed());
@@ -613,8 +620,9 @@ fn what_came_fresh_is_fresh_no_more() {
     assert_eq!(fresh(&mut receiver, 5)[0], (9, false), "the last packet of a block that is there");
 }
 
-/// A round trip is a mean in which the last one counts for an eighth, its deviation one in which it counts for a quarter. An answer is waited for
-/// as long as the mean and four deviations, within bounds; after each loss for twice as long, and as before when a packet comes.
+/// A round trip is a mean in which the last one counts for an eighth, its deviation one in which it counts
+/// for a quarter. An answer is waited for as long as the mean and four deviations, within bounds; after each
+/// loss for twice as long, and as before when a packet comes.
 #[test]
 fn round_trips_are_smoothed_and_doubled() {
     let (initial, least) = (Duration::from_millis(70), Duration::from_millis(2));

@@ -286,7 +286,8 @@ fn an_interest_that_comes_again_by_another_way_is_answered_by_that() {
     assert_eq!(ways, [(0, [1].to_vec()), (1, [1].to_vec()), (2, [7, 3].to_vec())]);
 }
 
-/// With four credits a repeat is chance where round trips are longer than the shortest by no more than two packets take, here 16 us, or as long again.
+/// With four credits a repeat is chance where round trips are longer than the shortest by no more than two
+/// packets take, here 16 us, or as long again.
 #[test]
 fn a_repeat_is_chance_where_no_queue_has_grown() {
     for (later_ns, signals) in [(2_500, 0), (5_000, 0), (6_000, 0), (6_400, 0), (6_600, 1), (8_000, 1)] {
@@ -295,7 +296,8 @@ fn a_repeat_is_chance_where_no_queue_has_grown() {
         source.config.rate =
             RateConfig { initial_bps: 1_000_000_000, depth_bytes: 1_000_000, ..source.config.rate };
         source.trees[0].rate = TreeRate::new(source.config.rate);
-        // Each packet is sent when it is asked for, so that a round trip takes four of these steps: 10 us at first.
+        // Each packet is sent when it is asked for, so that a round trip takes four of these steps: 10 us at
+        // first.
         let mut now = 0;
         for sn in 0..200 {
             now += if sn < 100 { 2_500 } else { later_ns };
@@ -309,7 +311,8 @@ fn a_repeat_is_chance_where_no_queue_has_grown() {
     }
 }
 
-/// One that asks for the same without an end does not starve the others: of 257 packets one was not sent before. It takes half of the places.
+/// One that asks for the same without an end does not starve the others: of 257 packets one was not sent
+/// before. It takes half of the places.
 #[test]
 fn one_that_asks_again_and_again_does_not_starve_the_others() {
     let mut source = source(400, 1);

@@ -1,9 +1,11 @@
-//! Whom each receiver is given as candidates.
+//! Choice of the candidates that each receiver is given.
 //!
-//! Each member fetches from the one before it in four orders that a seed has drawn: a random graph in which every member has four edges in and four
-//! out. Its diameter is the logarithm of the number of members, so a thousand have their first group after five hops; and none serves more than
-//! another one, which would hold those back that fetch from it. Later ones get those of a few drawn members that fewest fetch from. The first of the
-//! orders is the ring; a few members, spread round it, take what the source gives.
+//! Each member fetches from the one before it in four orders that a seed has drawn: a random graph in which
+//! every member has four edges in and four out. Its diameter is the logarithm of the number of members, so a
+//! thousand have their first group after five hops; and none serves more than another one, which would hold
+//! back those that fetch from it. Members that come later get those, of a few drawn members, that fewest
+//! fetch from. The first of the orders is the ring; a few members, spread round it, take what the source
+//! gives.
 
 use super::super::sender::PeerId;
 use super::mix;
@@ -11,20 +13,21 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_wire::control::CANDIDATES_MAX;
 
-/// So many members take what the source gives. Each has a connection to it: with fewer, one that is slow or lies matters more; with more, the source
-/// has more to serve, and the first group takes longer to each of them.
+/// So many members take what the source gives. Each has a connection to it: with fewer, one that is slow or
+/// lies matters more; with more, the source has more to serve, and the first group takes longer to each of
+/// them.
 const TAKERS: usize = 8;
 /// The candidates of a member are the best of so many that are drawn for each place.
 const DRAWN: usize = 8;
 
-/// Where a member is to fetch.
+/// Candidates of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidates {
     /// The member.
     pub peer: PeerId,
-    /// Those that it may fetch from; none where it has lost all.
+    /// Members that it may fetch from; none where it has lost all.
     pub from: Vec<PeerId>,
-    /// Whether it takes what the source gives away, too.
+    /// Set if it also takes what the source gives away.
     pub takes: bool,
 }
 
@@ -32,11 +35,11 @@ pub struct Candidates {
 #[derive(Clone, Debug, Default)]
 struct Member {
     from: Vec<PeerId>,
-    /// How many fetch from it.
+    /// Number of members that fetch from it.
     fed: usize,
-    /// Those that it has lost for good: it gets none of them again.
+    /// Members that it has lost for good: it gets none of them again.
     lost: BTreeSet<PeerId>,
-    /// Those that were of no use to it once: it gets them once more, where there is no other.
+    /// Members that were of no use to it once: it gets them once more, where there is no other.
     tried: BTreeSet<PeerId>,
 }
 
@@ -57,7 +60,7 @@ impl Mesh {
         Mesh { seed, ring: Vec::new(), members: BTreeMap::new(), takers: BTreeSet::new(), draws: 0 }
     }
 
-    /// Whether there are no members.
+    /// Returns true if there are no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
@@ -68,19 +71,20 @@ impl Mesh {
         self.ring.iter().copied()
     }
 
-    /// Whether this is a member.
+    /// Returns true if `peer` is a member.
     #[must_use]
     pub fn contains(&self, peer: PeerId) -> bool {
         self.members.contains_key(&peer)
     }
 
-    /// Whether this member takes what the source gives away.
+    /// Returns true if this member takes what the source gives away.
     #[must_use]
     pub fn takes(&self, peer: PeerId) -> bool {
         self.takers.contains(&peer)
     }
 
-    /// Takes members in, all at once or one that comes later; gives what each is told whose candidates have changed.
+    /// Takes members in, all at once or one that comes later; gives what each is told whose candidates have
+    /// changed.
     pub fn join(&mut self, peers: impl IntoIterator<Item = PeerId>) -> Vec<Candidates> {
         let mut new: Vec<PeerId> = peers.into_iter().filter(|peer| !self.contains(*peer)).collect();
         new.sort_unstable_by_key(|peer| (mix(self.seed, u64::from(peer.0), 0), *peer));
@@ -104,7 +108,8 @@ impl Mesh {
         changed.into_iter().map(|peer| self.told(peer)).collect()
     }
 
-    /// Takes a member out; gives what those are told that it was a candidate of, and one that takes in its place.
+    /// Takes a member out; gives what those are told that it was a candidate of, and one that takes in its
+    /// place.
     pub fn leave(&mut self, peer: PeerId) -> Vec<Candidates> {
         let Some(member) = self.members.remove(&peer) else { return Vec::new() };
         for other in member.from {
@@ -128,8 +133,8 @@ impl Mesh {
         changed.into_iter().map(|id| self.told(id)).collect()
     }
 
-    /// Replaces a candidate that was of no use to a member; one that may be again is given to it again where there is no other. A member that has
-    /// lost all others for good is left without any.
+    /// Replaces a candidate that was of no use to a member; one that may be again is given to it again where
+    /// there is no other. A member that has lost all others for good is left without any.
     pub fn lose(&mut self, peer: PeerId, candidate: PeerId, for_good: bool) -> Option<Candidates> {
         let member = self.members.get_mut(&peer)?;
         let at = member.from.iter().position(|from| *from == candidate)?;
@@ -143,8 +148,8 @@ impl Mesh {
         Some(self.told(peer))
     }
 
-    /// Lets a member take what the source gives, as it lacks what it gets from none of the others. It is told of all its candidates again: one that
-    /// took already may have lost its connection to the source.
+    /// Lets a member take what the source gives, as it lacks what it gets from none of the others. It is told
+    /// of all its candidates again: one that took already may have lost its connection to the source.
     pub fn let_take(&mut self, peer: PeerId) -> Option<Candidates> {
         self.contains(peer).then(|| {
             self.takers.insert(peer);
@@ -152,8 +157,8 @@ impl Mesh {
         })
     }
 
-    /// Links members that have all come at once: each to the one before it in as many drawn orders as it has candidates. So as many fetch from each as
-    /// it fetches from.
+    /// Links members that have all come at once: each to the one before it in as many drawn orders as it has
+    /// candidates. So as many fetch from each as it fetches from.
     fn link_all(&mut self) {
         let mut order = self.ring.clone();
         for turn in 0..CANDIDATES_MAX as u64 {
@@ -164,7 +169,7 @@ impl Mesh {
         }
     }
 
-    /// What a member is told.
+    /// Returns the candidates to send to a member.
     fn told(&self, peer: PeerId) -> Candidates {
         Candidates { peer, from: self.members[&peer].from.clone(), takes: self.takes(peer) }
     }
@@ -200,7 +205,8 @@ impl Mesh {
         candidate != peer && !member.from.contains(&candidate) && !member.lost.contains(&candidate)
     }
 
-    /// Of a few members that are drawn the one that fewest fetch from. Where none of them is new to it, of all.
+    /// Draws a few members and returns the one that fewest fetch from. Where none of them is new to it, all
+    /// are considered.
     fn draw(&mut self, peer: PeerId) -> Option<PeerId> {
         let len = self.ring.len() as u64;
         let mut drawn = Vec::with_capacity(DRAWN);
@@ -219,7 +225,8 @@ impl Mesh {
         best(&drawn, false).or_else(|| best(&self.ring, false)).or_else(|| best(&self.ring, true))
     }
 
-    /// Chooses members that take until there are as many as there may be: those farthest from the others in the ring.
+    /// Chooses members that take until there are as many as there may be: those farthest from the others in
+    /// the ring.
     fn fill_takers(&mut self) -> Vec<PeerId> {
         let mut new = Vec::new();
         let (len, want) = (self.ring.len(), TAKERS.min(self.ring.len()));

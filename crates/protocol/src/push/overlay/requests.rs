@@ -1,4 +1,5 @@
-//! What one connection of the overlay asks for, and when it is told what is here, at the end that serves it.
+//! Requests of one connection of the overlay, and when it is notified of the groups here, at the end that
+//! serves it.
 
 use crate::bits::Bits;
 use alloc::collections::VecDeque;
@@ -7,19 +8,20 @@ use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::WANT_MAX;
 
-/// How many groups a connection may wait for at a time: as many as one WANT may ask for. A receiver asks for a quarter of that at most.
+/// Number of groups that a connection may wait for at a time: as many as one WANT may request. A receiver
+/// requests a quarter of that at most.
 const ASKED_MAX: usize = WANT_MAX;
-/// How many ranges of groups one message tells at most.
+/// Number of ranges of groups in one message at most.
 const TOLD_MAX: usize = 1_024;
 
-/// A connection that waits for nothing is told no more often what is here: each time wakes both ends. One that waits for a group is told with
-/// that group, and woken for neither alone.
+/// A connection that waits for nothing is told no more often what is here: each time wakes both ends. One
+/// that waits for a group is told with that group, and woken for neither alone.
 const NEWS_AFTER: Duration = Duration::from_millis(2);
-/// One that asks for none of what it is told gets it elsewhere: it is told half as often. More seldom, and groups take so long from member to member
-/// that a thousand say that they lack them (`tests/overlay`).
+/// One that asks for none of what it is told gets it elsewhere: it is told half as often. More seldom, and
+/// groups take so long from member to member that a thousand say that they lack them (`tests/overlay`).
 const NEWS_AFTER_IDLE: Duration = Duration::from_millis(4);
 
-/// What a connection must not ask for; it ends with this sentence.
+/// Requests that a connection must not make; it ends with this sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
     /// The object has fewer groups.
@@ -40,11 +42,12 @@ pub enum Misuse {
 #[derive(Clone, Debug)]
 pub struct Requests {
     groups: u64,
-    /// How many of the groups that are here it was told of, in the order in which they came.
+    /// Number of the groups here that it was notified of, in the order in which they came.
     told: usize,
     asked: Bits,
     waiting: VecDeque<u64>,
-    /// When it may be told again, where it waits for nothing, and how long after that the next time.
+    /// Time when it may be notified again, where it waits for nothing, and the delay until the time after
+    /// that.
     news_at: Time,
     news_after: Duration,
 }
@@ -92,26 +95,27 @@ impl Requests {
         self.waiting.pop_front()
     }
 
-    /// Whether it waits for nothing.
+    /// Returns true if it waits for nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether it was not told of all of so many groups that are here.
+    /// Returns true if it was not notified of all `here` groups that this end has.
     #[must_use]
     pub fn has_news(&self, here: usize) -> bool {
         self.told < here
     }
 
-    /// When it may be told what is here, where it waits for nothing.
+    /// Returns the time when it may be notified of the groups here, where it waits for nothing.
     #[must_use]
     pub fn news_at(&self) -> Time {
         self.news_at
     }
 
-    /// What it is to be told now: groups that have come since it was told last, of all that are here in the order in which they came. Nothing where
-    /// it waits for no group and [`Requests::news_at`] has not come.
+    /// Returns the groups to notify it of now: those that have come since the last time, of all that are here
+    /// in the order in which they came. Nothing where it waits for no group and [`Requests::news_at`] has not
+    /// come.
     pub fn news(&mut self, now: Time, order: &[u64]) -> Vec<Range<u64>> {
         if (self.is_idle() && now < self.news_at) || !self.has_news(order.len()) {
             return Vec::new();
@@ -151,7 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// However groups come, and are asked for, what is told in all is what is there, each once, and none is kept back for longer than the longest time.
+        /// However groups come, and are asked for, what is told in all is what is there, each once, and none
+        /// is kept back for longer than the longest time.
         #[test]
         fn each_group_is_told_once(
             steps in proptest::collection::vec((0u64..50, any::<bool>(), any::<bool>(), 0u64..50), 0..80),

@@ -1,9 +1,10 @@
-//! What a source gives to which of those that take from it: each hash group once.
+//! Choice of the hash groups that a source gives to each member that takes from it: each group once.
 //!
-//! A group that the source has given to one member comes to all others from that one. So the source sends about one object, whatever
-//! their number, and the next group is always one that none has: the rarest. Those that take fast get more, since each takes when its
-//! connection has room. A group is given again where a member says that it lacks it, and to that member: then the one that had it has ended, or
-//! keeps it back. One that has kept several back gets no more of those that none else has.
+//! A group that the source has given to one member comes to all others from that member. So the source sends
+//! about one object, whatever their number, and the next group is always one that none has: the rarest. Those
+//! that take fast get more, since each takes when its connection has room. A group is given again where a
+//! member reports that it lacks it, and to that member: then the one that had it has ended, or keeps it back.
+//! One that has kept several back gets no more of those that no other has.
 
 use super::super::sender::PeerId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,23 +13,27 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 
-/// How many members may take at a time: each has a connection to the source.
+/// Number of members that may take at a time: each has a connection to the source.
 pub const TAKERS_MAX: usize = 16;
-/// A group that was given again comes to the others within this time, or is given to the next one that lacks it. Twice the time after which
-/// members say what they lack.
+/// A group that was given again comes to the others within this time, or is given to the next one that lacks
+/// it. Twice the time after which members say what they lack.
 const AGAIN_AFTER: Duration = Duration::from_millis(600);
-/// One that has kept so many groups back gets no new ones. A connection that breaks at the wrong moment costs one or two.
+/// One that has kept so many groups back gets no new ones. A connection that breaks at the wrong moment costs
+/// one or two.
 const KEPT_BACK_MAX: u32 = 8;
 /// .. if so many others have said that they lack them.
 const LACKED_BY: usize = 2;
-/// A group is with the others when so many times has passed what it takes to one of them: down its path, up again, and to the rest.
+/// A group is with the others when so many times has passed what it takes to one of them: down its path, up
+/// again, and to the rest.
 const PASSED_ON_AFTER: u64 = 4;
-/// Of a message so many groups are looked at for those that keep them back: a member can say that it lacks millions.
+/// Number of groups of a message for which those that keep them back are sought: a member can report that it
+/// lacks millions.
 const BLAMED_MAX: usize = 64;
-/// One that takes a group in so many times what the fastest takes, or more, is not given what none has: all would wait for its path up, and it gets all from
-/// the others.
+/// One that takes a group in so many times what the fastest takes, or more, is not given what none has: all
+/// would wait for its path up, and it gets all from the others.
 const TOO_SLOW_TIMES: u64 = 4;
-/// A group is on its way for so many times what its taker takes for one, and for so long at least and at most: until then it lacks nowhere.
+/// A group is on its way for so many times what its taker takes for one, and for so long at least and at
+/// most: until then it lacks nowhere.
 const ON_ITS_WAY_TIMES: u64 = 4;
 const ON_ITS_WAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// So many groups are remembered as given lately: those of 10 s at 100 Gbit/s are half of them.
@@ -41,12 +46,12 @@ const NONE: u8 = 0;
 struct Taker {
     /// Its number in the table of those that were given groups, from 1 on.
     place: u8,
-    /// What it had when it came.
+    /// Groups that it had when it came.
     had: RangeSet,
-    /// How many groups others lack that it was given, and who has said so.
+    /// Number of groups given to it that others lack, and the members that reported so.
     kept_back: u32,
     lacked_by: BTreeSet<PeerId>,
-    /// When it took a group last, and how far apart it takes them.
+    /// Time when it last took a group, and the interval at which it takes them.
     took_at: Option<Time>,
     interval: Option<Duration>,
 }
@@ -74,12 +79,12 @@ impl Taker {
     }
 }
 
-/// What a member says that it lacks.
+/// Groups that a member reports as lacking.
 #[derive(Clone, Debug)]
 struct Lacking {
     groups: RangeSet,
-    /// How many groups it may still get for this: as many as the object has. Where its connections break again and again that is not enough: then it
-    /// gets one now and then.
+    /// Number of groups that it may still get for this: as many as the object has. Where its connections
+    /// break again and again that is not enough: then it gets one now and then.
     left: u64,
     got_at: Time,
 }
@@ -96,7 +101,7 @@ pub struct Seeding {
     given_to: Vec<u8>,
     takers: BTreeMap<PeerId, Taker>,
     lacking: BTreeMap<PeerId, Lacking>,
-    /// When groups were given again lately.
+    /// Times when groups were last given again.
     again: BTreeMap<u64, Time>,
     /// Groups that may be on their way to those that take, in the order in which they were given.
     lately: VecDeque<(Time, u64)>,
@@ -153,7 +158,8 @@ impl Seeding {
         self.given_to.iter_mut().filter(|to| **to == taker.place).for_each(|to| *to = NONE);
     }
 
-    /// Takes note that a member lacks these groups, and that none that it may fetch from has them. What has not been given yet is on its way.
+    /// Takes note that a member lacks these groups, and that none that it may fetch from has them. What has
+    /// not been given yet is on its way.
     pub fn lack(&mut self, now: Time, peer: PeerId, ranges: &[Range<u64>]) {
         self.again.retain(|_, at| now.since(*at) < AGAIN_AFTER);
         let within = ranges.iter().map(|range| range.start.min(self.groups)..range.end.min(self.groups));
@@ -188,7 +194,8 @@ impl Seeding {
         self.lately.iter().filter(is_on_its_way).map(|(_, group)| *group).collect()
     }
 
-    /// Takes note that a member has got wrong bytes from another one. If a second one says so, that gets no more groups.
+    /// Takes note that a member has got wrong bytes from another one. If a second one says so, that gets no
+    /// more groups.
     pub fn complain(&mut self, by: PeerId, about: PeerId) {
         if let Some(taker) = self.takers.get_mut(&about).filter(|_| by != about) {
             taker.is_blamed(by);
@@ -260,7 +267,8 @@ impl Seeding {
         })
     }
 
-    /// Whether a member is far slower than the fastest, or the others have taken the rest before this one has taken a group, and passed it on.
+    /// Returns true if a member is far slower than the fastest, or the others have taken the rest before this
+    /// one has taken a group, and passed it on.
     fn is_too_slow(&self, now: Time, taker: &Taker) -> bool {
         let trusted = self.takers.values().filter(|other| !self.keeps_back(other));
         let intervals: Vec<Duration> = trusted.filter_map(|other| other.interval).collect();
@@ -274,18 +282,19 @@ impl Seeding {
         rest < (own - *fastest) * PASSED_ON_AFTER
     }
 
-    /// How many groups were given in all.
+    /// Returns the number of groups given in all.
     #[must_use]
     pub fn given(&self) -> u64 {
         self.given
     }
 
-    /// Those that have kept back what they were given.
+    /// Returns the members that have kept back groups given to them.
     pub fn keepers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.takers.iter().filter(|(_, taker)| self.keeps_back(taker)).map(|(peer, _)| *peer)
     }
 
-    /// Whether a member keeps groups back: more than one says so, where there is more than one other. One that stood still lacks what all had.
+    /// Returns true if a member keeps groups back: more than one other reports it, where there is more than
+    /// one other. One that stood still lacks what all had.
     fn keeps_back(&self, taker: &Taker) -> bool {
         let others = self.takers.len().saturating_sub(1);
         taker.kept_back >= KEPT_BACK_MAX && taker.lacked_by.len() >= LACKED_BY.min(others)
@@ -401,8 +410,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever members come, go and lack: each group is given once to begin with, no group is given to one that had it or before it may be,
-        /// and where all that is given arrives, one object is given.
+        /// Whichever members come, go and lack: each group is given once to begin with, no group is given to
+        /// one that had it or before it may be, and where all that is given arrives, one object is given.
         #[test]
         fn each_group_is_given_once(
             had in proptest::collection::vec((0u64..30, 0u64..30), 3..4),

@@ -1,8 +1,10 @@
-//! What a receiver fetches from which of its candidates.
+//! Choice of the groups that a receiver fetches from each of its candidates.
 //!
-//! A receiver alone sees, on its own connections, what each upstream has and what it gives. So it decides: it asks each of its candidates for as
-//! much as comes from it in [`AHEAD`], the rarest group first, and takes back from one that is late what another one has too. One that stalls, or gives wrong bytes, is dropped, and the source hears of it. What none of them has after a while is
-//! all that the source is asked for.
+//! A receiver alone sees, on its own connections, what each upstream has and what it gives. So it decides: it
+//! requests from each of its candidates as much as comes from it in [`AHEAD`], the rarest group first, and
+//! takes back from one that is late what another one has too. One that stalls, or gives wrong bytes, is
+//! dropped, and the source is notified of it. Only groups that none of them has after a while are requested
+//! from the source.
 
 mod choice;
 mod rate;
@@ -15,33 +17,39 @@ use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Fault, OVERLAY_RANGES_MAX};
 use rate::RateMeter;
 
-/// Requests are out for what comes from an upstream in so long: longer than a round trip inside a data center with its queues, and short beside
-/// a transfer. What is asked for cannot be asked of another one meanwhile.
+/// Requests are out for what comes from an upstream in so long: longer than a round trip inside a data center
+/// with its queues, and short beside a transfer. What is asked for cannot be asked of another one meanwhile.
 const AHEAD: Duration = Duration::from_millis(10);
-/// Fewest and most groups that are asked of an upstream at a time. With two there is always one on its way; 16 are 4 MiB.
+/// Fewest and most groups that are asked of an upstream at a time. With two there is always one on its way;
+/// 16 are 4 MiB.
 const ASK_MIN: usize = 2;
 const ASK_MAX: usize = 16;
-/// A group is asked of a second upstream, too, where that one gives it so many times sooner, and so much sooner.
+/// A group is asked of a second upstream, too, where that one gives it so many times sooner, and so much
+/// sooner.
 const SOONER_TIMES: u64 = 3;
 const SOONER_BY: Duration = Duration::from_millis(20);
-/// An upstream that was asked, and of which nothing has come for so many times what a group takes of the others, is dropped; the least time where it has
-/// given something, and where it never has, and the most. With three upstreams in the place of four a receiver falls behind the others; it costs one
-/// that only stood still a connection. One of which bytes come, and in so many times that no whole group, is dropped, too, however long that is: it
-/// could say that it has what none has, and keep it back.
+/// An upstream that was asked, and of which nothing has come for so many times what a group takes of the
+/// others, is dropped; the least time where it has given something, and where it never has, and the most.
+/// With three upstreams in the place of four a receiver falls behind the others; it costs one that only stood
+/// still a connection. One of which bytes come, and in so many times that no whole group, is dropped, too,
+/// however long that is: it could say that it has what none has, and keep it back.
 const STALLED_TIMES: u64 = 16;
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 const NEVER_GAVE_AFTER: Duration = Duration::from_millis(150);
 const STALLED_MOST: Duration = Duration::from_secs(10);
-/// What a group takes of an upstream of which nothing has come yet.
+/// Time that a group takes from an upstream from which nothing has come yet.
 const GROUP_TIME_UNKNOWN: Duration = Duration::from_millis(50);
-/// A group that comes before one that was here so long ago, and that no upstream has, is lacking: so long as so many groups take at the rate of this end, between
-/// these times. Several times what a group takes through the mesh.
+/// A group that comes before one that was here so long ago, and that no upstream has, is lacking: so long as
+/// so many groups take at the rate of this end, between these times. Several times what a group takes through
+/// the mesh.
 const LACKING_GROUPS: u64 = 32;
 const LACKING_AFTER: (Duration, Duration) = (Duration::from_millis(125), Duration::from_secs(10));
-/// The same where nothing has come yet, the most where no member is open, and what a group may take of the only one that has it.
+/// The same where nothing has come yet, the most where no member is open, and what a group may take of the
+/// only one that has it.
 const LACKING_UNKNOWN: Duration = Duration::from_secs(1);
-/// Groups that upstreams have and that are neither here nor asked for: what is behind them takes longer, at this receiver and at as many before it, since
-/// all have the same rest to fetch where their processors or paths are slower than the source.
+/// Groups that upstreams have and that are neither here nor asked for: what is behind them takes longer, at
+/// this receiver and at as many before it, since all have the same rest to fetch where their processors or
+/// paths are slower than the source.
 const QUEUES: u64 = 4;
 /// The source is told so often what is lacking, in times of that.
 const LACK_TIMES: u64 = 2;
@@ -53,11 +61,11 @@ const NOTE_INTERVAL: Duration = Duration::from_millis(50);
 /// Settings.
 #[derive(Clone, Copy, Debug)]
 pub struct UpstreamsConfig {
-    /// How many hash groups the object has.
+    /// Number of hash groups of the object.
     pub groups: u64,
     /// Bytes of each, but for the last one.
     pub group_len: u32,
-    /// Where the choice among groups that are equally rare begins: it has to differ between receivers.
+    /// Start of the choice among groups that are equally rare: it has to differ between receivers.
     pub seed: u64,
 }
 
@@ -65,7 +73,7 @@ pub struct UpstreamsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UpstreamId(pub u32);
 
-/// Where a candidate is.
+/// Address of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     /// IPv4 address.
@@ -74,11 +82,11 @@ pub struct Candidate {
     pub port: u16,
     /// The name in its certificate, where ends show certificates.
     pub name: Option<alloc::string::String>,
-    /// Whether it is the source: that gives what it chooses, and is asked for nothing.
+    /// Set for the source: it chooses what it gives, and gets no requests.
     pub is_source: bool,
 }
 
-/// Why a receiver does not connect to a candidate.
+/// Reason not to connect to a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The source cannot have seen a receiver come from there.
@@ -90,11 +98,12 @@ pub enum Refused {
 }
 
 impl Candidate {
-    /// Whether a receiver that listens at `own` may connect to it, where its source is at `source`: a source has learned where receivers are as they came
-    /// to it, and none comes from a group address, or from a loopback address to a source that has another one.
+    /// Checks that a receiver that listens at `own` may connect to it, where its source is at `source`: a
+    /// source has learned where receivers are as they came to it, and none comes from a group address, or
+    /// from a loopback address to a source that has another one.
     ///
     /// # Errors
-    /// It may not, and why.
+    /// The reason, if it may not.
     pub fn check(&self, own: ([u8; 4], u16), source: [u8; 4]) -> Result<(), Refused> {
         let [first, ..] = self.address;
         let is_loopback = |address: [u8; 4]| address[0] == 127;
@@ -110,7 +119,7 @@ impl Candidate {
     }
 }
 
-/// What happens.
+/// Events that the receiver's end handles.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// The source names the candidates; those that were named before and are not now are no members any more.
@@ -135,7 +144,7 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// What is to be done.
+/// Actions to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Connect to this candidate.
@@ -146,11 +155,12 @@ pub enum Output {
     Close(UpstreamId),
     /// Tell the source that it was of no use.
     Lost(Candidate, Fault),
-    /// Tell the source that none of the candidates has these groups; all that are missing where there is no candidate left.
+    /// Tell the source that none of the candidates has these groups; all that are missing where there is no
+    /// candidate left.
     Lacks(Vec<Range<u64>>),
 }
 
-/// How a candidate stands.
+/// State of the connection to a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed,
@@ -164,10 +174,11 @@ struct Upstream {
     candidate: Candidate,
     state: State,
     has: Bits,
-    /// What it was asked for, in order: it serves in that order.
+    /// Groups that were requested from it, in order: it serves in that order.
     asked: VecDeque<(u64, Time)>,
     rate: RateMeter,
-    /// When something came from it last, or it was asked after a time without requests; and when a whole group did.
+    /// Time when something last came from it, or it got a request after a time without any; and when a whole
+    /// group did.
     heard_at: Time,
     gave_at: Time,
 }
@@ -179,7 +190,8 @@ impl Upstream {
     }
 }
 
-/// The receiver's end of the overlay: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+/// The receiver's end of the overlay: `handle` what happens, then `poll` until `None`, and again at
+/// `deadline`.
 #[derive(Debug)]
 pub struct Upstreams {
     config: UpstreamsConfig,
@@ -189,13 +201,13 @@ pub struct Upstreams {
     /// Groups that were asked of some upstream, and are not verified; and those of them that have come.
     pending: Bits,
     unverified: Bits,
-    /// How many groups upstreams have had lately that were neither here nor asked for.
+    /// Number of groups that upstreams have had lately that were neither here nor requested.
     backlog: u64,
     /// One more than the highest group that is here, and what it was at earlier times.
     highest: u64,
     noted: VecDeque<(Time, u64)>,
     lacked_at: Option<Time>,
-    /// When something happened last, and when a group was verified last.
+    /// Time of the last event, and of the last group that was verified.
     active_at: Time,
     progress_at: Time,
     outputs: VecDeque<Output>,
@@ -272,25 +284,25 @@ impl Upstreams {
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is to come, if nothing else happens before.
+    /// Returns the time when [`Input::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let is_over = self.verified.count == self.config.groups || self.upstreams.is_empty();
         (!is_over).then(|| now + NOTE_INTERVAL)
     }
 
-    /// Whether there is a connection to it, or is to be one.
+    /// Returns true if there is a connection to it, or is to be one.
     #[must_use]
     pub fn is_open(&self, id: UpstreamId) -> bool {
         self.upstreams.get(&id).is_some_and(|upstream| upstream.state != State::Closed)
     }
 
-    /// How many bytes have come from each candidate, for the report.
+    /// Returns the number of bytes that have come from each candidate, for the report.
     pub fn given(&self) -> impl Iterator<Item = (&Candidate, u64)> {
         self.upstreams.values().map(|upstream| (&upstream.candidate, upstream.rate.total()))
     }
@@ -356,14 +368,15 @@ impl Upstreams {
         Some(upstream.candidate)
     }
 
-    /// Lets a group be asked for again, unless it has come and waits for its hash, or another upstream is to bring it.
+    /// Lets a group be asked for again, unless it has come and waits for its hash, or another upstream is to
+    /// bring it.
     fn release(&mut self, group: u64) {
         if !self.unverified.get(group) && !self.is_asked(group) {
             self.pending.set(group, false);
         }
     }
 
-    /// Whether some upstream is to bring this group.
+    /// Returns true if some upstream is to bring this group.
     fn is_asked(&self, group: u64) -> bool {
         self.upstreams.values().any(|upstream| upstream.asked.iter().any(|(asked, _)| *asked == group))
     }
@@ -428,8 +441,9 @@ impl Upstreams {
         self.tell_lacking(now);
     }
 
-    /// Opens the candidates, of a short object no more than it has groups. With fewer than all of them open, those that many fetch from would hold
-    /// a few receivers back for all of the transfer, with two in the place of four by 40 % (`tests/overlay`).
+    /// Opens the candidates, of a short object no more than it has groups. With fewer than all of them open,
+    /// those that many fetch from would hold a few receivers back for all of the transfer, with two in the
+    /// place of four by 40 % (`tests/overlay`).
     fn open(&mut self) {
         let (mut open, most) = (0, usize::try_from(self.config.groups).unwrap_or(usize::MAX));
         for (id, upstream) in &mut self.upstreams {
@@ -454,7 +468,8 @@ impl Upstreams {
         }
     }
 
-    /// Tells the source which groups none of the candidates has, though others were told of later ones a while ago.
+    /// Tells the source which groups none of the candidates has, though others were told of later ones a
+    /// while ago.
     fn tell_lacking(&mut self, now: Time) {
         let Some(&(at, highest)) = self.noted.front() else { return };
         let after = self.lacking_after();
@@ -471,8 +486,9 @@ impl Upstreams {
         self.say_lacking(now, before, after);
     }
 
-    /// What this end lacks has not come although it has said so: its connection to the source may be broken, and neither end know. The source names
-    /// itself again where it hears what lacks.
+    /// Drops a source that stays silent although this end has reported what it lacks: the connection to it
+    /// may be broken without either end knowing. The source names itself again where it receives such
+    /// reports.
     fn drop_silent_source(&mut self, now: Time, after: Duration) {
         let is_silent = |upstream: &Upstream| {
             upstream.candidate.is_source
@@ -493,7 +509,8 @@ impl Upstreams {
         }
     }
 
-    /// What a group takes of an upstream, or also of the source, by the mean of those that have given something.
+    /// Returns the time that a group takes from an upstream, or also from the source, by the mean of those
+    /// that have given something.
     fn group_time(&self, with_source: bool) -> Duration {
         let counts = |upstream: &&Upstream| {
             upstream.state == State::Open && (with_source || !upstream.candidate.is_source)
@@ -508,7 +525,7 @@ impl Upstreams {
         Duration(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many groups upstreams have that are neither here nor asked for.
+    /// Counts the groups that upstreams have and that are neither here nor requested.
     fn waiting(&self) -> u64 {
         let open: Vec<&Bits> = self.open_ones().map(|(_, upstream)| &upstream.has).collect();
         let words = self.verified.words.iter().zip(&self.pending.words).enumerate();
@@ -519,7 +536,7 @@ impl Upstreams {
         words.map(waits).sum()
     }
 
-    /// How long a group may take to get here.
+    /// Returns the time that a group may take to get here.
     fn lacking_after(&self) -> Duration {
         let rates = self.upstreams.values().filter_map(|upstream| upstream.rate.bytes_per_s());
         let rate = rates.fold(0u64, u64::saturating_add);
@@ -529,12 +546,14 @@ impl Upstreams {
         let groups = LACKING_GROUPS + self.backlog * QUEUES;
         let bytes = u128::from(groups) * u128::from(self.config.group_len);
         let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
-        // The source alone gives each group once: what has not come by then was on a connection that has ended. It knows what is on its way.
+        // The source alone gives each group once: what has not come by then was on a connection that has
+        // ended. It knows what is on its way.
         let most = if self.open_ones().next().is_none() { LACKING_UNKNOWN } else { LACKING_AFTER.1 };
         Duration(nanos.clamp(LACKING_AFTER.0.0, most.0))
     }
 
-    /// The groups before this one that are not here, and that no open upstream has that brings it in this time.
+    /// The groups before this one that are not here, and that no open upstream has that brings it in this
+    /// time.
     fn lacking(&self, now: Time, before: u64, after: Duration) -> RangeSet {
         let mut lacking = RangeSet::new();
         let gives = |upstream: &Upstream| {

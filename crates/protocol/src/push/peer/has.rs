@@ -1,8 +1,8 @@
-//! What a receiver has of the object.
+//! Parts of the object that a receiver has.
 
 use polycast_types::RangeSet;
 
-/// What a receiver has.
+/// Fragments and bytes that a receiver has.
 #[derive(Clone, Debug, Default)]
 pub(in crate::push) struct Has {
     /// Fragments that it held when it joined, and how many those are.

@@ -1,4 +1,4 @@
-//! Where a receiver is on its lap, by its reports: a lap is one pass of the stream over the object.
+//! Place of a receiver on its lap, by its reports: a lap is one pass of the stream over the object.
 
 use core::ops::Range;
 use polycast_types::Time;
@@ -6,14 +6,14 @@ use polycast_types::Time;
 /// Fewer packets say nothing about a path.
 const LOOK_PACKETS: u64 = 8;
 
-/// What a receiver has reported of the stream.
+/// Reports of a receiver on the stream.
 #[derive(Clone, Debug, Default)]
 pub(in crate::push) struct Lap {
     /// Position where it began.
     pub(in crate::push) initial: Option<u64>,
     /// Highest position that it has reported.
     pub(in crate::push) position: u64,
-    /// How many of the packets sent lie before that position.
+    /// Number of the packets sent that lie before that position.
     pub(in crate::push) acknowledged: u64,
     /// Its totals of the last report.
     pub(in crate::push) received: u64,
@@ -28,7 +28,7 @@ pub(in crate::push) struct Lap {
     watched: (u64, u64),
     /// Packets that came in a row, as far as reports tell, since the path began to settle.
     pub(in crate::push) clean: u64,
-    /// When to send DATA_FNSD next.
+    /// Time to send DATA_FNSD next.
     pub(in crate::push) finish_at: Option<Time>,
 }
 
@@ -39,7 +39,8 @@ impl Lap {
         self.clean = 0;
     }
 
-    /// Whether it has missed more than a quarter of the packets since the last look, if these are enough to tell.
+    /// Returns true if it has missed more than a quarter of the packets since the last check, if these are
+    /// enough to tell.
     pub(in crate::push) fn misses_much(&mut self) -> bool {
         let sent = self.acknowledged.saturating_sub(self.watched.0);
         let got = self.received.saturating_sub(self.watched.1);
@@ -58,8 +59,9 @@ impl Lap {
         self.watched = (self.acknowledged, self.received);
     }
 
-    /// Whether it would have asked for what was sent at this position, had it lost it: it is past that, and has asked
-    /// for something later, or for all that it lacks. Losses are asked for a while after they are seen.
+    /// Returns true if it would have requested what was sent at this position, had it lost it: it is past
+    /// that, and has requested something later, or all that it lacks. Losses are requested a while after they
+    /// are seen.
     pub(in crate::push) fn has_reported(&self, position: u64) -> bool {
         let lacks = (self.acknowledged - self.first_acknowledged).saturating_sub(self.received);
         // What was sent before its lap began never reached it: it comes at the lap's end.

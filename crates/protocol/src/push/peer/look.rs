@@ -1,13 +1,14 @@
-//! What a while shows of a receiver's path, by its reports.
+//! Measurements of a receiver's path over a while, by its reports.
 
 use polycast_types::{Duration, Time};
 
-/// What a while has shown of a receiver's path.
+/// Measurements of a receiver's path over a while.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::push) struct Look {
-    /// What it had lost in all when the while began.
+    /// Packets that it had lost in all when the while began.
     pub(in crate::push) lost: u64,
-    /// The packets that had reached it when the while began, by its last report until then, and when that came.
+    /// The packets that had reached it when the while began, by its last report until then, and when that
+    /// came.
     received: u64,
     reported_at: Time,
     /// Packets a second that reached it in the while before; nothing is known at first.
@@ -22,8 +23,9 @@ impl Look {
         Look { reported_at: now, ..Look::default() }
     }
 
-    /// The next while, which begins when so many packets have reached it, and so many were lost, in all, as it has reported at that
-    /// time. Its reports are farther apart than a while is long: what came between two of them is divided by their distance.
+    /// The next while, which begins when so many packets have reached it, and so many were lost, in all, as
+    /// it has reported at that time. Its reports are farther apart than a while is long: what came between
+    /// two of them is divided by their distance.
     pub(in crate::push) fn next(&self, now: Time, (received, lost): (u64, u64), reported_at: Time) -> Self {
         let between = reported_at.since(self.reported_at);
         let pace = if between > Duration::ZERO {

@@ -1,4 +1,4 @@
-//! What a receiver's reports show of its path, and of itself.
+//! State of a receiver's path, and of the receiver itself, as its reports show it.
 
 use crate::push::congestion::{LossHistory, OTHERS_SPAN};
 use crate::push::delay::PathDelay;
@@ -12,9 +12,9 @@ pub(in crate::push) const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(2
 pub(in crate::push) struct OwnPath {
     pub(in crate::push) losses: LossHistory,
     pub(in crate::push) delay: PathDelay,
-    /// Whether the last packet that it reported spent most of its time in the receiver's own socket.
+    /// Set if the last packet that it reported spent most of its time in the receiver's own socket.
     pub(in crate::push) is_late: bool,
-    /// When its path was last seen to be shared with others.
+    /// Time when its path was last seen to be shared with others.
     pub(in crate::push) shared_at: Option<Time>,
     /// Packets have waited at it for long, by its own word: its disk or its processor did not keep up.
     pub(in crate::push) was_held_up: bool,
@@ -33,8 +33,8 @@ impl Default for OwnPath {
 }
 
 impl OwnPath {
-    /// The last packet it reports left at `sent`, reached its host at `arrived` by its own clock (zero: not known), and
-    /// waited there in the socket; so many packets have come to it by now.
+    /// The last packet it reports left at `sent`, reached its host at `arrived` by its own clock (zero: not
+    /// known), and waited there in the socket; so many packets have come to it by now.
     pub(in crate::push) fn arrived(
         &mut self,
         now: Time,

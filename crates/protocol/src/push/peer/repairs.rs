@@ -1,18 +1,18 @@
-//! What a receiver has lost, and how it gets it.
+//! Losses of a receiver, and their repair.
 
 use polycast_types::RangeSet;
 
 /// Fragments that a receiver has lost.
 #[derive(Clone, Debug, Default)]
 pub(in crate::push) struct Repairs {
-    /// Those that wait for a patch.
+    /// Fragments that wait for a patch.
     pub(in crate::push) missing: RangeSet,
-    /// Those that a multicast patch has repeated; a second request for one goes by unicast.
+    /// Fragments that a multicast patch has repeated; a second request for one goes by unicast.
     pub(in crate::push) patched: RangeSet,
-    /// Those sent by unicast lately, in two generations, so that TCP's delay causes no repetition.
+    /// Fragments sent by unicast lately, in two generations, so that TCP's delay causes no repetition.
     pub(in crate::push) unicast: [RangeSet; 2],
-    /// Those that it has asked for and gets when the others do not need the time, and after how many packets of the stream
-    /// it got some last.
+    /// Fragments that it has requested and gets when the others do not need the time, and the number of
+    /// packets of the stream after which it last got some.
     pub(in crate::push) later: RangeSet,
     pub(in crate::push) later_from: u64,
 }

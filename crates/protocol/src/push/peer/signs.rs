@@ -1,11 +1,11 @@
-//! When a receiver has shown what.
+//! Times of a receiver's signs of life and progress.
 
 use polycast_types::Time;
 
 /// Signs of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::push) struct Signs {
-    /// When it joined.
+    /// Time when it joined.
     pub(in crate::push) joined_at: Time,
     /// Last sign of life, last report, last progress on the data channel, last progress at all.
     pub(in crate::push) heard_at: Time,

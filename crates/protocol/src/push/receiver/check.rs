@@ -1,11 +1,11 @@
-//! What must hold of a receiver between two inputs, whatever came to it.
+//! Conditions of a receiver that must hold between two inputs, whatever came to it.
 
 use super::Receiver;
 use polycast_types::RangeSet;
 
 impl Receiver {
-    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
-    /// debug builds.
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after
+    /// every input in debug builds.
     ///
     /// # Panics
     /// If something that always holds does not.

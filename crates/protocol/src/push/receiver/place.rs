@@ -1,17 +1,19 @@
-//! Where a receiver is in the stream, and what may change it.
+//! Place of a receiver in the stream, and what may change it.
 //!
-//! Any host that can send to the data channel can send a position, so one that is far from where the stream was is a claim. It
-//! counts when another packet agrees with it, and nothing has come for a while from where the stream was: the stream is in
-//! one place at a time. A claim that was believed wrongly is left in the same way, since the stream goes on where it is.
-//! What the source itself says over the control connection counts at once.
+//! Any host that can send to the data channel can send a position, so one that is far from where the stream
+//! was is a claim. It counts when another packet agrees with it, and nothing has come for a while from where
+//! the stream was: the stream is in one place at a time. A claim that was believed wrongly is left in the
+//! same way, since the stream goes on where it is. Positions that the source itself sends over the control
+//! connection count at once.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
 use polycast_types::{Duration, Time};
 
-/// Places that are looked at: a stranger that makes up more hides the stream's for a while, and the source's words tell.
+/// Places that are looked at: a stranger that makes up more hides the stream's for a while, and the source's
+/// words tell.
 pub(super) const CLAIMS_MAX: usize = 4;
-/// How long nothing may have come from where the stream was.
+/// Time for which nothing may come from where the stream was before a claim counts.
 pub(super) const QUIET: Duration = Duration::from_millis(5);
 /// Packets that must agree.
 const WITNESSES: u64 = 2;
@@ -21,11 +23,11 @@ const WITNESSES: u64 = 2;
 pub(super) struct Claim {
     /// From the first packet to after the last.
     pub(super) positions: Range<u64>,
-    /// How many came.
+    /// Number of packets that came.
     pub(super) packets: u64,
-    /// Whether all were single attempts.
+    /// Set if all were single attempts.
     pub(super) attempts: bool,
-    /// When the last reached this host, and how long it waited there.
+    /// Time when the last reached this host, and the time that it waited there.
     pub(super) arrived: Time,
     pub(super) waited: Duration,
 }
@@ -34,7 +36,7 @@ pub(super) struct Claim {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
     waiting: VecDeque<Claim>,
-    /// When the last packet came from where the stream is.
+    /// Time of the last packet from where the stream is.
     here_at: Time,
 }
 
@@ -77,7 +79,7 @@ impl Claims {
         most
     }
 
-    /// When a place is to be believed, unless something comes from where the stream is.
+    /// Returns the time when a place is to be believed, unless something comes from where the stream is.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.waiting.iter().any(|claim| claim.packets >= WITNESSES).then(|| self.here_at + QUIET)
     }
@@ -107,7 +109,8 @@ mod tests {
         Claim { positions, packets, attempts, arrived, waited }
     }
 
-    /// Where packets have come in this order, while the stream was last heard of at `HERE`.
+    /// Builds the claims of packets that came in this order, while the last packet of the stream came at
+    /// `HERE`.
     fn claims(of: &[(Range<u64>, bool)]) -> Claims {
         let mut claims = Claims::default();
         claims.here(HERE);
@@ -139,7 +142,8 @@ mod tests {
         assert_eq!((once.len(), once.deadline()), (0, None), "and is not believed again");
     }
 
-    /// Of several places that with most packets counts; packets that come again say nothing new; a place is one of attempts if all its packets are.
+    /// The place with most packets counts; packets that come again show nothing new; a place is one of
+    /// attempts if all its packets are.
     #[test]
     fn the_place_with_most_packets_is_believed() {
         let places =

@@ -1,5 +1,5 @@
-//! What a receiver holds to be lost, where it is in the stream, and what it goes back on: one law at a time. `tests/push` has whole
-//! transfers.
+//! Laws of a receiver, one at a time: what it holds to be lost, where it is in the stream, and what it goes
+//! back on. `tests/push` has whole transfers.
 
 #[cfg(test)]
 extern crate std;
@@ -58,8 +58,9 @@ fn initial_sns(outputs: &[Output]) -> Vec<u64> {
 }
 
 proptest! {
-    /// One that was taken too far goes back: what it skipped from there on is no loss, and what it skipped before is one as before. Its lap is over no more,
-    /// unless the source itself has said so. If it goes back behind where its lap began, that begins there, and the source is told.
+    /// One that was taken too far goes back: what it skipped from there on is no loss, and what it skipped
+    /// before is one as before. Its lap is over no more, unless the source itself has said so. If it goes
+    /// back behind where its lap began, that begins there, and the source is told.
     #[test]
     fn what_lies_beyond_a_place_gone_back_to_is_not_lost(
         skips in proptest::collection::vec((1u64..25, 1u64..9), 1..12),
@@ -131,7 +132,8 @@ proptest! {
         prop_assert_eq!(asked.len(), lost.len(), "asked for twice: {:?}", asked);
     }
 
-    /// Fragments that the source itself sends are kept once each, and their bytes count as patches if they were missing, whatever has come before.
+    /// Fragments that the source itself sends are kept once each, and their bytes count as patches if they
+    /// were missing, whatever has come before.
     #[test]
     fn what_the_source_sends_is_kept_once(runs in proptest::collection::vec((0u64..FRAGMENTS, 1u64..20, any::<bool>()), 1..12)) {
         let mut receiver = receiver();
@@ -168,7 +170,8 @@ proptest! {
     }
 }
 
-/// A packet that skips no more than what may be on its way is near; so is one that skips a lap at most of which most is here.
+/// A packet that skips no more than what may be on its way is near; so is one that skips a lap at most of
+/// which most is here.
 #[test]
 fn a_packet_is_near_if_what_it_skips_may_be_on_its_way() {
     let mut receiver = receiver();
@@ -196,7 +199,8 @@ fn a_packet_is_near_if_what_it_skips_may_be_on_its_way() {
     }
 }
 
-/// Single attempts that are skipped are asked for at once, and so is what is lost when the lap is over; other losses are gathered for 2 ms.
+/// Single attempts that are skipped are asked for at once, and so is what is lost when the lap is over; other
+/// losses are gathered for 2 ms.
 #[test]
 fn losses_are_gathered_while_there_is_more_to_come() {
     for (flags, gathers) in [(0, true), (FLAG_ATTEMPT, false)] {
@@ -211,7 +215,7 @@ fn losses_are_gathered_while_there_is_more_to_come() {
 }
 
 proptest! {
-    /// What is missing is told in several ways, always the same.
+    /// Missing fragments are reported in several ways, always the same.
     #[test]
     fn what_is_missing_is_told(
         here in proptest::collection::btree_set(0u64..FRAGMENTS, 0..100), sns in proptest::collection::vec(0u64..FRAGMENTS + 9, 1..6),
@@ -246,7 +250,8 @@ proptest! {
     }
 }
 
-/// A request that is not answered is repeated after 20 ms, then after twice as long, and so on, up to a second.
+/// A request that is not answered is repeated after 20 ms, then after twice as long, and so on, up to a
+/// second.
 #[test]
 fn requests_are_repeated_ever_more_seldom() {
     let mut receiver = receiver();
@@ -262,7 +267,8 @@ fn requests_are_repeated_ever_more_seldom() {
     assert_eq!(waits, [20, 40, 80, 160, 320, 640, 640, 640, 640, 640], "{at:?}");
 }
 
-/// One that has believed a place far from where it was asks for what was skipped on the way there, and between the packets that agreed.
+/// One that has believed a place far from where it was asks for what was skipped on the way there, and
+/// between the packets that agreed.
 #[test]
 fn what_was_skipped_on_the_way_to_a_place_believed_is_lost() {
     let mut receiver = receiver();
@@ -278,7 +284,7 @@ fn what_was_skipped_on_the_way_to_a_place_believed_is_lost() {
     assert_eq!(asked(&outputs), expected);
 }
 
-/// Where nothing was skipped there is nothing to look for before the next report is due.
+/// Nothing has to be checked before the next report is due where nothing was skipped.
 #[test]
 fn nothing_is_looked_for_where_nothing_was_skipped() {
     let mut receiver = receiver();
@@ -293,7 +299,8 @@ fn nothing_is_looked_for_where_nothing_was_skipped() {
 }
 
 proptest! {
-    /// Packets can be the next ones where no more than may be on its way is skipped or repeated: of what lies between, up to a lap, only what is missing counts.
+    /// Packets can be the next ones where no more than may be on its way is skipped or repeated: of what lies
+    /// between, up to a lap, only what is missing counts.
     #[test]
     fn what_is_near_is_told_by_what_is_missing_between(
         here in proptest::collection::vec(any::<bool>(), FRAGMENTS as usize), next in 0u64..250, start in 0u64..400, count in 1u64..40,
@@ -334,8 +341,8 @@ proptest! {
     }
 }
 
-/// When its lap is over a receiver waits for no word of the source: a millisecond later all that is missing is lost, and what was
-/// gathered before at once.
+/// A receiver whose lap is over waits for no message from the source: a millisecond later all that is missing
+/// is lost, and what was gathered before at once.
 #[test]
 fn the_end_of_the_lap_ends_all_waiting() {
     let mut receiver = receiver();
@@ -356,7 +363,8 @@ fn the_end_of_the_lap_ends_all_waiting() {
 }
 
 proptest! {
-    /// Which fragments the source itself has sent is remembered as long as one of their groups is not verified, and no longer.
+    /// Fragments that the source itself has sent are remembered as long as one of their groups is not
+    /// verified, and no longer.
     #[test]
     fn what_was_sent_is_remembered_until_it_is_verified(
         group_len in 1_024u32..20_000, order in proptest::collection::vec(any::<prop::sample::Index>(), 1..12), extra in 0u64..4,
@@ -400,7 +408,7 @@ fn gather(receiver: &mut Receiver, sns: Range<u64>) {
     (receiver.gathered_at, receiver.gathered) = (Some(NOW), vec![sns]);
 }
 
-/// What cannot be of a receiver that has heard nothing.
+/// Impossible states of a receiver to which nothing has come.
 const IDLE: [Spoils; 21] = [
     ("a verified group too many", |r| r.verified.count += 1),
     ("a checked group too many", |r| r.checking.count += 1),
@@ -444,7 +452,7 @@ const IDLE: [Spoils; 21] = [
     ("skipped before its lap has begun", |r| r.suspects.push_back(suspect(0..1))),
 ];
 
-/// What cannot be of one to which 4 to 19 have come.
+/// Impossible states of a receiver to which 4 to 19 have come.
 const RUNNING: [Spoils; 9] = [
     ("before its own lap", |r| r.initial = Some(21)),
     ("skipped twice", |r| r.suspects.extend([suspect(5..8), suspect(7..9)])),
@@ -466,7 +474,7 @@ const RUNNING: [Spoils; 9] = [
     }),
 ];
 
-/// What cannot be is noticed, whatever of it is there alone.
+/// Each impossible state is noticed, even if it is the only one.
 #[test]
 fn a_receiver_that_contradicts_itself_is_noticed() {
     let begun = || {

@@ -1,12 +1,12 @@
-//! What must hold of a sender between two inputs, whatever its receivers have said.
+//! Conditions of a sender that must hold between two inputs, whatever its receivers have reported.
 
 use super::sent::SENT_MAX;
 use super::{PeerId, Sender, Service};
 use crate::push::peer::Peer;
 
 impl Sender {
-    /// Panics if the machine contradicts itself: that is a bug of ours, never a receiver's fault. Called after every input
-    /// in debug builds.
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a receiver's fault. Called
+    /// after every input in debug builds.
     ///
     /// # Panics
     /// If something that always holds does not.

@@ -1,4 +1,5 @@
-//! Receivers that bring the object to each other over TCP: the members of the mesh, and when each is told of its candidates.
+//! Receivers that bring the object to each other over TCP: the members of the mesh, and when each is told of
+//! its candidates.
 
 use super::{Output, PeerId, Sender, Service};
 use crate::push::overlay::Candidates;
@@ -8,7 +9,7 @@ use alloc::vec::Vec;
 use polycast_types::Time;
 
 impl Sender {
-    /// Those that still take the data channel go on over TCP.
+    /// Moves the receivers that still take the data channel to TCP.
     pub(super) fn move_all_to_mesh(&mut self, now: Time) {
         let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
         let on_channel: Vec<PeerId> = on_channel.collect();
@@ -54,7 +55,7 @@ impl Sender {
         self.tell(told);
     }
 
-    /// Those that have all, or have failed, need no candidates.
+    /// Sends candidates to receivers. Those that have all, or have failed, need none.
     fn tell(&mut self, told: impl IntoIterator<Item = Candidates>) {
         let peers = &self.peers;
         let needs = |candidates: &Candidates| peers.get(&candidates.peer).is_some_and(Peer::is_active);

@@ -1,5 +1,5 @@
-//! What a sender does about its data channel: one that is being set up, one that is lost, and another one that takes its
-//! place (Republic section III-B: a transfer may be granted in several sessions).
+//! Handling of a sender's data channel: one that is being set up, one that is lost, and another one that
+//! takes its place (Republic section III-B: a transfer may be granted in several sessions).
 
 use super::{Output, Sender, Service};
 use polycast_types::Time;

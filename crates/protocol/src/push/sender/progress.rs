@@ -1,8 +1,10 @@
-//! Receivers that live, are served, and get nothing done: a sign of life is no reason to hold a path without an end.
+//! Receivers that live, are served, and get nothing done: a sign of life is no reason to hold a path without
+//! an end.
 //!
-//! Only the time counts in which a receiver could have verified something. On the data channel that is when its lap is over, or
-//! when fragments of two hash groups that it lacked have been sent since it last verified any; never while the path is being set
-//! up, or the stream waits for another path. Over TCP it is always. A sender that was held up itself counts a moment, not the time that it missed.
+//! Only the time counts in which a receiver could have verified something. On the data channel that is when
+//! its lap is over, or when fragments of two hash groups that it lacked have been sent since it last verified
+//! any; never while the path is being set up, or the stream waits for another path. Over TCP it is always. A
+//! sender that was held up itself counts a moment, not the time that it missed.
 
 use super::{PeerId, Sender, Service};
 use crate::push::peer::Peer;
@@ -16,7 +18,8 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 const GROUPS_OFFERED: u64 = 2;
 
 impl Sender {
-    /// Counts for how long each receiver could have verified something and did not, and gives up those for whom that is too long.
+    /// Counts for how long each receiver could have verified something and did not, and gives up those for
+    /// whom that is too long.
     pub(super) fn check_progress(&mut self, now: Time) {
         let span = now.since(self.progress_at).min(LOOK_MAX);
         self.progress_at = now;
@@ -39,7 +42,7 @@ impl Sender {
         }
     }
 
-    /// Whether there is something that this receiver could verify.
+    /// Returns true if there is something that this receiver could verify.
     fn is_served(&self, peer: &Peer) -> bool {
         match peer.service {
             Service::Streaming | Service::Patching => {
@@ -56,8 +59,8 @@ impl Sender {
         }
     }
 
-    /// One that gets nothing done. In a rack that may be another one, as the rack's reports tell of the slowest: its receivers
-    /// speak for themselves from then on.
+    /// One that gets nothing done. In a rack that may be another one, as the rack's reports tell of the
+    /// slowest: its receivers speak for themselves from then on.
     fn give_up_idle(&mut self, id: PeerId) {
         let speaker = self.peers.get(&id).and_then(|peer| peer.spoken_by).unwrap_or(id);
         if self.speaks_for_others(speaker) {

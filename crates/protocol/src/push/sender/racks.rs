@@ -1,9 +1,10 @@
-//! Receivers of a rack for whom one of them speaks (Orca appendix A.4): the source hears racks, and not hosts.
+//! Receivers of a rack for whom one of them speaks (Orca appendix A.4): the source hears racks, and not
+//! hosts.
 //!
-//! What a speaker reports counts for all its rack: the rack has what its slowest receiver has, so the speaker alone holds the
-//! window. What it asks for is patched by multicast. Each receiver still says for itself where its lap began and that it is
-//! done, and asks for itself what was asked for in vain before. When a speaker leaves, falls off the path or is done, its
-//! rack's receivers are told to speak for themselves.
+//! What a speaker reports counts for all its rack: the rack has what its slowest receiver has, so the speaker
+//! alone holds the window. What it asks for is patched by multicast. Each receiver still says for itself
+//! where its lap began and that it is done, and asks for itself what was asked for in vain before. When a
+//! speaker leaves, falls off the path or is done, its rack's receivers are told to speak for themselves.
 
 use super::{PeerId, Sender, Service};
 use crate::push::peer::Peer;
@@ -28,8 +29,8 @@ impl Sender {
 
     /// A speaker names those whom it speaks for now.
     pub(super) fn name_rack(&mut self, speaker: PeerId, named: &[u32]) {
-        // One whose first packet is still to come may have heard of its rack already. One that falls off the path later speaks
-        // for no other: see `disband`.
+        // One whose first packet is still to come may have heard of its rack already. One that falls off the
+        // path later speaks for no other: see `disband`.
         let Some(allowed) = self.racks.get(&speaker) else { return };
         let named: BTreeSet<PeerId> = named.iter().map(|number| PeerId(*number)).collect();
         let mut window = u64::MAX;
@@ -48,12 +49,12 @@ impl Sender {
         self.needed = 0..0;
     }
 
-    /// Whether what it says counts for others too.
+    /// Returns true if its reports count for others too.
     pub(super) fn speaks_for_others(&self, id: PeerId) -> bool {
         self.racks.contains_key(&id) && self.rack_of(id).next().is_some()
     }
 
-    /// Those whom a receiver speaks for.
+    /// Returns the receivers that a receiver speaks for.
     fn rack_of(&self, speaker: PeerId) -> impl Iterator<Item = PeerId> + '_ {
         let allowed = self.racks.get(&speaker).into_iter().flatten().copied();
         allowed.filter(move |id| self.peers.get(id).is_some_and(|peer| peer.spoken_by == Some(speaker)))
@@ -78,7 +79,8 @@ impl Sender {
         }
     }
 
-    /// PTCH_REQ of a rack: patches by multicast, however often; receivers ask for themselves when that does not help.
+    /// PTCH_REQ of a rack: patches by multicast, however often; receivers ask for themselves when that does
+    /// not help.
     pub(super) fn rack_request(&mut self, now: Time, speaker: PeerId, ranges: &[Range<u64>]) {
         let streams = self.peers.get(&speaker).is_some_and(|peer| peer.service == Service::Streaming);
         if !streams {
@@ -104,7 +106,7 @@ impl Sender {
         self.request(now, speaker, ranges);
     }
 
-    /// Whether patches wait that may be for this receiver.
+    /// Returns true if patches wait that may be for this receiver.
     pub(super) fn patches_wait_for(&self, peer: &Peer) -> bool {
         let of_rack = peer.spoken_by.and_then(|speaker| self.peers.get(&speaker));
         let waits = |peer: &Peer| !peer.repairs.missing.is_empty() || !peer.repairs.later.is_empty();

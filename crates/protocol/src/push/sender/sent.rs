@@ -1,4 +1,5 @@
-//! What a sender has sent of the stream: to turn positions that receivers report into packets in flight and round trips.
+//! Packets of the stream that a sender has sent: to turn positions that receivers report into packets in
+//! flight and round trips.
 
 use super::Sender;
 use polycast_types::Time;
@@ -11,7 +12,7 @@ pub(super) struct Sent {
     pub(super) at: Time,
 }
 
-/// How many entries of sent batches are kept.
+/// Number of entries of sent batches that are kept.
 pub(super) const SENT_MAX: usize = 1 << 16;
 
 impl Sender {
@@ -30,7 +31,7 @@ impl Sender {
         last.saturating_sub(behind)
     }
 
-    /// How many packets of the stream lie before `position`.
+    /// Counts the packets of the stream that lie before `position`.
     pub(super) fn packets_before(&self, position: u64) -> u64 {
         let after = self.sent.partition_point(|s| s.position <= position);
         match self.sent.get(after) {

@@ -1,17 +1,19 @@
 //! Receivers that are slower than the others: they hold none of them.
 //!
-//! Republic's sender goes at the pace of the slowest receiver (section III-A); where one is far slower, all would be. Whether
-//! one is cannot be read off its reports: as long as all go at its pace, nothing shows what the others could take. So the
-//! others are tried without it. What makes a trial worth its cost is seen at once: queues or losses on few paths alone, or a
-//! window that one receiver alone keeps shut. Paths that are alike are tried without together: without one of them the other
-//! would hold the rest as before. If the others get on faster, they stay off their pace: one whose path lets most packets
-//! through takes what it can of the stream, and asks for the rest; one whose path does not leaves the data channel, and
-//! fetches over TCP, so that the stream does not fill its path.
+//! Republic's sender goes at the pace of the slowest receiver (section III-A); where one is far slower, all
+//! would be. Whether one is cannot be read off its reports: as long as all go at its pace, nothing shows what
+//! the others could take. So the others are tried without it. What makes a trial worth its cost is seen at
+//! once: queues or losses on few paths alone, or a window that one receiver alone keeps shut. Paths that are
+//! alike are tried without together: without one of them the other would hold the rest as before. If the
+//! others get on faster, they stay off their pace: one whose path lets most packets through takes what it can
+//! of the stream, and asks for the rest; one whose path does not leaves the data channel, and fetches over
+//! TCP, so that the stream does not fill its path.
 //!
-//! A short transfer is over before a trial can show that. So a receiver that goes on alone for long after most others have
-//! finished is named too, by what has reached it until then.
+//! A short transfer is over before a trial can show that. So a receiver that goes on alone for long after
+//! most others have finished is named too, by what has reached it until then.
 //!
-//! Those that fetch over TCP hold none of the others; the slow ones among them are named all the same: `members`.
+//! Those that fetch over TCP hold none of the others; the slow ones among them are named all the same:
+//! `members`.
 
 mod members;
 
@@ -24,19 +26,20 @@ use core::ops::Range;
 use polycast_types::{Duration, Rate, Time};
 use polycast_wire::control::Control;
 
-/// Reports of at least this long, and of so many round trips without their queues, are looked at together: behind a long queue
-/// before a narrow path the transfer would be over before the first look.
+/// Reports of at least this long, and of so many round trips without their queues, are looked at together:
+/// behind a long queue before a narrow path the transfer would be over before the first look.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_ROUNDS: u64 = 8;
-/// A shorter queue is none; nor is one of fewer packets at the present pace, which others' packets on shared links make.
+/// A shorter queue is none; nor is one of fewer packets at the present pace, which others' packets on shared
+/// links make.
 const QUEUE_MIN: Duration = Duration::from_millis(1);
 const QUEUE_PACKETS: u64 = 8;
 /// Fewer losses in a look are chance.
 const LOST_MIN: u64 = 8;
 /// Queues and losses of a path are its own if all others have less than one part in so many.
 const OTHERS_PART: u64 = 4;
-/// What is so many times the least that counts, while no other path has even one part in so many of it, is plain: a look that
-/// shows it counts for as many looks.
+/// Multiple of the least that counts at which a value is plain, while no other path has more than one part in
+/// `PLAIN_PART` of it: a look that shows it counts for `PLAIN_LOOKS` looks.
 const PLAIN: u64 = 8;
 const PLAIN_PART: u64 = 16;
 const PLAIN_LOOKS: u64 = 4;
@@ -47,30 +50,32 @@ const TAKES_ALL_BUT: u64 = 16;
 /// A trial goes on for at least this long, and no longer than that.
 const TRIAL_MIN: Duration = Duration::from_millis(40);
 const TRIAL_MAX: Duration = Duration::from_millis(250);
-/// One that is hardly slower than the others, or that gets less than half of what has reached it so far, may have stopped for a while: it is
-/// looked at again, so often. The others do not wait for it meanwhile.
+/// One that is hardly slower than the others, or that gets less than half of what has reached it so far, may
+/// have stopped for a while: it is looked at again, so often. The others do not wait for it meanwhile.
 const AGAIN_MAX: u32 = 4;
-/// What the others must gain at least, in percent, to go on without it.
+/// Minimum gain of the others, in percent, to go on without it.
 const GAIN: u64 = 115;
 /// A gain that needs no more time to be believed.
 const GAIN_CLEAR: u64 = 200;
-/// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and so on.
+/// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and
+/// so on.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 const TRY_DOUBLINGS: u32 = 6;
-/// One that holds the others whenever they wait for it, and takes all that they take whenever they do not, may have paused. After so many
-/// times within a while it has not, and the others wait for it no more: a member could hold them for as long as it liked.
+/// One that holds the others whenever they wait for it, and takes all that they take whenever they do not,
+/// may have paused. After so many times within a while it has not, and the others wait for it no more: a
+/// member could hold them for as long as it liked.
 const TOOK_ALL_MAX: u32 = 2;
 const TOOK_ALL_WITHIN: Duration = Duration::from_secs(60);
-/// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
-/// link with the stream.
+/// While others take the stream, one that they do not wait for gets a patch for so many packets of it:
+/// patches share the source's link with the stream.
 const PATCH_FOR: u64 = 12;
 /// The last ones of a transfer are named when most others have been done for this long.
 const LAST_AFTER: Duration = Duration::from_secs(1);
 
-/// Which receivers are watched, and what is tried.
+/// Receivers that are watched, and the present trial.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    /// When the present look began, and the packets sent until then.
+    /// Time when the present look began, and the packets sent until then.
     since: Time,
     packets: u64,
     /// Packets a second that were sent in the last look.
@@ -91,14 +96,14 @@ struct Trial {
     packets: u64,
     window: u64,
     pace: u64,
-    /// How often it was looked at again.
+    /// Number of times that it was checked again.
     again: u32,
     /// For how long others kept the window shut meanwhile, and when that was looked at last.
     shut: BTreeMap<PeerId, Duration>,
     looked_at: Time,
 }
 
-/// What had reached a receiver by its last report, and when that came.
+/// Packets that had reached a receiver by its last report, and the time of that report.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     id: PeerId,
@@ -106,7 +111,7 @@ struct Standing {
     reported_at: Time,
 }
 
-/// What a trial says of one that it leaves out.
+/// Result of a trial for one that it leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     /// It gets what the others get.
@@ -124,8 +129,8 @@ struct Narrow {
     plain: bool,
 }
 
-/// The few of whom each measures at least so much, and all others less than one part in [`OTHERS_PART`] of the least of them.
-/// If most stand out, it is the usual, and none does.
+/// The few of whom each measures at least so much, and all others less than one part in [`OTHERS_PART`] of
+/// the least of them. If most stand out, it is the usual, and none does.
 fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Narrow {
     measured.sort_unstable_by(|one, other| other.cmp(one));
     let few = (measured.len() / 2).max(1);
@@ -183,7 +188,8 @@ impl Sender {
         }
     }
 
-    /// The others are done before a trial is over: those that have got less so far, and still get something, are named.
+    /// The others are done before a trial is over: those that have got less so far, and still get something,
+    /// are named.
     fn name_the_tried(&mut self, now: Time) {
         let Some(trial) = self.slow.trial.take() else { return };
         let span = now.since(trial.since);
@@ -200,8 +206,8 @@ impl Sender {
         }
     }
 
-    /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace. Those that have come again too often set it
-    /// only where no other is left.
+    /// Only slow ones are left on their laps: no other receiver waits for them, so they set the pace. Those
+    /// that have come again too often set it only where no other is left.
     fn serve_the_slow(&mut self) {
         let on_lap =
             |p: &Peer| p.service == Service::Patching && p.needs(self.position, self.fragments).is_some();
@@ -213,8 +219,8 @@ impl Sender {
         }
     }
 
-    /// Names the receivers that go on alone, long after most have finished: less than half of the bytes a second that the others
-    /// got has reached them.
+    /// Names the receivers that go on alone, long after most have finished: less than half of the bytes a
+    /// second that the others got has reached them.
     fn name_the_last(&mut self, now: Time) {
         let Some(started_at) = self.started_at else { return };
         let rate = |p: &Peer, until: Time| {
@@ -265,8 +271,8 @@ impl Sender {
         }
     }
 
-    /// Receivers that the others do not wait for get some of what they have asked for, and all of it when they are waited for
-    /// again.
+    /// Receivers that the others do not wait for get some of what they have asked for, and all of it when
+    /// they are waited for again.
     fn make_up(&mut self) {
         for (id, peer) in self.peers.iter_mut().filter(|(_, p)| !p.repairs.later.is_empty()) {
             let mut turn = u64::MAX;
@@ -286,8 +292,9 @@ impl Sender {
         }
     }
 
-    /// The receiver that alone keeps the window shut, while all others have half of theirs free; or the few whose sockets hold far less than
-    /// the others', if these have half of theirs free. Several that are late in turns are not to blame.
+    /// The receiver that alone keeps the window shut, while all others have half of theirs free; or the few
+    /// whose sockets hold far less than the others', if these have half of theirs free. Several that are late
+    /// in turns are not to blame.
     fn keep_shut(&self) -> Vec<PeerId> {
         if self.room() > 0 {
             return Vec::new();
@@ -319,7 +326,8 @@ impl Sender {
         if keep_shut { few.into_iter().map(|(id, _)| *id).collect() } else { Vec::new() }
     }
 
-    /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
+    /// Returns the receivers whose paths alone have queues or losses, once enough reports have come, and the
+    /// time that this took.
     fn look(&mut self, now: Time) -> Option<(Narrow, Duration)> {
         let span = now.since(self.slow.since);
         if span < LOOK.max(self.bare_trip * LOOK_ROUNDS) {
@@ -360,7 +368,8 @@ impl Sender {
     /// The others go on without them for a while.
     fn try_without(&mut self, now: Time, ids: &[PeerId]) {
         let window = self.congestion.window();
-        // What was sent into their queues has brought no receiver anything: the pace was that at which it came out of them.
+        // What was sent into their queues has brought no receiver anything: the pace was that at which it
+        // came out of them.
         let came = ids.iter().filter_map(|id| self.peers[id].trials.look.pace).min().unwrap_or(u64::MAX);
         let (packets, pace) = (self.packets, self.slow.pace.min(came));
         for id in ids {
@@ -397,7 +406,7 @@ impl Sender {
         Standing { id, received: peer.lap.received, reported_at: peer.signs.advanced_at }
     }
 
-    /// Those that go on in a trial.
+    /// Returns the receivers that go on in a trial.
     fn beside(&self) -> Vec<Standing> {
         let goes_on = |p: &Peer| p.service == Service::Streaming && p.spoken_by.is_none();
         self.peers.iter().filter(|(_, p)| goes_on(p)).map(|(id, _)| self.standing(*id)).collect()
@@ -411,7 +420,8 @@ impl Sender {
         (span > Duration::ZERO).then(|| per_second(received, span))
     }
 
-    /// Packets a second that most of those that go on get. Packets that wait before a link that all share have reached none of them.
+    /// Packets a second that most of those that go on get. Packets that wait before a link that all share
+    /// have reached none of them.
     fn others_get(&self, trial: &Trial, sent: u64) -> u64 {
         let goes_on = |id| self.peers.get(&id).is_some_and(|p| p.service == Service::Streaming);
         let beside = trial.beside.iter().filter(|standing| goes_on(standing.id));
@@ -421,7 +431,8 @@ impl Sender {
         reached.get(reached.len() / 2).map_or(sent, |usual| sent.min(*usual))
     }
 
-    /// While a trial goes on: if another one plainly holds the rest now, both are left out, and the trial begins anew.
+    /// While a trial goes on: if another one plainly holds the rest now, both are left out, and the trial
+    /// begins anew.
     fn look_beside(&mut self, now: Time, trial: &mut Trial) {
         let Some((narrow, span)) = self.look(now) else { return };
         self.hold_against(&narrow, span);
@@ -445,7 +456,8 @@ impl Sender {
         self.congestion.seek();
     }
 
-    /// The others have gained nothing, as some of them have kept the window shut for most of the trial: they may do so in turns.
+    /// The others have gained nothing, as some of them have kept the window shut for most of the trial: they
+    /// may do so in turns.
     fn leave_out_more(&mut self, now: Time, trial: &mut Trial) -> bool {
         let span = now.since(trial.since);
         let streams = |id: &PeerId| self.peers.get(id).is_some_and(|p| p.service == Service::Streaming);
@@ -467,7 +479,7 @@ impl Sender {
         trial.looked_at = now;
     }
 
-    /// That their paths alone had queues or losses for so long counts against them.
+    /// Counts against them the time for which their paths alone had queues or losses.
     fn hold_against(&mut self, narrow: &Narrow, span: Duration) {
         let evidence = if narrow.plain { span * PLAIN_LOOKS } else { span };
         for id in &narrow.ids {
@@ -511,7 +523,7 @@ impl Sender {
         }
     }
 
-    /// What a trial says of one that it leaves out, while the others get so many packets a second.
+    /// Judges a receiver that a trial leaves out, while the others get `others` packets a second.
     fn verdict(&self, now: Time, standing: &Standing, others: u64) -> Verdict {
         let own = self.reached_since(standing).unwrap_or(0);
         if own >= others - others / TAKES_ALL_BUT {
@@ -543,8 +555,8 @@ impl Sender {
         let mut unsure = Vec::new();
         for one in &trial.without {
             match self.verdict(now, one, others) {
-                // Its process paused, or another one holds all: it need not wait for its next trial. One that is not waited for any more
-                // loses nothing: it takes the stream, and asks for what it lacks.
+                // Its process paused, or another one holds all: it need not wait for its next trial. One that
+                // is not waited for any more loses nothing: it takes the stream, and asks for what it lacks.
                 Verdict::TakesAll => {
                     let peer = self.peers.get_mut(&one.id).expect("those of a trial are there");
                     let lately = now.since(peer.trials.took_all_at) < TOOK_ALL_WITHIN;
@@ -568,7 +580,8 @@ impl Sender {
         }
     }
 
-    /// The others are faster without it: so many packets a second have reached it meanwhile, and so many the others.
+    /// The others are faster without it: so many packets a second have reached it meanwhile, and so many the
+    /// others.
     fn leave_behind(&mut self, now: Time, id: PeerId, own: u64, others: u64) {
         let slower = self.slower(own, others);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");

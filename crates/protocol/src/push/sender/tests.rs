@@ -1,4 +1,5 @@
-//! What a sender decides, one law at a time, compared with what a list of positions says. `tests/push` has whole transfers.
+//! Decisions of a sender, one law at a time, compared with a list of positions. `tests/push` has whole
+//! transfers.
 
 use super::*;
 use crate::push::Geometry;
@@ -55,7 +56,8 @@ fn only_the_one_furthest_behind_opens_a_shut_window() {
     }
 }
 
-/// A packet that has waited in a socket for a quarter of a path's patience says nothing of the way: its receiver was held up, or lies.
+/// A packet that has waited in a socket for a quarter of a path's patience says nothing of the way: its
+/// receiver was held up, or lies.
 #[test]
 fn one_that_was_held_up_says_nothing_of_the_way() {
     for (waited, counts) in [(MS * 249, true), (MS * 250, false), (MS * 9_000, false)] {
@@ -72,8 +74,8 @@ fn one_that_was_held_up_says_nothing_of_the_way() {
     }
 }
 
-/// Reports of one for whom another speaks, and its first report after that, do not govern the pace: its totals are not those
-/// that were heard before.
+/// Reports of one for whom another speaks, and its first report after that, do not govern the pace: its
+/// totals are not those that were heard before.
 #[test]
 fn totals_that_were_not_heard_do_not_govern_the_pace() {
     let mut sender = sender(2);
@@ -128,7 +130,8 @@ proptest! {
         }
     }
 
-    /// Of what is asked for only that counts which one of those has been offered, from where its lap began to where the stream is.
+    /// Requested fragments count only if one of the receivers has been offered them, from where its lap began
+    /// to where the stream is.
     #[test]
     fn what_was_not_offered_is_not_patched(
         initials in proptest::collection::vec(proptest::option::of(0u64..60), 1..4), position in 0u64..130,
@@ -151,8 +154,8 @@ proptest! {
         prop_assert_eq!(given.into_iter().flatten().collect::<BTreeSet<u64>>(), expected);
     }
 
-    /// A first request goes by multicast, and a second one for the same by unicast, once. What is asked for lies in the object,
-    /// and tells how far its receiver would have asked.
+    /// A first request goes by multicast, and a second one for the same by unicast, once. What is asked for
+    /// lies in the object, and tells how far its receiver would have asked.
     #[test]
     fn what_is_asked_for_again_goes_by_unicast(
         requests in proptest::collection::vec((0u64..60, 1u64..20, any::<bool>()), 1..9), position in 1u64..50,
@@ -194,7 +197,8 @@ proptest! {
         prop_assert_eq!(unicast.into_iter().collect::<BTreeSet<u64>>(), single);
     }
 
-    /// An attempt carries what a receiver still has to be offered; while a path settles and all was offered, what one lacks next, or anything.
+    /// An attempt carries what a receiver still has to be offered; while a path settles and all was offered,
+    /// what one lacks next, or anything.
     #[test]
     fn attempts_carry_what_is_wanted(
         position in 0u64..120, ends in proptest::collection::vec(0u64..120, 1..4), lacks in proptest::collection::btree_set(0u64..50, 0..4),
@@ -221,7 +225,7 @@ proptest! {
     }
 }
 
-/// What a speaker reports is what all of its rack have, as long as it is no more than was sent.
+/// Reports of a speaker count for all of its rack, as long as they show no more than was sent.
 #[test]
 fn a_speaker_reports_for_those_that_it_has_named() {
     for (position, counts) in [(12, true), (20, true), (21, false), (90, false)] {
@@ -274,7 +278,8 @@ fn patches_that_wait_are_sent_soon_when_the_path_is_there() {
     }
 }
 
-/// DATA_FNSD comes two round trips after all was sent, and at least a millisecond; then every 250 ms; while patches wait, not at all.
+/// DATA_FNSD comes two round trips after all was sent, and at least a millisecond; then every 250 ms; while
+/// patches wait, not at all.
 #[test]
 fn the_end_is_said_after_a_while_and_again() {
     for (trip, grace) in [(MS * 3, MS * 6), (Duration::from_micros(100), MS)] {
@@ -303,7 +308,7 @@ fn the_end_is_said_after_a_while_and_again() {
     }
 }
 
-/// Where every receiver has been offered all, there is no next attempt; one that still listens is tried.
+/// No attempt follows where every receiver has been offered all; one that still listens is tried.
 #[test]
 fn attempts_are_for_those_that_listen() {
     for listens in [false, true] {
@@ -323,7 +328,7 @@ fn attempts_are_for_those_that_listen() {
     }
 }
 
-/// What is shown of a receiver, and what of the pace of all.
+/// Status of a receiver, and values of the pace of all.
 #[test]
 fn what_is_shown_is_what_is_known() {
     let mut sender = sender(4);
@@ -378,7 +383,7 @@ fn room_is_counted_in_whole_packets() {
     }
 }
 
-/// What was sent by unicast is not sent that way again for two seconds, and is after four.
+/// Fragments sent by unicast are not sent that way again for two seconds, and are after four.
 #[test]
 fn unicast_is_not_repeated_before_it_can_have_come() {
     let mut sender = sender(1);
@@ -424,7 +429,8 @@ fn patches_give_way_to_the_stream() {
     }
 }
 
-/// A patch that helps one receiver goes to it alone, as TCP would; over a granted path, and where it speaks for others, all get it.
+/// A patch that helps one receiver goes to it alone, as TCP would; over a granted path, and where it speaks
+/// for others, all get it.
 #[test]
 fn a_patch_for_one_goes_to_it_alone_unless_it_speaks_for_others() {
     for (granted, speaks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -446,7 +452,8 @@ fn a_patch_for_one_goes_to_it_alone_unless_it_speaks_for_others() {
     }
 }
 
-/// While the stream goes on requests are gathered for the usual time, at its end for a short one; a later one does not put off those before.
+/// While the stream goes on requests are gathered for the usual time, at its end for a short one; a later one
+/// does not put off those before.
 #[test]
 fn requests_are_gathered_as_long_as_there_is_more_to_come() {
     for (position, delay) in [(40, MS * 10), (FRAGMENTS, Duration::from_micros(500))] {
@@ -459,8 +466,8 @@ fn requests_are_gathered_as_long_as_there_is_more_to_come() {
     }
 }
 
-/// A path is what fails one that says that nothing has come for as long: one that has been silent may be held up itself, and so may one
-/// whose last word is older than that.
+/// A path is what fails one that says that nothing has come for as long: one that has been silent may be held
+/// up itself, and so may one whose last word is older than that.
 #[test]
 fn only_one_that_says_that_nothing_comes_is_cut_off() {
     let timeout = MS * 1_000;
@@ -500,7 +507,8 @@ fn a_path_has_settled_when_all_have_got_enough_in_a_row() {
     }
 }
 
-/// What is known of one that has failed or is done is let go of where it is not needed any more; one that is served stays.
+/// The state of a receiver that has failed or is done is dropped where it is no longer needed; one that is
+/// served stays.
 #[test]
 fn one_that_has_failed_can_be_forgotten() {
     let mut sender = sender(5);

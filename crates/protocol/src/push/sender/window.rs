@@ -1,5 +1,5 @@
-//! How much a sender may have in flight, and how fast it goes: windows of receivers and of the congested path, a granted rate, and
-//! what waits in the host.
+//! Limits on what a sender may have in flight, and on its rate: windows of receivers and of the congested
+//! path, a granted rate, and what waits in the host.
 
 use super::{Peer, Sender, Service};
 use crate::push::congestion::Others;
@@ -8,19 +8,20 @@ use polycast_types::{Duration, Time};
 
 /// Fragments that may always be in flight.
 pub(super) const WINDOW_MIN: u64 = 4;
-/// A window that stays shut lets a packet out after this and four round trips, then after twice as long, and so on.
+/// A window that stays shut lets a packet out after this and four round trips, then after twice as long, and
+/// so on.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 const PROBE_DOUBLINGS: u32 = 5;
-/// What may always wait in the host for the wire, what beside it before a rate is known, and the most.
+/// Bytes that may always wait in the host for the wire, those beside it before a rate is known, and the most.
 const HOST_QUEUE_MIN: u64 = 40 << 10;
 const HOST_QUEUE_FIRST: u64 = 200 << 10;
 const HOST_QUEUE_MAX: u64 = 1 << 20;
 
 impl Sender {
-    /// How many bytes should at most wait for the wire in this host: a few packets, and what passes in a third of
-    /// a millisecond at the best rate that a receiver has seen. TCP holds back about as much (TCP Small Queues), so
-    /// flows of one host share its link; a flow that keeps more in the common queue takes the link. A granted rate is the link's:
-    /// what had to wait on the way comes faster.
+    /// Returns the number of bytes that should at most wait for the wire in this host: a few packets, and
+    /// what passes in a third of a millisecond at the best rate that a receiver has seen. TCP holds back
+    /// about as much (TCP Small Queues), so flows of one host share its link; a flow that keeps more in the
+    /// common queue takes the link. A granted rate is the link's: what had to wait on the way comes faster.
     #[must_use]
     pub fn host_queue_bytes(&self) -> u64 {
         let third_of_ms = |bytes_per_s: u64| bytes_per_s / 3_000;
@@ -49,7 +50,7 @@ impl Sender {
         }
     }
 
-    /// Whether a granted rate is used up for now.
+    /// Returns true while a granted rate is used up.
     pub(super) fn is_ahead(&self, now: Time) -> bool {
         self.config.rate.is_some() && now < self.next_send
     }
@@ -60,8 +61,8 @@ impl Sender {
         self.next_send = paid_at(self.next_send, now, rate, self.packet_len() * packets);
     }
 
-    /// When a window that is shut lets one more packet out: a receiver that has lost all of it sees no gap, and has
-    /// nothing to report.
+    /// Returns the time when a window that is shut lets one more packet out: a receiver that has lost all of
+    /// it sees no gap, and has nothing to report.
     pub(super) fn probe_at(&self) -> Time {
         let last = self.sent.back().map_or(Time::ZERO, |sent| sent.at);
         last + (self.round_trip * 4).max(PROBE_INTERVAL) * (1 << self.probes.min(PROBE_DOUBLINGS))
@@ -74,8 +75,8 @@ impl Sender {
         window.min(control).min(1 << 32)
     }
 
-    /// Packets that may leave in one go: a batch, but of a small window only a part, as a queue that makes it small
-    /// does not hold more.
+    /// Packets that may leave in one go: a batch, but of a small window only a part, as a queue that makes it
+    /// small does not hold more.
     pub(super) fn burst(&self) -> u64 {
         u64::from(self.config.batch).min(self.limit() / 4).max(1)
     }

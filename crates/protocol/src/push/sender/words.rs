@@ -1,4 +1,4 @@
-//! What the sender is told, what it orders, and what it says of itself.
+//! Settings, inputs, outputs and status of the sender.
 
 use super::super::attempt::{AttemptInterval, FullRate};
 use super::super::geometry::Geometry;
@@ -15,26 +15,26 @@ use polycast_wire::data::{CODED_FRAGMENTS_MAX, FRAGMENT_TAGS_LEN, HEADER_LEN, SE
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u32);
 
-/// What to do about a receiver that is slower than the others.
+/// Policy for a receiver that is slower than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPolicy {
     /// All go as fast as the slowest.
     Wait,
-    /// One that has held the others for this long, and without which they are faster, is not waited for: it catches up at
-    /// its own pace.
+    /// One that has held the others for this long, and without which they are faster, is not waited for: it
+    /// catches up at its own pace.
     CatchUp {
-        /// How long it may hold the others.
+        /// Time for which it may hold the others.
         after: Duration,
     },
     /// As before, but it is given up.
     Drop {
-        /// How long it may hold the others.
+        /// Time for which it may hold the others.
         after: Duration,
     },
 }
 
 impl SlowPolicy {
-    /// What is shipped: it catches up, and holds the others for no longer than it takes to see that it does.
+    /// Shipped policy: it catches up, and holds the others for no longer than it takes to see that it does.
     pub const SHIPPED: SlowPolicy = SlowPolicy::CatchUp { after: Duration::from_millis(30) };
 
     /// The same patience, but one that is slower is given up.
@@ -43,7 +43,7 @@ impl SlowPolicy {
         self.patience().map_or(self, |after| SlowPolicy::Drop { after })
     }
 
-    /// How long one may hold the others; `None` for as long as it likes.
+    /// Returns the time for which one may hold the others; `None` for no limit.
     #[must_use]
     pub fn patience(self) -> Option<Duration> {
         match self {
@@ -60,17 +60,17 @@ pub struct SenderConfig {
     pub handle: Handle,
     /// The object's division.
     pub geometry: Geometry,
-    /// How many fragments one `Send` may hold (what one segmented datagram takes).
+    /// Number of fragments that one `Send` may hold (what one segmented datagram takes).
     pub batch: u32,
     /// Rate of a dedicated path, counted with IP and UDP headers; `None` where the path is shared.
     pub rate: Option<Rate>,
-    /// Whether there is a data channel; without one every receiver fetches over TCP at once.
+    /// Set if there is a data channel; without one every receiver fetches over TCP at once.
     pub multicast: bool,
-    /// How many fragments the path was granted for; `None` for all that are needed.
+    /// Number of fragments that the path was granted for; `None` for all that are needed.
     pub allowance: Option<u64>,
     /// Interval of attempt sending (`i_a`).
     pub attempt_interval: AttemptInterval,
-    /// When attempts end.
+    /// Condition on which attempts end.
     pub full_rate: FullRate,
     /// A receiver that the data channel does not reach for this long fetches over TCP.
     pub path_timeout: Duration,
@@ -82,17 +82,17 @@ pub struct SenderConfig {
     pub deadline: Option<Duration>,
     /// Policy for slow receivers.
     pub slow: SlowPolicy,
-    /// How long requests for patches are gathered, so that one patch can serve several receivers.
+    /// Time for which requests for patches are gathered, so that one patch can serve several receivers.
     pub patch_delay: Duration,
-    /// Whether packets have tags, which take room.
+    /// Set if packets have tags, which take room.
     pub sealed: bool,
     /// The fragment that the stream begins with; after the last one comes the first.
     pub first: u64,
 }
 
 impl SenderConfig {
-    /// What is shipped: a shared path that all of the object may be sent on, and the times that daemons and simulations use.
-    /// `batch` is how many fragments one segmented datagram takes.
+    /// Returns the shipped settings: a shared path that all of the object may be sent on, and the times that
+    /// daemons and simulations use. `batch` is the number of fragments that one segmented datagram takes.
     #[must_use]
     pub fn new(handle: Handle, geometry: Geometry, batch: u32) -> Self {
         SenderConfig {
@@ -123,18 +123,19 @@ impl SenderConfig {
         u64::from(self.geometry.fragment_len) + (HEADER_LEN + tags) as u64
     }
 
-    /// Whether a receiver whose packets wait so long before it takes them is held up by its disk or its processor.
+    /// Returns true if a receiver whose packets wait so long before it takes them is held up by its disk or
+    /// its processor.
     pub(super) fn is_held_up(&self, waited: Duration) -> bool {
         waited >= self.path_timeout / 4
     }
 
-    /// How many fragments a coded patch may combine.
+    /// Returns the number of fragments that a coded patch may combine.
     pub(super) fn coded_max(&self) -> usize {
         if self.sealed { SEALED_FRAGMENTS_MAX } else { CODED_FRAGMENTS_MAX }
     }
 }
 
-/// What happens to a sender.
+/// Events that a sender handles.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A receiver is ready, has this much room for datagrams, and holds these fragments already.
@@ -143,7 +144,7 @@ pub enum Input<'a> {
         peer: PeerId,
         /// Bytes of datagrams that its socket can hold.
         window_bytes: u64,
-        /// What it holds.
+        /// Fragments that it holds.
         have: RangeSet,
     },
     /// Enough receivers are ready: begin.
@@ -152,33 +153,33 @@ pub enum Input<'a> {
     Control {
         /// From whom.
         peer: PeerId,
-        /// What it said.
+        /// Frame that came.
         control: &'a Control<'a>,
     },
     /// A receiver's control connection ended.
     Left {
-        /// Which.
+        /// The receiver.
         peer: PeerId,
-        /// Why.
+        /// Reason for it.
         why: Why,
     },
-    /// What is known of a receiver that is done or has failed is not needed any more.
+    /// The state of a receiver that is done or has failed is no longer needed.
     Forget {
-        /// Which.
+        /// The receiver.
         peer: PeerId,
     },
     /// The others are not to wait for a receiver: it takes the stream as it comes, and asks for the rest.
     Unawaited {
-        /// Which.
+        /// The receiver.
         peer: PeerId,
     },
     /// A candidate was of no use to a receiver of the mesh.
     Useless {
         /// The receiver that says so.
         peer: PeerId,
-        /// Of whom.
+        /// The candidate.
         candidate: PeerId,
-        /// Whether it is not to get it again.
+        /// Set if it is not to get it again.
         for_good: bool,
     },
     /// These receivers share a rack: the first may speak for the others, as soon as it names them.
@@ -200,18 +201,19 @@ pub enum Input<'a> {
         rate: Option<Rate>,
         /// As in [`SenderConfig`].
         attempt_interval: AttemptInterval,
-        /// How many fragments it was granted for; `None` for what is left of the one before.
+        /// Number of fragments that it was granted for; `None` for the rest of the one before.
         allowance: Option<u64>,
     },
-    /// Whether the data channel is still being set up: no receiver goes over to TCP for not being reached by it meanwhile.
+    /// Set-up of the data channel still goes on (`true`) or is over: no receiver goes over to TCP for not
+    /// being reached by it meanwhile.
     PathWaits(bool),
 }
 
-/// What the driver is to do.
+/// Actions for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// As many fragments were sent as the path was granted for, and receivers need more: nothing comes on the data channel
-    /// until there is another path.
+    /// As many fragments were sent as the path was granted for, and receivers need more: nothing comes on the
+    /// data channel until there is another path.
     AllowanceUsed {
         /// Bytes that the receiver furthest behind has not verified.
         remaining_bytes: u64,
@@ -222,7 +224,7 @@ pub enum Output {
         round: u32,
         /// First fragment.
         sn: u64,
-        /// How many.
+        /// Number of fragments.
         count: u32,
         /// Flags of the last packet; `FLAG_ATTEMPT` goes on all.
         flags: u8,
@@ -233,7 +235,7 @@ pub enum Output {
     Patch {
         /// To whom.
         peer: PeerId,
-        /// Which.
+        /// The fragments.
         sns: Range<u64>,
     },
     /// Send a frame to one receiver.
@@ -247,21 +249,21 @@ pub enum Output {
     Candidates(Candidates),
     /// A receiver is done (`None`) or given up, and why.
     Settled {
-        /// Which.
+        /// The receiver.
         peer: PeerId,
-        /// Why it failed, if it did.
+        /// Reason for the failure, if it failed.
         failure: Option<Why>,
     },
     /// Every receiver is settled; nothing will follow.
     Finished,
 }
 
-/// How much slower than the others a receiver was when they went on without it.
+/// Rates of a receiver that was slower than the others, and of the others, when they went on without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slower {
-    /// What reached it.
+    /// Rate that reached it.
     pub own: Rate,
-    /// What was sent to them.
+    /// Rate that the others got.
     pub others: Rate,
 }
 
@@ -271,7 +273,7 @@ impl core::fmt::Display for Slower {
     }
 }
 
-/// What a report shows of a receiver.
+/// Status of a receiver in a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Bytes it has verified.
@@ -280,11 +282,11 @@ pub struct PeerStatus {
     pub patched_bytes: u64,
     /// Bytes that it had already when it joined.
     pub spared_bytes: u64,
-    /// Whether it fetches over TCP from others, and they from it.
+    /// Set if it fetches over TCP from others, and they from it.
     pub chained: bool,
-    /// Whether the data channel has ever reached it.
+    /// Set if the data channel has ever reached it.
     pub streamed: bool,
-    /// Whether the data channel did not reach it, or no longer did, so that it went on over TCP.
+    /// Set if the data channel did not reach it, or no longer did, so that it went on over TCP.
     pub cut_off: bool,
     /// Packets have waited at it for long, by its own word: its disk or its processor did not keep up.
     pub held_up: bool,
@@ -292,14 +294,14 @@ pub struct PeerStatus {
     pub slow: Option<Slower>,
 }
 
-/// What governs the pace of a sender.
+/// Values that govern the pace of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Congestion window in fragments.
     pub window: u64,
-    /// How often it was cut.
+    /// Number of times that it was cut.
     pub cuts: u64,
-    /// Whether only loss counts, because others fill the queue.
+    /// Set while only loss counts, because others fill the queue.
     pub follows_loss: bool,
     /// From a packet to its report, smoothed; the lateness of both ends is in it.
     pub round_trip: Duration,

@@ -82,7 +82,7 @@ fn a_guest_that_has_nothing_begins_at_once() {
     assert_eq!(guest.deadline(), None);
 }
 
-/// What an earlier try left is checked when the hashes are here, before or after there is room.
+/// Parts that an earlier try left are checked when the hashes are here, before or after there is room.
 #[test]
 fn a_guest_that_resumes_waits_for_hashes() {
     for early in [false, true] {
@@ -121,7 +121,8 @@ fn a_guest_that_waits_for_hashes_says_that_it_lives() {
     assert_eq!(guest.deadline(), Some(ms(4_500)));
 }
 
-/// The way to a source may be longer than a receiver's place stays its own: the source hears of it before its WELCOME is here.
+/// The way to a source may be longer than a receiver's place stays its own: the source hears of it before its
+/// WELCOME is here.
 #[test]
 fn a_guest_that_waits_for_an_answer_says_that_it_lives() {
     let mut guest = guest();
@@ -350,7 +351,7 @@ fn a_source_that_is_gone_is_missed_by_those_who_have_not_all() {
     assert_eq!(guest.deadline(), None);
 }
 
-/// What a source says of holes makes no object look small that is too long for its tables.
+/// Holes that a source reports make no object look small that is too long for its tables.
 #[test]
 fn holes_count_in_objects_of_bounded_length() {
     let offer_of = |object_len, data_len| {

@@ -105,7 +105,7 @@ fn refusals_have_one_sentence_each() {
     assert_eq!(Why::Foreign(WireError::Malformed).to_string(), "malformed packet");
 }
 
-/// How each way to fail is told, whatever the transport.
+/// Each way to fail has one sentence, whatever the transport.
 #[test]
 fn failures_have_one_sentence_each() {
     for verdicts in BOTH {
@@ -174,8 +174,8 @@ fn named_receivers_wait_for_each_other_but_not_for_long() {
     }
 }
 
-/// Receivers with an older version lack the same few groups: they begin together, so that these are sent once. One that has
-/// nothing does not wait for them.
+/// Receivers with an older version lack the same few groups: they begin together, so that these are sent
+/// once. One that has nothing does not wait for them.
 #[test]
 fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_takes() {
     for (first_has, waits_until) in [(true, 3_000), (false, 1_600)] {
@@ -201,7 +201,8 @@ fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_take
     }
 }
 
-/// Only one that knows the hashes, and has not said yet what it has, checks anything: nothing else is waited for longer.
+/// Only one that knows the hashes, and has not said yet what it has, checks anything: nothing else is waited
+/// for longer.
 #[test]
 fn a_receiver_that_checks_nothing_is_not_given_the_time_of_a_check() {
     type Prepare = fn(&mut Roster);
@@ -275,7 +276,8 @@ fn a_source_that_serves_goes_on_until_it_is_told_to_end() {
     assert!(outputs(&mut both, ms(2)).contains(&Output::Start));
 }
 
-/// One that cannot take the object is not waited for; one that was lost before it was ready leaves its place to another.
+/// One that cannot take the object is not waited for; one that was lost before it was ready leaves its place
+/// to another.
 #[test]
 fn a_place_is_free_again_when_a_counted_receiver_is_lost() {
     let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
@@ -417,7 +419,8 @@ fn who_says_hello_and_nothing_more_loses_its_place() {
     }
 }
 
-/// What an earlier try has left takes time to check, and a sign of life shows that it is checked: but not without an end.
+/// Parts that an earlier try has left take time to check, and a sign of life shows that they are checked: but
+/// not without an end.
 #[test]
 fn who_checks_what_it_has_keeps_its_place_as_long_as_a_slow_disk_takes() {
     let mut roster = Roster::new(ms(0), config(Expected::Count(1), Verdicts::Sender));
@@ -448,8 +451,8 @@ fn who_cannot_show_the_object_has_failed_for_good() {
     }
 }
 
-/// A counted receiver's place that one has taken who only says that it has the object may yet be taken by another: it is waited for
-/// as long as if that one had not come, and those that are done are let go.
+/// A counted receiver's place that one has taken who only says that it has the object may yet be taken by
+/// another: it is waited for as long as if that one had not come, and those that are done are let go.
 #[test]
 fn one_that_lies_takes_no_place_for_good() {
     for comes in [true, false] {
@@ -478,7 +481,8 @@ fn one_that_lies_takes_no_place_for_good() {
     }
 }
 
-/// An earlier try may have left a receiver everything: there is nothing to send, and the transfer is over all the same.
+/// An earlier try may have left a receiver everything: there is nothing to send, and the transfer is over all
+/// the same.
 #[test]
 fn receivers_that_are_done_before_the_start_end_the_transfer() {
     for verdicts in BOTH {
@@ -503,7 +507,7 @@ fn a_roster_that_waits_for_no_receiver_has_no_deadline() {
     assert!(roster.deadline().is_some());
 }
 
-/// What a driver, its peers and its user may do to a roster.
+/// Actions of a driver, its peers and its user on a roster.
 #[derive(Clone, Debug)]
 enum Step {
     Hello(u8),
@@ -539,7 +543,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the outputs so far have said, held against what must hold.
+/// State that the outputs so far have shown, compared with what must hold.
 #[derive(Default)]
 struct Model {
     started: bool,
@@ -638,8 +642,9 @@ fn apply(roster: &mut Roster, now: Time, step: &Step, guests: &mut u32) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever happens in whatever order: it starts once, each connection becomes ready once, leaves once and hears one
-    /// goodbye, the transport hears of whom it knows only, and in the end none is waited for without end.
+    /// Whatever happens in whatever order: it starts once, each connection becomes ready once, leaves once
+    /// and hears one goodbye, the transport hears of whom it knows only, and in the end none is waited for
+    /// without end.
     #[test]
     fn any_sequence_keeps_the_rules(
         count in proptest::option::of(1u32..5),
@@ -691,7 +696,8 @@ proptest! {
     }
 }
 
-/// One that checks what an earlier try has left has the time that a slow disk takes for the object, besides the time to join.
+/// One that checks what an earlier try has left has the time that a slow disk takes for the object, besides
+/// the time to join.
 #[test]
 fn checking_may_take_as_long_as_a_slow_disk() {
     for seconds in [0, 1, 10, 3_600] {
@@ -720,7 +726,8 @@ fn one_that_is_there_is_not_called_again() {
     assert_eq!(outputs(&mut roster, ms(4)), [Output::Forget(GuestId(1)), Output::Call("a".into())]);
 }
 
-/// A receiver that comes again and again leaves nothing behind: what was known of its connections before is forgotten.
+/// A receiver that comes again and again leaves nothing behind: what was known of its connections before is
+/// forgotten.
 #[test]
 fn one_that_comes_again_leaves_nothing_behind() {
     for expected in [named(&["a", "b"]), Expected::Count(2), Expected::AtLeast(2)] {
@@ -755,7 +762,8 @@ fn one_that_comes_again_leaves_nothing_behind() {
     }
 }
 
-/// What counts is what it has got when it comes, not what it had when it was counted: the hundredth connection may have brought half of the object.
+/// Bytes that it has when it comes count, not those that it had at the last count: the hundredth connection
+/// may have brought half of the object.
 #[test]
 fn one_whose_last_connection_got_on_is_not_refused() {
     for (verified_bytes, is_refused) in [(15, true), (16, false)] {
@@ -781,7 +789,8 @@ fn progress(verified_bytes: u64) -> Control<'static> {
     Control::Progress { position: 0, received: 0, lost: 0, verified_bytes, arrived_ns: 0, waited_ns: 0 }
 }
 
-/// One that comes again may have lost what it had: it gets on if it has more than at first on this connection.
+/// One that comes again may have lost what it had: it gets on if it has more than at first on this
+/// connection.
 #[test]
 fn one_that_begins_anew_is_not_starved() {
     let verdicts = Verdicts::Roster { deadline: None };
@@ -807,7 +816,8 @@ fn one_that_begins_anew_is_not_starved() {
     assert_eq!(roster.named("a").unwrap().failure(), Some(&Why::Starved(STALL)));
 }
 
-/// One that gets on between its connections may come as often as it likes: it is counted anew with each 64th of the object.
+/// One that gets on between its connections may come as often as it likes: it is counted anew with each 64th
+/// of the object.
 #[test]
 fn one_that_gets_on_may_come_again() {
     for expected in [named(&["a", "b"]), Expected::Count(2)] {

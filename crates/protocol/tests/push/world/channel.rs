@@ -1,4 +1,4 @@
-//! What carries packets in the world: the data channel, the paths and sockets of receivers, connections.
+//! Carriers of packets in the world: the data channel, the paths and sockets of receivers, connections.
 
 use super::{DELAY, Event, World, bytes};
 use polycast_protocol::push::ReceiverInput;
@@ -9,7 +9,7 @@ use polycast_wire::data::FLAG_PATCH;
 /// A path that a receiver has for itself behind the channel, with a queue before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnPath {
-    /// What one packet takes on it.
+    /// Time that one packet takes on it.
     pub packet_time: Duration,
     pub queue_packets: u64,
     free_at: Time,
@@ -52,7 +52,8 @@ impl World {
         }
     }
 
-    /// When a packet that leaves the channel now is at a receiver's host, if its own path has room for it.
+    /// Returns the time when a packet that leaves the channel now is at a receiver's host, if its own path
+    /// has room.
     fn pass_path(&mut self, peer: u32) -> Option<Time> {
         let at = self.channel_free_at + DELAY;
         let Some(path) = self.paths.get_mut(&peer) else { return Some(at) };
@@ -73,7 +74,8 @@ impl World {
         }
     }
 
-    /// A receiver that was held up goes on where it was: it says what there is to say, before it looks at its socket.
+    /// A receiver that was held up goes on where it was: it says what there is to say, before it looks at its
+    /// socket.
     pub(super) fn comes_to(&mut self, peer: u32) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&peer) else { return };
@@ -125,7 +127,8 @@ impl World {
         }
     }
 
-    /// The mesh in short: a receiver that has candidates, or none but the source, gets one group after the other.
+    /// The mesh in short: a receiver that has candidates, or none but the source, gets one group after the
+    /// other.
     pub(super) fn name_candidates(&mut self, peer: u32, entry: u64) {
         let Some(node) = self.nodes.get_mut(&peer) else { return };
         let fetches = std::mem::replace(&mut node.over_tcp, true);

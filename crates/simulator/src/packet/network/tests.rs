@@ -213,7 +213,7 @@ proptest! {
     }
 }
 
-/// What a host sends itself is not dropped: it is asked to wait when half of the queue is taken.
+/// Packets of a host's own are not dropped: the host is asked to wait when half of the queue is taken.
 #[test]
 fn a_host_waits_for_its_own_queue() {
     for priorities in [1, 2] {

@@ -15,7 +15,7 @@ pub struct Segment {
     pub(super) kind: SegmentKind,
 }
 
-/// What a segment says.
+/// Content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentKind {
     /// Bytes of the stream.
@@ -31,11 +31,11 @@ pub(super) enum SegmentKind {
 pub struct FlowConfig {
     /// The nodes of its path, from the sender to the receiver; acknowledgements go the same way back.
     pub nodes: Vec<NodeId>,
-    /// How it behaves.
+    /// Settings of TCP.
     pub tcp: TcpConfig,
     /// Bytes of a segment beside its data, and of an acknowledgement.
     pub header_bytes: u32,
-    /// How much it sends; `u64::MAX` is without an end.
+    /// Number of bytes to send; `u64::MAX` is without an end.
     pub bytes: u64,
 }
 
@@ -88,7 +88,7 @@ impl Flow {
         self.sender.retransmissions()
     }
 
-    /// When everything had arrived.
+    /// Returns the time at which everything had arrived.
     #[must_use]
     pub fn finished_at(&self) -> Option<Time> {
         self.finished_at

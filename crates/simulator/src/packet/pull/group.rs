@@ -21,23 +21,23 @@ pub struct Group {
     pub routes: Vec<Vec<Option<Route>>>,
     /// The division of the object.
     pub blocks: Blocks,
-    /// w: credits of a receiver in each tree.
+    /// Credits of a receiver in each tree (w).
     pub credits: u32,
-    /// When receivers ask again.
+    /// Time after which receivers request again.
     pub retry: RetryTime,
-    /// How many packets overtake one that counts as lost; the paper's receivers do not look at that.
+    /// Number of packets that overtake one that counts as lost; the paper's receivers do not check that.
     pub overtaken: Option<u32>,
-    /// Whether single losses without a queue are taken for chance; the paper's source takes none for that.
+    /// Set to take single losses without a queue for chance; the paper's source takes none for that.
     pub chance: bool,
-    /// How the source's rates move.
+    /// Settings for changes of the source's rates.
     pub rate: RateConfig,
     /// Bytes of a packet beside its payload.
     pub header_bytes: u16,
-    /// How many packets before its end a block's successor is decided; 1 as in the paper.
+    /// Number of packets before a block's end at which its successor is decided; 1 as in the paper.
     pub decide_ahead: u32,
 }
 
-/// Why there is no group.
+/// Reason that there is no group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     /// The planner.
@@ -99,7 +99,7 @@ impl Group {
         self
     }
 
-    /// How many trees there are.
+    /// Returns the number of trees.
     #[must_use]
     pub fn trees(&self) -> usize {
         self.routes.iter().map(Vec::len).max().unwrap_or(0)

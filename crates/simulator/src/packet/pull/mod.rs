@@ -1,8 +1,9 @@
-//! Nodes of the pull transport: the very forwarders, receivers and sources of `protocol::pull`, on the engine.
+//! Nodes of the pull transport: the very forwarders, receivers and sources of `protocol::pull`, on the
+//! engine.
 //!
-//! A switch is a forwarder; a server is a forwarder with receivers and sources behind its local face, so that a
-//! server of BCube forwards and receives at the same time. In place of a payload a packet carries a number that
-//! stands for its bytes; a receiver compares it as a real one compares hashes.
+//! A switch is a forwarder; a server is a forwarder with receivers and sources behind its local face, so that
+//! a server of BCube forwards and receives at the same time. In place of a payload a packet carries a number
+//! that stands for its bytes; a receiver compares it as a real one compares hashes.
 
 mod flow;
 mod group;
@@ -49,18 +50,19 @@ impl Packet for PullPacket {
     }
 }
 
-/// What travels in a [`PullWorld`].
+/// Datagram in a [`PullWorld`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datagram {
     /// An interest or data.
     Pull(PullPacket),
     /// A segment of a TCP connection.
     Segment(Segment),
-    /// A greeting of a neighbour, who hears the other end or does not; it is in order, or was damaged on its way.
+    /// A greeting of a neighbour, who hears the other end or does not; it is in order, or was damaged on its
+    /// way.
     Greeting {
-        /// Whether it hears.
+        /// Set if the neighbour receives from the other end.
         heard: bool,
-        /// Whether it can be read.
+        /// Set if the greeting can be read.
         whole: bool,
     },
 }
@@ -98,7 +100,7 @@ impl Packet for Datagram {
     }
 }
 
-/// What stands for the payload of a packet of a transfer.
+/// Returns a number that stands for the payload of a packet of a transfer.
 #[must_use]
 pub fn content_of(transfer: Handle, sn: u64) -> u32 {
     let mixed = (transfer.0 ^ sn.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);

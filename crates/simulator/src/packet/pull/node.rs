@@ -16,18 +16,18 @@ use polycast_types::{Duration, Handle, Time};
 /// No timer is set.
 const NEVER: Time = Time(u64::MAX);
 
-/// What is seen of a receiver from outside.
+/// Observations of a receiver from outside.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiverLog {
-    /// When it had everything.
+    /// Time at which the receiver had everything.
     pub finished_at: Option<Time>,
     /// Packets that came with the wrong content.
     pub corrupt: u64,
     /// Packets whose content, as it was kept last, is not the object's.
     pub wrong: BTreeSet<u64>,
-    /// How often it found a tree silent.
+    /// Number of times that the receiver found a tree silent.
     pub stalls: u64,
-    /// How many packets took a round trip of so many microseconds; kept if asked for.
+    /// Number of packets by round trip in microseconds; kept if requested.
     pub round_trips: Option<BTreeMap<u64, u64>>,
 }
 
@@ -41,7 +41,8 @@ impl ReceiverLog {
         }
     }
 
-    /// Why what a receiver has is not the object, if so: a receiver that is done must have the exact object.
+    /// Returns the reason that a receiver's packets are not the object, if so: a receiver that is done must
+    /// have the exact object.
     #[must_use]
     pub fn breach(&self, machine: &Receiver) -> Option<String> {
         let kept = self.wrong.iter().find(|sn| machine.has(**sn))?;
@@ -59,7 +60,7 @@ struct ReceiverAt {
 pub struct PullNode {
     header_bytes: u16,
     forwarder: Forwarder,
-    /// What stands for the payload in each slot of the forwarder's store.
+    /// Number that stands for the payload in each slot of the forwarder's store.
     contents: Vec<u32>,
     receivers: Vec<ReceiverAt>,
     sources: Vec<(Handle, Source)>,
@@ -86,7 +87,7 @@ impl PullNode {
         }
     }
 
-    /// How often each input of its machines has happened.
+    /// Returns the number of times that each input of its machines has happened.
     pub(crate) fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -114,7 +115,8 @@ impl PullNode {
         };
     }
 
-    /// The forwarder and the receivers that lack something forget everything and are gone; what this host sends goes on.
+    /// The forwarder and the receivers that lack something forget everything and are gone; what this host
+    /// sends goes on.
     pub fn crash_receivers(&mut self, config: ForwarderConfig) {
         let sources = core::mem::take(&mut self.sources);
         let armed = if sources.is_empty() { NEVER } else { self.armed };
@@ -124,8 +126,8 @@ impl PullNode {
         (self.sources, self.receivers, self.armed) = (sources, receivers, armed);
     }
 
-    /// Loses data that is sent by a port before it comes to the queue, as the error models of ns-2 do: it takes
-    /// no time of the link.
+    /// Loses data that is sent by a port before it comes to the queue, as the error models of ns-2 do: it
+    /// takes no time of the link.
     pub fn set_entry_loss(&mut self, port: u8, ppm: u32) {
         self.entry_losses.retain(|(other, _)| *other != port);
         if ppm > 0 {
@@ -253,7 +255,8 @@ impl PullNode {
 
     fn complete(&mut self, now: Time, at: usize) -> u32 {
         let ReceiverAt { machine, log, .. } = &mut self.receivers[at];
-        // The checker is not the driver: one whose content is wrong is not done, whatever the machine was told.
+        // The checker is not the driver: one whose content is wrong is not done, whatever the machine was
+        // told.
         if !machine.is_complete() || log.finished_at.is_some() || log.breach(machine).is_some() {
             return 0;
         }

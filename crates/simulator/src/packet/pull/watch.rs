@@ -11,12 +11,12 @@ use polycast_types::Time;
 /// Timers of neighbours; those of nodes and connections have other tokens.
 pub(super) const TOKEN: u64 = u64::MAX;
 
-/// What one end says of its link.
+/// Report of one end about its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkNews {
     /// The link from the end that says it.
     pub link: LinkId,
-    /// Whether it works.
+    /// Set if the link works.
     pub up: bool,
 }
 
@@ -76,7 +76,7 @@ impl Watch {
         }
     }
 
-    /// What was said since the last look.
+    /// Takes the reports made since the last call.
     pub(super) fn take_news(&mut self) -> Vec<LinkNews> {
         core::mem::take(&mut self.news)
     }

@@ -44,12 +44,13 @@ impl PullWorld {
         }
     }
 
-    /// Lets the ends of all links greet each other from now on. The run stops when one has something to say of its link.
+    /// Lets the ends of all links greet each other from now on. The run stops when one has something to say
+    /// of its link.
     pub fn greet(&mut self, net: &mut Network<Datagram>, config: NeighbourConfig) {
         self.watch = Some(Watch::new(net, config, self.header_bytes.into()));
     }
 
-    /// What the ends of links have said since the last look.
+    /// Takes the reports that the ends of links have made since the last call.
     pub fn take_news(&mut self) -> Vec<LinkNews> {
         self.watch.as_mut().map(Watch::take_news).unwrap_or_default()
     }
@@ -97,8 +98,8 @@ impl PullWorld {
         &mut self.nodes[node as usize]
     }
 
-    /// Opens a TCP connection and begins to send; gives its number, or `None` if two nodes of its path are not
-    /// joined by a link.
+    /// Opens a TCP connection and begins to send; gives its number, or `None` if two nodes of its path are
+    /// not joined by a link.
     pub fn open_flow(&mut self, net: &mut Network<Datagram>, config: &FlowConfig) -> Option<usize> {
         let number = u16::try_from(self.flows.len()).ok()?;
         let mut flow = Flow::new(net, number, config)?;
@@ -118,7 +119,7 @@ impl PullWorld {
         self.flows[number].end();
     }
 
-    /// How many receivers do not have everything.
+    /// Returns the number of receivers that do not have everything.
     #[must_use]
     pub fn missing(&self) -> u32 {
         self.missing
@@ -150,9 +151,9 @@ impl PullWorld {
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
 
-    /// A host crashes: its forwarder, and its receivers at these places of these groups. Gives for each the packets that it
-    /// had, which it has stored; `None` if that was everything, or nothing had begun. A host none of whose receivers lacks
-    /// anything stays. One that does not come back is not waited for.
+    /// A host crashes: its forwarder, and its receivers at these places of these groups. Gives for each the
+    /// packets that it had, which it has stored; `None` if that was everything, or nothing had begun. A host
+    /// none of whose receivers lacks anything stays. One that does not come back is not waited for.
     pub fn crash_host(
         &mut self,
         groups: &[Group],

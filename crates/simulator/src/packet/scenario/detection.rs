@@ -1,5 +1,5 @@
-//! Failures that are found out: greetings and probes share the links with all else, a manager hears of what they tell, and
-//! plans anew around what it knows.
+//! Failures that are found out: greetings and probes share the links with all else, a manager hears of what
+//! they tell, and plans anew around what it knows.
 
 use super::transfers::Broken;
 use super::{Layout, Probe, Problem, Scenario};
@@ -12,16 +12,18 @@ use polycast_protocol::pull::NeighbourConfig;
 use polycast_topology::{Failures, Graph, Network as Topology};
 use polycast_types::Duration;
 
-/// How a manager finds out what has failed.
+/// Settings by which a manager finds failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detection {
-    /// With pull the time between greetings of neighbours, otherwise that between probes of switches; above zero.
+    /// With pull the time between greetings of neighbours, otherwise that between probes of switches; above
+    /// zero.
     pub period: Duration,
-    /// How long a link must have changed before an end of it says so, with pull.
+    /// Time for which a link must have changed before one of its ends reports it, with pull.
     pub damping: Duration,
-    /// Whether interfaces see that nothing comes in any more; without it only missing greetings and answers tell.
+    /// Set if interfaces see that nothing comes in any longer; without it only missing greetings and answers
+    /// show that.
     pub carrier: bool,
-    /// What a word to the manager takes, and one from it.
+    /// Delay of a message to the manager, and of one from it.
     pub control_delay: Duration,
 }
 
@@ -32,7 +34,7 @@ impl Detection {
     }
 }
 
-/// What is down, as a planner of this topology knows it.
+/// Returns the failures among links that are down, as a planner of this topology knows them.
 pub(super) fn failures<P: crate::packet::Packet>(
     topology: &Topology,
     net: &Network<P>,
@@ -75,8 +77,8 @@ impl Scenario {
         }
     }
 
-    /// Runs transfers by push or TCP to their end. What switches say gets to the manager, whose plan gets to hosts and
-    /// switches: each takes a while.
+    /// Runs transfers by push or TCP to their end. What switches say gets to the manager, whose plan gets to
+    /// hosts and switches: each takes a while.
     pub(super) fn run_watched(
         &self,
         net: &mut Network<Datagram>,

@@ -13,7 +13,7 @@ use polycast_types::{Duration, Rate};
 /// The most nodes of an explicit network.
 pub(super) const NODES_MAX: u32 = 1 << 22;
 
-/// Which nodes there are, and which links before [`Change`]s.
+/// Nodes of the network, and its links before [`Change`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// A topology by its name.
@@ -26,8 +26,8 @@ pub enum Layout {
         /// Hosts of a rack.
         hosts_per_tor: u32,
     },
-    /// Racks on a circuit switch with splitters. Nodes: hosts rack by rack, ToRs, the circuit switch, and one packet switch that
-    /// joins the ToRs for the control connections.
+    /// Racks on a circuit switch with splitters. Nodes: hosts rack by rack, ToRs, the circuit switch, and one
+    /// packet switch that joins the ToRs for the control connections.
     Blast {
         /// The racks.
         racks: u32,
@@ -52,7 +52,7 @@ pub struct Change {
 }
 
 impl Layout {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         match self {
@@ -63,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// How many of them may send and receive: the first ones.
+    /// Returns the number of nodes that may send and receive: the first ones.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         match self {

@@ -28,29 +28,29 @@ pub struct PullConfig {
     pub payload_bytes: u16,
     /// The least bytes of a block.
     pub block_bytes: u64,
-    /// w: interests that a receiver has out in each tree.
+    /// Interests that a receiver has out in each tree (w).
     pub credits: u32,
     /// Packets that a node's content store holds.
     pub store_packets: u32,
     /// The rate of each tree at first; the paper's for the slowest link if `None`.
     pub initial_rate: Option<Rate>,
-    /// δ: what is added to the rate after each interval without a duplicate interest.
+    /// Amount that is added to the rate after each interval without a duplicate interest (δ).
     pub increase: Option<Rate>,
-    /// T: that interval.
+    /// Length of that interval (T).
     pub interval: Option<Duration>,
-    /// σ: how much may be sent at once after a pause, in bytes.
+    /// Number of bytes that may be sent at once after a pause (σ).
     pub burst_bytes: Option<u32>,
-    /// After how long a receiver asks again: the paper's retransmission time-out.
+    /// Time after which a receiver requests again: the paper's retransmission timeout.
     pub retry: Option<Duration>,
-    /// How many packets that were asked for later come before one that counts as lost; 0 as in the paper: none is counted.
+    /// Packets requested later that come before one that counts as lost; 0 as in the paper: none is counted.
     pub overtaken: u32,
-    /// Whether the source takes single losses for chance while it sees no queue; not in the paper.
+    /// Set for the source to take single losses for chance while it sees no queue; not in the paper.
     pub chance: bool,
-    /// Whether receivers pull the lists of packets' names too, as agents do; the paper's names need no list.
+    /// Set for receivers to pull lists of packets' names too, as agents do; the paper's names need no list.
     pub lists: bool,
     /// Interests that may be pending at a node.
     pub pending_interests: u32,
-    /// Which packet a full content store forgets.
+    /// Rule for the packet that a full content store forgets.
     pub replacement: Replacement,
     /// No more trees than this.
     pub trees_max: Option<u32>,
@@ -93,7 +93,7 @@ impl PullConfig {
     }
 }
 
-/// What happens in the course of a run.
+/// Action in the course of a run.
 enum Action {
     /// A transfer starts, by its number.
     Start(usize),
@@ -122,9 +122,9 @@ struct Run<'a, 'p> {
     net: Network<Datagram>,
     world: PullWorld,
     groups: Vec<Group>,
-    /// How many of the transfers have not begun.
+    /// Number of transfers that have not begun.
     to_start: usize,
-    /// What is planned, by its time and the order in which it was.
+    /// Planned actions, by time and the order in which they were planned.
     actions: BTreeMap<(Time, u64), Action>,
     /// By transfer and place in its group, what receivers that have crashed had stored.
     stored: BTreeMap<(usize, usize), Vec<Range<u64>>>,
@@ -214,7 +214,7 @@ impl Scenario {
         Ok(group)
     }
 
-    /// What happens to receivers.
+    /// Plans the crashes and restarts of receivers.
     fn pull_receivers(
         &self,
         members: &[Vec<NodeId>],
@@ -320,7 +320,7 @@ impl Run<'_, '_> {
         self.actions.insert((at, number), action);
     }
 
-    /// What ends of links say gets to the manager after a while.
+    /// Plans the arrival, after a while, of reports from ends of links at the manager.
     fn hear_news(&mut self) {
         let Some(detection) = &self.scenario.detection else { return };
         let at = self.net.now() + detection.control_delay;
@@ -398,8 +398,8 @@ impl Run<'_, '_> {
         self.world.open_flow(&mut self.net, &config);
     }
 
-    /// The manager hears from one end of a link. Where that changes what it takes for down, it plans anew, and receivers hear
-    /// of that after a while.
+    /// The manager hears from one end of a link. Where that changes what it takes for down, it plans anew,
+    /// and receivers hear of that after a while.
     fn report(&mut self, news: LinkNews) {
         let changed = if news.up { self.down.remove(&news.link) } else { self.down.insert(news.link) };
         let Some(detection) = self.scenario.detection.filter(|_| changed) else { return };
@@ -409,8 +409,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Plans the trees of all transfers around the links that are down: transfer, place of a receiver, and its routes. Where
-    /// no receiver can be reached the old ways stay.
+    /// Plans the trees of all transfers around the links that are down: transfer, place of a receiver, and
+    /// its routes. Where no receiver can be reached the old ways stay.
     fn routes_around(&mut self, down: &BTreeSet<LinkId>) -> Vec<(usize, usize, Vec<Option<Route>>)> {
         let failures = failures(&self.topology, &self.net, down);
         let mut found = Vec::new();

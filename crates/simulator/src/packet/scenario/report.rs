@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! Results of a run.
 
 use super::{Scenario, TransferPlan};
 use crate::packet::world::{Cluster, Datagram, Phase, Transfer};
@@ -12,9 +12,9 @@ use polycast_types::{Duration, Time};
 pub struct TransferReport {
     /// The source's host.
     pub source: u32,
-    /// When it began.
+    /// Time at which the transfer began.
     pub started_at: Time,
-    /// When the last of its receivers had the whole object; `None` if one never did.
+    /// Time at which the last of its receivers had the whole object; `None` if one never did.
     pub finished_at: Option<Time>,
 }
 
@@ -25,18 +25,18 @@ pub struct ReceiverReport {
     pub transfer: u32,
     /// Its host.
     pub id: u32,
-    /// When it had the whole object; `None` if it never did.
+    /// Time at which the receiver had the whole object; `None` if it never did.
     pub finished_at: Option<Time>,
-    /// Why it was given up, if it was.
+    /// Reason that the receiver was given up, if it was.
     pub failure: Option<String>,
 }
 
 /// One direction of a link that carried or lost something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkReport {
-    /// Where it begins.
+    /// Node at which the link begins.
     pub from: u32,
-    /// Where it ends.
+    /// Node at which the link ends.
     pub to: u32,
     /// Bytes that its queue took.
     pub bytes: u64,
@@ -72,9 +72,9 @@ pub struct ReceiverSample {
 /// A link at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {
-    /// Where it begins.
+    /// Node at which the link begins.
     pub from: u32,
-    /// Where it ends.
+    /// Node at which the link ends.
     pub to: u32,
     /// Bytes that its queue has taken so far.
     pub bytes: u64,
@@ -87,7 +87,7 @@ pub struct LinkSample {
 /// A run at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: Time,
     /// The receivers in the order given, transfer by transfer.
     pub receivers: Vec<ReceiverSample>,
@@ -147,10 +147,10 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When the last receiver had the whole object; `None` if one never did.
+    /// Time at which the last receiver had the whole object; `None` if one never did.
     pub finished_at: Option<Time>,
     /// The transfers in the order given.
     pub transfers: Vec<TransferReport>,
@@ -162,8 +162,8 @@ pub struct Report {
     pub links: Vec<LinkReport>,
     /// Packets lost in queues, by loss, on links that were down, in sockets and in optical switches.
     pub drops: u64,
-    /// Packets of the data channel that held nothing new for the hosts that got them; with pull, duplicate interests at
-    /// the source.
+    /// Packets of the data channel that held nothing new for the hosts that got them; with pull, duplicate
+    /// interests at the source.
     pub duplicates: u64,
     /// Events of the run.
     pub events: u64,
@@ -171,7 +171,7 @@ pub struct Report {
     pub packet_hops: u64,
     /// A hash of every event in order.
     pub trace_hash: u64,
-    /// When the run ended.
+    /// Time at which the run ended.
     pub ended_at: Time,
     /// Breaches of what must always hold.
     pub breaches: Vec<String>,
@@ -224,7 +224,7 @@ impl Report {
     }
 }
 
-/// When the last receiver was done.
+/// Returns the time at which the last receiver was done.
 pub(super) fn last_of<'a>(receivers: impl IntoIterator<Item = &'a ReceiverReport>) -> Option<Time> {
     let times: Option<Vec<Time>> = receivers.into_iter().map(|receiver| receiver.finished_at).collect();
     times.and_then(|times| times.into_iter().max())

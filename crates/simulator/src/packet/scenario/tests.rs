@@ -267,7 +267,8 @@ fn a_receiver_by_pull_crashes_and_comes_back_with_what_it_had() {
     assert!(run.run(3).unwrap().finished_at.is_some());
 }
 
-/// Without new labels and rules a spine or a relay that fails cuts receivers off, which are then served over TCP.
+/// Without new labels and rules a spine or a relay that fails cuts receivers off, which are then served over
+/// TCP.
 #[test]
 fn labels_and_relays_are_planned_around_failures() {
     let fabric = polycast_topology::Shufflecast::new(2, 2).unwrap();
@@ -300,7 +301,8 @@ fn labels_and_relays_are_planned_around_failures() {
     }
 }
 
-/// Looking at a run does not change it; what is seen rises to the whole object, and ends with what the report says.
+/// Looking at a run does not change it; what is seen rises to the whole object, and ends with what the report
+/// says.
 #[test]
 fn samples_show_a_run_and_leave_it_as_it_is() {
     let pull = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
@@ -428,8 +430,8 @@ const DETECTION: Detection = Detection {
     control_delay: Duration::from_micros(200),
 };
 
-/// A receiver's last tree link dies: a manager finds that out by the carrier at once, by greetings after four of them, and
-/// with damping later still. Without one the receiver waits for what comes over its other trees.
+/// A receiver's last tree link dies: a manager finds that out by the carrier at once, by greetings after four
+/// of them, and with damping later still. Without one the receiver waits for what comes over its other trees.
 #[test]
 fn a_manager_of_pull_finds_out_what_has_failed() {
     let transport = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });

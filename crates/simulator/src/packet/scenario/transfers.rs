@@ -20,7 +20,7 @@ const MARKS_MAX: u64 = 1 << 32;
 /// The most transfers of a run.
 const TRANSFERS_MAX: usize = 4_096;
 
-/// What planners lead packets around.
+/// Broken parts that planners lead packets around.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Broken {
     /// Links and nodes of a topology.
@@ -48,7 +48,7 @@ impl Transport {
 }
 
 impl Scenario {
-    /// What a file calls a key of a transfer.
+    /// Returns the name of a key of a transfer in a file.
     pub(super) fn transfer_key(&self, index: usize, name: &str) -> String {
         match self.transfers.len() {
             1 => format!("transfer.{name}"),
@@ -56,7 +56,8 @@ impl Scenario {
         }
     }
 
-    /// Whether the transfers are by pull: they have a world of their own, in which nothing else is sent but TCP flows.
+    /// Returns true if the transfers are by pull: they have a world of their own, in which nothing else is
+    /// sent but TCP flows.
     pub(super) fn is_by_pull(&self) -> Result<bool, Problem> {
         let pulls = |plan: &TransferPlan| matches!(plan.transport, Transport::Pull(_));
         let Some(first) = self.transfers.first() else {
@@ -172,7 +173,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// How packets are forwarded around what is broken.
+    /// Plans the forwarding of packets around broken parts.
     fn forwarding(
         &self,
         net: &Network<Datagram>,
@@ -252,7 +253,7 @@ impl Scenario {
         }
     }
 
-    /// What is broken at a time.
+    /// Returns the parts that are broken at a time.
     fn broken_at(&self, at: Time) -> Broken {
         let is_broken =
             |failure: &&FailurePlan| failure.at <= at && failure.until.is_none_or(|until| at < until);

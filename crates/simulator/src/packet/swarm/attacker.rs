@@ -1,9 +1,10 @@
 //! Cases with an attacker: sealed transfers by push and by pull, with all that fails in the others.
 //!
-//! What must hold, whatever it does: no source seals two contents with one key and nonce; one that has left is not told the key of
-//! what is first sent later; no receiver keeps, or takes part in, what its source has not said; a packet of one that has no keys gets to no
-//! machine; and when it stops, every receiver gets the object. Of eight seeds one is about time: a single forged packet changes
-//! nothing, and as many as the source sends make a transfer at most 1.3 times as long.
+//! What must hold, whatever it does: no source seals two contents with one key and nonce; one that has left
+//! is not told the key of what is first sent later; no receiver keeps, or takes part in, what its source has
+//! not said; a packet of one that has no keys gets to no machine; and when it stops, every receiver gets the
+//! object. Of eight seeds one is about time: a single forged packet changes nothing, and as many as the
+//! source sends make a transfer at most 1.3 times as long.
 
 mod pulled;
 
@@ -19,10 +20,10 @@ use alloc::vec::Vec;
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Rate, Time};
 
-/// Of so many seeds one is by pull, by its number.
+/// One in this number of seeds is by pull, chosen by its number.
 const PULLED_ONE_IN: u64 = 4;
 const PULLED: u64 = 2;
-/// Of so many seeds by push one is about time.
+/// One in this number of seeds by push is about time.
 const TIMED_ONE_IN: u64 = 8;
 const NETWORKS: [&str; 4] = ["leaf-spine:1,1,5", "leaf-spine:2,2,4", "fat-tree:4,2", "bcube:4,1"];
 /// A transfer is over within this time.
@@ -50,7 +51,8 @@ impl Draw {
         config.sealed = true;
         // What members do to each other they do over TCP.
         config.multicast &= !self.0.one_in(4);
-        // A member's word in a rack counts for others, and counted receivers have no names: neither is told apart.
+        // A member's word in a rack counts for others, and counted receivers have no names: neither is told
+        // apart.
         (config.counted, config.rack) = (false, 0);
     }
 
@@ -93,7 +95,7 @@ struct Case {
     config: PushConfig,
 }
 
-/// What an attacker does in such a transfer.
+/// Forged packets that an attacker sends in a timed transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Forgeries {
     None,
@@ -101,7 +103,7 @@ enum Forgeries {
     AsMany,
 }
 
-/// When it was over, and what was counted.
+/// Duration of a run, and its counters.
 struct Ran {
     took: Duration,
     forged: u64,
@@ -137,7 +139,7 @@ fn timed(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
     Verdict { seed, case: summary, failure, trace_hash: trace.0, events: trace.1, coverage }
 }
 
-/// What forged packets cost.
+/// Checks the cost of forged packets.
 fn compare(
     case: &Case,
     play: &mut impl FnMut(&Case, Forgeries) -> Result<Ran, String>,

@@ -1,5 +1,5 @@
-//! Cases of a source whose object a program writes to while it is hashed and told: no receiver is told all hashes of what never was one
-//! state of it, and a change ends the transfer, however late it comes.
+//! Cases of a source whose object a program writes to while it is hashed and told: no receiver is told all
+//! hashes of what never was one state of it, and a change ends the transfer, however late it comes.
 
 use super::draw::Random;
 use super::{Coverage, Plant, Verdict, coverage};
@@ -16,7 +16,7 @@ const LIVENESS: Duration = Duration::from_secs(300);
 
 /// A look at the object's times that is under way.
 struct Look {
-    /// When it sees what is there.
+    /// Time at which it reads the object's times.
     sees_at: Time,
     ends_at: Time,
     same: bool,
@@ -27,16 +27,16 @@ struct World<'a> {
     plant: Option<Plant>,
     now: Time,
     machine: Telling,
-    /// Of each group how often a program has written to it.
+    /// Number of times that a program has written to each group.
     versions: Vec<u64>,
     /// The same of those that are hashed, as they were then.
     hashed: Vec<u64>,
-    /// When the next group is hashed.
+    /// Time at which the next group is hashed.
     hashes_at: Time,
     writes: Vec<Time>,
     written: u64,
     look: Option<Look>,
-    /// When receivers come, and what those that are here have been told.
+    /// Times at which receivers come, and hashes that receivers already here have been sent.
     joins: Vec<Time>,
     told: Vec<Vec<u64>>,
     ended: bool,
@@ -104,7 +104,7 @@ impl World<'_> {
         if waits && !self.ended { Err("a receiver is not told all hashes".into()) } else { Ok(()) }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<Time> {
         let hashes = (self.hashed.len() < self.versions.len()).then_some(self.hashes_at);
         let look =
@@ -114,7 +114,7 @@ impl World<'_> {
         due.into_iter().flatten().min()
     }
 
-    /// What is due happens.
+    /// Processes everything that is due.
     fn step(&mut self) {
         self.events += 1;
         while self.writes.pop_if(|at| *at <= self.now).is_some() {

@@ -1,7 +1,8 @@
-//! How often each fault was drawn and each input of each machine happened: what a swarm has not drawn, it has not tested.
+//! Counts of the faults that were drawn and of the inputs that happened to each machine: a case that a swarm
+//! has not drawn, it has not tested.
 //!
-//! Inputs are named by a `match` without a wildcard, so that a new one does not compile before it has a name here, and
-//! with its name it is in the table, where it counts as missing until a case draws it.
+//! Inputs are named by a `match` without a wildcard, so that a new one does not compile before it has a name
+//! here, and with its name it is in the table, where it counts as missing until a case draws it.
 
 use crate::packet::Faults;
 use crate::packet::world::Happening;
@@ -34,7 +35,7 @@ impl Coverage {
         }
     }
 
-    /// What goes wrong with the packets of a case, and nothing else yet.
+    /// Counts the faults of the packets of a case, and nothing else yet.
     pub(crate) fn of(faults: &Faults) -> Self {
         let mut coverage = Coverage::default();
         coverage.faults(faults);
@@ -60,7 +61,8 @@ impl Coverage {
         other.0.iter().for_each(|(name, count)| self.add(name, *count));
     }
 
-    /// What an attacker may do, each with how often it did, also what it never did.
+    /// Returns all acts of an attacker, each with the number of times that it happened, also those that never
+    /// did.
     #[must_use]
     pub fn attacks(&self) -> BTreeMap<&'static str, u64> {
         let mut table: BTreeMap<&'static str, u64> = ATTACKS.iter().map(|name| (*name, 0)).collect();
@@ -196,7 +198,8 @@ kinds!(of_sender, SENDER, SenderInput<'_>:
     SenderInput::Start => "push sender: Start",
     SenderInput::Control { .. } => "push sender: Control",
     SenderInput::Left { .. } => "push sender: Left",
-    // The swarm's receivers get on between their connections, and are waited for. `tests/push/hostile.rs` of the protocol draws the others.
+    // The swarm's receivers get on between their connections, and are waited for. `tests/push/hostile.rs` of
+    // the protocol draws the others.
     SenderInput::Forget { .. } | SenderInput::Unawaited { .. } => "push sender: Forget",
     SenderInput::Useless { .. } => "push sender: Useless",
     SenderInput::Rack { .. } => "push sender: Rack",
@@ -228,7 +231,8 @@ kinds!(of_upstreams, UPSTREAMS, UpstreamsInput<'_>:
     UpstreamsInput::Closed(..) => "upstreams: Closed",
     UpstreamsInput::Heard(..) => "upstreams: Heard",
     UpstreamsInput::Has(..) => "upstreams: Has",
-    // An attacker's receiver alone gives wrong bytes, and hashes come before candidates here: tests of the machine draw both.
+    // An attacker's receiver alone gives wrong bytes, and hashes come before candidates here: tests of the
+    // machine draw both.
     UpstreamsInput::Came(..) | UpstreamsInput::Wrong(..) => "upstreams: Came",
     UpstreamsInput::Verified(_) => "upstreams: Verified",
     UpstreamsInput::HeldUp | UpstreamsInput::Tick => "upstreams: Tick",

@@ -1,9 +1,11 @@
-//! Cases of one delivery at its source's agent (`protocol::delivery`): a manager that grants paths for a part of the object or of the time, late or
-//! not at all, paths that are lost or do not reach all, receivers that come, are taken out, and fail, and carriers that break down. Some sources have
-//! a delta, and of their receivers some have the version that it is against, some had it, and some have other bytes in its place.
+//! Cases of one delivery at its source's agent (`protocol::delivery`): a manager that grants paths for a part
+//! of the object or of the time, late or not at all, paths that are lost or do not reach all, receivers that
+//! come, are taken out, and fail, and carriers that break down. Some sources have a delta, and of their
+//! receivers some have the version that it is against, some had it, and some have other bytes in its place.
 //!
-//! One path is lent at a time, all together no longer than was asked for; a receiver that was taken out gets nothing of a carrier that begins later;
-//! and in the end every path is back, and every receiver has the object, or there is a reason why it has not.
+//! One path is lent at a time, all together no longer than was asked for; a receiver that was taken out gets
+//! nothing of a carrier that begins later; and in the end every path is back, and every receiver has the
+//! object, or there is a reason why it has not.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -18,7 +20,7 @@ use polycast_protocol::delivery::{
 use polycast_types::{Duration, Time};
 
 const TICK: Duration = Duration::from_millis(100);
-/// What is delivered, in bytes, and how much of it a path and TCP bring to each receiver in a tick.
+/// Bytes that are delivered, and bytes that a path and TCP bring to each receiver in a tick.
 const LEN: u64 = 1_000;
 const PATH_BYTES: u64 = 40;
 const TCP_BYTES: u64 = 15;
@@ -27,7 +29,7 @@ const LEFT_AFTER: Duration = Duration::from_secs(2);
 /// After healing it is over within this time.
 const LIVENESS: Duration = Duration::from_secs(120);
 
-/// What a receiver has of the version that a delta is against.
+/// Data that a receiver has of the version that a delta is against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Base {
     /// It refuses a delta.
@@ -50,11 +52,11 @@ struct Receiver {
     is_wrong: bool,
     /// It was taken out.
     is_out: bool,
-    /// How many carriers had begun when it was added, until one is told of it.
+    /// Number of carriers that had begun when it was added, until a carrier is notified of it.
     untold_since: Option<usize>,
 }
 
-/// What the source needs, as it was asked.
+/// Request that the source has made.
 #[derive(Clone, Debug)]
 struct Request {
     wanted: Wanted,
@@ -73,18 +75,18 @@ struct Path {
 #[derive(Clone, Debug, Default)]
 struct Manager {
     request: Option<Request>,
-    /// Whom the last path was asked for.
+    /// Receivers that the last path was requested for.
     granted_to: Vec<String>,
     path: Option<Path>,
-    /// When the last path was to be given back.
+    /// Time at which the last path was to be given back.
     last_end: Option<Time>,
-    /// How long paths were lent that have come back.
+    /// Total time for which returned paths were leased.
     lent: Duration,
     /// By how much the manager has made it longer.
     extended: Duration,
 }
 
-/// What sends.
+/// Carrier that sends the object or a delta.
 #[derive(Clone, Debug)]
 struct Carrier {
     form: Form,
@@ -115,7 +117,8 @@ impl Receiver {
         }
     }
 
-    /// Takes so many bytes. A delta makes the object with its last one, where the version before is the right one.
+    /// Takes so many bytes. A delta makes the object with its last one, where the version before is the right
+    /// one.
     fn take(&mut self, form: Form, delta_len: Option<u64>, bytes: u64, plant: Option<Plant>) {
         match form {
             Form::Object => self.bytes = LEN.min(self.bytes + bytes),
@@ -143,13 +146,14 @@ struct World<'r> {
     receivers: BTreeMap<u32, Receiver>,
     manager: Manager,
     carrier: Option<Carrier>,
-    /// How many carriers have begun, and how many have ended that may have left some.
+    /// Number of carriers that have begun, and number of those that have ended and may have left some
+    /// receivers.
     begun: usize,
     ended: usize,
     changes: Vec<Change>,
     outcome: Option<Outcome>,
     is_cancelled: bool,
-    /// Those that are left then cannot be helped.
+    /// Set once receivers that are left cannot be helped.
     no_help: bool,
     hash: u64,
     events: u64,
@@ -456,7 +460,7 @@ impl World<'_> {
         carrier.to.iter().filter(lacks).map(|at| name(*at)).collect()
     }
 
-    /// How a carrier ends now, if it does.
+    /// Returns the way in which a carrier ends now, if it does.
     fn end_of(&mut self, carrier: &Carrier, lacking: u64) -> Option<Ended> {
         let left = self.not_done(carrier);
         // Of a delta's receivers those are left that have made nothing of it.

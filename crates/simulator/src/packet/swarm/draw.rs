@@ -83,7 +83,7 @@ pub(super) fn link(random: &mut Random, faults: Faults) -> LinkConfig {
     }
 }
 
-/// What goes wrong with packets; each kind in about half of all cases.
+/// Draws the faults of packets; each kind in about half of all cases.
 pub(super) fn faults(random: &mut Random) -> Faults {
     let mut share = |most: u64| if random.one_in(2) { random.magnitude(100..=most) as u32 } else { 0 };
     Faults {

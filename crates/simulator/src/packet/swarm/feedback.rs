@@ -1,8 +1,8 @@
-//! Cases of a rack that speaks with one voice (Orca appendix A.4): receivers that tell their rack's speaker what they have
-//! and lack, over a network that loses, delays and repeats; some fall behind, some begin anew.
+//! Cases of a rack that speaks with one voice (Orca appendix A.4): receivers that tell their rack's speaker
+//! what they have and lack, over a network that loses, delays and repeats; some fall behind, some begin anew.
 //!
-//! What the speaker reports is never more than any receiver has that it speaks for, it asks only for what some receiver lacks,
-//! and in the end every receiver has everything.
+//! What the speaker reports is never more than any receiver has that it speaks for, it asks only for what
+//! some receiver lacks, and in the end every receiver has everything.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -24,15 +24,15 @@ const LIVENESS: Duration = Duration::from_secs(2);
 
 /// A receiver of the rack.
 struct Receiver {
-    /// Which fragments it has.
+    /// Fragments that the receiver has.
     has: Vec<bool>,
-    /// How far it has heard the source.
+    /// Position in the source's stream that it has reached.
     position: u64,
     lost: u64,
     /// It hears nothing until then.
     stalled_until: Time,
     next_report: Time,
-    /// What it says in an earlier session counts no more.
+    /// Number of its session: messages of an earlier session no longer count.
     session: u64,
     /// It speaks for itself.
     is_out: bool,
@@ -313,7 +313,8 @@ impl World<'_> {
             Control::Rack(members) => {
                 let others: Vec<u32> =
                     self.spoken_for.iter().filter(|member| **member != OWN).copied().collect();
-                // One that is named is spoken for, or was in an earlier session: words on their way are not taken back.
+                // One that is named is spoken for, or was in an earlier session: words on their way are not
+                // taken back.
                 let never = |member: &&u32| {
                     !others.contains(member) && self.receivers[**member as usize].session == 0
                 };

@@ -1,10 +1,11 @@
-//! Cases of the manager's core: agents that ask for paths and give them back, one manager without records or several of
-//! which one leads, and what may fail of all of them (Republic section III-B). In some cases the paths carry transfers
-//! ([`Wire`]); in the others a transfer is a time.
+//! Cases of the manager's core: agents that ask for paths and give them back, one manager without records or
+//! several of which one leads, and what may fail of all of them (Republic section III-B). In some cases the
+//! paths carry transfers ([`Wire`]); in the others a transfer is a time.
 //!
-//! Checked over all managers that there ever are: no resource is lent to two agents that both use it by what they were
-//! told, nothing is told that is not written, numbers never repeat, a path is taken away only for a reason, every receiver
-//! that was asked for has the path or is named, and after healing every request is answered and everything comes back.
+//! Checked over all managers that there ever are: no resource is lent to two agents that both use it by what
+//! they were told, nothing is told that is not written, numbers never repeat, a path is taken away only for a
+//! reason, every receiver that was asked for has the path or is named, and after healing every request is
+//! answered and everything comes back.
 
 mod agent;
 mod choice;
@@ -40,28 +41,29 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(4);
 /// An agent whose heartbeat has no answer by then looks for a manager.
 const ANSWER: Duration = Duration::from_secs(3);
-/// After healing every agent has been answered within this time: leases that no agent names have expired by then.
+/// After healing every agent has been answered within this time: leases that no agent names have expired by
+/// then.
 const LIVENESS: Duration = Duration::from_secs(120);
-/// What an agent hears may be so old.
+/// Age that information may have when it reaches an agent.
 const LATELY: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(250);
 
 struct World {
     office: Office,
-    /// Whether managers choose fabrics by time.
+    /// Set if managers choose fabrics by time.
     by_time: bool,
     agents: Vec<Agent>,
     next_request: u64,
-    /// When each address was seen to be lent last, and for which lease.
+    /// Time at which each address was last seen to be leased, by lease.
     lent: BTreeMap<Resource, BTreeMap<PlanId, Time>>,
-    /// When managers have taken back what a lease held, because it failed or its time was over.
+    /// Time at which managers took back a resource of a lease, because it failed or its time was over.
     revoked: BTreeMap<(PlanId, Resource), Time>,
-    /// Where the leading manager leads each path, and since when.
+    /// Channel over which the leading manager leads each path, and the time since when.
     ways: BTreeMap<PlanId, (Channel, Time)>,
-    /// When resources were out of use last.
+    /// Time at which each resource was last out of use.
     failed_at: BTreeMap<Resource, Time>,
     plant: Option<Plant>,
-    /// What the paths carry, where that is simulated too.
+    /// Transfers over the paths, where they are simulated too.
     wire: Option<Wire>,
     coverage: Coverage,
     events: u64,
@@ -105,7 +107,8 @@ fn settings(seed: u64, random: &mut Random) -> Settings {
     }
 }
 
-/// How many transfers a receiver takes at once: few in half of all cases. None of the other draws depends on it.
+/// Draws the number of transfers that a receiver takes at once: few in half of all cases. None of the other
+/// draws depends on it.
 fn places(seed: u64) -> usize {
     let mut random = Random::new(seed.rotate_left(32));
     if random.one_in(2) { random.within(1..=3) as usize } else { 1_000 }
@@ -276,7 +279,8 @@ impl World {
         }
     }
 
-    /// What the path needs whose transfer takes longest yet. A failure of what is not lent asks little of a manager.
+    /// Returns the resources of the path whose transfer takes longest yet. A failure of resources that are
+    /// not leased asks little of a manager.
     fn used_longest(&self, now: Time) -> Option<Vec<Resource>> {
         let lives = self.agents.iter().filter(|agent| now >= agent.down_until);
         let held = lives.flat_map(|agent| agent.held.iter().map(|(plan, held)| (agent.ends.get(plan), held)));
@@ -284,7 +288,8 @@ impl World {
         needs.max_by_key(|(end, _)| *end).map(|(_, held)| held.plan.resources.to_vec())
     }
 
-    /// The holder of a path may miss where it goes now, and may lose its session over that while its transfer goes on.
+    /// The holder of a path may miss where it goes now, and may lose its session over that while its transfer
+    /// goes on.
     fn miss_where_it_goes(&mut self, random: &mut Random, now: Time, resource: Resource) {
         let has = |held: &agent::Held| held.plan.resources.contains(&resource);
         let mut agents = self.agents.iter_mut();
@@ -541,7 +546,7 @@ impl World {
         self.call(at, Input::Extend { request, time, add, remove });
     }
 
-    /// What receivers did not get is sent again.
+    /// Requests a path to send again the data that receivers did not get.
     fn ask_for_the_rest(&mut self, now: Time, at: usize) {
         let Some(wire) = self.wire.as_mut().filter(|_| self.agents[at].ask.is_none()) else { return };
         if let Some(lacking) = wire.resume(at, self.next_request + 1) {
@@ -563,7 +568,7 @@ impl World {
         }
     }
 
-    /// What an agent has said gets to its manager, where nothing is cut.
+    /// Delivers the calls of an agent to its manager, where nothing is cut.
     fn deliver(&mut self, now: Time, at: usize) {
         if now < self.agents[at].calls_cut {
             return;
@@ -598,7 +603,7 @@ impl World {
         self.call(at, Input::Request(request));
     }
 
-    /// What managers say gets to devices and agents, where nothing is cut.
+    /// Delivers the messages of managers to devices and agents, where nothing is cut.
     fn answers(&mut self, random: &mut Random, now: Time) -> Result<(), String> {
         while let Some(act) = self.office.acts.pop_front() {
             self.events += 1;
@@ -660,7 +665,7 @@ impl World {
         Ok(())
     }
 
-    /// What a lease held and does not hold any more.
+    /// Notes the resources that a lease held and no longer holds.
     fn revoke(&mut self, now: Time, id: PlanId, before: &Plan, after: Option<&Plan>) {
         let stays = |resource: &&Resource| after.is_some_and(|plan| plan.resources.contains(resource));
         for resource in before.resources.iter().filter(|resource| !stays(resource)) {
@@ -812,7 +817,8 @@ impl World {
         let Some(ask) = self.agents[at].ask.clone().filter(|ask| ask.number == number) else { return Ok(()) };
         let grant = match response {
             Ok(grant) => grant,
-            // An agent that is not known asks again when it has joined, and so does one whose receivers are away.
+            // An agent that is not known asks again when it has joined, and so does one whose receivers are
+            // away.
             Err(Denial::NotMember(_) | Denial::UnknownReceiver(_) | Denial::Lost(_) | Denial::NobodyElse) => {
                 if let Some(ask) = &mut self.agents[at].ask {
                     (ask.said, ask.not_before) = (None, now + Duration::from_secs(2));
@@ -868,7 +874,8 @@ impl World {
         Ok(())
     }
 
-    /// An agent that was answered since its path was led another way has heard of that, or that the path is lost.
+    /// An agent that was answered since its path was led another way has heard of that, or that the path is
+    /// lost.
     fn check_ways(&mut self, now: Time) -> Result<(), String> {
         let Some(core) = self.office.leading(now) else { return Ok(()) };
         for lease in core.leases.leases() {
@@ -887,7 +894,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether no other may have this, and its holder could know if that were not so.
+    /// Returns true if no other lease may have this, and its holder could know if that were not so.
     fn can_claim(&self, now: Time, at: usize, id: PlanId, resource: Resource) -> bool {
         let revoked = self.revoked.get(&(id, resource)).is_some_and(|when| *when >= self.agents[at].contact);
         if is_of_circuits(&resource) {
@@ -897,7 +904,8 @@ impl World {
         !revoked && self.office.store.is_some()
     }
 
-    /// Whether a path that stays does not need this circuit any more: devices know that, its holder need not.
+    /// Returns true if a path that stays no longer needs this circuit: devices know that, its holder need
+    /// not.
     fn is_led_elsewhere(&self, now: Time, id: PlanId, resource: &Resource) -> bool {
         let lease =
             self.office.leading(now).and_then(|core| core.leases.leases().find(|l| l.grant.plan_id == id));
@@ -950,7 +958,7 @@ impl World {
     }
 }
 
-/// Whether a command uses one of these ports.
+/// Returns true if a command uses one of these ports.
 fn shares(command: &DeviceCommand, from: u32, to: u32) -> bool {
     matches!(command, DeviceCommand::CrossConnect { from: other_from, to: other_to }
         if *other_from == from || *other_to == to)
@@ -960,8 +968,8 @@ fn is_of_circuits(resource: &Resource) -> bool {
     matches!(resource, Resource::CircuitPort { .. } | Resource::Splitter { .. })
 }
 
-/// Whether one of the addresses of a lease has lately been lent to another agent; a lease that holds none
-/// needs no other reason than a manager that does not know it.
+/// Returns true if one of the addresses of a lease has lately been leased to another agent; a lease that
+/// holds none needs no other reason than a manager that does not know it.
 fn is_explained(lent: &BTreeMap<Resource, BTreeMap<PlanId, Time>>, plan: PlanId, now: Time) -> bool {
     let mut own = lent.values().filter(|plans| plans.contains_key(&plan)).peekable();
     let lately = |(other, at): (&PlanId, &Time)| *other != plan && now.since(*at) < LATELY;

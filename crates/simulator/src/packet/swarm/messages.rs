@@ -1,12 +1,12 @@
-//! Cases of streams of messages (Orca section 4): the manager's table of streams on real leases, sources that come and
-//! go, receivers that join and leave, sessions that break, a manager that begins anew, and packets that are lost,
-//! doubled and overtaken.
+//! Cases of streams of messages (Orca section 4): the manager's table of streams on real leases, sources that
+//! come and go, receivers that join and leave, sessions that break, a manager that begins anew, and packets
+//! that are lost, doubled and overtaken.
 //!
 //! A host on the network records pieces, and plays them to receivers, also to those that join later.
 //!
-//! At a receiver numbers of messages only rise, every gap is said, a message that lacks a piece is never delivered, and none that was
-//! sent before the receiver has joined.
-//! In the end a path has the receivers that have joined, and all of them hear what is sent.
+//! At a receiver numbers of messages only rise, every gap is said, a message that lacks a piece is never
+//! delivered, and none that was sent before the receiver has joined. In the end a path has the receivers that
+//! have joined, and all of them hear what is sent.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -31,8 +31,8 @@ use polycast_protocol::stream::{
 use polycast_types::{Duration, Handle, Time};
 
 const TICK: Duration = Duration::from_millis(100);
-/// After healing every receiver hears what is sent within this time: a path that its source has never heard of has expired, and
-/// is asked for again.
+/// After healing every receiver hears what is sent within this time: a path that its source has never heard
+/// of has expired, and is asked for again.
 const LIVENESS: Duration = Duration::from_secs(40);
 /// The bytes of a piece.
 const PIECE: usize = 1_000;
@@ -52,13 +52,13 @@ struct Sends {
 
 /// A stream as a receiver has it.
 struct Hears {
-    /// Where it listens, and for what.
+    /// Channel on which it listens, and the handle that it listens for.
     told: Option<(Channel, Handle)>,
     order: Order,
     kept: BTreeMap<u64, BTreeSet<u16>>,
     /// The last message that was delivered.
     last: Option<u64>,
-    /// What it has drawn for this join, and where each source was then.
+    /// Number drawn for this join, and the position of each source at that time.
     ask: u64,
     begun: BTreeMap<Handle, u64>,
 }
@@ -66,9 +66,9 @@ struct Hears {
 struct Host {
     incarnation: u64,
     up: bool,
-    /// Whether it has a session with the manager.
+    /// Set while it has a session with the manager.
     session: bool,
-    /// When it comes back, or its session does.
+    /// Time at which it comes back, or its session does.
     back_at: Time,
     requests: u64,
     sends: Option<Sends>,
@@ -98,18 +98,18 @@ struct World<'r> {
     hosts: Vec<Host>,
     manager: Option<Manager>,
     manager_back_at: Time,
-    /// What is written, where it is.
+    /// Written records, where there are any.
     records: Option<BTreeMap<RecordKey, Record>>,
     addresses: u32,
     runs: u64,
     failed: Option<Failure>,
     pieces: BTreeMap<(Time, u64), Piece>,
-    /// What the host on the network has recorded; none where there is no such host.
+    /// Pieces that the host on the network has recorded; none where there is no such host.
     recorded: Option<Vec<Piece>>,
     sequence: u64,
     /// Joins so far.
     asks: u64,
-    /// How many pieces the messages of each run of a source have.
+    /// Number of pieces of each message of each run of a source.
     sent: BTreeMap<(Handle, u64), u16>,
     loss: u64,
     duplication: u64,
@@ -503,8 +503,8 @@ impl World<'_> {
         }
     }
 
-    /// The host on the network plays some of what it has recorded to a receiver, one piece after the other, the oldest or some later
-    /// ones.
+    /// The host on the network plays some of what it has recorded to a receiver, one piece after the other,
+    /// the oldest or some later ones.
     fn play(&mut self) {
         if !self.random.one_in(8) {
             return;
@@ -665,7 +665,7 @@ impl World<'_> {
         self.tell(output);
     }
 
-    /// What leases say to a source's agent, in its session.
+    /// Delivers an output of the leases to a source's agent, in its session.
     fn tell(&mut self, output: Output) {
         let agent = match &output {
             Output::Response { request, .. }
@@ -722,7 +722,7 @@ impl World<'_> {
         }
     }
 
-    /// What the table of streams says to an agent, in its session; gives its answer.
+    /// Delivers a message of the table of streams to an agent, in its session; returns its answer.
     fn hear(&mut self, agent: &AgentKey, name: &str, word: StreamWord) -> Option<StreamsInput> {
         let host = self.hosts.get_mut(index(&agent.name))?;
         if !host.session || host.incarnation != agent.incarnation {

@@ -1,8 +1,8 @@
-//! Cases of receivers that bring an object to each other (`protocol::push::overlay`): hosts of different rates, some of which stop, die, boast, give
-//! wrong bytes, or cannot be reached by the others.
+//! Cases of receivers that bring an object to each other (`protocol::push::overlay`): hosts of different
+//! rates, some of which stop, die, boast, give wrong bytes, or cannot be reached by the others.
 //!
-//! No receiver keeps a wrong group or asks for what it must not; each honest one has the object in the end; and the source gives no more than one
-//! object, and what receivers have said that they lack.
+//! No receiver keeps a wrong group or asks for what it must not; each honest one has the object in the end;
+//! and the source gives no more than one object, and what receivers have said that they lack.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -15,7 +15,8 @@ use polycast_types::{Duration, Time};
 
 /// Rates of hosts, in bytes a second.
 const RATES: core::ops::RangeInclusive<u64> = 1_000_000..=125_000_000;
-/// Beside what the slowest path takes for the object, for each receiver once: connections that are lost and found again, and groups that lack.
+/// Beside what the slowest path takes for the object, for each receiver once: connections that are lost and
+/// found again, and groups that lack.
 const LIVENESS: Duration = Duration::from_secs(60);
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {

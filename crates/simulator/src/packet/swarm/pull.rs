@@ -30,7 +30,7 @@ struct Tampered {
 }
 
 impl Tampered {
-    /// Whether an interest comes from the host that asks, by a link that leaves it.
+    /// Returns true if a planted bug drops an interest that a host sends by a link that leaves it.
     fn is_skipped(&self, net: &Network<Datagram>, link: LinkId, packet: &Datagram) -> bool {
         let from = net.ends(link).0;
         let asks = |interest: &polycast_protocol::pull::Interest| interest.name.sn % 16 == 5;

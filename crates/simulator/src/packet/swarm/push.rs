@@ -1,4 +1,5 @@
-//! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and receivers that fetch over TCP.
+//! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and receivers that
+//! fetch over TCP.
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict, attacker, session as sessions};
@@ -34,7 +35,7 @@ const NETWORKS: [&str; 12] = [
 ];
 /// After healing a transfer is over within this time.
 const LIVENESS: Duration = Duration::from_secs(30);
-/// How often those who were given up while things failed are served anew; once is enough.
+/// Number of times that receivers given up while things failed are served again; once is enough.
 const ROUNDS: u32 = 2;
 
 struct Case {
@@ -43,7 +44,7 @@ struct Case {
     source: u32,
     receivers: Vec<u32>,
     heal_at: Time,
-    /// Whether a session of labels or rules of relays forward the packets.
+    /// Set if labels of a session or rules of relays forward the packets.
     planned: bool,
     /// A ToR whose splitter fails and is never repaired: the others relay in its place.
     dead_relay: Option<u32>,
@@ -149,7 +150,8 @@ fn hold_up(seed: u64, net: &mut Network<Datagram>, cluster: &mut Cluster, case: 
     }
 }
 
-/// Processes that read an older version: some have it open when the object begins to come, some find it just then.
+/// Processes that read an older version: some have it open when the object begins to come, some find it just
+/// then.
 fn readers_of(random: &mut Random) -> Vec<Reader> {
     let reader = |random: &mut Random| {
         let (finds_at, opens_at) = match random.one_in(2) {
@@ -184,8 +186,8 @@ fn config_of(random: &mut Random) -> PushConfig {
     }
 }
 
-/// The switches of a session to these hosts, or the relays of the source, after the failure of a relay or before;
-/// `None` if the planner has no way.
+/// The switches of a session to these hosts, or the relays of the source, after the failure of a relay or
+/// before; `None` if the planner has no way.
 fn session(case: &Case, hosts: &[u32], failed: bool) -> Option<Forwarding> {
     if let Some((fabric, hosts_per_tor)) = case.layout.shufflecast() {
         let source_tor = case.source / hosts_per_tor;

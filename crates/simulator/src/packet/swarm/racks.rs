@@ -1,9 +1,10 @@
-//! Cases of Orca's controllers (Orca section 3.4): a central one, those of leafs, and agents, over a network that loses,
-//! delays, reorders and repeats, while each of them may crash and begin anew.
+//! Cases of Orca's controllers (Orca section 3.4): a central one, those of leafs, and agents, over a network
+//! that loses, delays, reorders and repeats, while each of them may crash and begin anew.
 //!
-//! Labels carry versions, so that their order shows: at an agent they only rise. A change that is confirmed is known to
-//! every agent that was in its place all the time, also where the central controller has begun anew meanwhile. In the
-//! end every agent of a rack has the newest labels and no other ones, and every change is confirmed.
+//! Labels carry versions, so that their order shows: at an agent they only rise. A change that is confirmed
+//! is known to every agent that was in its place all the time, also where the central controller has begun
+//! anew meanwhile. In the end every agent of a rack has the newest labels and no other ones, and every change
+//! is confirmed.
 
 use super::coverage::{self, Coverage};
 use super::draw::Random;
@@ -19,8 +20,8 @@ use polycast_protocol::rack::{
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::Rack;
 
-/// After healing, and when a new central controller knows all sessions, everything is known and confirmed within so many
-/// T of the leafs.
+/// After healing, and when a new central controller knows all sessions, everything is known and confirmed
+/// within so many T of the leafs.
 const LIVENESS: u64 = 2_000;
 /// Sessions of a case.
 const SESSIONS: u64 = 6;
@@ -48,7 +49,7 @@ enum Event {
     Crash,
 }
 
-/// What a case is made of.
+/// Parameters of a case.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     racks: u32,
@@ -61,7 +62,7 @@ struct Shape {
     jitter: Duration,
     loss: u64,
     duplication: u64,
-    /// How long a new central controller may not know all sessions.
+    /// Time for which a new central controller may not know all sessions.
     settle: Duration,
     labels_max: usize,
 }
@@ -83,7 +84,7 @@ struct Ticket {
     wants: Vec<(u32, u32, u64)>,
     /// The agents that have been in their places since it was made.
     steady: BTreeSet<(u32, u32)>,
-    /// What was wanted before, for a change that is refused.
+    /// Versions that were requested before, for a change that is refused.
     before: Vec<((u32, u32), u64)>,
 }
 
@@ -562,7 +563,7 @@ impl World<'_> {
         }
     }
 
-    /// What is confirmed is known to every agent that has been in its place all the time.
+    /// Checks that every agent that has been in its place all the time knows a confirmed change.
     fn check_known(&mut self, ticket: u64) {
         let Some(Ticket { wants, steady, .. }) = self.tickets.remove(&ticket) else {
             self.failure = Some(format!("{ticket} was confirmed, which was not asked for"));
@@ -656,7 +657,8 @@ impl World<'_> {
         }
     }
 
-    /// Every agent in its place has every label in its newest version and nothing else, and everything is confirmed.
+    /// Every agent in its place has every label in its newest version and nothing else, and everything is
+    /// confirmed.
     fn check_healed(&self) -> Result<(), String> {
         for (&rack, leaf) in &self.leafs {
             let places: Vec<u32> = leaf.agents().map(|agent| agent.port).collect();

@@ -1,5 +1,5 @@
-//! What is drawn of the sessions of push transfers: receivers that are added and taken out while they run, hosts that cannot or may not
-//! take part, racks, paths that another one follows, and connections that break.
+//! Sessions of push transfers as they are drawn: receivers that are added and removed while they run, hosts
+//! that cannot or may not take part, racks, paths that another one follows, and connections that break.
 
 use super::draw::{self, Random};
 use crate::packet::world::{Cluster, Datagram, Happening, Mood, Phase, PushConfig, Transfer};
@@ -37,7 +37,8 @@ pub(super) fn config(
     config
 }
 
-/// Plans what happens to the session of a transfer before a time. To be called before the transfer is planned to start.
+/// Plans what happens to the session of a transfer before a time. To be called before the transfer is planned
+/// to start.
 pub(super) fn plan(
     random: &mut Random,
     net: &mut Network<Datagram>,
@@ -152,7 +153,7 @@ pub(super) fn second_source(
     cluster.add_push(net, source, &receivers, bytes, config, None)
 }
 
-/// What must hold of those that were out of order when everything is about to be healed.
+/// Checks the rules for hosts that were out of order when everything is about to be healed.
 pub(super) fn check_moods(cluster: &Cluster) -> Result<(), String> {
     for transfer in cluster.transfers() {
         let Transfer::Push(push) = transfer else { continue };

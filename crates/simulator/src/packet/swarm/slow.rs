@@ -1,8 +1,8 @@
 //! Cases of one receiver behind a narrow path: the others have the object as soon as they would without it.
 //!
-//! The same seed is run twice, the second time with all paths alike. What the others may lose is a tenth, and the time in which
-//! it is found out that one is slow. Paths of less than 300 Mbit/s are not drawn: there so few packets come between two looks
-//! that chance is taken for a slow path at times.
+//! The same seed is run twice, the second time with all paths alike. What the others may lose is a tenth, and
+//! the time in which it is found out that one is slow. Paths of less than 300 Mbit/s are not drawn: there so
+//! few packets come between two looks that chance is taken for a slow path at times.
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant, Verdict};
@@ -17,7 +17,7 @@ use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Rate, Time};
 
 const NETWORKS: [&str; 4] = ["leaf-spine:1,1,5", "leaf-spine:2,2,4", "fat-tree:4,2", "bcube:4,1"];
-/// How long it may take until one is found to be slow.
+/// Time that it may take until a receiver is found to be slow.
 const FOUND: Duration = Duration::from_secs(1);
 /// A transfer is over within this time, with the slowest path that is drawn.
 const LIVENESS: Duration = Duration::from_secs(600);

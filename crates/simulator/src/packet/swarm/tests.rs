@@ -18,14 +18,16 @@ fn seeds_run_without_a_failure() {
     (0..200).for_each(|seed| drop(sound(seed)));
 }
 
-/// Seeds that have failed once. A path was kept ready and lent again to the agent that had held it; a path of a stream kept
-/// receivers that had not come back to a manager without records, or was named again by a source that had not heard of its
-/// end; a path was named without the receiver that its manager did not see. The checks were wrong where a manager without
-/// records had lent an address to another one in the same step, which is a reason for a loss, where an agent was
-/// told late of a path whose time it had changed while it waited, and where the record of a path was lost and its address had
-/// failed. An agent that came back asked for its path again, and got it with what was left of its time. A member
-/// of an overlay that boasts came back again and again. After healing a write still took longer than a leader waits for it. In a
-/// mesh one whose connections had broken too often got its last group never, and one whose source was its only candidate asked too rarely.
+/// Seeds that have failed once. A path was kept ready and lent again to the agent that had held it; a path of
+/// a stream kept receivers that had not come back to a manager without records, or was named again by a
+/// source that had not heard of its end; a path was named without the receiver that its manager did not see.
+/// The checks were wrong where a manager without records had lent an address to another one in the same step,
+/// which is a reason for a loss, where an agent was told late of a path whose time it had changed while it
+/// waited, and where the record of a path was lost and its address had failed. An agent that came back asked
+/// for its path again, and got it with what was left of its time. A member of an overlay that boasts came
+/// back again and again. After healing a write still took longer than a leader waits for it. In a mesh one
+/// whose connections had broken too often got its last group never, and one whose source was its only
+/// candidate asked too rarely.
 const ONCE_FAILED: [u64; 30] = [
     7_340, 9_152, 20_485, 20_973, 22_961, 30_517, 30_659, 31_793, 31_971, 32_347, 32_592, 32_905, 34_761,
     104_165, 108_854, 113_896, 117_095, 118_371, 125_539, 130_507, 135_995, 137_019, 138_910, 218_760,
@@ -37,7 +39,8 @@ fn seeds_that_have_failed_once_do_not_fail() {
     ONCE_FAILED.into_iter().for_each(|seed| drop(sound(seed)));
 }
 
-/// What is never drawn is not tested: every fault and every input of every machine that the swarm names happens.
+/// Cases that are never drawn are not tested: every fault and every input of every machine that the swarm
+/// names happens.
 #[test]
 fn everything_is_drawn() {
     let mut coverage = Coverage::default();
@@ -72,7 +75,8 @@ fn found_within(plant: Plant, seeds: u64) -> String {
 #[test]
 fn planted_bugs_are_found() {
     let dropped = found_within(Plant::DropPatch, 100);
-    // With a manager, an agent that waits for the path of a transfer that does not end may be the first to show it.
+    // With a manager, an agent that waits for the path of a transfer that does not end may be the first to
+    // show it.
     let shows = ["not over", "did not get an object", "was not answered"];
     assert!(shows.iter().any(|words| dropped.contains(words)), "{dropped}");
     assert!(found_within(Plant::SkipCredit, 100).contains("did not get the object"));
@@ -223,7 +227,7 @@ fn a_manager_with_transfers_finds_bugs_of_both() {
     }
 }
 
-/// What is drawn in only some cases is drawn, and a bug shows in such cases too.
+/// Trouble that only some cases have is drawn, and a bug shows in such cases too.
 #[test]
 fn every_kind_of_trouble_is_drawn() {
     let cases: Vec<String> = (0..200).map(|seed| run(seed, None).case).collect();

@@ -1,8 +1,8 @@
 //! The network behind a manager: transfers by push over the paths that agents were lent.
 //!
-//! A path that is granted carries a transfer, and is given back when that is over. A lease that is lost takes the
-//! data channel away in mid-transfer; hosts crash and come back; a host that lacks something is served again over a
-//! new path.
+//! A path that is granted carries a transfer, and is given back when that is over. A lease that is lost takes
+//! the data channel away in mid-transfer; hosts crash and come back; a host that lacks something is served
+//! again over a new path.
 
 use super::draw::{self, Random};
 use super::{Coverage, Plant};
@@ -93,7 +93,7 @@ impl Wire {
         }
     }
 
-    /// Whether the transfer that uses this lease is over.
+    /// Returns true once the transfer that uses this lease is over.
     pub(super) fn is_over(&self, plan: PlanId) -> bool {
         let source = self.over.get(&plan).map(|&transfer| self.cluster.push(transfer).source());
         source.is_none_or(|source| source.is_crashed() || source.finished_at().is_some())
@@ -142,8 +142,8 @@ impl Wire {
         }
     }
 
-    /// A transfer of this host that is over, or has crashed, though a receiver lacks something; `request` is for the
-    /// rest. Gives those that lack it.
+    /// A transfer of this host that is over, or has crashed, though a receiver lacks something; `request` is
+    /// for the rest. Gives those that lack it.
     pub(super) fn resume(&mut self, host: usize, request: u64) -> Option<Vec<usize>> {
         let (at, lacking) =
             (self.deliveries.iter().enumerate()).filter(|(_, d)| d.source == host).find_map(|(at, d)| {
@@ -167,18 +167,18 @@ impl Wire {
         }
     }
 
-    /// Whether every receiver has what was sent to it.
+    /// Returns true once every receiver has the object that was sent to it.
     pub(super) fn is_done(&self) -> bool {
         (0..self.deliveries.len() as u32)
             .all(|transfer| self.cluster.push(transfer).lacking().next().is_none())
     }
 
-    /// How often each thing has happened.
+    /// Returns the number of times that each event has happened.
     pub(super) fn coverage(&self) -> Coverage {
         self.cluster.coverage()
     }
 
-    /// What the network has done, for the trace.
+    /// Returns the hash and the number of the network's events, for the trace.
     pub(super) fn trace(&self) -> (u64, u64) {
         (self.net.trace_hash(), self.net.events())
     }

@@ -1,4 +1,5 @@
-//! What an attacker does of its own accord: it sends what it has seen or made, and speaks where it may and may not.
+//! Acts of an attacker of its own accord: it sends packets that it has seen or made, and speaks where it may
+//! and may not.
 
 use super::attacker::{Author, from_nothing, retagged};
 use super::frames::{Body, Frame, address_of, receiver_port};
@@ -213,8 +214,9 @@ impl Cluster {
         self.streams.pump(net, stream, 0);
     }
 
-    /// The attacker opens a connection to an end of the transfer and asks for what that has, or for what it need not have: with a ticket of a
-    /// secret that its receiver was told, which may be an earlier one, with one that it has made for another connection, or with none.
+    /// The attacker opens a connection to an end of the transfer and asks for what that has, or for what it
+    /// need not have: with a ticket of a secret that its receiver was told, which may be an earlier one, with
+    /// one that it has made for another connection, or with none.
     fn enter_as(&mut self, net: &mut Network<Datagram>, to: u32) {
         let push = self.push(0);
         let geometry = push.config.geometry(push.object_len);
@@ -287,7 +289,7 @@ impl Cluster {
         }
     }
 
-    /// Whether an end of a transfer is its receiver, and does as it likes this time.
+    /// Returns true if an end of a transfer is the attacker's receiver, and cheats this time.
     pub(super) fn cheats(&mut self, now: Time, (transfer, server): (u32, Option<u32>)) -> bool {
         let Some(guard) = self.guard.as_deref_mut() else { return false };
         let is_its = transfer == 0 && server.is_some() && server == guard.attack.insider;

@@ -1,8 +1,10 @@
-//! An attacker in the network: it sees every packet and may drop, delay, repeat, change and make some; it may have a receiver.
+//! An attacker in the network: it sees every packet and may drop, delay, repeat, change and make some; it may
+//! have a receiver.
 //!
-//! It knows what the wire shows and what its own receiver was told, and nothing else: without the secret of a fragment it can
-//! neither read nor make one ([`super::keys`]). What connections say is sealed for their two ends, which are told apart as by
-//! certificates: it can hold them up and end them, and speaks on those of its own receiver only.
+//! It knows what the wire shows and what its own receiver was told, and nothing else: without the secret of a
+//! fragment it can neither read nor make one ([`super::keys`]). What connections say is sealed for their two
+//! ends, which are told apart as by certificates: it can hold them up and end them, and speaks on those of
+//! its own receiver only.
 
 use super::keys::{self, CONTENT_LEN, Keyring, Secret};
 use super::lies::Lie;
@@ -21,7 +23,7 @@ use polycast_wire::data::{EXTENSION_LEN_MAX, FRAGMENT_TAGS_LEN, FragmentHeader, 
 
 /// Packets that it keeps, to send them again.
 const KEPT_MAX: usize = 256;
-/// Of the packets that it sees it keeps one in so many.
+/// One in this number of packets that the attacker sees is kept.
 const KEEPS_ONE_IN: u64 = 8;
 /// It holds a packet back for at most this long.
 const DELAY_NS_MAX: u64 = 20_000_000;
@@ -41,33 +43,35 @@ pub enum Author {
     Stranger,
 }
 
-/// What an attacker does.
+/// Settings of an attacker.
 #[derive(Clone, Debug)]
 pub struct Attack {
     /// Until when.
     pub until: Time,
     /// The receiver of the first transfer that is its own.
     pub insider: Option<u32>,
-    /// Of what passes, parts of a million: dropped, held back, sent again later, changed.
+    /// Shares of passing packets, in parts of a million: dropped, held back, sent again later, changed.
     pub shares_ppm: [u64; 4],
-    /// How often it does something of its own.
+    /// Number of acts of its own.
     pub acts: u32,
-    /// For every packet of the data channel that comes to a receiver it makes another one that comes just before.
+    /// For every packet of the data channel that comes to a receiver it makes another one that comes just
+    /// before.
     pub floods: bool,
 }
 
-/// What only the checks know, and the attacker.
+/// State that only the checks know, and the attacker.
 pub(super) struct Guard {
-    /// What was sealed by sources: one content for a secret and a nonce.
+    /// Content that sources have sealed: one content for a secret and a nonce.
     sealed: BTreeMap<(Secret, [u8; 12]), u64>,
     secrets: u64,
-    /// Digests of the packets that members with the keys have made: one that is changed twice may be as it was.
+    /// Digests of the packets that members with the keys have made: one that is changed twice may be as it
+    /// was.
     made_with_keys: BTreeSet<u64>,
     /// The receivers that were told a secret.
     told: BTreeMap<Secret, BTreeSet<u32>>,
     /// Connections on which the attacker speaks in the name of a receiver.
     pub(super) impostors: BTreeSet<StreamId>,
-    /// What the source says next to receivers that is not so.
+    /// False statements that the source sends to receivers next.
     pub(super) lies: BTreeMap<u32, Lie>,
     pub(super) attack: Attack,
     pub(super) random: Random,
@@ -78,7 +82,7 @@ pub(super) struct Guard {
     pub(super) known: BTreeMap<u32, Keyring>,
 }
 
-/// What becomes of a packet that it looks at.
+/// Fate of a packet that the attacker examines.
 enum Fate {
     Passes,
     Stays,
@@ -159,7 +163,8 @@ impl Cluster {
         }
     }
 
-    /// Before a packet of the data channel another one comes to the same socket, where the attacker floods it.
+    /// Before a packet of the data channel another one comes to the same socket, where the attacker floods
+    /// it.
     pub(super) fn flood(&mut self, net: &mut Network<Datagram>, to: (u32, u32), fragment: &Fragment) {
         let Some(guard) = self.guard.as_deref_mut() else { return };
         if !guard.attack.floods || fragment.author != Author::Source || net.now() >= guard.attack.until {
@@ -201,13 +206,14 @@ impl Cluster {
         guard.told.entry(secret).or_default().insert(receiver);
     }
 
-    /// Whether a receiver was told a secret.
+    /// Returns true if a secret was given to a receiver.
     pub(super) fn was_told(&self, secret: Secret, receiver: u32) -> bool {
         let guard = self.guard.as_deref().expect("only sealed transfers have secrets");
         guard.told.get(&secret).is_some_and(|told| told.contains(&receiver))
     }
 
-    /// A source seals a fragment: never two contents with one secret and nonce, nor, the first time, for one that was taken out.
+    /// A source seals a fragment: never two contents with one secret and nonce, nor, the first time, for one
+    /// that was taken out.
     pub(super) fn check_sealed(&mut self, transfer: u32, sn: u64, content: u64) {
         let Some(run) = self.push_mut(transfer).source.run.as_deref_mut() else { return };
         let Some(secret) = run.keys.secret_of(sn) else { return };
@@ -232,7 +238,7 @@ impl Cluster {
 }
 
 impl Guard {
-    /// What it does with a packet that passes.
+    /// Decides the fate of a packet that passes.
     fn judge(
         &mut self,
         net: &mut Network<Datagram>,
@@ -295,7 +301,8 @@ impl Guard {
         fragments.next()
     }
 
-    /// The packet with something else in it, by a host without keys. One that comes out as it was is still its source's.
+    /// The packet with something else in it, by a host without keys. One that comes out as it was is still
+    /// its source's.
     pub(super) fn changed(&mut self, fragment: &Fragment) -> Fragment {
         let Some(datagram) = &fragment.datagram else { return fragment.clone() };
         let mut bytes = datagram.to_vec();
@@ -346,8 +353,8 @@ impl Guard {
     }
 }
 
-/// A packet of a fragment with a header that is changed so, and this content, with tags of these keys; `None` where it is none of a
-/// fragment, or the keys are not known.
+/// A packet of a fragment with a header that is changed so, and this content, with tags of these keys; `None`
+/// where it is none of a fragment, or the keys are not known.
 pub(super) fn retagged(
     keys: &Keyring,
     bytes: &[u8],
@@ -372,7 +379,7 @@ pub(super) fn from_nothing(handle: u32, round: u32, sn: u64, content: u64) -> Ve
     buffer[..len].iter().copied().chain(content.to_be_bytes()).collect()
 }
 
-/// Whether a bug is to be put into how packets are looked at.
+/// Returns true if a bug is planted in the check of packets.
 pub(super) fn believes(plant: Option<Plant>) -> bool {
     plant == Some(Plant::BelievePosition)
 }

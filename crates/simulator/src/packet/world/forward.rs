@@ -1,4 +1,4 @@
-//! What a multicast packet does at a node: trees, Orca's labels, Shufflecast's relays.
+//! Forwarding of a multicast packet at a node: trees, Orca's labels, Shufflecast's relays.
 
 use crate::packet::{LinkId, Network, NodeId, Packet};
 use alloc::boxed::Box;
@@ -13,7 +13,7 @@ pub const FRESH: u8 = 0;
 /// An agent has put the leaf label in (Orca).
 pub const RELABELLED: u8 = 1;
 
-/// How the network forwards the packets of one transfer.
+/// Method by which the network forwards the packets of one transfer.
 #[derive(Debug)]
 pub enum Forwarding {
     /// Copies along a tree of links.
@@ -25,7 +25,8 @@ pub enum Forwarding {
 }
 
 impl Forwarding {
-    /// Where a packet goes on from `node`, as (link, stage), and whether this node may keep a copy.
+    /// Finds the links on which a packet goes on from `node`, as (link, stage), and whether this node may
+    /// keep a copy.
     ///
     /// `from` is the link that it came over, `None` at its source.
     pub fn next<P: Packet>(
@@ -190,9 +191,9 @@ fn ones(bits: u128) -> impl Iterator<Item = usize> {
 /// first ports are its hosts and its last one is its splitter; a splitter's are the ToRs that it feeds.
 #[derive(Debug)]
 pub struct Relays {
-    /// How many hosts a rack has, and how many ToRs there are.
+    /// Number of hosts in a rack.
     pub hosts_per_tor: u32,
-    /// How many ToRs there are.
+    /// Number of ToRs.
     pub tors: u32,
     /// The source's ToR.
     pub source_tor: u32,

@@ -1,7 +1,8 @@
-//! What connections carry, and what addresses stand for.
+//! Frames that connections carry, and the meaning of addresses.
 //!
-//! Frames are what [`polycast_wire::control`] makes of them, byte for byte. Only contents in bulk are counted and not carried:
-//! hashes, patches and groups. The IPv4 address of a host is its number; a data channel's group is the channel's number.
+//! Frames are what [`polycast_wire::control`] makes of them, byte for byte. Only contents in bulk are counted
+//! and not carried: hashes, patches and groups. The IPv4 address of a host is its number; a data channel's
+//! group is the channel's number.
 
 use crate::packet::NodeId;
 use alloc::vec::Vec;
@@ -9,7 +10,7 @@ use core::ops::Range;
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::Control;
 
-/// What a frame holds.
+/// Content of a frame.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     /// Its bytes.
@@ -64,7 +65,8 @@ impl Body {
         }
     }
 
-    /// What it says, without its contents in bulk; `None` for the end, and for bytes that are no frame of this version.
+    /// Returns the control message, without its contents in bulk; `None` for the end, and for bytes that are
+    /// no frame of this version.
     pub(super) fn control(&self) -> Option<Control<'_>> {
         match self {
             Body::Bytes(frame) => Control::parse(frame).ok(),
@@ -92,7 +94,7 @@ pub(super) fn address_of(node: NodeId) -> [u8; 4] {
     [10, a, b, c]
 }
 
-/// Whose address it is.
+/// Returns the node that has this address.
 pub(super) fn node_at([_, a, b, c]: [u8; 4]) -> NodeId {
     NodeId(u32::from_be_bytes([0, a, b, c]))
 }
@@ -102,12 +104,12 @@ fn port(base: u16, transfer: u32) -> u16 {
     base + transfer as u16
 }
 
-/// Where the source of a transfer listens.
+/// Returns the port on which the source of a transfer listens.
 pub(super) fn source_port(transfer: u32) -> u16 {
     port(SOURCE_PORT, transfer)
 }
 
-/// Where receivers of a transfer serve others.
+/// Returns the port on which receivers of a transfer serve others.
 pub(super) fn receiver_port(transfer: u32) -> u16 {
     port(RECEIVER_PORT, transfer)
 }
@@ -123,8 +125,8 @@ pub(super) fn channel_at(([_, a, b, c], _): ([u8; 4], u16)) -> u32 {
     u32::from_be_bytes([0, a, b, c])
 }
 
-/// What WELCOME says of hash groups. The shortest on the wire have 64 KiB; worlds with small objects have shorter ones, so that
-/// there are several.
+/// Returns the length of hash groups in WELCOME. The shortest on the wire have 64 KiB; worlds with small
+/// objects have shorter ones, so that there are several.
 pub(super) fn group_len_of(group_len: u32) -> u32 {
     group_len.next_power_of_two().clamp(1 << 16, 1 << 20)
 }

@@ -1,8 +1,9 @@
 //! Ideal cryptography: what is sealed tells nothing to those who lack its secret, and they cannot make it.
 //!
-//! A secret is a number, and ciphers are functions of it that mix well. They are as good as perfect, because a host that was not
-//! told a secret does not calculate with it: the attacker has only the [`Keyring`] of a receiver that is its own. Which bytes are
-//! under which key, with which nonce, and what is looked at first, is `wire::seal` as in production.
+//! A secret is a number, and ciphers are functions of it that mix well. They are as good as perfect, because
+//! a host that was not told a secret does not calculate with it: the attacker has only the [`Keyring`] of a
+//! receiver that is its own. Which bytes are under which key, with which nonce, and what is looked at first,
+//! is `wire::seal` as in production.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,15 +15,15 @@ use polycast_wire::seal::{FULL_TAG_LEN, PacketKeys, nonce, put_fragment_tags, pu
 
 /// Bytes that stand for those of a fragment: its content id.
 pub(in crate::packet) const CONTENT_LEN: usize = 8;
-/// Where the number of its first fragment stands in a header.
+/// Offset of the number of the first fragment in a header.
 const SN_AT: usize = 16;
 
-/// What the keys of fragments are made of.
+/// Secret from which the keys of fragments are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::packet) struct Secret(pub(in crate::packet) u64);
 
 impl Secret {
-    /// What one that has it shows on the connection with this number.
+    /// Returns the ticket that a holder of the secret shows on the connection with this number.
     pub(in crate::packet) fn ticket(self, connection: u32) -> Hash {
         hash(&mix(mix(self.0, 14), connection.into()).to_be_bytes())
     }
@@ -34,7 +35,7 @@ impl Secret {
         SealSecret(bytes)
     }
 
-    /// What SEAL has said.
+    /// Returns the secret in a SEAL frame.
     pub(in crate::packet) fn in_frame(SealSecret(bytes): &SealSecret) -> Secret {
         Secret(number(&bytes[..8]))
     }
@@ -92,7 +93,8 @@ pub(in crate::packet) fn salt_of(draw: u64) -> Salt {
     salt
 }
 
-/// The secrets of a transfer that one knows. A later one is for fragments that had not been sent when it was made.
+/// The secrets of a transfer that one knows. A later one is for fragments that had not been sent when it was
+/// made.
 #[derive(Clone, Debug, Default)]
 pub(in crate::packet) struct Keyring {
     epochs: Vec<(Arc<RangeSet>, Secret)>,
@@ -118,7 +120,7 @@ impl Keyring {
         self.epochs.last().map(|(_, secret)| *secret)
     }
 
-    /// What a fragment is sealed with.
+    /// Returns the secret that a fragment is sealed with.
     pub(in crate::packet) fn secret_of(&self, sn: u64) -> Option<Secret> {
         self.epochs.iter().rev().find(|(sns, _)| sns.contains(sn)).map(|(_, secret)| *secret)
     }
@@ -128,12 +130,13 @@ impl Keyring {
         nonce(if self.reuses_nonces { sn & !1 } else { sn })
     }
 
-    /// What a fragment's content is combined with.
+    /// Returns the number that a fragment's content is combined with.
     pub(in crate::packet) fn stream(&self, sn: u64) -> Option<u64> {
         Some(digest(mix(self.secret_of(sn)?.0, 3), &self.nonce_of(sn)))
     }
 
-    /// Seals what a packet by pull carries, or opens it: any bytes of it alone, without a tag. Nothing where its secret is not known.
+    /// Seals what a packet by pull carries, or opens it: any bytes of it alone, without a tag. Nothing where
+    /// its secret is not known.
     pub(in crate::packet) fn turn(&self, sn: u64, payload: &mut [u8]) {
         let Some(stream) = self.stream(sn) else { return };
         for (part, at) in payload.chunks_mut(8).zip(0u64..) {
@@ -151,8 +154,8 @@ impl Keyring {
         Some(wide(digest(digest(mix(secret.0, 5), header), payload)))
     }
 
-    /// A packet with this header, of a fragment with this content or of several with the XOR of theirs; `None` where a secret is
-    /// not known.
+    /// A packet with this header, of a fragment with this content or of several with the XOR of theirs;
+    /// `None` where a secret is not known.
     pub(in crate::packet) fn packet(&self, header: &Header, sns: &[u64], content: u64) -> Option<Arc<[u8]>> {
         let mut sealed = content;
         for sn in sns {

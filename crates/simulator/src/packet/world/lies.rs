@@ -15,7 +15,7 @@ const NAME: &str = "object";
 /// Their root hash: what is sent has an ideal one.
 const ROOT: Hash = [0; 32];
 
-/// What a source says that is not so.
+/// False statement of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lie {
     Object,
@@ -39,7 +39,7 @@ impl Lie {
 }
 
 impl Cluster {
-    /// What the receivers of a transfer are called for.
+    /// Returns the content of the call to the receivers of a transfer.
     pub(super) fn called_for(&self, transfer: u32) -> Called {
         let push = self.push(transfer);
         let permitted = Permitted { source: String::new(), name: NAME.into(), channel: Default::default() };
@@ -51,7 +51,7 @@ impl Cluster {
         }
     }
 
-    /// When this receiver is welcomed next, its source lies to it.
+    /// Plans a false statement of the source for the next time that this receiver is welcomed.
     pub(super) fn plan_lie(&mut self, net: &mut Network<Datagram>, to: u32) {
         let guard = self.guard.as_deref_mut().expect("there is an attacker");
         let lie = *guard.random.pick(&[Lie::Object, Lie::Length, Lie::Name, Lie::Root]);
@@ -63,7 +63,7 @@ impl Cluster {
         }
     }
 
-    /// What the source says on a connection that is not so.
+    /// Returns the false statement that the source makes on a connection, if any.
     pub(super) fn lie_for(&mut self, now: Time, transfer: u32, stream: StreamId) -> Option<Lie> {
         let receiver = self.push(transfer).source.run.as_ref()?.conns.get(&stream)?.receiver;
         let guard = self.guard.as_deref_mut().filter(|guard| transfer == 0 && now < guard.attack.until)?;

@@ -1,4 +1,5 @@
-//! The mesh: receivers that fetch groups from candidates among which each chooses (`protocol::push::overlay`), and those that serve them.
+//! The mesh: receivers that fetch groups from candidates among which each chooses
+//! (`protocol::push::overlay`), and those that serve them.
 
 use super::frames::{Body, Frame, address_of, node_at, receiver_port, source_port};
 use super::receiver::{Part, PushReceiver, Serving};
@@ -31,9 +32,9 @@ pub(super) const GIVE_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Exchange {
     machine: Upstreams,
     streams: BTreeMap<UpstreamId, StreamId>,
-    /// Those whose connection is there.
+    /// Candidates whose connection is open.
     opened: BTreeSet<UpstreamId>,
-    /// What the source is shown.
+    /// Number that is shown to the source.
     pub(super) entry: u64,
     tick_at: Option<Time>,
     /// Bytes that had come by each connection when it was looked at last.
@@ -45,7 +46,7 @@ impl Exchange {
         self.streams.iter().find(|(_, other)| **other == stream).map(|(id, _)| *id)
     }
 
-    /// When something is to be done though nothing comes.
+    /// Returns the time at which something is to be done even if nothing arrives.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.tick_at
     }
@@ -66,7 +67,8 @@ impl PushReceiver {
 }
 
 impl Cluster {
-    /// When a receiver may say what it has to one that waits for nothing. One to which something is on its way hears it with what comes next.
+    /// Returns the time at which a receiver may report its groups to a peer that waits for nothing. A peer to
+    /// which something is on its way receives the report with the data that comes next.
     pub(super) fn news_at(&self, transfer: u32, receiver: u32) -> Option<Time> {
         let host = &self.push(transfer).receivers[receiver as usize];
         let streams = &self.streams;
@@ -324,7 +326,8 @@ impl Cluster {
         }
     }
 
-    /// A frame of a candidate; gives how many bytes of it say what the candidate has, or `None` where it is none.
+    /// A frame of a candidate; gives how many bytes of it say what the candidate has, or `None` where it is
+    /// none.
     pub(super) fn candidate_frame(
         &mut self,
         net: &mut Network<Datagram>,
@@ -443,7 +446,8 @@ impl Cluster {
         self.serve(net, transfer, Some(server));
     }
 
-    /// What is written next to one that chooses, or that is given what its source chooses; nothing while something waits to be sent to it.
+    /// Writes the next message to a peer that chooses, or that is given what its source chooses; nothing
+    /// while something waits to be sent to it.
     pub(super) fn next_for_member(
         &mut self,
         now: Time,

@@ -1,9 +1,10 @@
 //! A data center at packet level: hosts that drive the push machines, switches, TCP, and planned failures.
 //!
 //! [`Cluster`] is the [`World`] of the packet engine for everything but pull. It holds transfers by push
-//! (Republic section III-A: [`PushSource`], [`PushReceiver`]; their session is the one that production runs, with the bytes of
-//! its frames), transfers and background flows by TCP ([`streams`]), the networks' forwarding ([`forward`]), optical switches that lose packets while they
-//! turn (Blast section IV), and a plan of what happens when ([`Happening`]).
+//! (Republic section III-A: [`PushSource`], [`PushReceiver`]; their session is the one that production runs,
+//! with the bytes of its frames), transfers and background flows by TCP ([`streams`]), the networks'
+//! forwarding ([`forward`]), optical switches that lose packets while they turn (Blast section IV), and a
+//! plan of what happens when ([`Happening`]).
 
 mod acts;
 mod attacker;
@@ -54,13 +55,13 @@ use streams::{Arrival, End, Segment, StreamId, Streams};
 /// A packet of the data channel.
 #[derive(Clone, Debug)]
 pub struct Fragment {
-    /// Whose packet it is.
+    /// Transfer that the packet belongs to.
     pub(crate) transfer: u32,
     /// The transfer's name on the wire: a source that restarts uses another one.
     pub(crate) handle: u32,
     /// The data channel that it is on.
     pub(crate) channel: u32,
-    /// How far the label has been changed; see [`forward`].
+    /// Stage of the changes to the label; see [`forward`].
     pub(crate) stage: u8,
     pub(crate) flags: u8,
     /// The plan of its session when it was sent.
@@ -71,13 +72,14 @@ pub struct Fragment {
     pub(crate) content: u64,
     /// The fragments of a coded patch.
     pub(crate) coded: Option<Arc<[u64]>>,
-    /// The packet's bytes where it is sealed: then only they count, with what is needed to bring them to their place.
+    /// The packet's bytes where it is sealed: then only they count, with what is needed to bring them to
+    /// their place.
     pub(crate) datagram: Option<Arc<[u8]>>,
     /// Its author, for checks outside the machines.
     pub(crate) author: Author,
 }
 
-/// What travels in a [`Cluster`].
+/// Datagram in a [`Cluster`].
 #[derive(Clone, Debug)]
 pub enum Datagram {
     /// A fragment or a patch on a data channel.
@@ -126,7 +128,7 @@ impl Packet for Datagram {
     }
 }
 
-/// What a timer is for, packed into its token.
+/// Purpose of a timer, packed into its token.
 #[derive(Clone, Copy, Debug)]
 enum Token {
     Source(u32),
@@ -191,7 +193,7 @@ impl Alarm {
         }
     }
 
-    /// Whether this is the event waited for.
+    /// Returns true if this is the event that the alarm waits for.
     fn rings(&mut self, now: Time) -> bool {
         let rings = self.at == now;
         if rings {
@@ -201,7 +203,7 @@ impl Alarm {
     }
 }
 
-/// Whose connection it is.
+/// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// Opened by a receiver (end 0) to its source (end 1).
@@ -226,11 +228,11 @@ pub struct PushTransfer {
     pub(crate) forwarding: Arc<Forwarding>,
     /// Hosts that labels may reach; not checked if `None`.
     members: Option<BTreeSet<NodeId>>,
-    /// How often the session was planned.
+    /// Number of times that the session was planned.
     plans: u32,
-    /// Whether the tree is computed anew when the network changes.
+    /// Set if the tree is computed again when the network changes.
     pub(crate) reroutes: bool,
-    /// How many data channels it has had, and whether the one in use carries nothing while it is set up.
+    /// Number of data channels so far, and whether the one in use carries nothing while it is set up.
     channels: u32,
     dark: bool,
     /// Receiver by node, and by name.
@@ -251,13 +253,14 @@ impl PushTransfer {
         &self.receivers
     }
 
-    /// How its packets are forwarded.
+    /// Returns the forwarding of its packets.
     #[must_use]
     pub fn forwarding(&self) -> &Forwarding {
         &self.forwarding
     }
 
-    /// Whether a link leads only to a receiver that has left the data channel: its switch has heard so.
+    /// Returns true if a link leads only to a receiver that has left the data channel: its switch has been
+    /// notified.
     fn has_left(&self, net: &Network<Datagram>, link: LinkId) -> bool {
         let (_, node) = net.ends(link);
         let left = |number: &u32| {
@@ -296,9 +299,9 @@ pub struct Flow {
     pub from: NodeId,
     /// The receiver.
     pub to: NodeId,
-    /// How much; `u64::MAX` is without an end.
+    /// Number of bytes; `u64::MAX` is without an end.
     pub bytes: u64,
-    /// When it had all bytes.
+    /// Time at which the receiver had all bytes.
     pub finished_at: Option<Time>,
     stream: Option<StreamId>,
 }
@@ -326,7 +329,7 @@ struct Turning {
     loss_ppm: u32,
 }
 
-/// What one end of a broken connection needs to learn of it.
+/// Time that one end of a broken connection needs to learn of it.
 const BROKEN_AFTER: Duration = Duration::from_millis(3);
 
 /// The world; see the [module](self).
@@ -345,14 +348,14 @@ pub struct Cluster {
     out: Vec<(LinkId, u8)>,
     breaches: Vec<String>,
     plant: Option<Plant>,
-    /// Whether the machines are held against themselves after every input.
+    /// Set if the machines are checked against themselves after every input.
     checks: bool,
     coverage: Coverage,
-    /// Where packets are sealed and there is an attacker.
+    /// Guard, where packets are sealed and there is an attacker.
     guard: Option<Box<attacker::Guard>>,
-    /// What switches see of their links, where they look.
+    /// State of links as switches see it, where they check.
     watch: Option<watch::Watch>,
-    /// Which transfer is asked first when a link has room again.
+    /// Transfer that is polled first when a link has room again.
     turn: u32,
 }
 
@@ -382,12 +385,13 @@ impl Cluster {
         }
     }
 
-    /// Sets the world up for the swarm: machines are held against themselves, and a bug may be put in around them.
+    /// Sets the world up for the swarm: machines are held against themselves, and a bug may be put in around
+    /// them.
     pub(crate) fn set_plant(&mut self, plant: Option<Plant>) {
         (self.plant, self.checks) = (plant, true);
     }
 
-    /// Whether a transfer that begins has a data channel.
+    /// Sets whether a transfer that begins has a data channel.
     pub(crate) fn set_way(&mut self, transfer: u32, multicast: bool) {
         self.push_mut(transfer).config.multicast = multicast;
     }
@@ -409,7 +413,7 @@ impl Cluster {
         host.pages = Some(Pages::read_by(readers));
     }
 
-    /// How often each thing has happened, and the machines were told each thing, by name.
+    /// Returns the number of times that each event and each input of the machines has happened, by name.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         let mut coverage = self.coverage.clone();
@@ -421,7 +425,7 @@ impl Cluster {
         coverage
     }
 
-    /// What is sent from now on must reach these hosts only.
+    /// Requires that packets sent from now on reach these hosts only.
     pub fn set_members(&mut self, transfer: u32, members: &[NodeId]) {
         let push = self.push_mut(transfer);
         push.members = Some(members.iter().copied().collect());
@@ -508,7 +512,7 @@ impl Cluster {
         net.set_timer(NodeId::CONTROL, at, token.pack());
     }
 
-    /// Whether the run goes on when all transfers are over.
+    /// Sets whether the run stops when all transfers are over.
     pub fn set_stop_when_done(&mut self, stop: bool) {
         self.stop_when_done = stop;
     }
@@ -538,7 +542,7 @@ impl Cluster {
         }
     }
 
-    /// What each receiver of each transfer has of the object now.
+    /// Returns the part of the object that each receiver of each transfer has now.
     #[must_use]
     pub fn delivered(&self) -> Vec<ReceiverSample> {
         let mut samples = Vec::new();
@@ -590,7 +594,7 @@ impl Cluster {
         breaches
     }
 
-    /// Whether every transfer is over: all receivers of each are done or given up.
+    /// Returns true once every transfer is over: all receivers of each are done or given up.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.transfers.iter().all(|transfer| match transfer {
@@ -661,7 +665,8 @@ impl Cluster {
             // Where a link has several priorities, connections come before data channels.
             let priority = net.last_priority(link);
             let packet = Datagram::Fragment(Fragment { stage, ..fragment.clone() });
-            // The source asks before each batch whether its link has enough to send, and loses nothing of its own.
+            // The source asks before each batch whether its link has enough to send, and loses nothing of its
+            // own.
             match from {
                 Some(_) => net.send(link, packet, bytes, priority),
                 None => net.send_own(link, packet, bytes, priority),

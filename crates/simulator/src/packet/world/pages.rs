@@ -1,31 +1,33 @@
 //! The pages of an older version that a host has: which processes have it open, and what writes over them.
 //!
-//! An object that comes may take the pages of an older version, where no process has that open: its part file is that file then. So
-//! does an agent (`net::store::recycle`): it looks whether it has the file open alone, takes the file's name away, and waits for
-//! processes that have found the file by that name and are about to open it. In the daemons the file system tells that; here the list of
-//! readers does. What must hold is said from where a reader stands, and not from where the agent looks: no page is written over while
-//! a process that has found the version reads it.
+//! An object that comes may take the pages of an older version, where no process has that open: its part file
+//! is that file then. So does an agent (`net::store::recycle`): it looks whether it has the file open alone,
+//! takes the file's name away, and waits for processes that have found the file by that name and are about to
+//! open it. In the daemons the file system tells that; here the list of readers does. What must hold is said
+//! from where a reader stands, and not from where the agent looks: no page is written over while a process
+//! that has found the version reads it.
 
 use crate::packet::swarm::Plant;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// A process that has found a file by its name opens it within this time, and an agent that takes the name away waits so long.
+/// A process that has found a file by its name opens it within this time, and an agent that takes the name
+/// away waits so long.
 pub(crate) const OPENS_WITHIN: Duration = Duration::from_millis(10);
 
 /// A process that reads an older version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
-    /// When it finds the file by its name, if that is there.
+    /// Time at which it finds the file by its name, if that is there.
     pub(crate) finds_at: Time,
-    /// When it has it open, [`OPENS_WITHIN`] later at most.
+    /// Time at which it has the file open, [`OPENS_WITHIN`] later at most.
     pub(crate) opens_at: Time,
-    /// When it has read it, and has it open no more.
+    /// Time at which it has read the file, and no longer has it open.
     pub(crate) closes_at: Time,
 }
 
-/// What an agent finds when it asks for the pages.
+/// State of the pages when an agent requests them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
     /// The object that comes has them.
@@ -44,7 +46,7 @@ pub(super) struct Pages {
     nameless_since: Option<Time>,
     /// Since when an object that comes writes there.
     taken: bool,
-    /// What was written over.
+    /// Groups that were written over.
     written: BTreeSet<u64>,
 }
 
@@ -68,23 +70,23 @@ impl Pages {
         Taking::Taken
     }
 
-    /// Whether the object that comes writes there.
+    /// Returns true once the object that arrives writes there.
     pub(super) fn are_taken(&self) -> bool {
         self.taken
     }
 
-    /// Whether the version has its name, so that what it has can be looked at.
+    /// Returns true if the version has its name, so that its content can be checked.
     pub(super) fn have_a_name(&self) -> bool {
         self.nameless_since.is_none()
     }
 
-    /// Whether a group has what it had before the pages were taken.
+    /// Returns true if a group still has its content from before the pages were taken.
     pub(super) fn still_have(&self, group: u64) -> bool {
         self.taken && !self.written.contains(&group)
     }
 
-    /// A group is written over; gives whether a process has it open that has found the version by its name. Said once a group: a
-    /// process that has it open later had it open then.
+    /// A group is written over; gives whether a process has it open that has found the version by its name.
+    /// Said once a group: a process that has it open later had it open then.
     pub(super) fn write(&mut self, now: Time, group: u64) -> bool {
         if !self.taken || !self.written.insert(group) {
             return false;

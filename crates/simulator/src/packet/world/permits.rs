@@ -13,7 +13,7 @@ use polycast_wire::permit::{
 
 type Hash = [u8; HASH_LEN];
 
-/// What the clock of the manager says when a run begins.
+/// Time on the manager's clock when a run begins.
 const BEGUN_UNIX_S: u64 = 1_800_000_000;
 /// Permits are good for so long.
 const GOOD_FOR_S: u64 = PERMIT_LIFE_MAX_S;
@@ -65,7 +65,7 @@ pub(in crate::packet) struct Allowed {
 }
 
 impl Allowed {
-    /// What its source calls receivers for.
+    /// Returns the call of the source to receivers.
     pub(in crate::packet) fn call(&self) -> Call {
         let Allowed { object, object_len, root, address, pulled, .. } = *self;
         Call { object, object_len, root, address: Some(address), pulled }
@@ -111,7 +111,8 @@ impl Manager {
         Some(Shown { signature: self.sign(&bytes), bytes, index: index as u32, way: tree.way(index) })
     }
 
-    /// Whether the receiver of this name takes part in what it is called for, as agents judge.
+    /// Returns true if the receiver of this name takes part in the transfer that it is called for, as agents
+    /// judge.
     pub(in crate::packet) fn lets(
         &self,
         (caller, call): (&str, &Call),
@@ -125,7 +126,8 @@ impl Manager {
             .is_ok_and(|permit| permit.source == caller && permit.covers(call))
     }
 
-    /// Whether a receiver takes part in what an attacker calls it for that has seen the permit of an honest source.
+    /// Returns true if a receiver takes part in a transfer that an attacker calls it for that has seen the
+    /// permit of an honest source.
     pub(in crate::packet) fn lets_attacker(
         &self,
         random: &mut Random,

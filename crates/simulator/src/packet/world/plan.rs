@@ -1,4 +1,4 @@
-//! What happens in a [`Cluster`] at a time that was planned.
+//! Events in a [`Cluster`] at planned times.
 
 use super::forward::Forwarding;
 use super::receiver::{Mood, Phase};
@@ -19,32 +19,32 @@ use polycast_types::{Duration, Time};
 pub enum Happening {
     /// A link of one direction goes down or up.
     Link {
-        /// Which.
+        /// Link that changes.
         link: LinkId,
-        /// Whether it is up from now on.
+        /// Set if it is up from now on.
         up: bool,
     },
     /// All links of a node go down or up, in both directions.
     Node {
-        /// Which.
+        /// Node whose links change.
         node: NodeId,
-        /// Whether it is up from now on.
+        /// Set if they are up from now on.
         up: bool,
     },
     /// A link has other faults from now on.
     Faults {
-        /// Which.
+        /// Link that has the faults.
         link: LinkId,
-        /// What goes wrong on it.
+        /// Faults of the link.
         faults: Faults,
     },
     /// An optical switch turns: until it is ready, this share of the data channel's packets is lost in it.
     Turn {
-        /// Which.
+        /// Node of the switch.
         node: NodeId,
-        /// When its circuits are ready.
+        /// Time at which its circuits are ready.
         ready_at: Time,
-        /// What it loses until then, in parts of a million.
+        /// Loss until then, in parts of a million.
         loss_ppm: u32,
     },
     /// Paths and trees are computed anew over what is up.
@@ -90,7 +90,7 @@ pub enum Happening {
         transfer: u32,
         /// The receiver's number in it.
         receiver: u32,
-        /// What.
+        /// Mood of the host.
         mood: Option<Mood>,
     },
     /// The network breaks a receiver's connection to its source.
@@ -131,7 +131,8 @@ pub enum Happening {
         /// Time for one packet.
         service: Duration,
     },
-    /// A receiver is held up for so long, as by its disk: it hears and says nothing, and packets wait in its socket.
+    /// A receiver is held up for so long, as by its disk: it hears and says nothing, and packets wait in its
+    /// socket.
     Hold {
         /// The transfer.
         transfer: u32,
@@ -149,7 +150,7 @@ pub enum Happening {
     Relabel {
         /// The transfer.
         transfer: u32,
-        /// How packets go from now on.
+        /// Forwarding of packets from now on.
         forwarding: Arc<Forwarding>,
         /// The hosts that are in the session from now on.
         members: Vec<NodeId>,
@@ -172,7 +173,7 @@ pub enum Happening {
     PathWaits {
         /// The transfer.
         transfer: u32,
-        /// Whether it is being set up from now on.
+        /// Set if it is being set up from now on.
         waits: bool,
     },
     /// A receiver was called and does not come; planned by the transfer itself.

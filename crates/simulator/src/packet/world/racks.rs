@@ -25,7 +25,7 @@ pub(super) enum Rack {
     Speaker(Box<Speaker>),
 }
 
-/// What a speaker has.
+/// State of a speaker.
 pub(super) struct Speaker {
     own: u32,
     /// The receivers that may come.
@@ -99,7 +99,8 @@ impl Cluster {
         }
     }
 
-    /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the source.
+    /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the
+    /// source.
     pub(super) fn say_in_rack(
         &mut self,
         net: &mut Network<Datagram>,

@@ -1,8 +1,9 @@
-//! A host that receives by push: its end of the session, `protocol::push::Receiver`, and what it has received.
+//! A host that receives by push: its end of the session, `protocol::push::Receiver`, and what it has
+//! received.
 //!
-//! In place of bytes there are content ids: a number a fragment, which a fault of a link changes and which
-//! a coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash
-//! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
+//! In place of bytes there are content ids: a number a fragment, which a fault of a link changes and which a
+//! coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash would
+//! see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
 
 use super::attacker::Author;
 use super::keys::{CONTENT_LEN, Keyring, Secret, number, proof_of};
@@ -36,7 +37,7 @@ pub fn content_of(object: u64, sn: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Where a receiver stands.
+/// Phase of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It has not joined, or has crashed.
@@ -51,7 +52,7 @@ pub enum Phase {
     Failed,
 }
 
-/// What came in by the data channel and waits in the socket.
+/// Packet that came in by the data channel and waits in the socket.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) arrived: Time,
@@ -67,16 +68,16 @@ pub(super) struct Serving {
     pub(super) part: Part,
 }
 
-/// What one that fetches gets.
+/// Groups that a fetching peer gets.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
-    /// What it asks for.
+    /// Groups that the peer requests.
     Asked(Requests),
-    /// What its source gives it.
+    /// Groups that its source gives it.
     Given(PeerId),
 }
 
-/// What is out of order with a host.
+/// Problem of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     /// Its agent does not let it join.
@@ -96,16 +97,16 @@ pub struct PushReceiver {
     pub(super) object: u64,
     pub(super) geometry: Geometry,
     pub(super) phase: Phase,
-    /// Whether the transfer is for it.
+    /// Set if the transfer is for the receiver.
     pub(super) wanted: bool,
-    /// Whether its host has crashed.
+    /// Set while its host is down after a crash.
     pub(super) down: bool,
     pub(super) mood: Option<Mood>,
     /// Its end of the session, and how earlier ones have ended.
     pub(super) guest: Option<Guest>,
     pub(super) ends: Vec<End>,
     pub(super) machine: Option<Receiver>,
-    /// Whether it has said what it holds, and takes packets.
+    /// Set once it has reported the groups that it holds, and takes packets.
     pub(super) begun: bool,
     /// The transfer that it takes packets of, and the data channel.
     pub(super) handle: u32,
@@ -131,7 +132,7 @@ pub struct PushReceiver {
     pub(super) finished_at: Option<Time>,
     /// Packets of the stream that held nothing new.
     pub(super) duplicates: u64,
-    /// What is stored: groups that were verified survive a crash.
+    /// Groups that are stored: groups that were verified survive a crash.
     pub(super) intact: BTreeSet<u64>,
     /// The same in the order in which they came.
     pub(super) order: Vec<u64>,
@@ -151,25 +152,25 @@ pub struct PushReceiver {
     /// The pages of that version, where an object that comes may take them.
     pub(super) pages: Option<Pages>,
     looking: Option<Reuse>,
-    /// Whether an earlier try has left something that is looked at.
+    /// Set if an earlier attempt has left data that is checked.
     rest: bool,
     /// A planted bug: what an older version has in the place of a group passes for it.
     pub(super) believes_old: bool,
     pub(super) breaches: Vec<String>,
     /// A planted bug: wrong groups pass.
     pub(super) skips_checks: bool,
-    /// What packets are sealed with, and how many were not.
+    /// Keys that packets are sealed with, and the number of packets that were not.
     pub(super) keys: Keyring,
     forged: u64,
     /// A planted bug: a position is believed whatever host says it.
     pub(super) believes: bool,
-    /// What WELCOME has said: it chooses what is shown in the end.
+    /// Salt from WELCOME: it selects the bytes that are shown in the end.
     pub(super) salt: Salt,
     /// A packet that was taken for the source's, and that a stranger has made or changed.
     pub(super) suspect: Option<Arc<[u8]>>,
 }
 
-/// What the host is to do for its machine.
+/// Action that the host is to perform for its machine.
 pub(super) enum Wish {
     /// Send a frame to the source; some may go by way of the rack's speaker.
     Say(Control<'static>),
@@ -250,31 +251,31 @@ impl PushReceiver {
         self.node
     }
 
-    /// Where it stands.
+    /// Returns the phase of the receiver.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether the transfer is for it: it was not left out, and not taken out.
+    /// Returns true if the transfer is for it: it was neither left out nor removed.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// What is out of order with its host.
+    /// Returns the problem of its host, if any.
     #[must_use]
     pub fn mood(&self) -> Option<Mood> {
         self.mood
     }
 
-    /// How its sessions have ended that are over, without those that a crash has ended.
+    /// Returns how its finished sessions have ended, without those that a crash has ended.
     #[must_use]
     pub fn ends(&self) -> &[End] {
         &self.ends
     }
 
-    /// When it had the whole object.
+    /// Returns the time at which it had the whole object.
     #[must_use]
     pub fn finished_at(&self) -> Option<Time> {
         self.finished_at
@@ -298,10 +299,10 @@ impl PushReceiver {
         &self.breaches
     }
 
-    /// Whether a receiver that is done has the exact object.
+    /// Checks that a receiver that is done has the exact object.
     ///
     /// # Errors
-    /// What it has in its place.
+    /// The content that it has in its place.
     pub fn check_object(&self) -> Result<(), String> {
         let wrong = self.wrong.keys().find(|(group, _)| self.intact.contains(group));
         if let Some((group, sn)) = wrong {
@@ -344,7 +345,7 @@ impl PushReceiver {
         });
     }
 
-    /// Whether the older version can be looked at: it has its name, or is what the part file begins with.
+    /// Returns true if the older version can be checked: it has its name, or the part file begins with it.
     fn has_older(&self) -> bool {
         let begins_there = |pages: &Pages| pages.have_a_name() || (pages.are_taken() && !self.rest);
         self.older.is_some() && self.pages.as_ref().is_none_or(begins_there)
@@ -359,12 +360,13 @@ impl PushReceiver {
         }
     }
 
-    /// Whether something is here that has to be looked at first.
+    /// Returns true if something here has to be checked first.
     pub(super) fn looks(&self) -> bool {
         self.looking.is_some()
     }
 
-    /// So many hashes are known: looks at what an earlier try has left and at the older version; gives whether that is all.
+    /// So many hashes are known: looks at what an earlier try has left and at the older version; gives
+    /// whether that is all.
     pub(super) fn look(&mut self, now: Time, known: u64) -> bool {
         let Some(mut looking) = self.looking.take() else { return false };
         looking.handle(ReuseInput::Known(known));
@@ -421,17 +423,17 @@ impl PushReceiver {
         }
     }
 
-    /// Whether it takes packets of the data channel.
+    /// Returns true if it takes packets of the data channel.
     pub(super) fn takes_packets(&self) -> bool {
         self.begun && self.phase == Phase::Running
     }
 
-    /// Whether it is done with the object.
+    /// Returns true once it is done with the object.
     pub(super) fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
 
-    /// How many packets were not the source's.
+    /// Returns the number of packets that were not the source's.
     #[must_use]
     pub fn forged(&self) -> u64 {
         self.forged
@@ -506,7 +508,7 @@ impl PushReceiver {
         }
     }
 
-    /// What shows that the object is here.
+    /// Returns the proof that the object is here.
     fn proof(&self) -> Hash {
         let group = proven_group(&self.salt, self.geometry.groups());
         proof_of(&self.salt, self.geometry.fragments_of_group(group).map(|sn| self.stored(sn)))
@@ -642,7 +644,7 @@ impl PushReceiver {
         }
     }
 
-    /// What the hash of a group says.
+    /// Checks a group against its hash.
     fn check(&mut self, now: Time, group: u64) -> bool {
         let sns = self.geometry.fragments_of_group(group);
         // A fragment across two groups may have been asked for again on behalf of the other one.

@@ -167,7 +167,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a receiver does nothing at present. One that goes on has not looked what has come meanwhile.
+    /// Returns true while a receiver does nothing. One that goes on has not checked what has come meanwhile.
     fn is_held(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) -> bool {
         let now = net.now();
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];

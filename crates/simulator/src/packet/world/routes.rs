@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 const FAR: u32 = u32::MAX;
 
-/// How many links every node is away from a root, over links that are up.
+/// Distances of all nodes from a root, in links that are up.
 pub struct Distances {
     root: NodeId,
     hops: Vec<u32>,

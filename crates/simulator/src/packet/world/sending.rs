@@ -30,7 +30,7 @@ const BATCHES_QUEUED_MAX: u64 = 2;
 const PATCH_QUEUE_LEN: u64 = 512 << 10;
 /// Fragments in one PTCH_DATA.
 const PATCH_FRAGMENTS: u64 = 16;
-/// What a call takes that is in vain.
+/// Time that an unsuccessful call takes.
 const CALLED_AFTER: Duration = Duration::from_millis(1);
 
 impl Cluster {
@@ -117,7 +117,8 @@ impl Cluster {
         }
         loop {
             let Some(run) = self.run_mut(transfer) else { return };
-            // What the session says comes first: which receivers join, which have left, whether more will come.
+            // What the session says comes first: which receivers join, which have left, whether more will
+            // come.
             if let Some(output) = run.roster.poll(now) {
                 self.roster_output(net, transfer, output);
                 continue;
@@ -251,7 +252,7 @@ impl Cluster {
         self.tell_roster(net.now(), transfer, RosterInput::Informed { guest: GuestId(stream.0) });
     }
 
-    /// What a transfer that begins is sealed with, where it is.
+    /// Returns the keys that a transfer that begins is sealed with, where it is.
     fn first_keys(&mut self, transfer: u32) -> Keyring {
         let mut keys = Keyring::default();
         let push = self.push(transfer);
@@ -275,7 +276,8 @@ impl Cluster {
         }
     }
 
-    /// A receiver has left, or was taken out: what was never sent before is sealed with something else from now on.
+    /// A receiver has left, or was taken out: what was never sent before is sealed with something else from
+    /// now on.
     pub(super) fn leave_members(&mut self, net: &mut Network<Datagram>, transfer: u32, stream: StreamId) {
         let keeps = self.plant == Some(Plant::KeepEpoch);
         let push = self.push_mut(transfer);
@@ -301,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// What a receiver has to show that has the object.
+    /// Returns the proof that a receiver with the object has to show.
     fn right_proof(&self, transfer: u32, salt: &Salt) -> Hash {
         let push = self.push(transfer);
         let geometry = push.config.geometry(push.object_len);
@@ -715,7 +717,7 @@ impl Cluster {
 }
 
 impl super::PushTransfer {
-    /// Why a receiver was given up, if it was.
+    /// Returns the reason that a receiver was given up, if it was.
     #[must_use]
     pub fn failure_of(&self, receiver: u32) -> Option<String> {
         let run = self.source.run.as_ref()?;
@@ -729,7 +731,7 @@ impl super::PushTransfer {
         entry?.failure().map(ToString::to_string)
     }
 
-    /// How much slower than the others a receiver is, if they do not wait for it.
+    /// Returns how much slower than the others a receiver is, if they do not wait for it.
     #[must_use]
     pub fn slow_of(&self, receiver: u32) -> Option<Slower> {
         let run = self.source.run.as_ref()?;
@@ -738,14 +740,14 @@ impl super::PushTransfer {
     }
 }
 
-/// What a source may give: all hashes are known.
+/// Returns the groups that a source may give: all hashes are known.
 fn seeding_of(groups: u64) -> Seeding {
     let mut seeding = Seeding::new(groups);
     (0..groups).for_each(|group| seeding.make_ready(group));
     seeding
 }
 
-/// Whether a sender orders a patch of such a fragment.
+/// Returns true if a sender orders a patch of a wanted fragment.
 fn is_patch_of(output: &SenderOutput, mut wanted: impl FnMut(u64) -> bool) -> bool {
     match output {
         SenderOutput::SendPatch(sns) => sns.iter().copied().any(wanted),

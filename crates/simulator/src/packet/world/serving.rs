@@ -16,7 +16,7 @@ use polycast_types::Handle;
 use polycast_wire::control::{Control, Overlay};
 
 impl Cluster {
-    /// Whose address it is in a transfer: a receiver's, or the source's if `None`.
+    /// Returns the owner of an address in a transfer: a receiver, or the source if `None`.
     pub(super) fn place(
         &self,
         transfer: u32,
@@ -30,7 +30,7 @@ impl Cluster {
         Some((node, Some(*receiver)))
     }
 
-    /// Whether a process listens there.
+    /// Returns true if a process listens at an end of a transfer.
     pub(super) fn listens(&self, transfer: u32, at: Option<u32>) -> bool {
         let push = self.push(transfer);
         match at {
@@ -39,7 +39,8 @@ impl Cluster {
         }
     }
 
-    /// A frame on a connection of the mesh, at one of its ends, but for what a receiver hears of a candidate that it has not closed.
+    /// A frame on a connection of the mesh, at one of its ends, but for what a receiver hears of a candidate
+    /// that it has not closed.
     pub(super) fn mesh_frame(
         &mut self,
         net: &mut Network<Datagram>,
@@ -73,7 +74,7 @@ impl Cluster {
         }
     }
 
-    /// Whether an end of a transfer serves one that says this.
+    /// Returns true if an end of a transfer serves a peer that sends this frame.
     fn lets_in(
         &mut self,
         (transfer, server): (u32, Option<u32>),
@@ -96,7 +97,8 @@ impl Cluster {
         admission == Admission::In
     }
 
-    /// An end of a transfer was told another secret: one that came with a ticket of an earlier one may have been taken out since then.
+    /// An end of a transfer was told another secret: one that came with a ticket of an earlier one may have
+    /// been taken out since then.
     pub(super) fn drop_fetchers(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) {
         if self.plant == Some(Plant::KeepServing) {
             return;

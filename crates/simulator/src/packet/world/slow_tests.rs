@@ -8,15 +8,15 @@ use polycast_types::Rate;
 
 const OBJECT_LEN: u64 = 60_000_000;
 
-/// What is special about the link to a receiver.
+/// Special properties of the link to a receiver.
 #[derive(Clone, Copy, Default)]
 struct Special {
     rate_mbps: Option<u64>,
-    /// What the queue before it holds, if that is not the usual.
+    /// Bytes that the queue before it holds, if that is not the usual.
     queue_bytes: Option<u64>,
     loss_ppm: u32,
     service: Duration,
-    /// Whether its link lets connections pass before data channels.
+    /// Set if its link lets connections pass before data channels.
     is_split: bool,
 }
 
@@ -46,7 +46,7 @@ fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Netwo
     (cluster, net)
 }
 
-/// When each of them had everything, and which are said to be slow.
+/// Returns the times at which receivers had everything, and which of them are reported as slow.
 fn finish(special: &[Special], settings: PushConfig, seed: u64) -> (Vec<f64>, Vec<bool>) {
     let (cluster, _) = play(special, settings, seed);
     let push = cluster.push(0);
@@ -59,8 +59,8 @@ fn narrow(rate_mbps: u64) -> Special {
     Special { rate_mbps: Some(rate_mbps), ..Special::default() }
 }
 
-/// Plays a group whose first receivers are special: these are named as slow, or none is; the others take at most so many
-/// percent of what they take without them.
+/// Plays a group whose first receivers are special: these are named as slow, or none is; the others take at
+/// most so many percent of what they take without them.
 fn delay_no_other(special: &[Special], settings: &PushConfig, named: bool, percent_max: f64) -> Vec<f64> {
     let (alone, none) = finish(&[], settings.clone(), 1);
     assert_eq!(none, [false; 7], "all are alike");
@@ -88,8 +88,9 @@ fn a_narrow_path_delays_no_other_and_is_used_to_the_full() {
     }
 }
 
-/// A receiver that is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
-/// itself must not have to pass through the stream: here connections come before data channels.
+/// A receiver that is left behind leaves the data channel: what the others get would only fill its path,
+/// beside what it fetches. The word itself must not have to pass through the stream: here connections come
+/// before data channels.
 #[test]
 fn a_narrow_path_carries_the_object_and_not_the_stream_beside_it() {
     for rate_mbps in [50, 100, 400] {
@@ -123,8 +124,8 @@ fn a_narrow_path_delays_no_other_at_a_granted_rate() {
     delay_no_other(&[hardly], &granted, false, 115.0);
 }
 
-/// A queue that holds the rest of a short transfer shows nothing until the others are done. A second later its receiver is named, if it
-/// has got less than half of what they have.
+/// A queue that holds the rest of a short transfer shows nothing until the others are done. A second later
+/// its receiver is named, if it has got less than half of what they have.
 #[test]
 fn a_narrow_path_behind_a_long_queue_is_named_after_the_others() {
     let behind = |rate_mbps| Special { queue_bytes: Some(64 << 20), ..narrow(rate_mbps) };
@@ -168,8 +169,9 @@ fn who_is_hardly_slower_is_waited_for() {
     delay_no_other(&[lossy], &PushConfig::default(), false, 115.0);
 }
 
-/// All share the source's narrow link, and each host does something else for a while now and then: a trial that counts what was sent into the
-/// queue of that link, or what has come before a report says so, names one of them.
+/// All share the source's narrow link, and each host does something else for a while now and then: a trial
+/// that counts what was sent into the queue of that link, or what has come before a report says so, names one
+/// of them.
 #[test]
 fn hosts_that_are_late_now_and_then_behind_one_narrow_link_are_not_slow() {
     let topology: Topology = "leaf-spine:1,1,8".parse().unwrap();

@@ -1,4 +1,5 @@
-//! A host that sends by push: drives `protocol::session::Roster` and `protocol::push::Sender`, clocked by its network card.
+//! A host that sends by push: drives `protocol::session::Roster` and `protocol::push::Sender`, clocked by its
+//! network card.
 
 use super::Alarm;
 use super::keys::Keyring;
@@ -29,7 +30,7 @@ pub struct PushConfig {
     pub rate: Option<Rate>,
     /// Time between attempts.
     pub attempt_interval: AttemptInterval,
-    /// When attempts end.
+    /// Rule for the end of attempts.
     pub full_rate: FullRate,
     /// Bytes of datagrams that a receiver's socket holds.
     pub window_bytes: u64,
@@ -39,21 +40,22 @@ pub struct PushConfig {
     pub deadline: Option<Duration>,
     /// A receiver without sign of life for this long has failed.
     pub stall_timeout: Duration,
-    /// How long receivers may take to join.
+    /// Time that receivers may take to join.
     pub join_timeout: Duration,
     /// Policy for slow receivers.
     pub slow: SlowPolicy,
-    /// Whether there is a data channel; without one all receivers fetch over TCP.
+    /// Set if there is a data channel; without one all receivers fetch over TCP.
     pub multicast: bool,
     /// Bytes that a path is granted for; all that are needed if `None`.
     pub allowance: Option<u64>,
-    /// How long it takes until there is another path when the allowance is used up.
+    /// Time until there is another path when the allowance is used up.
     pub next_path: Duration,
-    /// Whether receivers are counted and come by themselves; otherwise they are called by name.
+    /// Set if receivers are counted and come by themselves; otherwise they are called by name.
     pub counted: bool,
-    /// So many receivers, one after the other, share a rack, and one of them speaks for it; below 2 each is on its own.
+    /// So many receivers, one after the other, share a rack, and one of them speaks for it; below 2 each is
+    /// on its own.
     pub rack: u32,
-    /// Whether packets are sealed; the world then has an attacker.
+    /// Set if packets are sealed; the world then has an attacker.
     pub sealed: bool,
 }
 
@@ -137,16 +139,16 @@ impl PushConfig {
 /// The connection of a receiver, as its source knows it.
 pub(super) struct Conn {
     pub(super) receiver: u32,
-    /// What HELLO said.
+    /// Values from HELLO.
     pub(super) window_bytes: u64,
     pub(super) serve_port: u16,
-    /// What chooses the bytes that it shows in the end.
+    /// Salt that selects the bytes that it shows in the end.
     pub(super) salt: Salt,
     /// Fragments to send as PTCH_DATA when the connection has room.
     pub(super) patches: RangeSet,
-    /// Whether the last word was said; it is said once.
+    /// Set once the last message was sent; it is sent once.
     pub(super) dismissed: bool,
-    /// Whether the sender has settled it; it does so once.
+    /// Set once the sender has settled it; it does so once.
     pub(super) settled: bool,
 }
 
@@ -158,11 +160,12 @@ pub(super) struct Sending {
     pub(super) machine: Sender,
     pub(super) conns: BTreeMap<StreamId, Conn>,
     pub(super) serving: Vec<Serving>,
-    /// What it gives to the members of a mesh, what those show that take it, and when it is looked again whether they may.
+    /// Groups that it gives to the members of a mesh, entries that the takers show, and the time of the next
+    /// check that they may take.
     pub(super) seeding: Seeding,
     pub(super) entries: BTreeMap<u64, PeerId>,
     pub(super) give_at: Time,
-    /// Whom each receiver was told to fetch from.
+    /// Peers that each receiver was sent as candidates.
     pub(super) candidates: BTreeMap<PeerId, BTreeSet<PeerId>>,
     /// A link whose queue must drain before more is sent.
     pub(super) waits_for: Option<LinkId>,
@@ -176,7 +179,7 @@ pub(super) struct Sending {
     /// Receivers that were taken out before they were settled, and not added again.
     pub(super) removed: BTreeSet<String>,
     pub(super) over: bool,
-    /// What its packets are sealed with, and the connections that were told so and have not ended.
+    /// Keys that its packets are sealed with, and the connections that were sent them and have not ended.
     pub(super) keys: Keyring,
     pub(super) members: BTreeSet<StreamId>,
     /// Fragments that were on the data channel, whether a receiver got them or not.
@@ -184,7 +187,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Whether a receiver takes what it gives.
+    /// Returns true if a receiver takes groups that it gives.
     pub(super) fn gives(&self) -> bool {
         !self.serving.is_empty()
     }
@@ -197,7 +200,7 @@ pub struct PushSource {
     pub(super) run: Option<Box<Sending>>,
     pub(super) alarm: Alarm,
     pub(super) finished_at: Option<Time>,
-    /// When attempt sending ended for the first time.
+    /// Time at which attempt sending ended for the first time.
     pub(super) full_rate_at: Option<Time>,
     /// Fragments sent on the data channel, patches on it, and fragments sent as PTCH_DATA.
     pub(super) fragments_sent: u64,
@@ -225,19 +228,19 @@ impl PushSource {
         self.node
     }
 
-    /// Whether its host has crashed, or has not begun.
+    /// Returns true if its host has crashed, or has not begun.
     #[must_use]
     pub fn is_crashed(&self) -> bool {
         self.run.is_none()
     }
 
-    /// When every receiver was settled.
+    /// Returns the time at which every receiver was settled.
     #[must_use]
     pub fn finished_at(&self) -> Option<Time> {
         self.finished_at
     }
 
-    /// When full rate began for the first time: until then single attempts were sent.
+    /// Returns the time at which full rate began for the first time: until then single attempts were sent.
     #[must_use]
     pub fn full_rate_at(&self) -> Option<Time> {
         self.full_rate_at

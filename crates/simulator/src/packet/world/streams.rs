@@ -14,7 +14,7 @@ pub struct StreamId(pub u32);
 /// One of a connection's two ends: the one that opened it is 0, the other 1.
 pub type End = u8;
 
-/// What has come of a segment at a node.
+/// Effect of a segment at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Nothing for the host there.
@@ -55,7 +55,7 @@ impl Segment {
     }
 }
 
-/// What one end sends, and how much of it the other has.
+/// Data that one end sends, and the part of it that the other has.
 struct Direction {
     sender: TcpSender,
     receiver: TcpReceiver,
@@ -64,7 +64,7 @@ struct Direction {
     /// Links from the sending end to the other; empty while there is no way.
     path: Vec<LinkId>,
     alarm: Alarm,
-    /// Whether it waits for room in the queue of its host's link.
+    /// Set while it waits for room in the queue of its host's link.
     waits: bool,
 }
 
@@ -75,8 +75,9 @@ struct Stream {
     open: bool,
 }
 
-/// What connections that waited may hand over together when their link is idle, where data channels have filled the queue
-/// just before: half of a segmented datagram, beside the three that those have handed over.
+/// Bytes that connections that waited may hand over together when their link is idle, where data channels
+/// have filled the queue just before: half of a segmented datagram, beside the three that those have handed
+/// over.
 const TURN_BYTES: u64 = 32 << 10;
 
 impl Direction {
@@ -94,8 +95,9 @@ impl Direction {
 
 /// All connections.
 ///
-/// A host's own connections fill at most half of the queue of its link and then wait, as the kernel has them do: it does
-/// not drop what its own TCP sends, it lets it send later. Those that wait are served in turn, a segment each.
+/// A host's own connections fill at most half of the queue of its link and then wait, as the kernel has them
+/// do: it does not drop what its own TCP sends, it lets it send later. Those that wait are served in turn, a
+/// segment each.
 pub struct Streams {
     config: TcpConfig,
     streams: Vec<Stream>,
@@ -108,7 +110,7 @@ impl Streams {
         Streams { config, streams: Vec::new(), waiting: BTreeMap::new() }
     }
 
-    /// How many there are, closed ones too.
+    /// Returns the number of connections, closed ones too.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.streams.len() as u32
@@ -154,7 +156,7 @@ impl Streams {
         self.streams[id.0 as usize].directions[usize::from(from)].path = path.unwrap_or_default();
     }
 
-    /// Whether there is a way from each end to the other.
+    /// Returns true if there is a path from each end to the other.
     pub(super) fn has_path(&self, id: StreamId) -> bool {
         self.streams[id.0 as usize].directions.iter().all(|direction| !direction.path.is_empty())
     }

@@ -88,8 +88,9 @@ fn a_receiver_that_crashes_resumes_with_what_it_has() {
     assert!(cluster.coverage().table()["guest: Stored, resumes"] == 1);
 }
 
-/// 100,000 groups, of which 1,000 have changed since the last version, and 3,000 since the one before: five receivers have the last
-/// one, two the one before, one has nothing, or the last one too. What travels is what some receiver lacks, once.
+/// 100,000 groups, of which 1,000 have changed since the last version, and 3,000 since the one before: five
+/// receivers have the last one, two the one before, one has nothing, or the last one too. What travels is
+/// what some receiver lacks, once.
 #[test]
 fn of_a_new_version_only_what_has_changed_is_sent() {
     for (bare, needed) in [(false, 3_000), (true, 100_000)] {
@@ -331,8 +332,8 @@ fn one_seed_gives_one_run() {
     assert_ne!(trace(1), trace(2));
 }
 
-/// The frames of many connections do not fit into the queue of the source's link: they wait, so that the receivers do not learn by a
-/// time-out that they were dropped.
+/// The frames of many connections do not fit into the queue of the source's link: they wait, so that the
+/// receivers do not learn by a time-out that they were dropped.
 #[test]
 fn a_source_drops_nothing_of_its_own() {
     let finish = |hosts: u32, queue_bytes: u64| {

@@ -1,5 +1,5 @@
-//! Finds out that a link between switches has failed: every switch probes its neighbours with the machine that
-//! label switches run ([`Probes`], Orca section 3.4), and sees where nothing comes in any more.
+//! Finds out that a link between switches has failed: every switch probes its neighbours with the machine
+//! that label switches run ([`Probes`], Orca section 3.4), and sees where nothing comes in any more.
 
 use super::{Cluster, Datagram, Token};
 use crate::packet::{LinkId, Network, NodeId};
@@ -14,19 +14,19 @@ const PROBE_BYTES: u32 = 64;
 /// So many probes in a row decide whether a neighbour works.
 const PROBES_IN_A_ROW: u32 = 4;
 
-/// What tells a switch about a link.
+/// Sign by which a switch knows the state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sense {
     Light,
     Answers,
 }
 
-/// What a switch says of a link of its own.
+/// Report of a switch about a link of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchNews {
     /// The link, from the switch that says it.
     pub link: LinkId,
-    /// Whether it works.
+    /// Set if the link works.
     pub up: bool,
 }
 
@@ -35,7 +35,7 @@ struct Switch {
     armed: Time,
 }
 
-/// What the switches see of their links.
+/// State of links as the switches see it.
 pub(super) struct Watch {
     switches: BTreeMap<NodeId, Switch>,
     /// Links from switches that see no light there, or hear no answer.
@@ -84,8 +84,8 @@ impl Watch {
 }
 
 impl Cluster {
-    /// Lets the switches, which are all nodes from this one on, probe each other from now on. The run stops when one has
-    /// something to say of a link.
+    /// Lets the switches, which are all nodes from this one on, probe each other from now on. The run stops
+    /// when one has something to say of a link.
     pub fn watch(
         &mut self,
         net: &mut Network<Datagram>,
@@ -109,7 +109,7 @@ impl Cluster {
         self.watch = Some(watch);
     }
 
-    /// What switches have said since the last look.
+    /// Takes the reports that switches have made since the last call.
     pub fn take_news(&mut self) -> Vec<SwitchNews> {
         self.watch.as_mut().map(|watch| core::mem::take(&mut watch.news)).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, or a file.
+//! Bytes from where an object is from at first: a server of http or https, perhaps by way of a proxy, or a
+//! file.
 
 mod proxy;
 mod reach;
@@ -14,7 +15,7 @@ use ureq::http::Uri;
 use ureq::http::uri::Scheme;
 use ureq::unversioned::transport::{Connector, DefaultConnector, TcpConnector};
 
-/// How long a server may take to accept a connection, and to answer.
+/// Time that a server may take to accept a connection, and to answer.
 const SERVER_WITHIN: Duration = Duration::from_secs(30);
 /// A server may send on so often.
 const HOPS_MAX: usize = 10;
@@ -72,7 +73,7 @@ fn open_at(origin: &str, proxies: &Proxies) -> Result<(Option<u64>, Reader), Str
     Err(format!("the server has sent on {HOPS_MAX} times"))
 }
 
-/// Where a server sends on to, unless that is less than it is itself.
+/// Returns the address that a server redirects to, unless that is less secure than its own.
 fn next(from: &Uri, to: &str) -> Result<Uri, String> {
     let next = join(from, to).ok_or("the server sends on to what is no address")?;
     if from.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
@@ -118,7 +119,7 @@ fn ask(address: &Uri, proxies: &Proxies, reach: &Reach) -> Result<ureq::http::Re
     response.map_err(|error| said_by(&error))
 }
 
-/// Where a server sends on to.
+/// Returns the address that a server redirects to.
 fn join(from: &Uri, to: &str) -> Option<Uri> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
     let whole = match to {
@@ -136,7 +137,7 @@ fn join(from: &Uri, to: &str) -> Option<Uri> {
     whole.split('#').next()?.parse().ok()
 }
 
-/// What came in place of an answer, as the end of a sentence.
+/// Describes the error that came in place of an answer, as the end of a sentence.
 fn said_by(error: &ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(code) => {

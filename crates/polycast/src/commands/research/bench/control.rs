@@ -1,4 +1,4 @@
-//! How long it takes until devices have a path, step by step (Blast section V-B, Table II).
+//! Time until devices have a path, step by step (Blast section V-B, Table II).
 
 use super::streams::{Spread, measure};
 use crate::args::research::bench::BenchControlArgs;
@@ -79,7 +79,8 @@ fn paths(spec: &Spec, requests: u32) -> Result<Vec<PathMade>, Failure> {
     }
 }
 
-/// What the steps of Table II took in a lab, in milliseconds, a value a request: messages, scheduling, rules, circuits, and the whole.
+/// Measures the steps of Table II in a lab, in milliseconds, a value per request: messages, scheduling,
+/// rules, circuits, and the whole.
 pub(crate) fn table_2(spec: &Spec, requests: u32) -> Result<[Vec<f64>; 5], Failure> {
     let (fabric, made) = (fabric(spec)?, paths(spec, requests)?);
     let of_table = STEPS.iter().filter(|step| step.paper_ms.is_some());
@@ -91,7 +92,7 @@ pub(crate) fn table_2(spec: &Spec, requests: u32) -> Result<[Vec<f64>; 5], Failu
     Ok(steps)
 }
 
-/// What was seen of every step, beside the paper's.
+/// Returns the measurements of every step, beside the paper's.
 fn rows(made: &[PathMade], fabric: &str) -> (Vec<Value>, String) {
     let paths: Vec<&PathMade> = made.iter().filter(|path| path.fabric == fabric).collect();
     let mut table = Table::new(&["step", ">Table II", ">min", ">median", ">p99", ">max"]);

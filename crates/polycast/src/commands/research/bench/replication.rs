@@ -1,5 +1,5 @@
-//! Small requests of a leader to acceptors, of which it waits for a majority: by unicast, and as messages of a stream over the lab's fabric
-//! (Shufflecast section VI-D, figure 8(d)).
+//! Small requests of a leader to acceptors, of which it waits for a majority: by unicast, and as messages of
+//! a stream over the lab's fabric (Shufflecast section VI-D, figure 8(d)).
 
 use super::streams::{Spread, measure};
 use crate::args::research::bench::BenchReplicationArgs;

@@ -31,7 +31,7 @@ pub(super) fn measure(spec: &Spec, what: &Measurement) -> Result<Measured, Failu
     Ok(registry::measure(spec, what, &program)?)
 }
 
-/// What is in the middle and at the ends of many values, in one unit.
+/// Median, percentiles and extremes of many values, in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -42,7 +42,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// That of some values; `None` of none.
+    /// Returns the spread of some values; `None` if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! `polycast lab compare`: the same object to the same hosts of one lab by several ways, and what each of them costs
-//! (Datacast, section 7, the comparison study).
+//! `polycast lab compare`: the same object to the same hosts of one lab by several ways, and what each of
+//! them costs (Datacast, section 7, the comparison study).
 
 use super::{
     Broken, CastOptions, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers, registry,

@@ -1,5 +1,5 @@
-//! `polycast lab soak`: many groups that are created, served and ended in one lab, and what they leave behind (Datacast,
-//! section 2, scalable group state management).
+//! `polycast lab soak`: many groups that are created, served and ended in one lab, and what they leave behind
+//! (Datacast, section 2, scalable group state management).
 
 use super::{Spec, program, registry};
 use crate::exit::{Exit, Failure};

@@ -1,4 +1,5 @@
-//! The items that are measured in labs, which only the command line can start. Where a lab cannot be made, their rows say why in a sentence.
+//! The items that are measured in labs, which only the command line can start. Where a lab cannot be made,
+//! their rows say why in a sentence.
 
 use crate::commands::research::bench::{control, replication};
 use crate::exit::Failure;
@@ -22,7 +23,7 @@ const SIZE_OF_MANY: u32 = 1_024;
 
 type Run = fn(&Options) -> Result<Outcome, ItemError>;
 
-/// What runs such an item here.
+/// Functions that run these items here.
 const RUNS: [(&str, &str, Run); 3] = [
     ("blast", "table-2", |options| Ok(table_2(&control_times(options)))),
     ("orca", "fig-5d", |options| Ok(figure_5d(&leaf_times(options)))),

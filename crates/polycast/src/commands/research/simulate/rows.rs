@@ -11,7 +11,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
-/// The columns behind those of the keys. Their widths are given: what later rows hold is not known when the first is written.
+/// The columns behind those of the keys. Their widths are given: what later rows hold is not known when the
+/// first is written.
 const COLUMNS: [(&str, usize); 7] = [
     ("have it", 10),
     ("first", 7),
@@ -36,7 +37,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Begins with the heads of the columns; those of the table come with its first row, as a first run may be refused.
+    /// Begins with the heads of the columns; those of the table come with its first row, as a first run may
+    /// be refused.
     pub(super) fn new(args: &SimulateArgs, choices: &[Choice], format: Format) -> Result<Self, Failure> {
         let width = |(at, sweep): (usize, &Sweep)| {
             let values = choices.iter().map(|choice| choice[at].1.chars().count());

@@ -33,7 +33,7 @@ impl<W: Write> Series<W> {
         self.before = sample.at;
     }
 
-    /// Whether all was written.
+    /// Ends the series; returns an error if not all was written.
     pub(super) fn end(mut self) -> io::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),

@@ -2,7 +2,7 @@ use super::*;
 use alloc::vec;
 use proptest::prelude::*;
 
-/// How many hops it takes from those that take until each member is reached, over candidates; `None` where one is not.
+/// Counts the hops from the takers until each member is reached, over candidates; `None` where one is not.
 fn hops(mesh: &Mesh) -> Option<usize> {
     let mut reached: BTreeSet<PeerId> = mesh.takers.clone();
     let mut hops = 0;
@@ -22,7 +22,8 @@ fn hops(mesh: &Mesh) -> Option<usize> {
 
 #[test]
 fn all_are_reached_after_a_few_hops() {
-    // Four edges to each: the logarithm to the base four of members a taker, and one or two more since edges meet.
+    // Four edges to each: the logarithm to the base four of members a taker, and one or two more since edges
+    // meet.
     for (members, most) in [(1, 0), (2, 0), (8, 0), (9, 1), (64, 4), (1_000, 7), (5_000, 8)] {
         for seed in 0..3 {
             let mut mesh = Mesh::new(seed);
@@ -50,8 +51,8 @@ fn two_members_have_each_other() {
 }
 
 proptest! {
-    /// Whatever comes, goes and is lost: the laws hold, those that are told are those whose candidates have changed, and as long as
-    /// none was lost, each member is reached.
+    /// Whatever comes, goes and is lost: the laws hold, those that are told are those whose candidates have
+    /// changed, and as long as none was lost, each member is reached.
     #[test]
     fn members_come_and_go(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Which group is asked of which upstream.
+//! Choice of the upstream that each group is requested from.
 
 use super::super::mix;
 use super::{
@@ -10,7 +10,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// Of so many groups that may be asked for the rarest is taken, or the first one that none of the others has.
+/// Number of groups to choose from: the rarest of them is taken, or the first one that none of the others
+/// has.
 const LOOKED_MAX: usize = 128;
 /// An upstream is late when nothing has come for so many times a group takes, and for so long.
 const LATE_TIMES: u64 = 4;
@@ -63,7 +64,8 @@ impl Upstreams {
         upstream.asked.len() < most
     }
 
-    /// Of the groups that an upstream has, and that are neither here nor asked for, the one that fewest of the others have.
+    /// Returns the group of an upstream that fewest of the others have, of those that are neither here nor
+    /// requested.
     fn rarest(&self, id: UpstreamId) -> Option<u64> {
         let own = &self.upstreams[&id].has;
         let others: Vec<&Bits> =
@@ -120,7 +122,7 @@ impl Upstreams {
         latest.filter(|(comes_in, _)| is_worth_it(*comes_in)).map(|(_, group)| group)
     }
 
-    /// Of how many upstreams a group is asked.
+    /// Returns the number of upstreams that a group is requested from.
     fn times_asked(&self, group: u64) -> usize {
         let asked = self.upstreams.values().flat_map(|upstream| &upstream.asked);
         asked.filter(|(asked, _)| *asked == group).count()
@@ -128,7 +130,7 @@ impl Upstreams {
 }
 
 impl Upstream {
-    /// How long so many bytes take from it.
+    /// Returns the time that `bytes` bytes take from it.
     fn time_of(&self, bytes: u64) -> Duration {
         self.rate.time_of(bytes).unwrap_or(GROUP_TIME_UNKNOWN)
     }

@@ -1,10 +1,10 @@
-//! How fast an upstream gives.
+//! Rate at which an upstream gives.
 
 use polycast_types::{Duration, Time};
 
-/// What came before about so much time counts half: long beside one group, short beside a transfer.
+/// Approximate age at which bytes count half: long beside one group, short beside a transfer.
 const WINDOW: Duration = Duration::from_millis(200);
-/// What has come in a shorter time than this says nothing of a rate: a read brings many bytes at once.
+/// Shortest time that shows a rate: a read brings many bytes at once.
 const SPAN_MIN: Duration = Duration::from_millis(1);
 
 /// Bytes, and the time in which they came. Time in which nothing was asked for does not count.
@@ -52,7 +52,7 @@ impl RateMeter {
         is_known.then(|| u64::try_from(rate()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// How long so many bytes take; `None` where that is not known.
+    /// Returns the time that `bytes` bytes take; `None` where that is not known.
     pub(super) fn time_of(&self, bytes: u64) -> Option<Duration> {
         let rate = self.bytes_per_s()?;
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);

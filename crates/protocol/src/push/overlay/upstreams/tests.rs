@@ -111,7 +111,8 @@ fn a_short_object_needs_few_upstreams() {
     assert_eq!(outputs(&mut upstreams), open);
 }
 
-/// What a receiver says that it lacks, and when, whose one upstream has these groups and gives 20 MiB/s of something else.
+/// Lists the groups that a receiver reports as lacking, and when; its one upstream has the groups `has` and
+/// gives 20 MiB/s of something else.
 fn lacks_beside(has: &[Range<u64>]) -> Vec<(u64, Vec<Range<u64>>)> {
     let mut upstreams = two_open();
     upstreams.handle(at(2), Input::Has(UpstreamId(0), has));
@@ -143,7 +144,8 @@ fn what_none_has_after_a_while_is_lacking() {
     assert!(lacks[1..].iter().all(|(_, ranges)| *ranges == rest), "unless nothing comes any more: {lacks:?}");
 }
 
-/// All have the same to fetch, where they are slower than the source: what is not in sight yet may be at one that has as much before it.
+/// All have the same to fetch, where they are slower than the source: what is not in sight yet may be at one
+/// that has as much before it.
 #[test]
 fn one_that_has_much_to_fetch_waits_longer_before_it_lacks_anything() {
     // Of 28 groups two are asked for: 32 and four times 26 take 1.7 s.
@@ -193,8 +195,8 @@ fn one_that_has_lost_all_lacks_everything_and_gets_it_from_the_source() {
 }
 
 proptest! {
-    /// Whatever happens, the laws hold; what is asked of an upstream is something that it has, and that is not here; and it is asked of two
-    /// at most.
+    /// Whatever happens, the laws hold; what is asked of an upstream is something that it has, and that is
+    /// not here; and it is asked of two at most.
     #[test]
     fn only_what_lacks_is_asked_for(
         steps in proptest::collection::vec((0u8..9, 0u32..5, 0u64..30, 0u64..120), 0..120),
@@ -267,7 +269,8 @@ fn a_receiver_connects_to_none_that_its_source_cannot_have_seen() {
     assert_eq!(check([127, 0, 0, 1], 7, [127, 0, 0, 1]), Ok(()), "all are on one host");
 }
 
-/// A connection to the source that neither end knows to be broken is opened anew, after the second word of what lacks.
+/// A connection to the source that neither end knows to be broken is opened anew, after the second word of
+/// what lacks.
 #[test]
 fn a_silent_source_is_connected_to_again() {
     let mut upstreams = fresh();

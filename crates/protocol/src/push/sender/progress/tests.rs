@@ -1,4 +1,5 @@
-//! For how long receivers could have verified something, one law at a time. `tests/push/idle.rs` has whole transfers.
+//! For how long receivers could have verified something, one law at a time. `tests/push/idle.rs` has whole
+//! transfers.
 
 use super::*;
 use crate::push::{Geometry, SenderConfig};
@@ -25,8 +26,8 @@ fn is_served(sender: &Sender) -> bool {
 }
 
 proptest! {
-    /// On the data channel something could be verified when the lap is over, or when two groups have been sent since, and besides
-    /// as much as it held at first; never while the path is not there.
+    /// On the data channel something could be verified when the lap is over, or when two groups have been
+    /// sent since, and besides as much as it held at first; never while the path is not there.
     #[test]
     fn two_groups_are_enough_to_verify_one(
         groups in 1u64..12, odd in 0u64..1_000, held in 0u64..30, from in proptest::option::of(0u64..40), sent in 0u64..90,
@@ -47,7 +48,8 @@ proptest! {
         prop_assert_eq!(is_served(&sender), away == 0 && (is_over || offered));
     }
 
-    /// The time counts in which it is served, at most a tenth of a second between two looks; what is verified makes it count anew.
+    /// The time counts in which it is served, at most a tenth of a second between two looks; what is verified
+    /// makes it count anew.
     #[test]
     fn time_counts_while_something_could_be_verified(looks in proptest::collection::vec((1u64..300, 0u8..4), 1..40)) {
         let mut sender = sender(1, 10_000);
@@ -105,7 +107,7 @@ fn one_that_gets_nothing_done_is_given_up_in_time() {
     assert_eq!(sender.peers[&PeerId(1)].service, Service::Streaming);
 }
 
-/// Of a rack no receiver is given up for the others: all speak for themselves, and have their time anew.
+/// No receiver of a rack is given up for the others: all speak for themselves, and have their time again.
 #[test]
 fn a_rack_that_gets_nothing_done_speaks_for_itself() {
     let mut sender = sender(4, 10_000);

@@ -1,4 +1,4 @@
-//! What follows from what was sent, compared with what a list of all its packets says.
+//! Results that follow from what was sent, compared with a list of all its packets.
 
 #[cfg(test)]
 extern crate std;
@@ -67,7 +67,8 @@ proptest! {
         }
     }
 
-    /// What every receiver on the channel has passed is forgotten, but for the batch that tells where that ends; what is kept answers as before.
+    /// Batches that every receiver on the channel has passed are forgotten, but for the one that shows where
+    /// that ends; the rest answers as before.
     #[test]
     fn what_all_have_passed_is_forgotten(
         batches in proptest::collection::vec((0u64..5, 1u32..8), 1..20), passed in proptest::collection::vec(0u64..140, 1..4),
@@ -145,8 +146,9 @@ fn a_window_that_is_half_empty_does_not_grow() {
 }
 
 proptest! {
-    /// While a path settles an attempt carries what the receivers still have to be offered; then the next fragment that some receiver on its lap has lost; then
-    /// anything. Without a receiver on its lap there is none.
+    /// While a path settles an attempt carries what the receivers still have to be offered; then the next
+    /// fragment that some receiver on its lap has lost; then anything. Without a receiver on its lap there is
+    /// none.
     #[test]
     fn an_attempt_carries_the_next_that_is_missing(
         missing in proptest::collection::vec((proptest::collection::vec(0u64..FRAGMENTS, 0..4), any::<bool>()), 1..4),
@@ -172,7 +174,7 @@ proptest! {
     }
 }
 
-/// What cannot be is noticed, whatever of it is there alone.
+/// Each impossible state is noticed, even if it is the only one.
 #[test]
 fn a_sender_that_contradicts_itself_is_noticed() {
     const BEYOND: core::ops::Range<u64> = FRAGMENTS..FRAGMENTS + 1;

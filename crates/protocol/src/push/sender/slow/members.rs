@@ -1,7 +1,8 @@
 //! Members of the mesh that are slower than the others.
 //!
-//! None of them holds another one: each fetches where it gets most. So in a while there comes to a member what its own path takes, or as little as
-//! comes to all. One to which far less comes than to most others, several times in a row, is named.
+//! None of them holds another one: each fetches where it gets most. So in a while there comes to a member
+//! what its own path takes, or as little as comes to all. One to which far less comes than to most others,
+//! several times in a row, is named.
 
 use super::super::{PeerId, Sender, Service, SlowPolicy, Slower};
 use crate::push::peer::{Peer, per_second};
@@ -10,22 +11,22 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Rate, Time};
 
-/// What comes in so long is looked at: ten reports, of which each is 50 ms after the one before.
+/// Time between looks at what comes: ten reports, of which each is 50 ms after the one before.
 const LOOK: Duration = Duration::from_millis(500);
-/// One that gets less than half of what most get so many times in a row is slow. One that stands still for a while gets little in two looks, at the
-/// beginning and at the end, and nothing between.
+/// One that gets less than half of what most get so many times in a row is slow. One that stands still for a
+/// while gets little in two looks, at the beginning and at the end, and nothing between.
 const LITTLE_TIMES: u32 = 3;
-/// What has come in a shorter time says little of a pace.
+/// Shortest time that shows a pace: less shows little of it.
 const PACE_MIN: Duration = Duration::from_millis(100);
 
-/// When members are looked at next, and what they had when they were looked at last.
+/// Time when members are checked next, and their state at the last check.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Members {
     look_at: Time,
     seen: BTreeMap<PeerId, Seen>,
 }
 
-/// What a member had.
+/// State of a member at a check.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     at: Time,
@@ -73,7 +74,8 @@ impl Sender {
         }
     }
 
-    /// What comes to each member: of one that has all, on the whole; of one that comes just now, nothing is known.
+    /// Returns the pace of each member: of one that has all, on the whole; of one that comes just now,
+    /// nothing is known.
     fn paces(&self, now: Time) -> BTreeMap<PeerId, Pace> {
         let pace = |id: PeerId| {
             let peer: &Peer = self.peers.get(&id)?;
@@ -96,14 +98,15 @@ impl Sender {
     }
 }
 
-/// What comes to a member.
+/// Pace at which bytes come to a member.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     bytes_per_s: u64,
     is_done: bool,
 }
 
-/// What comes to half of all others, or more. A single other one has to show that it has the object.
+/// Returns the pace that half of all others have, or more. A single other one has to show that it has the
+/// object.
 fn usual_beside(paces: &BTreeMap<PeerId, Pace>, id: PeerId) -> Option<u64> {
     let others = paces.iter().filter(|(other, _)| **other != id);
     let mut others: Vec<(u64, bool)> = others.map(|(_, pace)| (pace.bytes_per_s, pace.is_done)).collect();

@@ -1,4 +1,5 @@
-//! What is measured of receivers, and what follows from it: the laws, one by one. `tests/push/{slow,narrow}.rs` have whole transfers.
+//! Measurements of receivers, and what follows from them: the laws, one by one. `tests/push/{slow,narrow}.rs`
+//! have whole transfers.
 
 use super::*;
 use crate::push::{Geometry, SenderConfig};
@@ -57,8 +58,8 @@ proptest! {
         prop_assert_eq!((ids, plain), (expected, is_plain));
     }
 
-    /// While others take the stream one gets a patch for twelve packets of it, each once, in rising order; and the rest when it
-    /// is waited for again.
+    /// While others take the stream one gets a patch for twelve packets of it, each once, in rising order;
+    /// and the rest when it is waited for again.
     #[test]
     fn who_is_not_waited_for_gets_a_patch_for_twelve_packets(
         steps in proptest::collection::vec((0u64..60, 0u64..60, 0u64..100), 1..12),
@@ -105,7 +106,7 @@ proptest! {
     }
 }
 
-/// When all of them began, and when what is looked at here did.
+/// Time when all of them began, and when the part that is tested here did.
 const START: Time = Time(1);
 const BEGAN: Time = Time(10_000_000_001);
 const MS: Duration = Duration::from_millis(1);
@@ -132,8 +133,8 @@ fn rate(sender: &Sender, packets: u64) -> Rate {
     Rate(packets * sender.packet_len() * 8)
 }
 
-/// What a trial has shown after so many milliseconds: the others got 16 packets in each, `gained` percent of what they got before,
-/// and the one that is left out got `own`, and `usual` since the transfer began.
+/// Result of a trial after `span_ms` milliseconds: the others got 16 packets in each, `gained` percent of
+/// what they got before, and the one that is left out got `own`, and `usual` since the transfer began.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     span_ms: u64,
@@ -143,7 +144,7 @@ struct Shown {
     again: u32,
 }
 
-/// What is made of it.
+/// Decision that follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Made {
     GoesOn,
@@ -202,8 +203,9 @@ fn made(sender: &Sender, now: Time) -> Made {
     }
 }
 
-/// If the others have gained nothing while one of them kept the window shut for half of the trial, that one is left out as well, as long as at least
-/// as many go on as are left out. Two that do so in turns would otherwise shield each other.
+/// A receiver that kept the window shut for half of a trial in which the others gained nothing is left out as
+/// well, as long as at least as many go on as are left out. Two that do so in turns would otherwise shield
+/// each other.
 #[test]
 fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
     for (shut, joins) in [
@@ -255,9 +257,10 @@ fn one_that_keeps_the_window_shut_during_a_trial_is_left_out_as_well() {
     }
 }
 
-/// A trial takes 40 ms where the others are twice as fast and it is plain what the one that is left out takes, else 250 ms. Where they have not gained 15 %, it
-/// was in vain. Else: one that gets all that the others get, but for a sixteenth, comes back; one that gets less than half of that, and no
-/// less than half of what it has got so far, is left behind; any other is looked at again, four times.
+/// A trial takes 40 ms where the others are twice as fast and it is plain what the one that is left out
+/// takes, else 250 ms. Where they have not gained 15 %, it was in vain. Else: one that gets all that the
+/// others get, but for a sixteenth, comes back; one that gets less than half of that, and no less than half
+/// of what it has got so far, is left behind; any other is looked at again, four times.
 #[test]
 fn a_trial_ends_when_it_has_shown_enough() {
     for span_ms in [39, 40, 249, 250] {
@@ -288,7 +291,8 @@ fn a_trial_ends_when_it_has_shown_enough() {
     }
 }
 
-/// A trial of the third of three receivers that began a second ago, in which it has got as much as the others.
+/// A trial of the third of three receivers that began a second ago, in which it has got as much as the
+/// others.
 fn has_taken_all(sender: &mut Sender, now: Time) -> Trial {
     let peer = peer(sender, 2);
     (peer.service, peer.signs.advanced_at) = (Service::Patching, now);
@@ -341,8 +345,8 @@ fn one_that_is_not_awaited_is_not_waited_for_after_a_trial() {
     }
 }
 
-/// Where only those are left that the others did not wait for, the slow ones set the pace, and those that have come again too often only
-/// where none else is left.
+/// Slow receivers set the pace where only those are left that the others did not wait for; those that have
+/// come again too often set it only where no other is left.
 #[test]
 fn those_that_come_again_too_often_set_the_pace_last() {
     let mut sender = streaming(3);
@@ -360,9 +364,9 @@ fn those_that_come_again_too_often_set_the_pace_last() {
     assert_eq!(services(&sender), [Service::Done, Service::Streaming, Service::Done]);
 }
 
-/// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the channel for TCP, unless
-/// it has not been heard of for a quarter of the time after which a path is given up: then its path is broken rather than narrow. Where that is
-/// the policy it is given up.
+/// One that is left behind is told both rates. If less than half of the others' reaches it, it leaves the
+/// channel for TCP, unless it has not been heard of for a quarter of the time after which a path is given up:
+/// then its path is broken rather than narrow. Where that is the policy it is given up.
 #[test]
 fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
     let shown_of = |own| Shown { span_ms: 250, gained: 300, own, usual: own, again: 4 };
@@ -396,7 +400,8 @@ fn one_that_is_left_behind_leaves_the_channel_if_its_path_is_narrow() {
     }
 }
 
-/// After a trial in vain the next one waits for half a second, then for twice as long, six times; the others go on at once with the window from before, at most.
+/// After a trial in vain the next one waits for half a second, then for twice as long, six times; the others
+/// go on at once with the window from before, at most.
 #[test]
 fn trials_in_vain_become_rarer() {
     let mut sender = streaming(2);
@@ -427,8 +432,8 @@ fn trials_in_vain_become_rarer() {
 }
 
 proptest! {
-    /// Most of those that go on decide what the others get, as far as they have reported; packets that have only been sent, and receivers that have
-    /// left the stream since, do not count.
+    /// Most of those that go on decide what the others get, as far as they have reported; packets that have
+    /// only been sent, and receivers that have left the stream since, do not count.
     #[test]
     fn what_the_others_get_is_what_most_of_them_get(
         rates in proptest::collection::vec((0u64..50, 0u64..4, any::<bool>()), 1..8), sent in 0u64..60,
@@ -452,8 +457,8 @@ proptest! {
         prop_assert_eq!(sender.others_get(&trial, sent * 1_000), usual.min(sent * 1_000));
     }
 
-    /// Those whose sockets hold far less than the others' keep the window shut by that, alone or together, if most others, and as many as they are,
-    /// have half of theirs free.
+    /// Receivers whose sockets hold far less than the others' keep the window shut by that, alone or
+    /// together, if most others, and as many as they are, have half of theirs free.
     #[test]
     fn those_with_little_room_keep_the_window_shut(
         small in proptest::collection::vec(7u64..60, 1..4), behind in proptest::collection::vec(0u64..86, 1..6), spare in 0u64..3,
@@ -481,7 +486,8 @@ proptest! {
         prop_assert_eq!(sender.keep_shut(), expected);
     }
 
-    /// One keeps the window shut alone if there is no room, it alone has less than an eighth of it free, and all others have half of it.
+    /// One keeps the window shut alone if there is no room, it alone has less than an eighth of it free, and
+    /// all others have half of it.
     #[test]
     fn one_alone_keeps_the_window_shut_where_all_others_have_half_of_it_free(
         behind in proptest::collection::vec(prop_oneof![0u64..130, 48u64..52, 86u64..90, 98u64..102], 1..6), window in 98u64..103,
@@ -510,8 +516,8 @@ proptest! {
     }
 }
 
-/// A sender of four receivers that has looked last at `BEGAN`, and has sent so many packets in each of the 20 ms since; the last receiver has queued for
-/// so many microseconds, and has lost so many packets.
+/// A sender of four receivers that has looked last at `BEGAN`, and has sent so many packets in each of the 20
+/// ms since; the last receiver has queued for so many microseconds, and has lost so many packets.
 fn looked(per_ms: u64, queue_us: u64, lost: u64, of_others: u64) -> Sender {
     let mut sender = streaming(4);
     (sender.slow.since, sender.slow.packets, sender.packets) = (BEGAN, 7, 7 + 20 * per_ms);
@@ -528,7 +534,8 @@ fn looked(per_ms: u64, queue_us: u64, lost: u64, of_others: u64) -> Sender {
     sender
 }
 
-/// For how long the receivers are held to have kept the others waiting, in milliseconds, after a look 20 ms later.
+/// For how long the receivers are held to have kept the others waiting, in milliseconds, after a look 20 ms
+/// later.
 fn held_after(mut sender: Sender) -> Vec<u64> {
     sender.config.slow = SlowPolicy::CatchUp { after: Duration::from_secs(9) };
     sender.peers.values_mut().for_each(|peer| peer.trials.held = MS * 10);
@@ -537,8 +544,9 @@ fn held_after(mut sender: Sender) -> Vec<u64> {
     sender.peers.values().map(|peer| peer.trials.held.as_millis()).collect()
 }
 
-/// A look takes 20 ms. A receiver whose path alone has a queue of a millisecond and of eight packets, or eight losses, while the others have a quarter of that at most, has
-/// held them for as long; for four times as long where it is plain. What others were held to have done fades by a quarter of that.
+/// A look takes 20 ms. A receiver whose path alone has a queue of a millisecond and of eight packets, or
+/// eight losses, while the others have a quarter of that at most, has held them for as long; for four times
+/// as long where it is plain. What others were held to have done fades by a quarter of that.
 #[test]
 fn queues_and_losses_of_one_path_alone_are_held_against_it() {
     let (counts, plain, none) = ([5, 5, 5, 30], [5, 5, 5, 90], [5, 5, 5, 5]);
@@ -580,7 +588,8 @@ fn queues_and_losses_of_one_path_alone_are_held_against_it() {
     }
 }
 
-/// One whose trial was in vain lately is not the reason, and hides no other that is; nor does one for whom another one speaks count.
+/// One whose trial was in vain lately is not the reason, and hides no other that is; nor does one for whom
+/// another one speaks count.
 #[test]
 fn one_that_may_not_be_tried_yet_hides_no_other() {
     let exempt: [fn(&mut Peer); 2] =
@@ -610,7 +619,8 @@ fn a_look_takes_20_ms_and_eight_round_trips() {
     }
 }
 
-/// All that have held the others for longer than these are patient are tried without, unless no other is there that gains by it.
+/// All that have held the others for longer than these are patient are tried without, unless no other is
+/// there that gains by it.
 #[test]
 fn those_that_have_held_the_others_for_too_long_are_tried_without() {
     let patience = MS * 30;
@@ -643,7 +653,8 @@ fn those_that_have_held_the_others_for_too_long_are_tried_without() {
     }
 }
 
-/// If another one plainly holds the rest while a trial goes on, both are left out, and the trial begins anew; unless none would be left.
+/// Another receiver that plainly holds the rest while a trial goes on is left out too, and the trial begins
+/// again; unless none would be left.
 #[test]
 fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
     for (queue_us, beside, joins) in [(8_000, 3, true), (7_900, 3, false), (8_000, 1, false)] {
@@ -678,7 +689,8 @@ fn another_one_that_plainly_holds_the_rest_joins_a_trial() {
     }
 }
 
-/// If the others are done before a trial is over, one that was looked at again, gets something and not what the others get is named.
+/// A receiver on trial is named if the others are done before the trial is over, and it was checked again,
+/// gets something and not what the others get.
 #[test]
 fn one_of_a_trial_is_named_when_the_others_are_done() {
     for again in 0..3 {
@@ -724,11 +736,13 @@ fn one_of_a_trial_is_named_when_the_others_are_done() {
     }
 }
 
-/// Those that go on alone a second after the last of the others are named, if less than half of the bytes a second has reached them, without what
-/// they held before, that most of the others have got; unless they are as many as are done and one more.
+/// Receivers that go on alone a second after the last of the others are named, if the bytes a second that
+/// have reached them, without those they held before, are at most half of what most of the others have got;
+/// unless they outnumber those that are done.
 #[test]
 fn the_last_ones_are_named_a_second_after_the_others() {
-    // Bytes a millisecond of those that are done, and of the last one, which has held some before; milliseconds since the others are done.
+    // Bytes a millisecond of those that are done, and of the last one, which has held some before;
+    // milliseconds since the others are done.
     for (done, own, held, after_ms, named) in [
         (&[40, 60, 80][..], 30, 0, 1_000, true),
         (&[40, 60, 80], 30, 0, 999, false),

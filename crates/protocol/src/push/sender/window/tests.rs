@@ -8,8 +8,8 @@ use polycast_types::{Handle, RangeSet, Rate};
 const MS: Duration = Duration::from_millis(1);
 const BEGAN: Time = Time(1_000_000_000);
 
-/// Receivers whose paths have let through so many packets in a millisecond at best, and half of that since; the queue there has not been
-/// shorter than so many milliseconds.
+/// Receivers whose paths have let through so many packets in a millisecond at best, and half of that since;
+/// the queue there has not been shorter than so many milliseconds.
 fn behind(paths: &[(u64, u64)]) -> Sender {
     let geometry = Geometry { object_len: 1 << 40, fragment_len: 1_000, group_len: 10_000 };
     let mut sender = Sender::new(SenderConfig::new(Handle(1), geometry, 8));
@@ -39,8 +39,8 @@ fn rounds(sender: &mut Sender, paths: &[(u64, u64)], count: u64) {
     }
 }
 
-/// Where the longest queue stays however far the window falls, others fill it: the window is then what a flow with half of the
-/// slowest path has in flight in such a queue.
+/// Others fill the longest queue where it stays however far the window falls: the window is then what a flow
+/// with half of the slowest path has in flight in that queue.
 #[test]
 fn a_queue_of_others_is_shared_with_them() {
     for (paths, share) in [
@@ -82,7 +82,8 @@ fn a_queue_worth_having_has_room_for_a_batch() {
     }
 }
 
-/// A window that stays shut lets a packet out after four round trips, and at least 10 ms, then after twice as long, five times.
+/// A window that stays shut lets a packet out after four round trips, and at least 10 ms, then after twice as
+/// long, five times.
 #[test]
 fn a_shut_window_is_probed_ever_more_seldom() {
     let mut sender = behind(&[(1, 1)]);
@@ -97,8 +98,9 @@ fn a_shut_window_is_probed_ever_more_seldom() {
     }
 }
 
-/// What may be in flight is what the smallest window of those that the sender waits for holds, and the congestion window; of that,
-/// what the one furthest behind has not got is in flight. A batch is a quarter of it at most.
+/// The smallest window of the receivers that the sender waits for, and the congestion window, limit the
+/// packets in flight: those that the receiver furthest behind has not got. A batch is a quarter of the limit
+/// at most.
 #[test]
 fn the_smallest_window_and_the_one_furthest_behind_rule() {
     for granted in [false, true] {
@@ -146,7 +148,8 @@ fn a_granted_rate_is_spent() {
     assert!(sender.is_ahead(Time(sender.next_send.0 - 1)) && !sender.is_ahead(sender.next_send));
 }
 
-/// What waits in the host is 40 KiB and what passes in a third of a millisecond, at least two packets and at most 1 MiB.
+/// The queue in the host is 40 KiB and what passes in a third of a millisecond, at least two packets and at
+/// most 1 MiB.
 #[test]
 fn what_waits_in_the_host_has_bounds() {
     let mut sender = behind(&[(1, 1)]);

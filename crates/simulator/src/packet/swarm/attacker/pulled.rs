@@ -1,8 +1,9 @@
 //! Cases by pull with an attacker: sealed transfers through nodes that keep packets.
 //!
-//! What must hold is what must hold by push (see [`super`]), as far as there is such a thing. Interests and the headers of data are
-//! open to all: nodes answer every asker, and believe where a packet goes, its tree, and what follows in it. So a stranger's packet gets to
-//! forwarders, and what holds is: no store and no receiver takes bytes that are not what the source has given that name.
+//! What must hold is what must hold by push (see [`super`]), as far as there is such a thing. Interests and
+//! the headers of data are open to all: nodes answer every asker, and believe where a packet goes, its tree,
+//! and what follows in it. So a stranger's packet gets to forwarders, and what holds is: no store and no
+//! receiver takes bytes that are not what the source has given that name.
 
 mod attack;
 mod node;
@@ -28,12 +29,12 @@ use polycast_types::{Duration, Rate, Time};
 use world::{Datagram, Later, World};
 
 const NETWORKS: [&str; 6] = ["bcube:2,2", "bcube:3,2", "bcube:4,2", "bcube:2,3", "torus:3,2", "fat-tree:4,3"];
-/// Of so many cases one is about time.
+/// One in this number of cases is about time.
 const TIMED_ONE_IN: u64 = 8;
 /// Bytes of a packet's header.
 const HEADER_BYTES: u16 = 84;
 
-/// What is sent, and where.
+/// Transfer of a case, and its network.
 struct Case {
     seed: u64,
     topology: Topology,
@@ -63,7 +64,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
 
 type Seen<'a> = (&'a mut Coverage, &'a mut (u64, u64), &'a mut String);
 
-/// What an attacker does in a transfer without faults.
+/// Forged packets that an attacker sends in a transfer without faults.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Forgeries {
     None,
@@ -200,12 +201,13 @@ impl Case {
         Ok(())
     }
 
-    /// What forged packets cost.
+    /// Checks the cost of forged packets.
     fn compare(&self, random: &mut Random, plant: Option<Plant>, seen: Seen<'_>) -> Result<(), String> {
         let (coverage, trace, _) = seen;
         let packet = u64::from(self.geometry.fragment_len) + u64::from(HEADER_BYTES);
-        // A node takes packets as fast as all its ports bring them, or up to four times as fast: data, as much that is forged, and an
-        // interest for each. A slower one loses honest packets for lack of time, and what forged ones cost cannot be told from that.
+        // A node takes packets as fast as all its ports bring them, or up to four times as fast: data, as
+        // much that is forged, and an interest for each. A slower one loses honest packets for lack of time,
+        // and what forged ones cost cannot be told from that.
         let ports = (0..self.topology.node_count()).map(|node| u64::from(self.topology.port_count(node)));
         let most = 3 * ports.max().unwrap_or(1);
         let service = self.link.rate.time_for(packet) / random.within(most..=4 * most);
@@ -214,8 +216,8 @@ impl Case {
             *trace = (trace.0 ^ ran.0, trace.1 + ran.1);
             Ok::<_, String>(took)
         };
-        // Beside as many others a node has half of its time for honest ones: where that alone makes other packets meet in a queue, and one
-        // is lost and waited for, it is no dearer than a slower node.
+        // Beside as many others a node has half of its time for honest ones: where that alone makes other
+        // packets meet in a queue, and one is lost and waited for, it is no dearer than a slower node.
         let usually =
             play(Forgeries::None, service, LIVENESS)?.max(play(Forgeries::None, service * 2, LIVENESS)?);
         let bound = usually + usually * 3 / 10 + MOMENT;
@@ -232,7 +234,7 @@ impl Case {
         Ok(())
     }
 
-    /// How long it takes; the limit where it takes longer.
+    /// Returns the duration of the transfer; the limit where it takes longer.
     fn time(
         &self,
         (forgeries, limit): (Forgeries, Duration),

@@ -26,8 +26,8 @@ fn an_attacker_gets_nothing_and_does_everything() {
     assert!(never.is_empty(), "never done: {never:?}");
 }
 
-/// Seeds that have failed once. The check was wrong: a packet was changed twice, and was as its source had made it; nodes were too slow
-/// for what all their ports bring.
+/// Seeds that have failed once. The check was wrong: a packet was changed twice, and was as its source had
+/// made it; nodes were too slow for what all their ports bring.
 #[test]
 fn seeds_that_have_failed_once_do_not_fail() {
     [18_987, 24_001, 39_176, 86_366, 105_050, 380_918].into_iter().for_each(|seed| drop(sound(seed)));

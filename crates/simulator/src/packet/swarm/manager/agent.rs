@@ -1,7 +1,7 @@
 //! An agent, as the manager's core sees it and as it sees itself (`agent::daemon::manager_link`).
 //!
-//! It has a session with one manager at a time. Words of a session come in their order, sometimes late; what was on its
-//! way when a session ends is lost, and the next one begins with what was not confirmed.
+//! It has a session with one manager at a time. Words of a session come in their order, sometimes late; what
+//! was on its way when a session ends is lost, and the next one begins with what was not confirmed.
 
 use super::office::{Call, Session};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -11,19 +11,19 @@ use polycast_planning::{Plan, PlanId};
 use polycast_protocol::leases::{AgentKey, Grant, HeldLease, Output, Receivers};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
-/// What an agent asks for.
+/// Request of an agent.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) number: u64,
     pub(super) receivers: Receivers,
     pub(super) object_bytes: u64,
-    /// How many of them are still to be sent.
+    /// Bytes of the object that are still to be sent.
     pub(super) bytes: u64,
     pub(super) divisible: bool,
     pub(super) lease: Option<Duration>,
     /// The session in which it was asked.
     pub(super) said: Option<Session>,
-    /// When it was asked first.
+    /// Time of the first request.
     pub(super) asked_at: Option<Time>,
     /// It is not asked again before.
     pub(super) not_before: Time,
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) plan: Plan,
     /// The earliest time at which its time may be over.
     pub(super) until: Option<Time>,
-    /// What remains to be sent when it is used up.
+    /// Bytes that remain to be sent when the path is used up.
     pub(super) rest: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Agent {
     /// Down until then.
     pub(super) down_until: Time,
     pub(super) session: Option<Session>,
-    /// Which manager it tries.
+    /// Number of the manager that it tries, modulo the number of managers.
     pub(super) tries: usize,
     pub(super) next_beat: Time,
     /// Calls, and answers, wait until then.
@@ -55,15 +55,16 @@ pub(super) struct Agent {
     pub(super) answers_cut: Time,
     pub(super) calls: VecDeque<Call>,
     pub(super) inbox: VecDeque<Output>,
-    /// When the heartbeats were sent that have no answer.
+    /// Times at which the unanswered heartbeats were sent.
     pub(super) beats: VecDeque<Time>,
-    /// When the last heartbeat was sent that was answered.
+    /// Time at which the last answered heartbeat was sent.
     pub(super) contact: Time,
     pub(super) ask: Option<Ask>,
     pub(super) held: BTreeMap<PlanId, Held>,
-    /// When each of its transfers is over.
+    /// Time at which each of its transfers is over.
     pub(super) ends: BTreeMap<PlanId, Time>,
-    /// Releases, and withdrawals where there is no path, that no heartbeat has confirmed; and when they were said.
+    /// Releases, and withdrawals where there is no path, that no heartbeat has confirmed; and when they were
+    /// said.
     pub(super) owed: Vec<(u64, Option<PlanId>, Time)>,
 }
 
@@ -93,7 +94,7 @@ pub(super) fn object(number: u64) -> ObjectId {
     ObjectId { app: AppId::default(), data: DataId(number) }
 }
 
-/// What an agent keeps of a grant.
+/// Returns the part of a grant that an agent keeps.
 pub(super) fn held(ask: &Ask, grant: &Grant) -> Held {
     let lease = HeldLease {
         request: ask.number,

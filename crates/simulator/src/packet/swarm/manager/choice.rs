@@ -1,5 +1,5 @@
-//! Which fabric a request gets, as a case expects it: the choice by estimated time (`planning::choice`) once more, from what is lent
-//! and from the table of docs/planning.md, by an arithmetic of its own.
+//! Fabric that a request gets, as a case expects it: the choice by estimated time (`planning::choice`) once
+//! more, from the leases and from the table of docs/planning.md, by an arithmetic of its own.
 
 use super::super::coverage::{self, Coverage};
 use super::super::draw::Random;
@@ -12,12 +12,12 @@ use polycast_planning::{Failure, PlanId, Resource};
 use polycast_protocol::leases::{Grant, LeaseView, Leases, RequestKey};
 use polycast_types::{Duration, Time};
 
-/// What decides between fabrics.
+/// Criterion for the choice between fabrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choose {
     /// Their order.
     Order,
-    /// How long the transfer takes; with the wait for one that is in use, or without.
+    /// Duration of the transfer; with the wait for one that is in use, or without.
     Time { waits: bool },
 }
 
@@ -87,7 +87,7 @@ impl Transfer {
 
 type Factors = BTreeMap<String, (u64, u64)>;
 
-/// What has been learned of fabrics stays within a quarter and four times of what is assumed.
+/// Checks that the learned factors of fabrics stay within a quarter and four times of the assumed values.
 pub(super) fn check_factors(manager: &Leases) -> Result<(), String> {
     let is_far = |factor: u64| !(ONE / 4..=ONE * 4).contains(&factor);
     match manager.learned().find(|learned| is_far(learned.set_up) || is_far(learned.carrying)) {
@@ -96,7 +96,8 @@ pub(super) fn check_factors(manager: &Leases) -> Result<(), String> {
     }
 }
 
-/// Looks at a path that a manager has just granted: no other fabric that was free would have been clearly faster.
+/// Looks at a path that a manager has just granted: no other fabric that was free would have been clearly
+/// faster.
 pub(super) fn check_grant(
     manager: &Leases,
     settings: &Settings,
@@ -146,7 +147,8 @@ pub(super) fn check_grant(
     Ok(())
 }
 
-/// What the estimate of a path goes by: those that were lent before it share its hosts' links.
+/// Returns the transfer that the estimate of a path goes by: paths that were leased before it share its
+/// hosts' links.
 fn transfer(manager: &Leases, lease: &LeaseView<'_>) -> Transfer {
     let own = lease.grant.plan_id;
     let hosts = |lease: &LeaseView<'_>| {
@@ -164,7 +166,7 @@ fn transfer(manager: &Leases, lease: &LeaseView<'_>) -> Transfer {
     Transfer { receivers: of.len() as u64 - 1, company: most }
 }
 
-/// Whether a fabric could have carried it just then, as far as that can be seen afterwards.
+/// Returns true if a fabric could have carried it just then, as far as that can be seen afterwards.
 fn is_free(manager: &Leases, settings: &Settings, grant: &Grant, fabric: &str) -> bool {
     let is_refused = |why: &str| !why.contains("estimated ");
     if grant.passed_over.iter().any(|passed| &*passed.fabric == fabric && is_refused(&passed.why)) {

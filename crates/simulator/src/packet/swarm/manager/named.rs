@@ -1,4 +1,4 @@
-//! What becomes of receivers that an agent names, some of which are lost, silent, or away.
+//! Fate of receivers that an agent names, some of which are lost, silent, or away.
 
 use super::{Plant, World, index};
 use alloc::collections::BTreeSet;
@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use polycast_protocol::leases::{Grant, Receivers, RequestKey};
 
 impl World {
-    /// What an agent asks for by this number; groups that change while they wait are looked at elsewhere.
+    /// Returns the receivers that an agent requests under this number; groups that change while they wait are
+    /// checked elsewhere.
     fn asked(&self, request: &RequestKey) -> Option<&Vec<String>> {
         let agent = &self.agents[index(&request.agent.name)];
         let ask = agent.ask.as_ref().filter(|ask| self.wire.is_some() && ask.number == request.request)?;

@@ -1,7 +1,9 @@
-//! The managers: one without records, or several with a store of which one leads (`manager::{core, leader, store}`).
+//! The managers: one without records, or several with a store of which one leads (`manager::{core, leader,
+//! store}`).
 //!
-//! What a leader tells agents and devices waits until the change behind it is written. A manager may crash, be paused
-//! with calls that wait for it, or be cut off from the store; it may believe that it leads when it does not any more.
+//! What a leader tells agents and devices waits until the change behind it is written. A manager may crash,
+//! be paused with calls that wait for it, or be cut off from the store; it may believe that it leads when it
+//! does not any more.
 
 use super::super::coverage::{self, Coverage};
 use super::super::{Plant, draw::Random};
@@ -27,12 +29,12 @@ use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{Duration, Rate, Time};
 
-/// How long a leader's key lives.
+/// Lifetime of a leader's key.
 const TTL: Duration = Duration::from_secs(2);
 /// An answer of the store that has not come by then is lost.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all managers of a case have in common.
+/// Settings that all managers of a case have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) agents: usize,
@@ -42,7 +44,7 @@ pub(super) struct Settings {
     pub(super) circuits: bool,
     pub(super) kept_max: usize,
     pub(super) grant_bytes_max: u64,
-    /// How many transfers a receiver takes at once.
+    /// Number of transfers that a receiver takes at once.
     pub(super) places: usize,
     pub(super) on_device_failure: OnDeviceFailure,
     pub(super) managers: usize,
@@ -50,7 +52,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// A core that knows no agent. Settings name the hosts in another order each time, and others beside them.
+    /// A core that knows no agent. Settings name the hosts in another order each time, and others beside
+    /// them.
     fn core(&self, run: u64, plant: Option<Plant>, records: &[Record]) -> Leases {
         let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7410).expect("these are addresses");
         let names: Vec<String> = (0..self.agents).map(super::name).collect();
@@ -158,15 +161,15 @@ pub(super) struct Core {
     pub(super) leases: Leases,
     run: u64,
     term: u64,
-    /// When the store was asked last that has said that we lead.
+    /// Time of the last request to the store that has confirmed the lead.
     kept_at: Time,
-    /// When it takes paths that it cannot read for free.
+    /// Time from which it treats paths that it cannot read as free.
     sure_at: Option<Time>,
     commits: VecDeque<(Changes, Vec<Act>)>,
     writing: Option<Writing>,
-    /// When devices answer about which path.
+    /// Times at which devices answer, each with the path.
     pub(super) set_ups: Vec<(Time, PlanId)>,
-    /// What it knows to have failed.
+    /// Failures that it knows.
     known_failed: Vec<Failure>,
 }
 
@@ -189,20 +192,20 @@ pub(super) struct Office {
     managers: Vec<Manager>,
     pub(super) store: Option<Store>,
     runs: u64,
-    /// What has to be done, in its order.
+    /// Acts to be done, in their order.
     pub(super) acts: VecDeque<Act>,
     pub(super) coverage: Coverage,
-    /// What has failed, as the managers see it when they look.
+    /// Failures, as the managers see them when they check.
     pub(super) failed: Vec<Failure>,
-    /// What the circuit switch holds.
+    /// Commands that the circuit switch holds.
     pub(super) switch: Vec<DeviceCommand>,
     /// Every lease that was ever granted, and by which run: two must never have one number.
     pub(super) granted: BTreeMap<PlanId, u64>,
-    /// How many bytes the objects have that paths were asked for.
+    /// Size in bytes of the objects that paths were requested for.
     asked: BTreeMap<RequestKey, u64>,
-    /// Why leases have ended, also where that was never written.
+    /// Reasons for which leases have ended, also where that was never written.
     pub(super) ended: BTreeMap<PlanId, ReleaseReason>,
-    /// What went wrong here.
+    /// First breach that was found here.
     pub(super) breach: Option<String>,
     /// Nothing fails any more.
     is_healed: bool,
@@ -228,12 +231,12 @@ impl Office {
         }
     }
 
-    /// How many managers there are.
+    /// Returns the number of managers.
     pub(super) fn count(&self) -> usize {
         self.managers.len()
     }
 
-    /// Whether a session is with this run of this manager.
+    /// Returns true if a session is with this run of this manager.
     pub(super) fn is_run(&self, session: Option<Session>, by: (usize, u64)) -> bool {
         session.is_some_and(|session| (session.manager, session.run) == by)
     }
@@ -435,7 +438,7 @@ impl Office {
         }
     }
 
-    /// What a leader goes on from; plants forget a part of it.
+    /// Notes the records that a leader goes on from; plants forget a part of them.
     fn forget(&mut self, load: &mut Vec<Record>) {
         if self.plant == Some(Plant::ForgetWaiting) {
             load.retain(|record| !matches!(record, Record::Pending { .. }));
@@ -505,7 +508,7 @@ impl Office {
         }
     }
 
-    /// What a leader does: hears of devices, writes.
+    /// Does the work of a leader: takes answers of devices, and writes.
     fn serve(&mut self, random: &mut Random, now: Time, at: usize) {
         self.see(now, at);
         self.take_back(now, at);
@@ -537,7 +540,7 @@ impl Office {
         self.drain(now, at);
     }
 
-    /// What the core orders waits for its record, or is done at once where there are none.
+    /// Queues the orders of the core until their record is written; without records they are done at once.
     fn drain(&mut self, now: Time, at: usize) {
         self.drain_after(now, at, Vec::new());
     }
@@ -623,7 +626,8 @@ impl Office {
         let timeout_at = now + WRITE_TIMEOUT;
         let mut answer_at = Some(apply_at + slow(random));
         if self.is_healed {
-            // A write that is given up is a failure too: the next leader takes what the dead hold for renewed.
+            // A write that is given up is a failure too: the next leader takes what the dead hold for
+            // renewed.
             answer_at = answer_at.min(Some(timeout_at));
         } else if random.one_in(100) {
             answer_at = None;
@@ -673,7 +677,7 @@ impl Office {
         joined
     }
 
-    /// Whether a session is still one, as far as an agent can see.
+    /// Returns true if a session still exists, as far as an agent can see.
     pub(super) fn is_there(&self, agent: &AgentKey, session: Session) -> bool {
         let core = self.managers[session.manager].core.as_ref();
         let is_its = |core: &Core| core.leases.session_of(agent) == Some(session.number);
@@ -715,7 +719,7 @@ impl Office {
     }
 }
 
-/// Whether a core that has nothing goes on from what is written, and then knows just that.
+/// Checks that a core that has nothing goes on from the written records, and then knows just those.
 fn restores(core: &mut Leases, now: Time, load: Vec<Record>, records: &[Record]) -> Result<(), String> {
     let aside = core.restore(now, load);
     if !aside.is_empty() {

@@ -1,6 +1,7 @@
-//! A store in memory, as managers use etcd: a leader's key that lives as long as it is kept alive, and records that
-//! only the leader may write, in the same step in which it is seen to lead. It has every version that a record ever had until leaders tell
-//! it up to which revision it may forget, and for a while it may be full: then it takes no record, and a record can only be removed.
+//! A store in memory, as managers use etcd: a leader's key that lives as long as it is kept alive, and
+//! records that only the leader may write, in the same step in which it is seen to lead. It has every version
+//! that a record ever had until leaders tell it up to which revision it may forget, and for a while it may be
+//! full: then it takes no record, and a record can only be removed.
 
 use super::super::draw::Random;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ struct Write {
     changes: Changes,
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// It was made.
@@ -40,13 +41,13 @@ pub(super) enum Outcome {
     Refused,
 }
 
-/// How long a leader leaves what was before.
+/// Time for which a leader keeps earlier revisions.
 const HISTORY: Duration = Duration::from_secs(3);
 
-/// What is stored.
+/// Contents of the store.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    /// What each record was from which revision on; `None`: it was removed.
+    /// Value of each record from each revision on; `None`: it was removed.
     versions: BTreeMap<RecordKey, Vec<(u64, Option<Record>)>>,
     revision: u64,
     /// A revision that leaders have seen, and when; what was before is forgotten after [`HISTORY`].
@@ -54,7 +55,7 @@ pub(super) struct Store {
     leader: Option<Leader>,
     terms: u64,
     in_flight: Vec<Write>,
-    /// What became of the last write of a term.
+    /// Outcome of the last write of a term.
     outcomes: BTreeMap<u64, Outcome>,
     /// It answers no manager until then.
     pub(super) silent_until: Time,
@@ -66,7 +67,7 @@ pub(super) struct Store {
     spoilt: BTreeSet<RecordKey>,
     /// Leases whose records could not be read at some time.
     pub(super) lost: BTreeSet<PlanId>,
-    /// How often something was written.
+    /// Number of writes.
     pub(super) writes: u64,
 }
 
@@ -75,7 +76,7 @@ impl Store {
         self.leader.as_ref().is_some_and(|leader| leader.term == term && leader.expires_at > now)
     }
 
-    /// Whether it has no room.
+    /// Returns true while the store has no room.
     pub(super) fn is_full(&self, now: Time) -> bool {
         now < self.full_until
     }
@@ -147,7 +148,8 @@ impl Store {
         }
     }
 
-    /// A leader, or one that believes that it leads, has the store forget what is old; gives whether there was something.
+    /// A leader, or one that believes that it leads, has the store forget what is old; gives whether there
+    /// was something.
     pub(super) fn forget(&mut self, now: Time) -> bool {
         let (since, old) = *self.noted.get_or_insert((now, self.revision));
         if now.since(since) < HISTORY {
@@ -171,7 +173,7 @@ impl Store {
         self.outcomes.remove(&term)
     }
 
-    /// Whether a lease was ever written.
+    /// Returns true if a lease was ever written.
     pub(super) fn was_written(&self, plan: PlanId) -> bool {
         self.written.contains(&plan)
     }
@@ -192,7 +194,7 @@ impl Store {
         self.spoilt.insert(RecordKey::Lease(plan));
     }
 
-    /// Whether there are paths of which nothing can be read.
+    /// Returns true if there are paths of which nothing can be read.
     pub(super) fn lacks_leases(&self) -> bool {
         !self.spoilt.is_empty()
     }

@@ -10,7 +10,7 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 use ureq::{Error, Proxy, ProxyProtocol};
 
-/// Which proxy leads to which server.
+/// Proxies, by the kind of server that they lead to.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
     http: Option<String>,
@@ -24,7 +24,8 @@ impl Proxies {
         Self::of(|name| std::env::var(name).ok())
     }
 
-    /// As `get` gives the variables: `http_proxy`, `https_proxy`, for both `all_proxy`, and `no_proxy`, each in small or in capital letters.
+    /// As `get` gives the variables: `http_proxy`, `https_proxy`, for both `all_proxy`, and `no_proxy`, each
+    /// in small or in capital letters.
     pub(super) fn of(get: impl Fn(&str) -> Option<String>) -> Self {
         let either = |name: &str| get(name).or_else(|| get(&name.to_ascii_uppercase()));
         let value =
@@ -73,7 +74,7 @@ pub(super) struct ViaProxy {
 }
 
 impl ViaProxy {
-    /// Whether a proxy can be asked so: one that is reached unsealed.
+    /// Returns true if a proxy can be used like this: it has to be reached unencrypted.
     pub(super) fn can(proxy: &Proxy) -> bool {
         proxy.protocol() == ProxyProtocol::Http
     }
@@ -82,7 +83,7 @@ impl ViaProxy {
         ViaProxy { proxy }
     }
 
-    /// How the user is known to it, if its address says so.
+    /// Returns the user's credentials for the proxy, if its address contains them.
     pub(super) fn authorization(&self) -> Option<String> {
         let (user, password) = (self.proxy.username()?, self.proxy.password().unwrap_or_default());
         Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
@@ -115,7 +116,7 @@ impl<In: Transport> Connector<In> for ViaProxy {
 #[derive(Debug)]
 pub(super) struct Addressed<T> {
     inner: T,
-    /// What is put before the path, until it was.
+    /// Text to put before the path; `None` once it was.
     place: Option<String>,
 }
 
@@ -141,7 +142,8 @@ impl<T: Transport> Transport for Addressed<T> {
     }
 }
 
-/// Puts the place before the path in the first `amount` bytes, which begin with a request; gives how many bytes that were.
+/// Puts the place before the path in the first `amount` bytes, which begin with a request; gives how many
+/// bytes that were.
 fn insert(output: &mut [u8], amount: usize, place: &[u8]) -> Result<usize, Error> {
     let path = output[..amount].windows(2).position(|pair| pair == b" /").map(|space| space + 1);
     let (Some(path), true) = (path, amount + place.len() <= output.len()) else {

@@ -1,5 +1,6 @@
-//! Where a server may send on to: to no address that is nearer to this machine than its own. At those there are services that trust
-//! every program here, such as a cloud's, which gives away the machine's keys.
+//! Limit on redirects: a server may not redirect to an address that is nearer to this machine than its own.
+//! Services at nearer addresses trust every program here, such as a cloud's, which gives away the machine's
+//! keys.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +11,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-/// How near an address is.
+/// Nearness of an address to this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Nearness {
     Public,
@@ -40,7 +41,8 @@ impl Nearness {
     }
 
     fn of_v6(address: Ipv6Addr) -> Self {
-        // Addresses of IPv4 in the clothes of IPv6; so are ::1 and ::, which this takes for 0.0.0.1 and 0.0.0.0.
+        // Addresses of IPv4 in the clothes of IPv6; so are ::1 and ::, which this takes for 0.0.0.1 and
+        // 0.0.0.0.
         if let Some(address) = address.to_ipv4() {
             return Self::of_v4(address);
         }
@@ -64,12 +66,12 @@ impl Nearness {
     }
 }
 
-/// How near servers may be, which the first one decides: its address is the user's choice.
+/// Limit on how near servers may be. The first one sets it: its address is the user's choice.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach(Arc<OnceLock<Nearness>>);
 
 impl Reach {
-    /// Those of a server's addresses at which it may be asked.
+    /// Returns the addresses of a server that may be contacted.
     fn allowed(&self, addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, String> {
         let nearest = addresses.iter().copied().max_by_key(|address| Nearness::of(*address));
         let Some(nearest) = nearest else { return Ok(Vec::new()) };
@@ -83,7 +85,8 @@ impl Reach {
         Ok(kept)
     }
 
-    /// Whether a proxy may be asked for what is at this host. Names are known to the proxy alone, which has rules of its own.
+    /// Checks that a proxy may be asked for a resource of this host. Names are known to the proxy alone,
+    /// which has rules of its own.
     pub(super) fn check_named(&self, host: &str) -> Result<(), String> {
         let host = host.trim_matches(['[', ']']);
         let address = match host.parse() {
@@ -98,7 +101,7 @@ impl Reach {
     }
 }
 
-/// What is connected to is what was looked at: a name may lead elsewhere each time.
+/// Checks the addresses that are then connected to: a name may lead elsewhere each time.
 impl Resolver for Reach {
     fn resolve(
         &self,

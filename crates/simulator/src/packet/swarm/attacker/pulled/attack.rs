@@ -1,9 +1,9 @@
-//! The attacker among the nodes of a pull transfer: it sees every packet and may drop, delay, repeat, change and make some; it may
-//! have a receiver.
+//! The attacker among the nodes of a pull transfer: it sees every packet and may drop, delay, repeat, change
+//! and make some; it may have a receiver.
 //!
-//! It knows what the wire shows, names and digests too, and what its own receiver was told. It speaks to any node by any of its
-//! ports. What the source and receivers say to each other is sealed: it can hold words up, and end connections by words that it changes
-//! or puts in. It has connections of its own to the source.
+//! It knows what the wire shows, names and digests too, and what its own receiver was told. It speaks to any
+//! node by any of its ports. What the source and receivers say to each other is sealed: it can hold words up,
+//! and end connections by words that it changes or puts in. It has connections of its own to the source.
 
 use super::node::doubt;
 use super::world::{Datagram, Later, World, keyring};
@@ -22,23 +22,23 @@ use polycast_wire::pull::{DIGEST_LEN, Follows, HEADER_LEN, Header, Hops, Kind, P
 
 /// Packets that it keeps, to send them again.
 const KEPT_MAX: usize = 256;
-/// Of the packets that it sees it keeps one in so many.
+/// One in this number of packets that the attacker sees is kept.
 const KEEPS_ONE_IN: u64 = 4;
 /// It holds something up for at most this long.
 const DELAY_NS_MAX: u64 = 20_000_000;
-/// Of the words of the source and of receivers it disturbs one in so many.
+/// One in this number of messages of the source and of receivers is disturbed.
 const DISTURBS_ONE_IN: u64 = 8;
 /// A segment that does not come is sent again after so long.
 const SENT_AGAIN: Duration = Duration::from_millis(200);
 
-/// What it knows, and what it is to do.
+/// Attacker with its knowledge and its tasks.
 pub(in super::super) struct Attacker {
     pub(super) attack: Attack,
     pub(super) random: Random,
     kept: Vec<(NodeId, LinkId, Datagram)>,
     /// The secrets that its receiver was told, by transfer.
     pub(super) known: BTreeMap<Handle, Secret>,
-    /// When its receiver was taken out, what had been sent before.
+    /// Packets that had been sent when its receiver was removed.
     sent_before: Option<RangeSet>,
 }
 
@@ -53,7 +53,8 @@ impl Attacker {
         self.sent_before = Some(sent.clone());
     }
 
-    /// When comes what is said on a connection; never where that ends it: a record that was changed does not open at the other end.
+    /// Returns the arrival time of a message on a connection; `None` where the attack ends the connection: a
+    /// record that was changed does not open at the other end.
     pub(super) fn disturb(&mut self, at: Time, coverage: &mut Coverage) -> Option<Time> {
         if at >= self.attack.until || self.attack.acts == 0 || !self.random.one_in(DISTURBS_ONE_IN) {
             return Some(at);
@@ -200,7 +201,7 @@ impl World {
         Some(packet)
     }
 
-    /// Whether one that was taken out can read what is sent for the first time since.
+    /// Checks whether a removed receiver can read packets that are sent for the first time since.
     fn read_along(&mut self, bytes: &[u8]) {
         let Some(before) = &self.attacker.sent_before else { return };
         let Ok(Packet::Transfer(header, payload)) = Packet::parse(bytes) else { return };
@@ -272,7 +273,8 @@ impl World {
         self.break_off(net, to);
     }
 
-    /// It says HELLO on a connection of its own, in the name of a receiver that is another host. Its certificate has its own name.
+    /// It says HELLO on a connection of its own, in the name of a receiver that is another host. Its
+    /// certificate has its own name.
     fn speak_as(&mut self) {
         let Some(insider) = self.attacker.attack.insider else { return };
         let victim = self.attacker.random.below(self.hosts.len() as u64) as usize;
@@ -352,8 +354,8 @@ impl World {
         }
     }
 
-    /// A member with the keys seals other bytes, of the object or of a list, and names them as they are. It asks for them, so that
-    /// nodes keep them.
+    /// A member with the keys seals other bytes, of the object or of a list, and names them as they are. It
+    /// asks for them, so that nodes keep them.
     fn forge_as_member(&mut self, net: &mut Network<Datagram>) {
         let Some((node, link, seen)) = self.attacker.seen() else { return };
         let Ok(Packet::Transfer(header, _)) = Packet::parse(&seen.0) else { return };

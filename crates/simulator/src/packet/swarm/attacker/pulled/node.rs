@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// How long a node takes to look at a packet.
+    /// Returns the time that a node takes to check a packet.
     fn cost(&self, bytes: &[u8]) -> Duration {
         let is_dear = self.plant == Some(Plant::DearForgeries) && doubt(bytes).is_some();
         self.service * if is_dear { DEAR } else { 1 }
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// What a node keeps, or gives to its receiver, is what belongs under that name.
+    /// Checks that a payload that a node keeps, or gives to its receiver, belongs under its name.
     fn check_taken(&mut self, node: u32, name: &Name, payload: &[u8]) {
         if !self.truth.is_right(name, payload) {
             self.breaches.push(format!("node {node} takes other bytes for packet {}", name.sn));
@@ -245,7 +245,7 @@ impl World {
     }
 }
 
-/// What a node doubts of a packet.
+/// Returns the doubt of a node about a packet, if any.
 pub(super) fn doubt(bytes: &[u8]) -> Option<wire::Doubt> {
     let Ok(wire::Packet::Transfer(header, payload)) = wire::Packet::parse(bytes) else { return None };
     wire::admit(&header, HOPS_MAX, || keys::hash_of(header.handle, header.sn, payload)).err()

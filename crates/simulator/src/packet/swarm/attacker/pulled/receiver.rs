@@ -1,4 +1,5 @@
-//! A receiver, as the agents' are: it knows names from lists, opens what comes, and checks groups against hashes.
+//! A receiver, as the agents' are: it knows names from lists, opens what comes, and checks groups against
+//! hashes.
 
 use crate::packet::world::keys::{self, Keyring};
 use alloc::format;
@@ -18,7 +19,7 @@ pub(super) struct Host {
     pub(super) verified: Vec<bool>,
     pub(super) done_at: Option<Time>,
     pub(super) removed: bool,
-    /// Which of its connections to the source it is, and whether that stands.
+    /// Number of its connection to the source, and whether that connection stands.
     pub(super) conn: u32,
     pub(super) stands: bool,
     pub(super) end: Option<End>,
@@ -30,10 +31,10 @@ pub(super) struct End {
     pub(super) machine: Receiver,
     pub(super) names: Names,
     blocks: Blocks,
-    /// How many roots are known.
+    /// Number of known roots.
     roots: usize,
     keys: Keyring,
-    /// What there is of each group; made when the host begins.
+    /// State of each group; made when the host begins.
     groups: Groups,
     hashes: Vec<Hash>,
 }
@@ -76,7 +77,8 @@ impl Host {
         self.end = Some(end);
     }
 
-    /// A packet has come, and is kept; `damage` changes a bit of it in memory. Where `skips` is set groups are not looked at.
+    /// A packet has come, and is kept; `damage` changes a bit of it in memory. Where `skips` is set groups
+    /// are not looked at.
     pub(super) fn keep(
         &mut self,
         now: Time,

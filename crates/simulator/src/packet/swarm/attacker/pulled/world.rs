@@ -1,9 +1,11 @@
-//! A pull transfer that is sealed: its source, the nodes with their stores, and receivers, with packets as they are on the wire.
+//! A pull transfer that is sealed: its source, the nodes with their stores, and receivers, with packets as
+//! they are on the wire.
 //!
-//! A payload has all of its bytes. What nodes look at, how packets are named, how names get to receivers and what permits allow is
-//! production's (`wire::pull::admit`, `protocol::pull::{NameList, Names}`, `wire::permit`); ciphers and hashes are ideal
-//! (`world::keys`). What the source and receivers say on connections comes whole, or the connection ends: a receiver keeps what it has
-//! verified, and is called again.
+//! A payload has all of its bytes. What nodes look at, how packets are named, how names get to receivers and
+//! what permits allow is production's (`wire::pull::admit`, `protocol::pull::{NameList, Names}`,
+//! `wire::permit`); ciphers and hashes are ideal (`world::keys`). What the source and receivers say on
+//! connections comes whole, or the connection ends: a receiver keeps what it has verified, and is called
+//! again.
 
 use super::attack::Attacker;
 use super::node::Node;
@@ -28,7 +30,7 @@ use polycast_wire::pull::{DIGEST_LEN, digest_len};
 
 /// Bytes of a packet beside what is simulated of it: IP and UDP.
 const BELOW_BYTES: u32 = 28;
-/// What is said on a connection comes after so long.
+/// Delay of a message on a connection.
 const SAID_AFTER: Duration = Duration::from_micros(50);
 /// A receiver whose connection has ended is called again after so long.
 const CALLED_AGAIN: Duration = Duration::from_millis(5);
@@ -51,9 +53,9 @@ impl Packet for Datagram {
     }
 }
 
-/// What happens at a time of its own.
+/// Event at a time of its own.
 pub(super) enum Later {
-    /// What the source has said comes to a receiver: so many sections have roots.
+    /// A message of the source reaches a receiver: `roots` sections have roots.
     Told { run: usize, receiver: usize, conn: u32, roots: u64 },
     /// A receiver's word that it has the object comes to the source.
     Done { run: usize, receiver: usize, conn: u32, proof: Hash },
@@ -81,7 +83,7 @@ pub(super) fn keyring(secret: Secret, handle: Handle) -> Keyring {
 /// One transfer of the object: when a receiver is taken out another one follows, under another secret.
 pub(super) struct Run {
     pub(super) handle: Handle,
-    /// What receivers are told; the keys follow from it and the handle.
+    /// Secret that receivers are sent; the keys follow from it and the handle.
     secret: Secret,
     keys: Keyring,
     salt: Salt,
@@ -102,12 +104,12 @@ impl Run {
     }
 }
 
-/// What really is, which no machine is told.
+/// True state, which no machine knows.
 #[derive(Default)]
 pub(super) struct Truth {
-    /// What was sealed by the source: one content for a secret and a nonce.
+    /// Content that the source has sealed: one content for a secret and a nonce.
     sealed: BTreeMap<(Secret, [u8; 12]), u64>,
-    /// What belongs under a name that the source has given.
+    /// Content that belongs under a name that the source has given.
     named: BTreeMap<(Handle, u64, Digest), u64>,
     /// The receivers that were told a secret.
     told: BTreeMap<Secret, BTreeSet<usize>>,
@@ -135,9 +137,9 @@ pub(in super::super) struct World {
     pub(super) plant: Option<Plant>,
     pub(super) coverage: Coverage,
     pub(super) breaches: Vec<String>,
-    /// How long a node takes for a packet.
+    /// Time that a node takes for a packet.
     pub(super) service: Duration,
-    /// Of what receivers store, one packet in so many is damaged in memory; 0 for none.
+    /// One in this number of packets that receivers store is damaged in memory; 0 for none.
     pub(super) damages_one_in: u64,
 }
 
@@ -193,12 +195,13 @@ impl World {
         net.set_timer(NodeId::CONTROL, at, self.laters);
     }
 
-    /// What is wrong, if anything is.
+    /// Returns the first breach as an error, if there is one.
     pub(in super::super) fn breach(&self) -> Result<(), String> {
         self.breaches.first().cloned().map_or(Ok(()), Err)
     }
 
-    /// The transfer begins: the source calls all that are not done and may take part, and knows so many roots at first.
+    /// The transfer begins: the source calls all that are not done and may take part, and knows so many roots
+    /// at first.
     pub(in super::super) fn begin(&mut self, net: &mut Network<Datagram>, roots: u64) {
         let before = self.runs.last().map(|run| run.secret).filter(|_| self.plant == Some(Plant::KeepEpoch));
         self.secrets = keys::mix(self.secrets, 7);
@@ -206,7 +209,8 @@ impl World {
         let handle = Handle(self.runs.len() as u64 + 1);
         let mut keys = keyring(secret, handle);
         keys.reuses_nonces = self.plant == Some(Plant::ReuseNonce);
-        // One that has the object, and whose word of that was lost, is called again: the source knows no better.
+        // One that has the object, and whose word of that was lost, is called again: the source knows no
+        // better.
         let lacks = |at: &usize| !self.is_settled(*at) && !self.hosts[*at].removed;
         let members: BTreeSet<usize> = (0..self.hosts.len()).filter(lacks).collect();
         self.allowed.receivers = members.iter().map(|&at| self.hosts[at].name.clone()).collect();
@@ -311,7 +315,7 @@ impl World {
         }
     }
 
-    /// What a packet of the run carries, before it is sealed.
+    /// Returns the content of a packet of the run before it is sealed.
     fn plain(&self, sn: u64) -> Vec<u8> {
         let Some(run) = self.runs.last() else { return Vec::new() };
         if let Some(place) = self.group.blocks.list_place(sn) {
@@ -380,7 +384,7 @@ impl World {
         net.send(LinkId(first + u32::from(port)), Datagram(bytes.into()), len, 0);
     }
 
-    /// When the source has something to do of its own accord.
+    /// Returns the time at which the source acts of its own accord.
     pub(super) fn source_deadline(&self) -> Option<Time> {
         self.source.deadline()
     }
@@ -472,12 +476,12 @@ impl World {
         self.stop_when_done(net);
     }
 
-    /// Whether every host that is to have the object has it, and the source knows.
+    /// Returns true once every host that is to have the object has it, and the source knows.
     pub(in super::super) fn is_done(&self) -> bool {
         (0..self.hosts.len()).all(|at| self.hosts[at].removed || self.is_settled(at))
     }
 
-    /// Whether the source knows that a receiver has the object.
+    /// Returns true if the source knows that a receiver has the object.
     fn is_settled(&self, receiver: usize) -> bool {
         self.runs.iter().any(|run| run.settled.contains(&receiver))
     }
@@ -513,7 +517,8 @@ impl World {
         (0..self.hosts.len()).find(|at| !self.hosts[*at].removed && self.hosts[*at].done_at.is_none())
     }
 
-    /// What a receiver has and waits for, for a sentence.
+    /// Describes the state of a receiver for a sentence: the groups and packets that it has, and its
+    /// connection.
     pub(in super::super) fn state_of(&self, receiver: usize) -> String {
         let host = &self.hosts[receiver];
         let verified = host.verified.iter().filter(|verified| **verified).count();
@@ -538,7 +543,7 @@ impl World {
         }
     }
 
-    /// When the last receiver had everything.
+    /// Returns the time at which the last receiver had everything.
     pub(in super::super) fn finished_at(&self) -> Option<Time> {
         self.hosts.iter().map(|host| host.done_at).collect::<Option<Vec<_>>>()?.into_iter().max()
     }
@@ -561,7 +566,8 @@ impl Truth {
         Err(format!("packet {sn} is sealed with a nonce that has another content"))
     }
 
-    /// Whether a payload is what belongs under this name. Of names that the source has not given any will do that fits.
+    /// Returns true if a payload belongs under this name. For a name that the source has not given, any
+    /// payload that fits will do.
     pub(super) fn is_right(&self, name: &polycast_protocol::pull::Name, payload: &[u8]) -> bool {
         let hash = || keys::hash_of(name.transfer, name.sn, payload);
         match self.named.get(&(name.transfer, name.sn, name.digest)) {
@@ -570,7 +576,7 @@ impl Truth {
         }
     }
 
-    /// Whether the source has given this name.
+    /// Returns true if the source has given this name.
     pub(super) fn has_named(&self, name: &polycast_protocol::pull::Name) -> bool {
         self.named.contains_key(&(name.transfer, name.sn, name.digest))
     }

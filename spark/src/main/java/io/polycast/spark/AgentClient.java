@@ -41,21 +41,27 @@ import io.polycast.agent.v1.Objects.FetchEvent;
 import io.polycast.agent.v1.Objects.FetchRequest;
 import io.polycast.agent.v1.Types.Caller;
 
-/** This process's connection to the agent of its host. It is made when it is first needed, and again when the agent comes back. */
+/**
+ * Connection of this process to the agent of its host. It is opened on first use, and again when the agent
+ * comes back.
+ */
 final class AgentClient {
-  /** What this jar speaks; the agent refuses another one. */
+  /** Protocol version of this jar; the agent refuses any other than its own. */
   static final int PROTOCOL_VERSION = 1;
 
   private static final Metadata.Key<String> KIND =
       Metadata.Key.of("polycast-error", Metadata.ASCII_STRING_MARSHALLER);
   private static final long CALL_S = 30;
-  /** The longest message of an agent: its status names all of its transfers. */
+  /** Longest message of an agent: its status lists all of its transfers. */
   private static final int MESSAGE_LEN_MAX = 256 << 20;
-  /** Netty warns that a Unix socket does not know all options of a TCP one. It is kept here so that its level stays. */
+  /**
+   * Logger of Netty's warning that a Unix socket does not know all options of a TCP one. This reference keeps
+   * its level in effect.
+   */
   private static final Logger QUIET = Logger.getLogger(Bootstrap.class.getName());
 
   static {
-    // The shaded Netty's own log, and no other one.
+    // Only the log of the shaded Netty.
     InternalLoggerFactory.setDefaultFactory(JdkLoggerFactory.INSTANCE);
     QUIET.setLevel(Level.SEVERE);
   }
@@ -69,12 +75,12 @@ final class AgentClient {
   AgentClient(Path socket, UUID app) {
     this.socket = socket;
     ByteBuffer id = ByteBuffer.allocate(16).putLong(app.getMostSignificantBits()).putLong(app.getLeastSignificantBits());
-    // Processes in containers may share their numbers, so one is drawn.
+    // Processes in containers may have the same process id, so the number is drawn.
     long process = ThreadLocalRandom.current().nextLong(Long.MAX_VALUE);
     caller = Caller.newBuilder().setAppId(ByteString.copyFrom(id.array())).setProcessId(process).build();
   }
 
-  /** The agent's name, once it has let this process in. */
+  /** Registers this process if necessary, and returns the agent's name. */
   synchronized String register() throws Refusal {
     if (agent == null) {
       RegisterRequest request =
@@ -89,13 +95,13 @@ final class AgentClient {
     return call(stub -> stub.status(request));
   }
 
-  /** Makes a file known under this number; the same file again is no error. */
+  /** Makes a file known under this number; repeating it for the same file is no error. */
   void add(long data, Path path, String name) throws Refusal {
     AddRequest.Builder request = AddRequest.newBuilder().setCaller(caller).setDataId(data);
     call(stub -> stub.add(request.setPath(path.toAbsolutePath().toString()).setName(name).build()));
   }
 
-  /** Ends what sends an object; that nothing does is no error. */
+  /** Ends the transfers of an object; it is no error if there are none. */
   void withdraw(long data) throws Refusal {
     try {
       call(stub -> stub.withdraw(WithdrawRequest.newBuilder().setCaller(caller).setDataId(data).build()));
@@ -106,13 +112,13 @@ final class AgentClient {
     }
   }
 
-  /** Removes objects at these agents, or where there are none named at all. */
+  /** Removes objects at these agents, or at all agents if none is named. */
   RemoveResponse remove(List<Long> data, List<String> agents) throws Refusal {
     RemoveRequest.Builder request = RemoveRequest.newBuilder().setCaller(caller).addAllDataIds(data);
     return call(stub -> stub.remove(request.addAllAgents(agents).setAll(agents.isEmpty()).build()));
   }
 
-  /** Asks for an object, from wherever it is, for at most so long. */
+  /** Asks for an object, wherever it is, with this time limit. */
   Fetching fetch(long data, long deadlineMs) throws Refusal {
     register();
     FetchRequest request =
@@ -122,12 +128,12 @@ final class AgentClient {
     return fetching;
   }
 
-  /** Begins anew with the agent: it has forgotten this process. */
+  /** Makes the next call register again, since the agent has forgotten this process. */
   synchronized void forget() {
     agent = null;
   }
 
-  /** Says goodbye, if the agent is there to hear it. */
+  /** Unregisters if the agent can be reached, and closes the connection. */
   synchronized void close() {
     if (channel == null) {
       return;
@@ -136,7 +142,7 @@ final class AgentClient {
       try {
         run(stub -> stub.unregister(UnregisterRequest.newBuilder().setCaller(caller).build()));
       } catch (Refusal refusal) {
-        // It forgets the dead by itself.
+        // The agent forgets dead processes by itself.
       }
       agent = null;
     }
@@ -172,7 +178,7 @@ final class AgentClient {
     if (!Files.exists(socket)) {
       throw new Refusal(Refusal.NO_AGENT, "there is no agent's socket at " + socket);
     }
-    // What the agent says is taken for where an object's bytes are.
+    // The agent's answers decide which files are read as objects, so its socket has to be the right one.
     if (Settings.isAnothers(socket)) {
       String why = "another user has put " + socket + " there, in a folder that every user can make or write to: name the agent's socket,"
           + " in a folder of its user's alone, with spark.polycast.socket";
@@ -187,13 +193,13 @@ final class AgentClient {
       channel = NettyChannelBuilder.forAddress(new DomainSocketAddress(socket.toString()))
           .channelType(EpollDomainSocketChannel.class)
           .eventLoopGroup(loop)
-          // Otherwise the socket's path would be the authority, which is none to the agent.
+          // Otherwise gRPC sends the socket's path as the authority, which the agent refuses.
           .overrideAuthority("localhost")
           .usePlaintext()
           .maxInboundMessageSize(MESSAGE_LEN_MAX)
           .build();
     }
-    // An agent that has come back is found at once.
+    // Reconnects at once to an agent that has come back.
     channel.resetConnectBackoff();
     return channel;
   }
@@ -213,12 +219,12 @@ final class AgentClient {
     return status.getCode() + about;
   }
 
-  /** An object on its way. */
+  /** A running fetch of an object. */
   final class Fetching implements ClientResponseObserver<FetchRequest, FetchEvent> {
     private final BlockingQueue<Object> events = new LinkedBlockingQueue<>();
     private ClientCallStreamObserver<FetchRequest> call;
 
-    /** The next event, or null where none comes in time. */
+    /** Returns the next event, or null if none comes in time. */
     FetchEvent next(long waitMs) throws Refusal, InterruptedException {
       Object event = events.poll(waitMs, TimeUnit.MILLISECONDS);
       if (event instanceof Throwable) {

@@ -12,13 +12,13 @@ import scala.collection.Iterator;
 import scala.reflect.ClassTag;
 
 /**
- * An executor's values, kept where Torrent keeps them: in the block manager, under the broadcast's number. So they count as Spark's
- * memory, go to its disk when that is short, and go with the broadcast.
+ * An executor's values. Like Torrent's, they are kept in the block manager under the broadcast's number, so
+ * they count as Spark's memory, move to its disk when memory is short, and are removed with the broadcast.
  */
 final class Blocks {
   private Blocks() {}
 
-  /** The value of a broadcast, or null. */
+  /** Returns the value of a broadcast, or null. */
   @SuppressWarnings("unchecked")
   static <T> T get(long id) {
     BlockManager manager = SparkEnv.get().blockManager();

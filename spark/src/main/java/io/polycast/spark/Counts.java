@@ -5,7 +5,7 @@ import com.codahale.metrics.MetricRegistry;
 import com.codahale.metrics.Timer;
 import java.util.concurrent.TimeUnit;
 
-/** What Spark's metrics show of this plugin. */
+/** This plugin's part of Spark's metrics. */
 final class Counts {
   private final Counter publishedBytes;
   private final Counter published;
@@ -21,19 +21,19 @@ final class Counts {
     torrent = registry.counter("torrent");
   }
 
-  /** The driver's agent has a value. */
+  /** Counts a value that the driver's agent has. */
   void published(long bytes) {
     published.inc();
     publishedBytes.inc(bytes);
   }
 
-  /** An executor has a value. */
+  /** Counts a value that an executor has. */
   void read(long bytes, long nanos) {
     reads.update(nanos, TimeUnit.NANOSECONDS);
     readBytes.inc(bytes);
   }
 
-  /** A value has gone another way. */
+  /** Counts a value that went through Torrent. */
   void torrent() {
     torrent.inc();
   }

@@ -27,20 +27,23 @@ import io.polycast.agent.v1.AgentOuterClass.RemovedAt;
 import io.polycast.agent.v1.AgentOuterClass.StatusResponse;
 import scala.reflect.ClassTag;
 
-/** The driver: makes values known to the agent of its host, and gives those to Torrent that executors cannot get. */
+/**
+ * The driver: makes values known to the agent of its host, and gives Torrent the values that executors cannot
+ * get.
+ */
 final class DriverSide implements Side {
-  /** An executor's question whether it is worth waiting. */
+  /** Question of an executor whether to wait for a value. */
   static final String COMING = "polycast-coming ";
-  /** An executor's wish for a value through Torrent. */
+  /** Request of an executor for a value through Torrent. */
   static final String TORRENT = "polycast-torrent ";
 
   private static final Logger LOG = LoggerFactory.getLogger(PolycastPlugin.class);
-  /** How long the agent is left alone after it has failed. */
+  /** Time for which the agent is not asked after it has failed. */
   private static final long REST_MS = 10_000;
   private static final long BLOCKING_S = 15;
   private static final int BUSY_TRIES = 20;
   private static final long BUSY_MS = 250;
-  /** Objects that one call may name. */
+  /** Largest number of objects that one call may name. */
   private static final int NAMED_MAX = 1_024;
 
   private final Settings settings;
@@ -65,12 +68,12 @@ final class DriverSide implements Side {
     agent = new AgentClient(settings.socket("driver"), app);
   }
 
-  /** What carries that which Polycast does not. */
+  /** Sets the factory of the broadcasts that Polycast does not carry. */
   void fallBackTo(BroadcastFactory factory) {
     torrent = factory;
   }
 
-  /** A broadcast through Polycast, or null where the value is small or something speaks against it. */
+  /** Returns a broadcast through Polycast, or null if the value is small or cannot go through it. */
   <T> Broadcast<T> publish(T value, long id, boolean serializedOnly, ClassTag<T> tag) {
     long begun = System.nanoTime();
     try {
@@ -111,7 +114,9 @@ final class DriverSide implements Side {
     }
   }
 
-  /** Whether the agent takes objects; gives what a store may hold, or 0. */
+  /**
+   * Checks that the agent takes objects; returns the most bytes that its store may hold, or 0 if none is set.
+   */
   private synchronized long ready() throws Refusal {
     if (settings.unsealed != null) {
       throw new Refusal(Refusal.ENCRYPTION, settings.unsealed + " asks for encryption, and spark.polycast.sealed does not say"
@@ -139,7 +144,7 @@ final class DriverSide implements Side {
   private synchronized Refusal failed(Refusal refusal) {
     last = refusal;
     restsUntilMs = System.currentTimeMillis() + REST_MS;
-    // An agent that has begun anew knows no other.
+    // The agent may have restarted and forgotten this process.
     agent.forget();
     return refusal;
   }
@@ -165,7 +170,7 @@ final class DriverSide implements Side {
     return one.value();
   }
 
-  /** Answers an executor: true where waiting is worth it, the bytes of a Torrent broadcast, or a sentence. */
+  /** Answers an executor: true if it should wait, the bytes of a Torrent broadcast, or a sentence. */
   Object answer(Object message) {
     String asked = String.valueOf(message);
     boolean insists = asked.startsWith(TORRENT);
@@ -187,7 +192,7 @@ final class DriverSide implements Side {
     }
   }
 
-  /** Removes a value from executors' hosts, and from this one if so wished. */
+  /** Removes a value from executors' hosts and, with `fromDriver`, from this one. */
   void remove(long id, boolean fromDriver, boolean blocking) {
     Published<?> one = fromDriver ? published.remove(id) : published.get(id);
     if (one == null || removals.isShutdown()) {
@@ -227,7 +232,7 @@ final class DriverSide implements Side {
     }
   }
 
-  /** Asks again while an object is on its way somewhere. */
+  /** Removes objects; repeats the request while an object is on its way to an agent. */
   private void removeAt(List<Long> ids, List<String> agents) throws Refusal, InterruptedException {
     for (int tries = 0; tries < BUSY_TRIES; tries++) {
       StatusResponse status = agent.status();
@@ -245,7 +250,7 @@ final class DriverSide implements Side {
     }
   }
 
-  /** Removes all that is left of the application. */
+  /** Removes everything that is left of the application. */
   void close() {
     synchronized (this) {
       if (closed) {
@@ -302,7 +307,7 @@ final class DriverSide implements Side {
       return now;
     }
 
-    /** Whether the agent can send it; one that has begun anew is told of it again. */
+    /** Returns true if the agent can send the value; an agent that has restarted is told of it again. */
     boolean isStillThere(long id) {
       try {
         ready();
@@ -314,10 +319,13 @@ final class DriverSide implements Side {
       }
     }
 
-    /** The broadcast that Spark would have made, as bytes. It is made when the first executor needs it. */
+    /**
+     * Returns the broadcast that Spark would have made, as bytes; it is made for the first executor that
+     * needs it.
+     */
     synchronized byte[] throughTorrent(long id) throws IOException {
       if (torrents == null) {
-        // As it was when it was broadcast: the program may have changed its own since.
+        // The value as it was broadcast: the program may have changed its own since.
         torrents = Values.pack(torrent.newBroadcast(writer.<T>read(tag), false, id, true, tag));
         counts.torrent();
         LOG.info("Polycast: broadcast {} goes through Torrent too, since an executor could not get it", id);

@@ -10,14 +10,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import io.polycast.agent.v1.Objects.FetchEvent;
 
-/** An executor: gets values from the agent of its host, and through Torrent where that is no use. */
+/** The executor: gets values from the agent of its host, or through Torrent if that fails. */
 final class ExecutorSide implements Side {
   private static final Logger LOG = LoggerFactory.getLogger(PolycastPlugin.class);
-  /** How long nothing may come before the driver is asked. */
+  /** Time without progress after which the driver is asked. */
   private static final long QUIET_MS = 2_000;
-  /** The longest wait for one value, whatever comes. */
+  /** Longest wait for one value, even if there is progress. */
   private static final long LONGEST_MS = 3_600_000;
-  /** How long the agent is left alone after it did not answer. */
+  /** Time for which the agent is not asked after it did not answer. */
   private static final long REST_MS = 5_000;
   private static final int LOCKS = 256;
   private static final int TRIES = 2;
@@ -47,7 +47,7 @@ final class ExecutorSide implements Side {
     }
   }
 
-  /** Meets the agent before the first value is wanted. Whatever is wrong is told then. */
+  /** Registers with the agent before the first value is needed. Errors are reported with that value. */
   void warmUp() {
     Thread thread = new Thread(() -> {
       try {
@@ -65,7 +65,7 @@ final class ExecutorSide implements Side {
     Side.Current.clear(this);
   }
 
-  /** One thread gets a value, and the others of this executor find it. */
+  /** Returns a value: one thread of this executor gets it, and the others find it. */
   @Override
   public <T> T value(PolycastBroadcast<T> broadcast) {
     ReentrantLock lock = locks[(int) Math.floorMod(broadcast.id(), (long) LOCKS)];
@@ -131,7 +131,7 @@ final class ExecutorSide implements Side {
         String what = "agent " + agent.register() + " has something else as broadcast " + broadcast.id();
         throw new Refusal(Refusal.REPLACED, what + ": " + replaced.getMessage(), replaced);
       } catch (IOException gone) {
-        // Others may have pushed it out of the store before it was opened.
+        // The object may have been evicted from the store before it was opened.
         if (tries >= TRIES) {
           throw new Refusal(Refusal.FILE, "a broadcast cannot be read from " + object.getPath() + ": " + gone, gone);
         }
@@ -139,7 +139,7 @@ final class ExecutorSide implements Side {
     }
   }
 
-  /** Waits while something comes, or the driver says that it will. */
+  /** Waits while there is progress, or while the driver says that there will be. */
   private io.polycast.agent.v1.Types.Object await(PolycastBroadcast<?> broadcast)
       throws Refusal, GivenTorrent, InterruptedException, IOException {
     AgentClient.Fetching fetching = agent.fetch(broadcast.id(), LONGEST_MS);
@@ -171,7 +171,7 @@ final class ExecutorSide implements Side {
     }
   }
 
-  /** Asks the driver; gives a Torrent broadcast's bytes, or null where the driver says to wait. */
+  /** Asks the driver; returns the bytes of a Torrent broadcast, or null if the driver says to wait. */
   private byte[] ask(String what, long id) throws IOException, InterruptedException {
     Object answer;
     try {
@@ -206,7 +206,7 @@ final class ExecutorSide implements Side {
     throw (E) error;
   }
 
-  /** The driver has given up on Polycast, for one value. */
+  /** Thrown if the driver has given up on Polycast for one value. */
   private static final class GivenTorrent extends Exception {
     private static final long serialVersionUID = 1L;
 

@@ -6,8 +6,8 @@ import org.apache.spark.broadcast.BroadcastFactory;
 import scala.reflect.ClassTag;
 
 /**
- * Makes the driver's broadcasts: through Polycast what is large, with Spark's own factory the rest. It is public since Spark calls
- * it through an interface of its own.
+ * Makes the driver's broadcasts: large values through Polycast, the rest with Spark's own factory. The class
+ * is public because Spark calls it through an interface of its own.
  */
 public final class Factory implements BroadcastFactory {
   private final DriverSide driver;
@@ -18,14 +18,14 @@ public final class Factory implements BroadcastFactory {
     this.torrent = torrent;
   }
 
-  /** Spark's own factory. */
+  /** Returns Spark's own factory. */
   BroadcastFactory torrent() {
     return torrent;
   }
 
   @Override
   public void initialize(boolean isDriver, SparkConf conf) {
-    // Spark has initialized the other one, and this one has nothing to do.
+    // Spark has initialized its own factory, and this one needs nothing.
   }
 
   @Override
@@ -36,7 +36,7 @@ public final class Factory implements BroadcastFactory {
 
   @Override
   public void unbroadcast(long id, boolean removeFromDriver, boolean blocking) {
-    // Executors keep values, and what came through Torrent after all, under the same number.
+    // Executors keep values from Polycast and from Torrent under the same number.
     torrent.unbroadcast(id, removeFromDriver, blocking);
     driver.remove(id, removeFromDriver, blocking);
   }

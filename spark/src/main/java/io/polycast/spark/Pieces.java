@@ -11,23 +11,24 @@ import java.security.NoSuchAlgorithmException;
 import java.util.Arrays;
 
 /**
- * A value's bytes, and the SHA-256 of each piece of them. Values come by way of agents, where another member of the cluster can put
- * something else in a value's place, and what is unpacked can run code. So the driver notes what it writes, Spark's own connections
- * bring that to executors, and what unpacks a value is given no byte before the piece that it is in has been compared.
+ * The pieces of a value's bytes, and the SHA-256 of each. Values come through agents, where another member of
+ * the cluster can put something else in a value's place, and unpacking that could run code. So the driver
+ * records the digests of what it writes, Spark's own connections bring them to executors, and the
+ * deserializer gets no byte of a piece before the piece has been compared.
  */
 final class Pieces {
-  /** Length of all pieces but the last: short enough that a piece is in the processor's cache still when it is unpacked. */
+  /** Length of all pieces but the last: a piece is still in the processor's cache when it is unpacked. */
   static final int LENGTH = 1 << 20;
   static final int DIGEST_LENGTH = 32;
 
   private Pieces() {}
 
-  /** Makes a value of its bytes. */
+  /** Makes a value from its bytes. */
   interface Unpacking<T> {
     T from(InputStream bytes) throws IOException;
   }
 
-  /** Something else is in the place of a value. */
+  /** Thrown if other bytes are in the place of a value. */
   static final class Replaced extends IOException {
     private static final long serialVersionUID = 1L;
 
@@ -37,9 +38,10 @@ final class Pieces {
   }
 
   /**
-   * Reads the value of which these are the digests. The file is opened once: what is put in its place meanwhile is not read.
+   * Reads the value with these digests. The file is opened once: a file that replaces it meanwhile is not
+   * read.
    *
-   * @throws Replaced where the file has other bytes
+   * @throws Replaced if the file has other bytes
    */
   static <T> T read(Path file, long length, byte[] digests, Unpacking<T> unpacking) throws IOException {
     try (Reader bytes = new Reader(Files.newInputStream(file), file.toString(), length, digests)) {
@@ -47,7 +49,7 @@ final class Pieces {
       try {
         value = unpacking.from(bytes);
       } catch (IOException | RuntimeException error) {
-        // Serializers put what they meet into exceptions of their own.
+        // Serializers wrap the exceptions of their streams in exceptions of their own.
         bytes.check();
         throw error;
       }
@@ -64,7 +66,7 @@ final class Pieces {
     }
   }
 
-  /** Passes a value's bytes on, and notes their digests. */
+  /** Passes a value's bytes on, and records their digests. */
   static final class Writer extends OutputStream {
     private final OutputStream out;
     private final MessageDigest sha256 = sha256();
@@ -106,7 +108,7 @@ final class Pieces {
       out.close();
     }
 
-    /** The digests of all that was written, one behind the other; nothing more is written then. */
+    /** Returns the digests of all written bytes, one after the other; nothing may be written afterwards. */
     byte[] digests() {
       if (inPiece > 0) {
         endPiece();
@@ -115,17 +117,17 @@ final class Pieces {
     }
   }
 
-  /** Gives a value's bytes, each piece once it has been compared. */
+  /** Gives a value's bytes, each piece only after it has been compared. */
   private static final class Reader extends InputStream {
     private final InputStream in;
     private final String where;
     private final byte[] digests;
     private final MessageDigest sha256 = sha256();
     private final byte[] piece;
-    /** Which bytes of the piece have not been given yet. */
+    /** Range of the piece's bytes that have not been given yet. */
     private int at;
     private int end;
-    /** How many pieces have been compared, and how many bytes come behind them. */
+    /** Number of pieces that have been compared, and of the bytes after them. */
     private int compared;
     private long left;
     private Replaced replaced;
@@ -167,7 +169,7 @@ final class Pieces {
       in.close();
     }
 
-    /** Throws what was found, if that was something else than the value. */
+    /** Throws if other bytes than the value's were found. */
     void check() throws Replaced {
       if (replaced != null) {
         throw replaced;

@@ -10,16 +10,17 @@ import org.apache.spark.broadcast.Broadcast;
 import scala.reflect.ClassTag;
 
 /**
- * A broadcast whose bytes are an object of Polycast's. It is public since code that Spark generates names its class.
+ * A broadcast whose bytes are a Polycast object. The class is public because code that Spark generates names
+ * it.
  *
- * @param <T> what is broadcast
+ * @param <T> type of the value
  */
 public final class PolycastBroadcast<T> extends Broadcast<T> {
   private static final long serialVersionUID = 2L;
 
   private final ClassTag<T> tag;
   private final long bytes;
-  /** Of the value's pieces, as the driver has written them: Spark brings them, and agents bring the bytes. */
+  /** Digests of the pieces that the driver has written: Spark brings the digests, and agents the bytes. */
   private final byte[] digests;
   private transient volatile Reference<T> seen;
 
@@ -30,7 +31,7 @@ public final class PolycastBroadcast<T> extends Broadcast<T> {
     this.digests = digests;
   }
 
-  /** Length of the serialised value. */
+  /** Returns the length of the serialised value. */
   long bytes() {
     return bytes;
   }
@@ -39,14 +40,14 @@ public final class PolycastBroadcast<T> extends Broadcast<T> {
     return tag;
   }
 
-  /** Reads the value, where this file has it. */
+  /** Reads the value from this file, if the file has it. */
   T read(Path file) throws IOException {
     return Values.read(file, bytes, digests, tag);
   }
 
   @Override
   public T getValue() {
-    // Tasks ask for each of their records.
+    // Tasks ask once for each of their records.
     Reference<T> before = seen;
     T value = before == null ? null : before.get();
     if (value == null) {

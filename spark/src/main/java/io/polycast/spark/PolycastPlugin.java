@@ -18,10 +18,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.Tuple2;
 
-/** What `spark.plugins` names. */
+/** The plugin that `spark.plugins` names. */
 public final class PolycastPlugin implements SparkPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(PolycastPlugin.class);
-  /** The application's id, as executors are told it. */
+  /** Key under which executors are told the application's id. */
   private static final String APP = "polycast-app";
 
   @Override
@@ -43,8 +43,8 @@ public final class PolycastPlugin implements SparkPlugin {
   }
 
   /**
-   * Spark has no setting for its broadcast factory: it is a private field of the manager, under the same name in all versions from
-   * 3.5 on.
+   * Replaces Spark's broadcast factory. Spark has no setting for it: it is a private field of the manager,
+   * with the same name in all versions from 3.5 on.
    */
   private static void swap(BroadcastManager manager, DriverSide side) throws ReflectiveOperationException {
     Field field = BroadcastManager.class.getDeclaredField("broadcastFactory");

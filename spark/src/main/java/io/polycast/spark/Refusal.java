@@ -1,22 +1,22 @@
 package io.polycast.spark;
 
-/** Why something does not go through Polycast: a kind for programs, and one sentence for people. */
+/** Reason why a value does not go through Polycast: a kind for programs, and one sentence for people. */
 final class Refusal extends Exception {
   private static final long serialVersionUID = 1L;
 
   /** The agent does not answer. */
   static final String NO_AGENT = "no-agent";
-  /** The agent does not know this process: it has begun anew since. */
+  /** The agent does not know this process, because the agent has restarted. */
   static final String NOT_REGISTERED = "not-registered";
   /** The agent has another protocol version. */
   static final String VERSION = "version";
-  /** The value has no place in the store. */
+  /** The value does not fit into the store. */
   static final String STORE_FULL = "store-full";
-  /** The agent has no manager. */
+  /** The agent is not connected to a manager. */
   static final String NO_MANAGER = "no-manager";
-  /** Spark encrypts, and the settings do not promise that the agents do. */
+  /** Spark encrypts, but the settings do not promise that the agents do. */
   static final String ENCRYPTION = "encryption";
-  /** Nothing has come for too long. */
+  /** Nothing has arrived for too long. */
   static final String LATE = "late";
   /** An agent has something else in the place of a value. */
   static final String REPLACED = "replaced";

@@ -12,12 +12,12 @@ import java.util.TreeMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** What `spark.polycast.*` says. */
+/** The settings `spark.polycast.*`. */
 final class Settings {
   static final String PREFIX = "spark.polycast.";
   private static final String[] NAMES = {"enabled", "patience", "sealed", "socket", "spool", "threshold"};
   private static final Pattern NUMBER = Pattern.compile("(\\d{1,15}) *([a-z]*)");
-  /** Settings of Spark's that mean to keep what it sends from others. */
+  /** Spark's settings that ask to protect its connections or files. */
   private static final String[] ENCRYPTS = {
     "spark.authenticate",
     "spark.io.encryption.enabled",
@@ -25,15 +25,15 @@ final class Settings {
     "spark.ssl.rpc.enabled",
   };
 
-  /** Whether anything goes through Polycast. */
+  /** Set if values go through Polycast at all. */
   final boolean enabled;
-  /** Values that are serialised to less stay with Torrent. */
+  /** Serialised values with fewer bytes stay with Torrent. */
   final long thresholdBytes;
-  /** How long an executor waits while nothing comes. */
+  /** Time for which an executor waits without progress. */
   final long patienceMs;
   /** Folder of the driver's files. */
   final Path spool;
-  /** Which of Spark's settings asks for encryption that is not promised of the agents, or null. */
+  /** Setting of Spark that asks for encryption, if the agents' encryption is not promised; otherwise null. */
   final String unsealed;
 
   private final String socket;
@@ -59,7 +59,7 @@ final class Settings {
     unsealed = yes(of, "sealed", false) ? null : asks;
   }
 
-  /** Reads all settings of an application; throws a sentence about the first that makes no sense. */
+  /** Reads all settings of an application; throws one sentence about the first that is invalid. */
   static Settings of(Map<String, String> spark) {
     Map<String, String> ours = new TreeMap<>();
     spark.forEach((name, value) -> {
@@ -70,7 +70,7 @@ final class Settings {
     return new Settings(ours, spark);
   }
 
-  /** The socket of the agent for this executor, or for `driver`. */
+  /** Returns the socket of the agent for this executor, or for `driver`. */
   Path socket(String executor) {
     return Paths.get(socket.replace("{executor}", executor));
   }
@@ -83,12 +83,12 @@ final class Settings {
     return has ? runtime + "/polycast-agent.sock" : ownFolder() + "/agent.sock";
   }
 
-  /** Where this user's agents have their folders in shared memory. Every user of the host can make it. */
+  /** Returns the folder of this user's agents in shared memory. Every user of the host can make it. */
   static String ownFolder() {
     return "/dev/shm/polycast-" + user();
   }
 
-  /** Whether a socket is where every user can have put it, and another one has. */
+  /** Returns true if every user could have put a socket in this place, and another user has. */
   static boolean isAnothers(Path socket) {
     Path folder = socket.toAbsolutePath().getParent();
     return (socket.startsWith(ownFolder()) && !isOwn(folder)) || (isShared(folder) && !isOwn(socket));
@@ -102,7 +102,7 @@ final class Settings {
     }
   }
 
-  /** Whether a file or folder is this user's, or root's. */
+  /** Returns true if a file or folder belongs to this user or to root. */
   static boolean isOwn(Path path) {
     try {
       String owner = Files.getAttribute(path, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString();
@@ -116,7 +116,7 @@ final class Settings {
     return Files.isDirectory(Paths.get("/dev/shm")) ? "/dev/shm" : System.getProperty("java.io.tmpdir");
   }
 
-  /** The number of this process's user. */
+  /** Returns the number of this process's user. */
   static String user() {
     try {
       return Files.getAttribute(Paths.get("/proc/self"), "unix:uid").toString();

@@ -1,8 +1,10 @@
 package io.polycast.spark;
 
-/** What this process knows of broadcasts: it is the driver, or an executor. */
+/** Access to broadcast values in this process, which is the driver or an executor. */
 interface Side {
-  /** The value of a broadcast; throws what makes the task fail where it is not to be had in any way. */
+  /**
+   * Returns the value of a broadcast; throws an exception that fails the task if there is no way to get it.
+   */
   <T> T value(PolycastBroadcast<T> broadcast);
 
   /** The side of this process. */
@@ -23,7 +25,7 @@ interface Side {
       side = next;
     }
 
-    /** Whether there is one already, as where driver and executor are one process. */
+    /** Returns true if there is one already, as when driver and executor are one process. */
     static synchronized boolean isSet() {
       return side != null;
     }

@@ -19,15 +19,15 @@ import java.util.UUID;
 import scala.reflect.ClassTag;
 
 /**
- * Files with the driver's serialised values, in memory unless settings say otherwise. They go with the driver; those of a driver
- * that was killed go when the next one on the host begins.
+ * Files with the driver's serialised values, in memory unless settings say otherwise. They are removed with
+ * the driver; files of a driver that was killed are removed when the next driver on the host starts.
  */
 final class Spool {
   private static final String LOCK = "lock";
   private static final String OWNER_ONLY = "rwx------";
-  /** A folder may be without its lock for so long. */
+  /** Time for which a folder may be without its lock. */
   private static final long YOUNG_MS = 10_000;
-  /** Those of this process: to look at their locks would end them. */
+  /** Folders of this process, which are skipped: looking at their locks would release them. */
   private static final Set<Path> OWN = Collections.synchronizedSet(new HashSet<>());
 
   private final Path folder;
@@ -38,17 +38,17 @@ final class Spool {
     this.lock = lock;
   }
 
-  /** Makes a folder of its own below this one, which is made too. */
+  /** Makes a new folder in this one, which is made if it is missing. */
   static Spool open(Path below) throws IOException {
     if (!Files.isDirectory(below)) {
       Files.createDirectories(below.toAbsolutePath().getParent());
       try {
         Files.createDirectory(below, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString(OWNER_ONLY)));
       } catch (java.nio.file.FileAlreadyExistsException another) {
-        // Another driver was faster; whose it is shows now.
+        // Another driver was faster; the owner is checked below.
       }
     }
-    // Shared memory is a folder that every user may write to.
+    // Every user may write to shared memory.
     Set<PosixFilePermission> allowed = Files.getPosixFilePermissions(below, LinkOption.NOFOLLOW_LINKS);
     boolean ours = Files.getAttribute(below, "unix:uid", LinkOption.NOFOLLOW_LINKS).toString().equals(Settings.user());
     if (!ours || !allowed.equals(PosixFilePermissions.fromString(OWNER_ONLY))) {
@@ -64,7 +64,7 @@ final class Spool {
     return new Spool(folder, lock);
   }
 
-  /** Removes what drivers have left that are dead: the system has given their locks back. */
+  /** Removes the folders of dead drivers, whose locks the system has released. */
   private static void sweep(Path below) throws IOException {
     try (DirectoryStream<Path> folders = Files.newDirectoryStream(below)) {
       for (Path folder : folders) {
@@ -91,11 +91,11 @@ final class Spool {
       }
       Files.deleteIfExists(folder);
     } catch (IOException error) {
-      // Another driver that has just begun removes it too.
+      // Another driver that has just started removes it too.
     }
   }
 
-  /** Takes the bytes of a value: in memory up to so many, and in a file beyond. */
+  /** Returns a writer for a value, which uses a file once the value has this many bytes. */
   Writer writer(long id, long smallBytes) {
     return new Writer(folder.resolve("broadcast-" + id), smallBytes);
   }
@@ -106,11 +106,11 @@ final class Spool {
     try {
       lock.close();
     } catch (IOException error) {
-      // It ends with the process at the latest.
+      // The lock ends with the process at the latest.
     }
   }
 
-  /** Bytes on their way into a file. */
+  /** A value on its way into a file. */
   static final class Writer extends OutputStream {
     private static final int CHUNK = 1 << 20;
 
@@ -140,7 +140,7 @@ final class Spool {
       }
     }
 
-    /** Brings what waits into the file, if it is large enough for one. */
+    /** Writes the waiting bytes to the file, if the value is large enough for one. */
     private void pour() throws IOException {
       if (out == null && written < smallBytes) {
         return;
@@ -166,7 +166,7 @@ final class Spool {
       }
     }
 
-    /** Whether the value is too small for a file. */
+    /** Returns true if the value is too small for a file. */
     boolean isSmall() {
       return out == null;
     }
@@ -175,12 +175,12 @@ final class Spool {
       return written;
     }
 
-    /** The digests of the value's pieces, once it is closed and not small. */
+    /** Returns the digests of the value's pieces, once the writer is closed and if the value is not small. */
     byte[] digests() {
       return digests;
     }
 
-    /** The value, as it was written. */
+    /** Reads the value as it was written. */
     <T> T read(ClassTag<T> tag) throws IOException {
       return Values.read(file, written, digests, tag);
     }
@@ -189,7 +189,7 @@ final class Spool {
       return file;
     }
 
-    /** Removes the file, whatever is in it. */
+    /** Removes the file, even if it is incomplete. */
     void discard() {
       try {
         if (out != null) {
@@ -197,7 +197,7 @@ final class Spool {
         }
         Files.deleteIfExists(file);
       } catch (IOException error) {
-        // It goes with its folder.
+        // The file is removed with its folder.
       }
     }
   }

@@ -18,7 +18,10 @@ import java.io.OutputStream;
 import java.nio.file.Path;
 import scala.reflect.ClassTag;
 
-/** Values as bytes, in the form that Torrent gives them too: Spark's serializer, and its codec where broadcasts are compressed. */
+/**
+ * Values as bytes, in the same form as Torrent's: Spark's serializer, and its codec if broadcasts are
+ * compressed.
+ */
 final class Values {
   private static final int BUFFER = 1 << 20;
 
@@ -34,8 +37,9 @@ final class Values {
   }
 
   /**
-   * Reads the value that has these digests, and no other one. The file is read and not mapped: what is mapped stays in memory until the
-   * collector comes, also when the agent has removed the object. Its pages are those of all executors of the host either way.
+   * Reads the value with these digests, and no other. The file is read and not mapped: a mapping stays in
+   * memory until the garbage collector runs, even after the agent has removed the object. Either way, all
+   * executors of the host share the file's pages.
    */
   static <T> T read(Path file, long length, byte[] digests, ClassTag<T> tag) throws IOException {
     SparkEnv env = SparkEnv.get();
@@ -56,7 +60,10 @@ final class Values {
     return CompressionCodec$.MODULE$.createCodec(conf);
   }
 
-  /** A small object of Spark's as bytes: what passes between driver and executors may only have classes that both know. */
+  /**
+   * Returns a small object of Spark as bytes: messages between driver and executors may only contain classes
+   * that both know.
+   */
   static byte[] pack(Object object) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     try (ObjectOutputStream out = new ObjectOutputStream(bytes)) {
@@ -71,7 +78,7 @@ final class Values {
     }
   }
 
-  /** Knows the classes of the application, as tasks do. */
+  /** Finds the classes of the application, as tasks do. */
   private static final class Reader extends ObjectInputStream {
     Reader(InputStream in) throws IOException {
       super(in);

@@ -4,7 +4,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.slf4j.Logger;
 
-/** Says each kind of trouble once: the next broadcast would say the same. */
+/** Warns once of each kind of trouble, which the next broadcast would only repeat. */
 final class Warnings {
   private final Logger to;
   private final Set<String> said = ConcurrentHashMap.newKeySet();
@@ -13,7 +13,7 @@ final class Warnings {
     this.to = to;
   }
 
-  /** Warns of the first refusal of its kind; those after it are for who looks closely. */
+  /** Warns of the first refusal of its kind; later ones are debug messages. */
   void once(Refusal refusal) {
     String message = refusal.getMessage() + "; such broadcasts go through Torrent (said once)";
     if (said.add(refusal.kind)) {

@@ -80,7 +80,7 @@ public class AgentClientTest {
   public void anAgentThatBeginsAnewIsRegisteredWithAgain() throws Exception {
     try (FakeAgent agent = new FakeAgent(socket)) {
       client.add(1, Paths.get("/one"), "one");
-      // As if it had begun anew.
+      // As if the agent had restarted.
       agent.registered.clear();
       client.add(2, Paths.get("/two"), "two");
       assertEquals(2, agent.added.size());

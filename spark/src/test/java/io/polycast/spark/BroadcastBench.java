@@ -12,9 +12,10 @@ import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.broadcast.Broadcast;
 
 /**
- * Broadcasts values of random bytes and measures; knows nothing of Polycast. Arguments: executors, rounds, and sizes in MB. Prints for
- * each round `BROADCAST megabytes seconds slowest-reader-seconds`: from the call of broadcast to the end of the job in which every
- * executor has read the value, and what the slowest of them has waited for it.
+ * Measures broadcasts of random bytes; knows nothing of Polycast. Arguments: executors, rounds, and sizes in
+ * MB. Prints for each round `BROADCAST megabytes seconds slowest-reader-seconds`: the time from the call of
+ * broadcast to the end of the job in which every executor has read the value, and the wait of the slowest
+ * executor for it.
  */
 public final class BroadcastBench {
   private static final int MEGABYTE = 1_000_000;
@@ -50,7 +51,9 @@ public final class BroadcastBench {
     }
   }
 
-  /** Runs a task on each executor; gives for those that differ how long each has waited for the value. */
+  /**
+   * Runs a task on each executor; returns the seconds that each distinct executor has waited for the value.
+   */
   private static List<Double> onAll(JavaSparkContext context, List<Integer> places, Broadcast<byte[]> value, int hash) {
     List<String> done = context.parallelize(places, places.size()).map(place -> {
       long begun = System.nanoTime();

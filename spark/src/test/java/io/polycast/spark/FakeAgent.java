@@ -27,7 +27,7 @@ import io.polycast.agent.v1.Objects.FetchEvent;
 import io.polycast.agent.v1.Objects.FetchRequest;
 import io.polycast.agent.v1.Types.Caller;
 
-/** An agent that keeps to docs/api.md as far as the tests need it, over a real Unix socket. */
+/** An agent that follows docs/api.md as far as the tests need it, over a real Unix socket. */
 final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
   final List<Caller> registered = new CopyOnWriteArrayList<>();
   final List<AddRequest> added = new CopyOnWriteArrayList<>();
@@ -48,7 +48,7 @@ final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
         .start();
   }
 
-  /** A refusal as agents give it. */
+  /** Returns a refusal in the form that agents use. */
   static StatusRuntimeException refusal(Status status, String kind, String message) {
     Metadata trailers = new Metadata();
     trailers.put(Metadata.Key.of("polycast-error", Metadata.ASCII_STRING_MARSHALLER), kind);
@@ -98,7 +98,7 @@ final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
     answer.onCompleted();
   }
 
-  /** What was added is there at once; for the rest one waits. */
+  /** Gives an added object at once; a call for any other object waits. */
   @Override
   public void fetch(FetchRequest request, StreamObserver<FetchEvent> answer) {
     for (AddRequest one : added) {

@@ -25,7 +25,7 @@ import org.junit.rules.TemporaryFolder;
 public class PiecesTest {
   @Rule public final TemporaryFolder folder = new TemporaryFolder();
 
-  /** Runs something where it is unpacked. */
+  /** Runs code when it is unpacked. */
   private static final class Rogue implements Serializable {
     private static final long serialVersionUID = 1L;
 
@@ -45,7 +45,7 @@ public class PiecesTest {
     return folder.getRoot().toPath().resolve("value");
   }
 
-  /** Writes a value as the driver does, in writes of this many bytes; gives its digests. */
+  /** Writes a value as the driver does, in chunks of this many bytes; returns its digests. */
   private byte[] write(byte[] value, int each) throws IOException {
     try (Pieces.Writer out = new Pieces.Writer(Files.newOutputStream(file()))) {
       for (int at = 0; at < value.length; at += each) {
@@ -105,7 +105,7 @@ public class PiecesTest {
   public void whatWasPutInTheValuesPlaceRunsNothing() throws IOException {
     Path marker = folder.getRoot().toPath().resolve("ran");
     byte[] rogue = serialised(new Rogue(marker));
-    // As long as the other one: its length tells nothing.
+    // Both have the same length, so the length shows no difference.
     byte[] value = serialised(new byte[rogue.length - serialised(new byte[0]).length]);
     assertEquals(rogue.length, value.length);
     byte[] digests = write(value, value.length);
@@ -138,7 +138,7 @@ public class PiecesTest {
       int before = changed / Pieces.LENGTH * Pieces.LENGTH;
       assertArrayEquals(Arrays.copyOf(value, before), given.toByteArray());
     }
-    // Right pieces in the wrong order, and fewer of them.
+    // Correct pieces in the wrong order, and too few pieces.
     byte[] other = value.clone();
     System.arraycopy(value, 0, other, Pieces.LENGTH, Pieces.LENGTH);
     System.arraycopy(value, Pieces.LENGTH, other, 0, Pieces.LENGTH);
@@ -146,7 +146,7 @@ public class PiecesTest {
     assertThrows(Pieces.Replaced.class, () -> Pieces.read(file(), length, digests, PiecesTest::all));
     Files.write(file(), Arrays.copyOf(value, 2 * Pieces.LENGTH));
     assertThrows(Pieces.Replaced.class, () -> Pieces.read(file(), length, digests, PiecesTest::all));
-    // What stands behind the value is not read.
+    // Bytes after the value are not read.
     Files.write(file(), Arrays.copyOf(value, length + 1));
     assertArrayEquals(value, Pieces.read(file(), length, digests, PiecesTest::all));
   }
@@ -159,7 +159,7 @@ public class PiecesTest {
     Path other = folder.getRoot().toPath().resolve("other");
     Files.write(other, random(length + 1));
     byte[] read = Pieces.read(file(), length, digests, in -> {
-      // Another file under the value's name, once it is open.
+      // Another file takes the value's name once the value is open.
       Files.move(other, file(), StandardCopyOption.REPLACE_EXISTING);
       return all(in);
     });
@@ -167,7 +167,7 @@ public class PiecesTest {
     assertArrayEquals(digests, write(value, length));
     assertThrows(Pieces.Replaced.class, () -> Pieces.read(file(), length, digests, in -> {
       in.read();
-      // Other bytes in the same file.
+      // The same file gets other bytes.
       Files.write(file(), random(length + 1));
       return all(in);
     }));
