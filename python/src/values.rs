@@ -1,4 +1,5 @@
-//! What goes to Python: plain values, as the JSON documents of the command line have them, and errors by kind.
+//! Values that go to Python: plain ones, as the JSON documents of the command line have them, and errors by
+//! kind.
 
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
@@ -9,6 +10,7 @@ use polycast_api::client::ClientError;
 use polycast_api::report::{Delivery, Report};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// An error as the exception of its kind: `polycast.errors` has the classes.
 pub fn error(py: Python<'_>, error: &ClientError) -> PyErr {
@@ -94,12 +96,15 @@ pub fn fetched(event: &fetch_event::Event) -> Value {
     }
 }
 
-/// What a version that was published came to.
+/// Outcome of a version that was published.
 pub fn published(published: &PublishResponse) -> Value {
-    let missing = published.missing.iter().map(|one| (one.name.clone(), one.reason.clone()));
-    let missing: std::collections::BTreeMap<String, String> = missing.collect();
+    let missing: BTreeMap<&str, &str> =
+        published.missing.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
+    let kinds: BTreeMap<&str, &str> =
+        published.missing.iter().map(|one| (one.name.as_str(), one.kind.as_str())).collect();
     json!({
         "version": published.version, "have": published.have, "missing": missing,
+        "kinds": kinds,
         "sent_bytes": published.sent_bytes, "spared_bytes": published.spared_bytes,
         "coded_bytes": published.coded_bytes,
     })

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Where receivers of this process have put their copies, by their names.
+/// Paths at which receivers of this process have put their copies, by their names.
 pub(crate) type Copies = BTreeMap<String, PathBuf>;
 
-/// What `accept` got.
+/// Report of `accept`.
 #[derive(Serialize, Clone, PartialEq, Debug)]
 pub(crate) struct Acceptance {
     /// The object's id.
@@ -37,15 +37,16 @@ pub(crate) struct Acceptance {
     pub patched_bytes: u64,
     /// Bytes that were here already, of an older version or an earlier try, and were not sent.
     pub spared_bytes: u64,
-    /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel, or a cable is bad.
+    /// Hash groups of 256 KiB that came with wrong bytes, and again: another host sends to the data channel,
+    /// or a cable is bad.
     pub corrupt_groups: u64,
-    /// Whether only the source and its receivers could read the bytes on their way.
+    /// Set if only the source and its receivers could read the bytes in transit.
     pub sealed: bool,
     /// Packets that came for the transfer and were not its source's.
     pub forged_packets: u64,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Where the object is; `-` is standard output.
+    /// Path of the object; `-` is standard output.
     pub path: PathBuf,
     /// It was there already, and was left as it is.
     pub unchanged: bool,
@@ -66,7 +67,8 @@ pub(crate) fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Fail
     Ok(complain(&delivery.report))
 }
 
-/// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have been silent.
+/// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have
+/// been silent.
 pub(crate) fn conclude_without(
     delivery: &Delivery,
     missed: &[(String, u64)],
@@ -92,7 +94,8 @@ pub(crate) fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));
     }
-    for passed in &report.passed_over {
+    // Where nothing was sent, no fabric would have done better.
+    for passed in report.passed_over.iter().filter(|_| report.sent_bytes > 0 || verified(report) == 0) {
         output::say(&format!("not over {}: {}", Printable(&passed.fabric), Printable(&passed.why)));
     }
     for (at, what) in report.events.iter().filter(|(_, what)| Some(what) != report.path_lost.as_ref()) {
@@ -111,15 +114,20 @@ pub(crate) fn complain(report: &Report) -> Exit {
     exit
 }
 
-/// Why a receiver failed.
+/// Returns the reason for a receiver's failure.
 pub(crate) fn why(receiver: &ReceiverReport) -> &str {
     receiver.error.as_deref().unwrap_or("it did not verify all bytes")
+}
+
+/// Returns the number of receivers that have verified the object.
+fn verified(report: &Report) -> usize {
+    report.receivers.iter().filter(|receiver| receiver.verified).count()
 }
 
 /// The account for people.
 pub(crate) fn text(delivery: &Delivery, copies: &Copies) -> String {
     let report = &delivery.report;
-    let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
+    let verified = verified(report);
     let had_it = |receiver: &ReceiverReport| !receiver.verified || receiver.spared_bytes >= report.bytes;
     let how = match verified {
         0 => format!(" over {}", report.fabric),
@@ -225,8 +233,8 @@ fn rate(bps: f64, seconds: f64) -> String {
     if seconds < RATE_FROM.as_secs_f64() { String::new() } else { format!(", {}", format_rate(bps)) }
 }
 
-/// Copies of the object that left its host, and those that did not have to: `1 copy left this host, 7 were saved`. Nothing where none was
-/// saved.
+/// Copies of the object that left its host, and those that did not have to: `1 copy left this host, 7 were
+/// saved`. Nothing where none was saved.
 fn saved(report: &Report) -> Option<String> {
     let verified = report.receivers.iter().filter(|receiver| receiver.verified);
     let come: u64 = verified.map(|receiver| report.bytes.saturating_sub(receiver.spared_bytes)).sum();

@@ -5,15 +5,15 @@
     polycast.cast("model.bin", receivers=4)          # on this machine, to see it work
 
     offer = polycast.offer("model.bin", receivers=2) # between machines: give offer.code to the others
-    polycast.accept(code, into="models")             # there
+    polycast.accept(code, into="models")             # on the others
 
     distributed.broadcast_folder("model", src=0)     # in every process of a job of torchrun: from polycast import distributed
 
-    with polycast.Agent() as agent:                  # on each host runs `polycast agent`
+    with polycast.Agent() as agent:                  # `polycast agent` runs on each host
         agent.add(17, "model.bin")
         print(agent.send(17, to="all").result())
 
-    with polycast.Agent() as agent:                  # on the others
+    with polycast.Agent() as agent:                  # on a receiver
         weights = agent.read(17).numpy("float32")    # the agent's verified copy, mapped, not copied
 """
 

@@ -1,4 +1,4 @@
-"""`python -m polycast` is the program `polycast`."""
+"""Runs the program `polycast` as `python -m polycast`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The agent on this host: objects, transfers, and agents that live as long as a script."""
+"""Client of this host's agent: objects, transfers, and embedded agents that end with the script."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
 
     from polycast._embedded import Embedded
 
-# What the system calls memory that `add_buffer` has made, before the object's number.
+# Prefix of the system's name for memory that `add_buffer` has created. The object's number follows it.
 _MEMORY = "/memfd:polycast-"
-# Types of a buffer, in the words of Python's `struct` and of PEP 3118, that are pointers.
+# Type codes of buffers, as in `struct` and PEP 3118, that denote pointers.
 _POINTERS = frozenset("OPz&")
-# Where an agent says that such memory is.
+# Path by which an agent refers to such memory.
 _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
-# The most bytes in one piece of an object that is filled.
+# Largest number of bytes that are copied or sent to the agent at once.
 PIECE_MAX = 1 << 20
-# How long an embedded agent may take to join its manager before it is given back all the same.
+# Time that an embedded agent may take to join its manager. After it the agent is returned all the same.
 JOINS_WITHIN_S = 10.0
-# How often it is looked whether an object of a name has come: the agent tells of numbers only.
+# Interval between polls for an object by name: the agent reports numbers only.
 LOOK_S = 0.1
-# Why a subscription is over.
+# Reason that a cancelled subscription gives.
 _CANCELLED = "it was cancelled"
 SLOW = Literal["catch-up", "wait", "drop"]
 
 
 @dataclass(frozen=True)
 class Object:
-    """An object on this host. `path` is a file with its bytes, or, where `form` is `directory`, the folder itself."""
+    """An object on this host. `path` is the file that holds its bytes or, if `form` is `directory`, the folder itself."""
 
     app: str
     data_id: int
@@ -74,24 +74,25 @@ class Object:
     path: str
     form: str
     mode: int
-    # The agent that has it.
+    # Socket of the agent that has the object.
     socket: str = field(default="", repr=False, compare=False)
 
     @staticmethod
     def of(text: str, socket: str) -> Object:
-        """From the JSON that an agent gives."""
+        """Builds an object from the agent's JSON."""
         return Object(**json.loads(text), socket=socket)
 
     def map(self, writable_copy: bool = False) -> memoryview:
-        """The bytes, mapped and not copied. A writable copy takes memory for the pages that are written only, and is not
-        seen by others. The bytes stay there as long as a view of them, also when the object is deleted meanwhile."""
+        """Maps the bytes without copying them. With `writable_copy` the view may be written to: only pages that are written take memory,
+        and other processes do not see the changes. A view stays valid even if the object is deleted. Raises `Invalid` unless `form` is
+        `bytes`."""
         if self.form != "bytes":
             raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
         with opened(self.path, self.data_id) as file:
             return self._mapped(file, writable_copy)
 
     def _mapped(self, file: BinaryIO, writable_copy: bool = False) -> memoryview:
-        """The bytes, in a file that is open."""
+        """Maps the bytes of an open file."""
         if self.length == 0:
             return memoryview(b"")
         import mmap
@@ -101,21 +102,20 @@ class Object:
         return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
 
     def numpy(self, dtype: Any = "u1", shape: int | tuple[int, ...] = -1) -> numpy.ndarray[Any, Any]:
-        """The bytes as an array that is read only and has no copy of them."""
+        """Returns the bytes as a read-only array, without copying them."""
         import numpy
 
         return numpy.frombuffer(self.map(), dtype=dtype).reshape(shape)
 
     def open(self) -> BinaryIO:
-        """The bytes as a file that is read only; those of a received folder are a tar stream. It stays readable when the object is deleted
-        meanwhile."""
+        """Opens the bytes as a read-only file; a received folder is a tar stream. The file stays readable even if the object is deleted."""
         if self.form != "bytes":
             raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
         return opened(self.path, self.data_id)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
-        """Copies the bytes of a file to a path. Nothing is there before all of it is, and what is there already stays, unless `force`
-        replaces it. A folder is put somewhere by `extract`."""
+        """Copies a file to `path`. The copy appears there only once it is complete. An existing file is kept and raises `PathError`, unless
+        `force` replaces it. Use `extract` for a folder."""
         import shutil
         import tempfile
 
@@ -127,7 +127,7 @@ class Object:
         try:
             with self.open() as source, tempfile.NamedTemporaryFile(dir=os.path.dirname(target), delete=False) as part:
                 try:
-                    # The agent's copy has to stay as it is, so that no byte is shared with it.
+                    # The agent's copy must not change, so the two share no bytes.
                     shutil.copyfileobj(source, part, PIECE_MAX)
                     os.fchmod(part.fileno(), self.mode & 0o777 or 0o644)
                     part.flush()
@@ -143,29 +143,29 @@ class Object:
             raise of_kind(kind, f"cannot write {target}: {error.strerror}") from None
 
     def extract(self, path: StrPath, *, force: bool = False) -> None:
-        """Makes a path the folder that this object is, as `polycast get --out` does. Nothing is there before all of it is, and what is there
-        already stays, unless `force` replaces it."""
+        """Writes a folder to `path`, as `polycast get --out` does. It appears there only once it is complete. An existing one is kept and
+        raises `PathError`, unless `force` replaces it."""
         if self.kind == "file":
             raise Invalid(f"{self.name} is a file: save(PATH) copies it there")
         run_json(["get", called(self.app, self.data_id), f"--socket={self.socket}", *place(None, path, False, force)])
 
 
 def called(app: str, data_id: int) -> str:
-    """An object as the program calls it: that of the usual application by its number alone."""
+    """Returns an object's identifier as the program takes it: the number alone for the default application."""
     import uuid
 
     return f"{uuid.UUID(app)}/{data_id}" if int(app, 16) else str(data_id)
 
 
 def unnamed(name: str, timeout: float | None) -> PolycastError:
-    """What is raised where there is no object of a name."""
+    """Builds the exception for a name that no object has."""
     if timeout is None:
         return of_kind("object-unknown", f"there is no object called {name} here: timeout= waits for one that is sent")
     return of_kind("timed-out", f"no object called {name} came here within {timeout:g} s")
 
 
 def until(timeout: float | None) -> float | None:
-    """When a wait ends that begins now."""
+    """Returns the end of a wait that begins now, or `None` without a limit."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
@@ -176,8 +176,8 @@ def until(timeout: float | None) -> float | None:
 
 
 def opened(path: str, data_id: int) -> BinaryIO:
-    """The file that has an object, where it still has this one. Memory of a process is named by the number of its descriptor, which may be
-    another object's by now, or any file's."""
+    """Opens the file of an object, and raises `ObjectUnknown` if it no longer holds that object. Memory of a process is addressed by the
+    number of its descriptor, which may by now belong to another object or to any file."""
     gone = ObjectUnknown(f"object {data_id} was deleted meanwhile: read it again, or take the version after it")
     is_descriptor = _DESCRIPTOR.fullmatch(path) is not None
 
@@ -185,7 +185,7 @@ def opened(path: str, data_id: int) -> BinaryIO:
         return os.readlink(there).split()[0] == f"{_MEMORY}{data_id}"
 
     try:
-        # Opening what it may be now could wait without an end.
+        # Opening another file could block without end.
         if is_descriptor and not is_it(path):
             raise gone
         file = open(path, "rb")
@@ -199,8 +199,8 @@ def opened(path: str, data_id: int) -> BinaryIO:
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes of an object that are verified: pairs of where they begin and how many they are. `path` is the file that has them at these places;
-    its other bytes mean nothing yet. Open it once: it is the same file when it gets another name."""
+    """Verified bytes of an object, as pairs of offset and length. `path` is the file that holds them at these offsets; its other bytes are
+    not valid yet. Open it once: it stays the same file when it is renamed."""
 
     path: str
     length: int
@@ -209,7 +209,7 @@ class Part:
 
 
 class Watch(Iterator[Part]):
-    """The verified bytes of an object as they come, each named once; after the last the iteration ends."""
+    """Verified bytes of an object as they arrive, each reported once. The iteration ends after the last of them."""
 
     def __init__(self, events: _native.Watching) -> None:
         self._events = events
@@ -221,7 +221,8 @@ class Watch(Iterator[Part]):
         return part
 
     def next(self, timeout: float | None = None) -> Part | None:
-        """The next ones, `None` when all that was wanted has been named. Raises `TimedOut` when none come in time."""
+        """Returns the next verified bytes, or `None` once all requested bytes have been reported. Raises `TimedOut` if none arrive within
+        `timeout` seconds."""
         text = self._events.next(timeout)
         if text is None:
             return None
@@ -230,13 +231,14 @@ class Watch(Iterator[Part]):
         return Part(document["path"], document["length"], verified, document["complete"])
 
     def cancel(self) -> None:
-        """Ends it."""
+        """Stops watching."""
         self._events.cancel()
 
 
 @dataclass(frozen=True)
 class SetFile:
-    """A file of a set: an object of its own with this number. `here` says whether every byte of it is; then `path` is where."""
+    """A file of a set, which is an object of its own with this number. `here` is true once every byte has arrived; `path` is then its
+    location."""
 
     name: str
     data_id: int
@@ -248,8 +250,8 @@ class SetFile:
 
 
 class Files(Iterator[SetFile]):
-    """The files of a set that have bytes, each as soon as it is here and verified. `names` grows as they are told
-    of: it has those of all once the last was given, and may have fewer before."""
+    """Files of a set that have bytes, each as soon as it has arrived and is verified. `names` grows as the agent reports them: it is
+    complete once the last file was returned, and may be incomplete before."""
 
     def __init__(self, events: _native.Files) -> None:
         self._events = events
@@ -264,7 +266,7 @@ class Files(Iterator[SetFile]):
         return file
 
     def next(self, timeout: float | None = None) -> SetFile | None:
-        """The next one, `None` after the last. Raises `TimedOut` when none comes in time."""
+        """Returns the next file, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds."""
         ends = until(timeout)
         while not self._ready:
             text = self._events.next(None if ends is None else max(0.0, ends - time.monotonic()))
@@ -281,13 +283,13 @@ class Files(Iterator[SetFile]):
         return self._ready.pop(0)
 
     def cancel(self) -> None:
-        """Ends it."""
+        """Ends the iteration."""
         self._events.cancel()
 
 
 @dataclass(frozen=True)
 class Status:
-    """The agent and those whom its manager knows."""
+    """Status of the agent, and the agents that its manager knows."""
 
     name: str
     control_address: str
@@ -301,7 +303,7 @@ class Status:
 
 
 class Transfer(Iterator[Event]):
-    """A transfer: iterate over its events, or wait for its end with `result`. Letting go of it before the end cancels it
+    """A transfer: iterate over its events, or wait for its end with `result`. Dropping this object before the end cancels the transfer,
     unless it is detached."""
 
     def __init__(self, sending: _native.Sending) -> None:
@@ -315,7 +317,7 @@ class Transfer(Iterator[Event]):
         return event
 
     def next(self, timeout: float | None = None) -> Event | None:
-        """The next event, `None` after the last one. Raises `TimedOut` when none comes in time."""
+        """Returns the next event, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds."""
         text = self._sending.next(timeout)
         event = None if text is None else event_of(text)
         if isinstance(event, Finished):
@@ -323,9 +325,9 @@ class Transfer(Iterator[Event]):
         return event
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Report:
-        """Waits for the end. Raises `TransferFailed` where a receiver has not got everything; the exception's `report` has
-        the others. `progress` shows on standard error how far the slowest receiver is: a bar of tqdm, or a line now and then where
-        that is not installed."""
+        """Waits for the end and returns the report. Raises `TransferFailed` if a receiver lacks bytes; the exception's `report` lists all
+        receivers. Raises `TimedOut` after `timeout` seconds. `progress` shows on standard error how far the slowest receiver is: a tqdm
+        bar, or a line for every tenth if tqdm is not installed."""
         ends = until(timeout)
         with shown(progress) as show:
             while self._report is None:
@@ -339,13 +341,14 @@ class Transfer(Iterator[Event]):
         return complete(self._report)
 
     def cancel(self) -> None:
-        """Ends the transfer, unless others watch it or it is detached. Receivers keep what they have verified."""
+        """Ends the transfer, unless it is detached or other callers watch it. Receivers keep the bytes that they have verified."""
         self._sending.cancel()
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a version came to: the agents that have it, and those that have not, with the reason."""
+    """Result of publishing a version: the agents that have it, and those that lack it, each with the reason
+    in one sentence; `kinds` has the kind of each of these failures, as the errors of this package have it."""
 
     version: int
     have: tuple[str, ...]
@@ -353,12 +356,13 @@ class Published:
     sent_bytes: int = 0
     spared_bytes: int = 0
     coded_bytes: int = 0
+    kinds: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a topic. A committed one is here and at all subscribers that live and can; `object` is None where it is
-    only known what will come."""
+    """A version of a topic. A committed version has reached this host and every subscriber that is alive and able. `object` is None while
+    the version is only announced."""
 
     version: int
     committed: bool
@@ -366,8 +370,7 @@ class Version:
 
 
 class Versions(Iterator[Version]):
-    """The committed versions of a topic from the last one on, each once it is here. Letting go of it ends the
-    subscription."""
+    """Committed versions of a topic from the latest one on, each once it has arrived here. Dropping this object ends the subscription."""
 
     def __init__(self, events: _native.Versions, staged: bool, topic: str, socket: str) -> None:
         self._events, self._staged, self._topic, self._socket = events, staged, topic, socket
@@ -380,8 +383,8 @@ class Versions(Iterator[Version]):
         return version
 
     def next(self, timeout: float | None = None) -> Version | None:
-        """The next version; `None` when the subscription is cancelled meanwhile. Raises `TimedOut` when none comes in time,
-        and `Closed` when it was over before."""
+        """Returns the next version, or `None` if the subscription is cancelled during the call. Raises `TimedOut` if none arrives within
+        `timeout` seconds, and `Closed` if the subscription had ended before."""
         ends = until(timeout)
         while True:
             if self._closed:
@@ -409,23 +412,23 @@ class Versions(Iterator[Version]):
 
 
 class Agent:
-    """The agent on this host, and this process registered at it.
+    """The agent on this host, with this process registered at it.
 
-    `socket` is where the agent listens (default: POLYCAST_SOCKET, or the user's own agent); `app` is the application, which all of its processes name:
-    their objects are theirs.
+    `socket` is the agent's socket (default: POLYCAST_SOCKET, or the user's own agent). `app` is the application: all its processes give the
+    same UUID, and its objects have numbers of their own.
     """
 
     def __init__(self, socket: StrPath | None = None, app: uuid.UUID | str | None = None) -> None:
         where = path_text(socket) if socket is not None else os.environ.get("POLYCAST_SOCKET")
         self._app = _application(app)
         self.socket = where or os.fspath(_native.default_socket())
-        """Where the agent listens. Other processes of this host find it there: `POLYCAST_SOCKET`."""
+        """Socket of the agent. Other processes of this host find the agent by it: `POLYCAST_SOCKET`."""
         self._native: _native.Connection | None = _native.Connection(self.socket, self._app)
-        # Objects that were made of buffers: the process that did so, and the descriptor of their memory.
+        # Objects created from buffers: the process that created each, and the descriptor of its memory.
         self._memory: dict[int, tuple[int, int]] = {}
         self._names: dict[int, str] = {}
         self._published: dict[str, int] = {}
-        # Versions that went while a call was still getting them.
+        # Superseded versions that a call is still reading, to be deleted later.
         self._superseded: list[int] = []
         self._subscriptions: weakref.WeakSet[Versions] = weakref.WeakSet()
         self._embedded: Embedded | None = None
@@ -443,12 +446,13 @@ class Agent:
         config: StrPath | None = None,
         app: uuid.UUID | str | None = None,
     ) -> Agent:
-        """Starts an agent for this process, which ends with it; no daemon need run on this host.
+        """Starts an agent that ends with this process. The host needs no daemon.
 
-        Without `manager` a manager is started too, on this machine's loopback: others on this machine join by
-        `Agent.embedded(manager=first.manager)`. With `listen`, an address and port of this machine such as `10.0.0.1:7400` (port 0: any), other
-        machines join it too. They name this manager and their interface, and all name the cluster's key. `config` is a file with settings for the agent, which what is said here overrides. It returns when the
-        agent has joined; where the manager does not answer, after ten seconds.
+        Without `manager`, a manager is started too, on this machine's loopback: other processes on this machine join with
+        `Agent.embedded(manager=first.manager)`. With `listen`, an address and port of this machine such as `10.0.0.1:7400` (port 0: any),
+        other machines can join too: they give this manager and their own interface. All agents and the manager then need the cluster's key.
+        `config` is a settings file for the agent; arguments of this call override it. Returns once the agent has joined, or after ten
+        seconds if the manager does not answer. Raises `AgentNotRunning` if the agent or the manager does not start.
         """
         from polycast._embedded import Embedded
 
@@ -459,7 +463,7 @@ class Agent:
             embedded.close()
             raise
         agent._embedded = embedded
-        # Others can name it from now on. Without its manager it serves this host all the same.
+        # Once it has joined, other hosts can address it. Without its manager it still serves this host.
         until = time.monotonic() + JOINS_WITHIN_S
         while not agent.status().manager_connected and time.monotonic() < until:
             time.sleep(0.01)
@@ -467,12 +471,12 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The agent's name in the cluster."""
+        """Name of the agent in the cluster."""
         return self._connection.agent_name()
 
     @property
     def manager(self) -> str:
-        """Where the manager is."""
+        """Address of the manager."""
         return self.status().manager
 
     @property
@@ -491,10 +495,10 @@ class Agent:
         files: bool = False,
         follow: bool = False,
     ) -> Object:
-        """Makes a file, a folder, or several as one folder of this name, known as object `data_id`. Nothing is copied: what
-        lies there must not change until `delete`. With `files` a folder becomes a set: each file of it is an object of its own, usable before
-        the others are there, and not sent where it is already; all are read once for that. With `follow` what links in a folder
-        lead to is taken in their place."""
+        """Adds a file, a folder, or several as one folder called `name`, as object `data_id`. Nothing is copied, so the files must not
+        change until `delete`. With `files` a folder becomes a set: each of its files is an object of its own, usable before the others have
+        arrived, and not sent to hosts that already have it. All files are read once for that. `follow` replaces links in a folder with the
+        files and folders that they lead to."""
         paths = path if isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike) else [path]
         texts = [path_text(one) for one in paths]
         left_out = one_or_more("exclude", exclude)
@@ -510,11 +514,11 @@ class Agent:
         files: bool = False,
         exclude: str | Sequence[str] = (),
     ) -> Object:
-        """As `add`, with a number that is drawn: it is `data_id` of the result. Others ask for `name` (default: as it is called here) with
-        `get`, once it has been sent to their agents."""
+        """Adds like `add`, with a random number, which is `data_id` of the result. Once the object has been sent to other agents, `get`
+        finds it there by `name` (default: its name here)."""
         import uuid
 
-        # No longer than numbers of JSON and JavaScript hold.
+        # 53 bits, the longest number that JSON and JavaScript hold.
         return self.add((uuid.uuid4().int >> 75) or 1, path, name=name or "", exclude=exclude, files=files)
 
     def get(
@@ -528,12 +532,12 @@ class Agent:
         force: bool = False,
         progress: bool = False,
     ) -> Path:
-        """Puts the newest object of this name, a file or a folder, into the folder `into` under that name (default: the working directory),
-        or makes it `out`, as `polycast get` does. Gives where it is.
+        """Copies the newest object called `name`, a file or a folder, into the folder `into` under that name (default: the working
+        directory), or to the path `out`, as `polycast get` does. Returns the path of the copy.
 
-        One that is being received is waited for. What is not even on its way raises `ObjectUnknown`, unless `timeout` says for how many
-        seconds it is waited for. What is there already stays, and raises `PathError`; `update` keeps what is equal, and `force` replaces it.
-        `progress` shows on standard error how much of one that is being received is here.
+        Waits for an object that is still being received. If there is no object of that name, raises `ObjectUnknown`, or waits `timeout`
+        seconds for one and then raises `TimedOut`. An existing path is kept and raises `PathError`; `update` replaces only the differences,
+        and `force` all of it. `progress` shows on standard error how much of an object that is being received has arrived.
         """
         ends, where = until(timeout), place(into, out, update, force)
         while (data_id := self._called(name)) is None:
@@ -548,7 +552,7 @@ class Agent:
         return self._copied(data_id, into, where)
 
     def _read_within(self, data_id: int, ends: float | None, slice_s: float | None) -> Object | None:
-        """The object, once it is here. Waits until a moment, or `None` comes after a slice of the time."""
+        """Returns the object once it has arrived. Raises `TimedOut` at the time `ends`, and returns `None` after `slice_s` seconds."""
         left = None if ends is None else max(0.0, ends - time.monotonic())
         is_last = slice_s is None or (left is not None and left <= slice_s)
         try:
@@ -559,13 +563,13 @@ class Agent:
             return None
 
     def _called(self, name: str) -> int | None:
-        """The number of the newest object of a name here."""
+        """Returns the number of the newest object called `name` on this host, or `None`."""
         if not isinstance(name, str):
             raise UnsupportedType(f"{name!r} has the type {type(name).__name__}: an object's name is a text; read() takes its number")
         found = [one.data_id for one in self.list() if one.name == name]
         if len(found) <= 1:
             return found[0] if found else None
-        # Only the program says since when they are here. One that is coming is newer than any that is.
+        # Only the program reports the times of arrival. An object that is still arriving is newer than any that has arrived.
         listed = {one["object"]: one for one in run_any(["ls", f"--socket={self.socket}"])}
         known = [(one, listed[self._id_of(one)]) for one in found if self._id_of(one) in listed]
         if not known:
@@ -573,26 +577,26 @@ class Agent:
         return max(known, key=lambda one: (one[1]["state"] == "receiving", one[1]["since_unix_ms"]))[0]
 
     def _id_of(self, data_id: int) -> str:
-        """An object of this application, as the program calls it."""
+        """Returns the program's identifier of an object of this application."""
         return called(self._app.hex(), data_id)
 
     def _copied(self, data_id: int, into: StrPath | None, where: Sequence[str]) -> Path:
         import contextlib
         from pathlib import Path
 
-        # `polycast get` makes this folder for a file, and not for a folder. What is wrong with it is the program's to say.
+        # `polycast get` creates this folder for a file, but not for a folder. The program reports any problem with it.
         if into is not None:
             with contextlib.suppress(OSError):
                 os.mkdir(into)
         return Path(run_json(["get", self._id_of(data_id), f"--socket={self.socket}", *where])["path"])
 
     def add_buffer(self, data_id: int, buffer: Buffer, *, name: str = "") -> Object:
-        """Makes a copy of a buffer's bytes (`bytes`, `memoryview`, a numpy array) known as object `data_id`. The copy is in
-        memory until `delete` or `close`."""
+        """Adds a copy of a buffer's bytes (`bytes`, `memoryview`, a numpy array) as object `data_id`. The copy stays in memory until
+        `delete` or `close`. Raises `UnsupportedType` or `NotContiguous` if the buffer cannot be copied."""
         return self.add_parts(data_id, [buffer], name=name)
 
     def add_parts(self, data_id: int, parts: Iterable[Buffer], *, name: str = "") -> Object:
-        """The same for several buffers, one behind the other. Each is asked for when the one before it is written."""
+        """Adds several buffers, one after the other, as one object. Each is requested once the one before it has been written."""
 
         def write(memory: int) -> None:
             for part in parts:
@@ -603,7 +607,7 @@ class Agent:
         return self._add_written(data_id, write, name)
 
     def _add_written(self, data_id: int, write: Callable[[int], None], name: str) -> Object:
-        """An object in memory: `write` is given the file that it writes to."""
+        """Adds an object in memory. `write` receives the file to write to."""
         memory = os.memfd_create(f"polycast-{data_id}")
         try:
             write(memory)
@@ -628,34 +632,34 @@ class Agent:
         slow: SLOW = "catch-up",
         detached: bool = False,
     ) -> Transfer:
-        """Begins to send an object to the agents of these names, to the one of this name, or to `"all"` that the manager knows. It ends after
-        `timeout` seconds; receivers that have the object by then keep it."""
+        """Starts sending an object to the named agents, one or several, or to `"all"` that the manager knows. The transfer ends after
+        `timeout` seconds; receivers that have the whole object by then keep it."""
         names = None if to == "all" else one_or_more("to", to)
         called = self._names.get(data_id, f"object-{data_id}")
         return Transfer(self._connection.send(data_id, called, names, timeout, slow, detached))
 
     def _send_to_the_end(self, data_id: int, to: Sequence[str], timeout: float) -> Report:
-        """The same; where the call is interrupted, the transfer ends."""
+        """Sends an object and waits for the report. An interrupted call ends the transfer."""
         transfer = self.send(data_id, to, timeout=timeout)
         try:
             return transfer.result()
         except BaseException:
-            # The exception keeps it as long as something looks at that.
+            # Otherwise the exception would keep the transfer alive for as long as something refers to it.
             transfer.cancel()
             raise
 
     def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
-        """Waits until every byte of an object is here and verified. With `known_only` one that is not even on its way
-        raises `ObjectUnknown` at once."""
+        """Waits until every byte of an object has arrived and is verified. With `known_only`, an object that is not even on its way raises
+        `ObjectUnknown` at once."""
         return self._read(data_id, timeout, known_only, None)
 
     def _read(self, data_id: int, timeout: float | None, known_only: bool, cancel: _native.Cancel | None) -> Object:
         return Object.of(self._connection.read(data_id, timeout, known_only, cancel), self.socket)
 
     def _map_only(self, data_id: int, root: str, timeout: float | None) -> memoryview:
-        """The bytes of the object of this number that has this root hash (empty: any), and of no other one. Another may get its place between
-        the agent's answer and the opening of the file. So the agent is asked again when that is open, and what it names then has to be the
-        same file, which keeps its bytes as long as it is open."""
+        """Maps the object with this number and this root hash (empty: any), and no other. Another object may take its place between the
+        agent's answer and the opening of the file. The agent is therefore asked again once the file is open, and must name the same file,
+        which keeps its bytes while it is open."""
         path = self._read_only(data_id, root, timeout, False).path
         with opened(path, data_id) as file:
             found = self._read_only(data_id, root, timeout, True)
@@ -680,11 +684,11 @@ class Agent:
         length: int | None = None,
         name: str = "",
     ) -> Object:
-        """An object by its key (`sha256:HEX`, `git:HEX`, or KIND:TEXT) or its number, from whichever agent has it. Those who
-        ask for the same at nearly the same time are served together.
+        """Gets an object by its key (`sha256:HEX`, `git:HEX`, or KIND:TEXT) or its number, from any agent that has it. Calls for the same
+        object at nearly the same time are served together.
 
-        Where no agent has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
-        all others have them from this one. A `sha256:` key is checked against the bytes.
+        If no agent has it, exactly one of the callers that gave `fill` is asked for it: its `fill()` yields the bytes in pieces, and all
+        other callers get them from there. The bytes are checked against a `sha256:` key. Raises `ValueError` for `fill` with a number.
         """
         events = self._fetching(wanted, fill is not None, timeout)
         return self._fetched(events, wanted, fill, length, name)
@@ -727,7 +731,7 @@ class Agent:
             try:
                 filling.finish(said_by(error))
             except PolycastError:
-                # The agent says that it was not filled, which is so.
+                # The agent reports that the object was not filled, which is correct.
                 pass
             raise
         filling.finish(None)
@@ -736,8 +740,8 @@ class Agent:
     def publish(
         self, topic: str, data_id: int, *, version: int | None = None, timeout: float | None = None
     ) -> Published:
-        """Gives all subscribers of a topic a new version, an object that is here. Returns when it is committed: all have it
-        that live and can. Versions only rise; without one it is one above the last that this agent knows."""
+        """Publishes an object of this host as a new version of a topic. Returns once the version is committed: every subscriber that is
+        alive and able has it. Version numbers only rise; the default is one above the last that this agent knows."""
         return self._publish(topic, data_id, version, timeout, None)
 
     def _publish(
@@ -751,10 +755,12 @@ class Agent:
             document["sent_bytes"],
             document["spared_bytes"],
             document["coded_bytes"],
+            document["kinds"],
         )
 
     def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
-        """The versions of a topic, from the last one on. With `staged` also when one is about to come."""
+        """Subscribes to a topic and returns its versions, from the latest one on. With `staged`, versions that are about to arrive are
+        reported too."""
         versions = Versions(self._connection.subscribe(topic), staged, topic, self.socket)
         self._subscriptions.add(versions)
         return versions
@@ -762,21 +768,22 @@ class Agent:
     def watch(
         self, data_id: int, ranges: Iterable[tuple[int, int]] = (), *, timeout: float | None = None
     ) -> Watch:
-        """The verified bytes of an object as they come, of all of it or of these ranges: pairs of where one begins and how many bytes it
-        has. It need not be on its way yet. `timeout` is for all of it."""
+        """Watches the verified bytes of an object as they arrive: all of them, or those in `ranges`, pairs of offset and length. The object
+        need not be on its way yet. `timeout` is for the whole watch, in seconds."""
         return Watch(self._connection.watch(data_id, list(ranges), timeout))
 
     def files(self, data_id: int, timeout: float | None = None) -> Files:
-        """The files of a set, each as soon as it is here. The set need not be on its way yet."""
+        """Returns the files of a set, each as soon as it has arrived. The set need not be on its way yet."""
         return Files(self._connection.files(data_id, timeout))
 
     def delete(self, data_id: int) -> None:
-        """Forgets an object here. Received bytes go; what was added by its path stays where it is."""
+        """Deletes an object here. Received bytes are deleted; a file or folder that was added by its path stays in place."""
         self._connection.delete(data_id)
         self._let_go(data_id)
 
     def remove(self, data_id: int, at: str | Sequence[str] = "all") -> dict[str, str]:
-        """Removes an object at other agents, at the one of this name, or at `"all"` with this one. Gives those that still have it, and why."""
+        """Removes an object at the named agents, or at `"all"` including this one. Returns the agents that still have it, each with the
+        reason."""
         names = None if at == "all" else one_or_more("at", at)
         return dict(self._connection.remove(data_id, names))
 
@@ -785,17 +792,17 @@ class Agent:
         self._connection.withdraw(data_id)
 
     def list(self, all_applications: bool = False) -> list[Object]:
-        """The objects here."""
+        """Lists this application's objects on this host, or with `all_applications` those of all."""
         return [Object.of(text, self.socket) for text in self._connection.objects(all_applications)]
 
     def status(self) -> Status:
-        """The agent, its manager and its peers."""
+        """Returns the status of the agent, its manager and its peers."""
         document: Mapping[str, Any] = json.loads(self._connection.status())
         lists = {name: tuple(document[name]) for name in ("peers", "lost")}
         return Status(**{**document, **lists})
 
     def close(self) -> None:
-        """Ends the registration, and an embedded agent; buffers that this process has added are let go."""
+        """Ends the registration and an embedded agent, and deletes the buffers that this process has added."""
         native, self._native = self._native, None
         for versions in list(self._subscriptions):
             versions._end("its Agent was closed")
@@ -811,7 +818,8 @@ class Agent:
                 self._embedded = None
 
     def _delete_own(self, native: _native.Connection) -> None:
-        """Deletes what this process has made of buffers. A process that was forked has copies of what is not its own."""
+        """Deletes the objects that this process has created from buffers. A forked process also has the entries of its parent, and skips
+        them."""
         process = os.getpid()
         for data_id, (owner, _) in list(self._memory.items()):
             if owner != process:
@@ -821,12 +829,12 @@ class Agent:
             except (AgentLost, AgentNotRunning):
                 return
             except PolycastError:
-                # It is being sent, or has been deleted.
+                # It is being sent, or has already been deleted.
                 continue
 
     def _forget(self, data_id: int) -> None:
-        """Deletes an object that is not used here any more, or does so later where a call is still getting it. Another
-        process of this application may have been faster. Views stay."""
+        """Deletes an object that is no longer used here, or tries again later if a call is still reading it. Another process of this
+        application may have deleted it first. Views stay valid."""
         kept = []
         for one in dict.fromkeys([*self._superseded, data_id]):
             try:
@@ -838,7 +846,8 @@ class Agent:
         self._superseded = kept
 
     def _forget_within(self, data_id: int, patience_s: float) -> None:
-        """The same for an object whose transfer has just been cancelled. What the agent says does not take the place of why it was."""
+        """Deletes an object whose transfer has just been cancelled. Errors of the agent are dropped, so that they do not replace the
+        original one."""
         until_s = time.monotonic() + patience_s
         try:
             self._forget(data_id)
@@ -861,7 +870,7 @@ class Agent:
 
 
 def _application(app: uuid.UUID | str | None) -> bytes:
-    """An application's name, as the agent takes it."""
+    """Returns an application's UUID as the agent takes it."""
     import uuid
 
     if app is None:
@@ -875,17 +884,17 @@ def _application(app: uuid.UUID | str | None) -> bytes:
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception says, as text that can be sent."""
+    """Returns the text of an exception, in a form that can be sent."""
     try:
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:
         said = type(error).__name__
-    # Names of files may have what is no text.
+    # File names may contain bytes that are not text.
     return said.encode("utf-8", "backslashreplace").decode()
 
 
 def _bytes_of(buffer: Buffer) -> memoryview:
-    """A buffer's bytes one behind the other, not copied."""
+    """Views a buffer's bytes in order, without copying them."""
     try:
         view = memoryview(buffer)
     except TypeError:
@@ -893,11 +902,11 @@ def _bytes_of(buffer: Buffer) -> memoryview:
             f"a {type(buffer).__name__} has no bytes to send: give bytes, a memoryview or a numpy array"
         ) from None
     except ValueError as error:
-        # Dates and small floats of numpy have bytes, and no word for their type.
+        # numpy's dates and small floats have bytes, but no type code.
         raise UnsupportedType(
             f"the bytes of a {type(buffer).__name__} cannot be taken ({error}): give array.view('u1')"
         ) from None
-    # What is between two colons is the name of a field.
+    # Text between two colons is the name of a field.
     if _POINTERS.intersection(re.sub(":[^:]*:", "", view.format)):
         raise UnsupportedType(
             f"the {type(buffer).__name__} has places in this process's memory, which mean nothing elsewhere: give an array of numbers"
@@ -907,6 +916,6 @@ def _bytes_of(buffer: Buffer) -> memoryview:
     if view.nbytes == 0:
         return memoryview(b"")
     if view.ndim == view.itemsize == 1:
-        # Memory of C is not called native and cannot be cast.
+        # Memory of C is not marked as native and cannot be cast.
         return view
     return view.cast("B")

@@ -1,5 +1,5 @@
-"""What the back ends for frameworks of reinforcement learning share: one process publishes each version of the weights, and those that use
-them wait for it at their host's agent. Which version is meant they say by its object's number, which both know beforehand."""
+"""Code that the back ends for reinforcement learning share: one process publishes each version of the weights, and the processes that use
+them wait for it at their host's agent. The object's number, which both sides know beforehand, identifies the version."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from polycast._program import StrPath
 
 DEFAULT_APP = str(uuid.UUID(int=0))
-# The agent has ended, and one that was started meanwhile does not know this process.
+# The agent has ended, or was restarted and does not know this process.
 _GONE = (AgentLost, AgentNotRunning, NotRegistered, Closed)
 
 
 def new_number() -> int:
-    """A number that no other object has."""
+    """Returns a number that no other object has."""
     return uuid.uuid4().int >> 65
 
 
 def publish(agent: Agent, topic: str, data_id: int, version: int | None, deadline: float | None, log: logging.Logger) -> Published:
-    """Publishes an object as this version, or as the next one where the topic is past it already: a run that begins anew counts from
-    where it likes. Subscribers that have not got it are named in the log."""
+    """Publishes an object as this version, or as the next one if the topic is already past it, since a new run may count from any number.
+    Logs the subscribers that lack it."""
     if version is not None and version < 1:
         version = None
     try:
@@ -44,7 +44,7 @@ def publish(agent: Agent, topic: str, data_id: int, version: int | None, deadlin
 
 
 class Link:
-    """A process's place on a topic: the agent of its host, what it has published there last, and what it has taken last."""
+    """A process's place on a topic: its host's agent, the last version that it has published there, and the last that it has taken."""
 
     def __init__(self, topic: str, app: str, socket: StrPath | None, log: logging.Logger) -> None:
         self.topic, self.app, self._socket, self._log = topic, app, socket, log
@@ -55,7 +55,7 @@ class Link:
 
     @property
     def agent(self) -> Agent:
-        """The host's agent. Where it was restarted, this process registers anew."""
+        """The host's agent. If the agent was restarted, this process registers again."""
         if self._agent is not None:
             try:
                 self._agent.status()
@@ -66,18 +66,18 @@ class Link:
         return self._agent
 
     def subscribe(self) -> Versions:
-        """Makes this host one that each version is brought to. It stays so until `close`."""
+        """Subscribes this host to every version of the topic, until `close`."""
         agent = self.agent
         if self._versions is None:
             self._versions = agent.subscribe(self.topic)
         return self._versions
 
     def add(self, data_id: int, weights: Iterable[tuple[str, Any]], metadata: Mapping[str, str]) -> None:
-        """Copies the tensors into the agent's memory, each before the next one is asked for."""
+        """Copies the tensors into the agent's memory, each before the next one is requested."""
         tensors.add(self.agent, data_id, _whole(weights), metadata=metadata)
 
     def commit(self, data_id: int, version: int | None, deadline: float | None) -> Published:
-        """Publishes what was added, and lets the version before go."""
+        """Publishes the object that was added, and deletes the previous version."""
         assert self._agent is not None, "`add` has opened it"
         agent = self._agent
         try:
@@ -91,12 +91,12 @@ class Link:
         return published
 
     async def wait(self, data_id: int, what: str, timeout: float) -> Object:
-        """The object of this number, once it is here and verified."""
+        """Waits until the object of this number has arrived and is verified, or raises `TimedOut`."""
         cancel = _native.Cancel()
         try:
             return await asyncio.to_thread(self._wait, data_id, what, timeout, cancel)
         except asyncio.CancelledError:
-            # The thread would wait on, and the end of the loop for it.
+            # Otherwise the thread would wait on, and the end of the event loop for the thread.
             cancel.set()
             raise
 
@@ -109,7 +109,7 @@ class Link:
             raise TimedOut(f"{what} of '{self.topic}' did not come to the agent at {agent.socket} within {timeout:g} s: {cure}") from error
 
     def each(self, found: Object, device: str | None) -> Iterator[tuple[str, Any]]:
-        """Its tensors: on a device, or as views of the host's copy. Once all were taken the version before goes from the store."""
+        """Yields the object's tensors, on a device or as views of the host's copy. After the last one, the previous version is deleted."""
         for name, tensor in tensors.each(found.map(writable_copy=True), "torch"):
             yield name, tensor if device in (None, "cpu") else tensor.to(device)
         if self._agent is not None and self._taken not in (None, found.data_id):
@@ -125,7 +125,7 @@ class Link:
             try:
                 agent.close()
             except _GONE:
-                # It has ended before.
+                # The agent has already ended.
                 pass
 
 
@@ -135,7 +135,7 @@ def _whole(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def usual_device() -> str:
-    """Where a worker's model is: on the accelerator, if there is one."""
+    """Returns the device of a worker's model: the accelerator, if there is one."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -143,7 +143,7 @@ def usual_device() -> str:
 
 
 def seconds(name: str, value: Any) -> float:
-    """A time that a setting gives."""
+    """Returns a setting in seconds, which must be a number above 0."""
     try:
         made = float(value)
     except (TypeError, ValueError):

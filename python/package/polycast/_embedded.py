@@ -1,4 +1,4 @@
-"""An agent that lives as long as a script: the program `polycast` as a child of this process."""
+"""Agents that live as long as a script: the program `polycast` as a child of this process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from polycast._program import StrPath, path_text, program, text_of
 from polycast.errors import AgentNotRunning, Invalid
 
 STARTS_WITHIN_S = 20.0
-# How long children may take that have been told to end.
+# Time that children have to end after a signal.
 ENDS_WITHIN_S = 10.0
 _PREFIX = "polycast-python-"
-# A store that is younger may have an agent that is about to lock it.
+# Age below which a store is kept: its agent may be about to lock it.
 _LEFT_FOR_S = 60.0
 _LISTENS = re.compile(r"listens on (\S+)")
 
 
 class Embedded:
-    """The children and their folder."""
+    """The child processes and their folder."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Embedded:
         _sweep(parent())
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent()))
         self._children: list[subprocess.Popen[str]] = []
-        # They end when this pipe does, as it does where this process is killed. A process that was forked lets go of it.
+        # The children end when this pipe closes, even if this process is killed. A forked process closes its copy.
         self._input, self._output = _pipes.make()
-        # Also when it is not closed: at the end of the interpreter at the latest.
+        # Runs even without `close`, at the latest when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, (self._input, self._output), self._folder)
         try:
             self._start(manager, name, listen, interface, key_file, store, config)
@@ -85,7 +85,7 @@ class Embedded:
         self._run([*line, *key])
 
     def _run(self, arguments: list[str]) -> str:
-        """Starts a child and gives the address that it listens on."""
+        """Starts a child and returns the address that it listens on."""
         with _pipes.STARTS:
             child = subprocess.Popen(
                 [str(program()), *arguments, "--until-input-ends"],
@@ -93,7 +93,7 @@ class Embedded:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-                # A Ctrl-C is for the script, which ends the children in its own time.
+                # Ctrl-C is for the script, which ends the children itself.
                 start_new_session=True,
             )
         self._children.append(child)
@@ -104,7 +104,7 @@ class Embedded:
         try:
             for line in child.stderr:
                 if found := _LISTENS.search(line):
-                    # What it says later has to go somewhere, or it would wait for a reader.
+                    # Later output has to be read, or the child would block.
                     threading.Thread(target=child.stderr.read, daemon=True).start()
                     return found.group(1)
                 said.append(line.strip())
@@ -119,12 +119,12 @@ class Embedded:
 
 
 def parent() -> Path:
-    """Where the folders of scripts are, and the sockets of their agents."""
+    """Returns the parent of the folders of scripts and of their agents' sockets."""
     return Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
 
 
 def _sweep(parent: Path) -> None:
-    """Removes what scripts have left that were killed: folders in whose store no agent is any more."""
+    """Removes folders left by scripts that were killed: those whose store no agent holds any longer."""
     for folder in parent.glob(f"{_PREFIX}*"):
         lock = folder / "store" / ".lock"
         try:
@@ -134,15 +134,15 @@ def _sweep(parent: Path) -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # Its agent lives, it has gone meanwhile, or it has no store of its own.
+            # The folder's agent is alive, or the folder has gone meanwhile, or it holds no store.
             continue
 
 
 def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int], folder: Path) -> None:
-    # A process that was forked has copies of these, and no children.
+    # A forked process has copies of these, but no children.
     if os.getpid() != owner:
         return
-    # The agent goes before its manager.
+    # The agent ends before its manager.
     for child in reversed(children):
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)

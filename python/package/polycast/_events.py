@@ -1,4 +1,4 @@
-"""What a transfer says while it runs, and what it came to."""
+"""Events of a running transfer, and the report at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Receiver:
 
 @dataclass(frozen=True)
 class Report:
-    """What a transfer came to: the document of `polycast send --json` and `polycast cast --json`, which is `document` whole."""
+    """Report of a transfer: the document of `polycast send --json` and `polycast cast --json`, which `document` holds in full."""
 
     bytes: int
     seconds: float
@@ -40,12 +40,12 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every receiver has verified every byte."""
+        """True if every receiver has verified every byte."""
         return all(receiver.verified for receiver in self.receivers)
 
     @staticmethod
     def of(document: dict[str, Any]) -> Report:
-        """The report that a JSON document has; fields that this version does not know are in `document` only."""
+        """Builds a report from its JSON document. Fields that this version does not know are in `document` only."""
         known = Receiver.__dataclass_fields__
         receivers = tuple(
             Receiver(**{name: value for name, value in one.items() if name in known}) for one in document["receivers"]
@@ -65,7 +65,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The transfer waits for a path."""
+    """The transfer is waiting for a path."""
 
     before: int | None = None
     estimate_ms: int | None = None
@@ -81,7 +81,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the transfer is: verified bytes by the names of the receivers."""
+    """Progress of the transfer: verified bytes by receiver name."""
 
     bytes: int
     seconds: float
@@ -99,7 +99,7 @@ Event: TypeAlias = Waiting | Granted | Progress | Finished
 
 
 def event_of(text: str) -> Event:
-    """The event that the extension gives as JSON."""
+    """Builds an event from the extension's JSON."""
     document = json.loads(text)
     match document.pop("event"):
         case "waiting":

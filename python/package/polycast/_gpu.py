@@ -1,5 +1,5 @@
-"""Bytes between a GPU and this machine's memory, through two pinned buffers: the device fills or empties one while the processor
-has the other. A copy without them goes through one small buffer of the driver's, and a copy there of a whole tensor needs as much memory again.
+"""Copies between a GPU and this machine's memory through two pinned buffers: the device fills or empties one while the processor uses the
+other. Without them a copy goes through one small buffer of the driver, and a copy of a whole tensor needs as much memory again.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Long enough that its start does not count, and short enough to be pinned twice.
+# Long enough that the start of a copy does not matter, and short enough to be pinned twice.
 PIECE_BYTES = 16 << 20
 
 
 class _Turns:
-    """Two buffers, and until when each is in use by the device."""
+    """Two buffers, each with the event at which the device has finished with it."""
 
     def __init__(self, device: torch.device, length: int) -> None:
         import torch
 
-        # What the device was told before comes first: it does one after the other what a stream has, and this is the one in which
-        # the caller computes.
+        # Earlier work of the device comes first: a stream runs its work in order, and this is the stream in which the caller computes.
         self._stream = torch.cuda.current_stream(device)
         self._buffers = [torch.empty(length, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
         self._events = [torch.cuda.Event() for _ in range(2)]
@@ -32,7 +31,7 @@ class _Turns:
         self._events[at % 2].record(self._stream)
 
     def buffer(self, at: int, length: int) -> torch.Tensor:
-        """This turn's buffer, once the device is through with it."""
+        """Returns this turn's buffer once the device has finished with it."""
         self._events[at % 2].synchronize()
         return self._buffers[at % 2][:length]
 
@@ -44,7 +43,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The bytes of a tensor, in pieces that may be used until the next one is asked for."""
+    """Yields the bytes of a tensor, in pieces that are valid until the next one is requested."""
     pieces = _bytes(tensor).split(PIECE_BYTES)
     turns = _Turns(tensor.device, len(pieces[0]))
 
@@ -59,7 +58,8 @@ def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def fill(targets: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Copies tensors of this machine's memory into those of the same type and length that are on a GPU, and returns when they are there."""
+    """Copies tensors from this machine's memory into tensors of the same type and length on a GPU, and returns once the copies are
+    complete."""
     turns: dict[torch.device, _Turns] = {}
     at = 0
     for target, source in targets:

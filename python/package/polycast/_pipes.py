@@ -1,19 +1,19 @@
-"""Pipes by which programs end with this process, also where that is killed: no other process has their writing ends."""
+"""Pipes that end programs together with this process, even if it is killed: no other process holds their write ends."""
 
 from __future__ import annotations
 
 import os
 import threading
 
-# This process's ends.
+# Write ends of this process.
 _OUTPUTS: set[int] = set()
-# No process is forked while a program starts or a pipe is made or closed: it would have ends of pipes that it does not know of, and keep the
-# program alive, or the reader of what the program says waiting.
+# No process is forked while a program starts or a pipe is created or closed: the fork would hold pipe ends that it does not know of, and
+# keep the program alive or the reader of its output waiting.
 STARTS = threading.RLock()
 
 
 def make() -> tuple[int, int]:
-    """A pipe: the end that a program holds, and this process's."""
+    """Creates a pipe. Returns the end that a program holds, and this process's end."""
     with STARTS:
         held, output = os.pipe()
         _OUTPUTS.add(output)

@@ -1,4 +1,4 @@
-"""The program `polycast` that came with this package, and what is run by it."""
+"""The program `polycast` that came with this package, and functions that run it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 
-# How long the program may take to end that has been told to.
+# Time that the program has to end after a signal.
 ENDS_WITHIN_S = 10.0
-# Lines of standard error that are kept, for a program that ends without a document.
+# Number of lines of standard error that are kept, for a program that ends without a document.
 _LINES_MAX = 20
-# The program reads no more of a line that has a code.
+# Longest code: the program reads no more of the line.
 _CODE_MAX = 1000
 
 
 def program() -> Path:
-    """Where the program is: the one of this package, or else the first one on PATH."""
-    # Not for everyone who imports the package.
+    """Returns the path of the program: the one of this package, or else the first one on PATH."""
+    # Imported only when needed.
     import shutil
     import sysconfig
     from pathlib import Path
@@ -52,13 +52,13 @@ def program() -> Path:
     raise ProgramMissing(f"there is no program polycast in {schemes[0]} nor on PATH: install the package again")
 
 
-# Waits for a line, and does nothing where this process ends before it has said it.
+# Waits for a line, and starts nothing if this process ends before it has written the line.
 _SHELL = "/bin/sh"
 _GATE = (_SHELL, "-c", 'read -r go && exec "$@"', "polycast")
 
 
 class _Said:
-    """What a program has said on standard error; how far it is goes to `bar`."""
+    """Output of a program on standard error. Its progress goes to `bar`."""
 
     def __init__(self, bar: Bar | None) -> None:
         import collections
@@ -66,16 +66,16 @@ class _Said:
         self.bar = bar
         self.event: dict[str, Any] | None = None
         self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_MAX)
-        # There is an event, or there will be none.
+        # Set once there is an event, or once none can come.
         self.told = threading.Event()
         self.ended = threading.Event()
 
 
 class Child:
-    """The program at work. It ends when this object or this process does, also where that is killed."""
+    """A running program. It ends with this object or this process, even if the process is killed."""
 
     def __init__(self, arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> None:
-        """`line` is what it finds in standard input. With `progress` it is shown how far it is."""
+        """Starts the program with `line` as its standard input. `progress` shows its progress."""
         import tempfile
 
         self._command, self._owner = arguments[0], os.getpid()
@@ -85,11 +85,11 @@ class Child:
         with _pipes.STARTS:
             output = self._start(arguments, line)
         self._finalizer = weakref.finalize(self, _end, self._owner, self._child, output)
-        # It does not know this object, which could not be let go of otherwise.
+        # The thread does not refer to this object, which could not be released otherwise.
         threading.Thread(target=_listen, args=(self._child, self._said), daemon=True, name="polycast-child").start()
 
     def _start(self, arguments: Sequence[str], line: str | None) -> int:
-        """Starts the program, and gives the end of the pipe by which it ends."""
+        """Starts the program, and returns the end of the pipe whose closing ends it."""
         import contextlib
         import subprocess
 
@@ -104,18 +104,18 @@ class Child:
                 stdout=self._out,
                 stderr=subprocess.PIPE,
                 pass_fds=[held],
-                # A Ctrl-C is for the script, which ends the program.
+                # Ctrl-C is for the script, which ends the program.
                 start_new_session=True,
             )
             assert self._child.stdin is not None
-            # It may have ended already.
+            # The program may already have ended.
             with contextlib.suppress(BrokenPipeError), self._child.stdin as given:
                 _end_with(held, self._child.pid)
                 given.write(said.encode("utf-8", "replace"))
         except BaseException as error:
             _pipes.close(output)
             self._out.close()
-            # What cannot be an argument: a null byte, half a character, or too much.
+            # Arguments that the system refuses: a null byte, half a character, or too much text.
             if isinstance(error, ValueError | OSError) and not isinstance(error, PolycastError):
                 raise Invalid(f"polycast {self._command} cannot be started like that: {error}") from None
             raise
@@ -124,12 +124,12 @@ class Child:
         return output
 
     def event(self) -> dict[str, Any] | None:
-        """The first event that it tells; none where it ends without one."""
+        """Returns the first event that the program reports, or `None` if it ends without one."""
         self._said.told.wait()
         return self._said.event
 
     def document(self, timeout: float | None = None) -> Any:
-        """What it prints at its end. Raises what it says was wrong."""
+        """Returns the document that the program prints at its end. Raises the error that it reports, or `TimedOut`."""
         if os.getpid() != self._owner:
             raise Closed(f"polycast {self._command} runs for the process that began it: ask there")
         if timeout is not None and not timeout >= 0:
@@ -138,7 +138,7 @@ class Child:
             raise TimedOut(f"polycast {self._command} has not ended within {timeout:g} s")
         self._finalizer()
         printed = os.pread(self._out.fileno(), os.fstat(self._out.fileno()).st_size, 0)
-        # Where it is not quiet, there are notes among them.
+        # A program that is not quiet prints notes among the errors.
         wrong = [one for one in self._said.lines if one.startswith("error: ")] or self._said.lines
         said = " ".join(wrong).removeprefix("error: ")
         try:
@@ -147,20 +147,20 @@ class Child:
             raise PolycastError(said or f"polycast {self._command} ended with {self._child.returncode}") from None
         if isinstance(document, dict) and "receivers" not in document and "error" in document:
             raise _refusal(document)
-        # A report without receivers has no one who could have failed.
+        # A report without receivers names no receiver that could have failed.
         if isinstance(document, dict) and document.get("receivers") == [] and self._child.returncode != 0:
             raise of_kind("no-receivers", said)
         return document
 
     def end(self) -> None:
-        """Ends it, and waits until it has."""
+        """Ends the program, and waits until it has ended."""
         self._finalizer()
 
 
 def _end_with(held: int, pid: int) -> None:
-    """Has the kernel end a program when the last writer of a pipe is gone that it holds and never reads."""
-    # A program that was started by a thread which blocks SIGTERM blocks it too, and what is at the other end hears of its death as soon as of
-    # its leaving. A kernel that does not know this has the program end by itself, when its time is over.
+    """Has the kernel end a program when the last writer closes a pipe that the program holds and never reads."""
+    # A program started by a thread that blocks SIGTERM blocks it too, and its peers learn of its death as quickly as of an orderly end. If
+    # the kernel does not support this, the program ends by itself when its time is over.
     try:
         fcntl.fcntl(held, fcntl.F_SETOWN, pid)
         fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
@@ -170,7 +170,7 @@ def _end_with(held: int, pid: int) -> None:
 
 
 def _listen(child: subprocess.Popen[bytes], said: _Said) -> None:
-    """Takes what a program says until it ends. Those that wait for it are woken whatever goes wrong here."""
+    """Reads the output of a program until it ends. Waiting calls are woken whatever goes wrong here."""
     assert child.stderr is not None
     try:
         with child.stderr:
@@ -186,11 +186,11 @@ def _listen(child: subprocess.Popen[bytes], said: _Said) -> None:
 
 
 def _hear(line: str, said: _Said) -> None:
-    """Takes one line: an event, or else a note."""
+    """Reads one line: an event, or else a note."""
     try:
         event = json.loads(line) if line.startswith('{"event":') else None
     except ValueError:
-        # It was cut where the program was killed.
+        # The line is incomplete, as the program was killed.
         event = None
     if event is None:
         said.lines.append(line.strip())
@@ -202,7 +202,7 @@ def _hear(line: str, said: _Said) -> None:
 
 
 def _show(said: _Said, done: int | None, total: int) -> None:
-    """Tells the bar how far the program is. A bar that fails, as on a standard error that is closed, ends, and the transfer goes on."""
+    """Reports the program's progress to the bar. A bar that fails, as on a closed standard error, is dropped, and the transfer goes on."""
     if said.bar is None:
         return
     try:
@@ -212,7 +212,7 @@ def _show(said: _Said, done: int | None, total: int) -> None:
 
 
 def _end(owner: int, child: subprocess.Popen[bytes], output: int) -> None:
-    # A process that was forked has copies of these, and no child.
+    # A forked process has copies of these, but no child.
     if os.getpid() != owner:
         return
     import subprocess
@@ -228,13 +228,13 @@ def _end(owner: int, child: subprocess.Popen[bytes], output: int) -> None:
 
 
 def _refusal(document: dict[str, Any]) -> PolycastError:
-    """The exception for what the program says."""
+    """Builds the exception for an error that the program reports."""
     sentence, hint = str(document["error"]), document.get("hint")
     return of_kind(str(document.get("kind", "internal")), f"{sentence} ({hint})" if hint else sentence)
 
 
 def run_json(arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> dict[str, Any]:
-    """Runs the program with `--json` and gives its document; the program ends with this process's Ctrl-C."""
+    """Runs the program with `--json` and returns its document, which has to be a JSON object. Ctrl-C in this process ends the program."""
     document = run_any(arguments, line, progress=progress)
     if not isinstance(document, dict):
         raise PolycastError(f"polycast {arguments[0]} said something unexpected: {str(document)[:200]}")
@@ -242,7 +242,7 @@ def run_json(arguments: Sequence[str], line: str | None = None, *, progress: boo
 
 
 def run_any(arguments: Sequence[str], line: str | None = None, *, progress: bool = False) -> Any:
-    """The same where the document may be a list."""
+    """Runs the program like `run_json`. The document may also be a list."""
     child = Child(arguments, line, progress=progress)
     try:
         return child.document()
@@ -270,7 +270,7 @@ def _seconds(name: str, value: object) -> str:
 
 
 def path_text(value: object) -> str:
-    """A path as text."""
+    """Returns a path as text, and refuses other types."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise UnsupportedType(f"{value!r} has the type {type(value).__name__} and is no path: give a text or a pathlib.Path")
     return os.fsdecode(value)
@@ -278,18 +278,18 @@ def path_text(value: object) -> str:
 
 def _path(value: object) -> str:
     text = path_text(value)
-    # To the program a dash is standard input, and what begins with one an option.
+    # The program takes a dash as standard input, and a text that begins with one as an option.
     return f"./{text}" if text.startswith("-") else text
 
 
 def one_or_more(name: str, value: str | Sequence[str]) -> list[str]:
-    """A list of texts, where a single one may stand for itself."""
+    """Returns a list of texts. A single text becomes a list of one."""
     texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
     return [text_of(name, one) for one in texts]
 
 
 def place(into: StrPath | None, out: StrPath | None, update: bool, force: bool) -> list[str]:
-    """The arguments that say where an object goes."""
+    """Returns the arguments for the place of an object."""
     arguments = [f"--into={_path(into)}"] if into is not None else []
     arguments += [f"--out={_path(out)}"] if out is not None else []
     return [*arguments, *["--update"] * bool(update), *["--force"] * bool(force)]
@@ -307,8 +307,8 @@ def cast(
 ) -> Report:
     """Delivers a file or folder to receivers on this machine, with the protocol that runs between machines.
 
-    `out` keeps the copies in one folder a receiver; `loss` throws away a fraction of the packets. Raises `TransferFailed`
-    where a receiver has not verified everything.
+    `out` keeps the copies, one folder per receiver; `loss` is the fraction of packets that are dropped. Raises `TransferFailed` if a
+    receiver has not verified every byte.
     """
     arguments = ["cast", _path(path), f"--receivers={_number('receivers', receivers)}", f"--loss={loss}", f"--seed={_number('seed', seed)}"]
     if out is not None:
@@ -318,7 +318,7 @@ def cast(
 
 
 def complete(report: Report) -> Report:
-    """The report, if every receiver has everything."""
+    """Returns the report, or raises `TransferFailed` if a receiver lacks bytes."""
     failed = [f"{one.name}: {one.error or 'not verified'}" for one in report.receivers if not one.verified]
     if failed:
         error = TransferFailed("; ".join(failed))
@@ -328,21 +328,21 @@ def complete(report: Report) -> Report:
 
 
 class Offer:
-    """An offer that stands: `code`, which is also its text, is what others give to `accept`. Letting go of it before the end cancels it,
-    and so does the end of a `with`."""
+    """An open offer. Receivers pass `code`, which is also the text of this object, to `accept`. Dropping this object before the end cancels
+    the offer, and so does the end of a `with`."""
 
     def __init__(self, child: Child, event: dict[str, Any]) -> None:
         self._child = child
         self.code: str = event["code"]
-        """What receivers give to `accept`."""
+        """Code that receivers pass to `accept`."""
         self.name: str = event["name"]
-        """What the object is called."""
+        """Name of the object."""
         self.address: str = f"{event['address']}:{event['port']}"
-        """Where it is offered: `from_` of `accept`, in a network without multicast."""
+        """Address of the offer: `from_` of `accept`, in a network without multicast."""
 
     def wait(self, timeout: float | None = None) -> Report:
-        """Waits until every receiver has all of it. Raises `TransferFailed` where one has not, and `TimedOut` where none came. It also
-        raises `TimedOut` after `timeout` seconds; then the offer still stands."""
+        """Waits until every receiver has the whole object, and returns the report. Raises `TransferFailed` if a receiver lacks bytes, and
+        `TimedOut` if none came. Also raises `TimedOut` after `timeout` seconds; the offer then stays open."""
         try:
             document = self._child.document(timeout)
         except (KeyboardInterrupt, SystemExit):
@@ -351,7 +351,7 @@ class Offer:
         return complete(Report.of(document))
 
     def cancel(self) -> None:
-        """Ends the offer. Receivers keep what they have verified. What has ended stays as it is."""
+        """Ends the offer. Receivers keep the bytes that they have verified. An offer that has already ended is not changed."""
         self._child.end()
 
     def __str__(self) -> str:
@@ -375,13 +375,13 @@ def offer(
     interface: str | None = None,
     progress: bool = False,
 ) -> Offer:
-    """Offers a file, a folder, or several as one folder, to machines that `accept` its code; no daemon runs. It returns as soon as there is
-    a code.
+    """Offers a file, a folder, or several as one folder, to machines that `accept` its code. Needs no daemon. Returns as soon as there is a
+    code.
 
-    When so many `receivers` have come the transfer begins. Those that do not come within `timeout` seconds (default: 30) have failed. With
-    `serve` it goes on until `cancel` and serves those that come later. `name` is what it is called at receivers, `interface` the network
-    interface, by name or address. `progress` shows on standard error how far it is: a bar of tqdm, or a line now and then where that is
-    not installed.
+    The transfer begins once `receivers` machines have come. Machines that do not come within `timeout` seconds (default: 30) have failed.
+    With `serve` the offer stays open until `cancel`, and later receivers are served too. `name` is the object's name at receivers,
+    `interface` the network interface, by name or address. `progress` shows progress on standard error: a tqdm bar, or a line for every
+    tenth if tqdm is not installed.
     """
     paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Sequence) else path
     arguments = ["offer", *[_path(one) for one in paths], f"--receivers={_number('receivers', receivers)}"]
@@ -403,7 +403,7 @@ def offer(
 
 @dataclass(frozen=True)
 class Accepted:
-    """What was accepted: the document of `polycast accept --json`, which is `document` whole. `path` is where it is."""
+    """An accepted object: the document of `polycast accept --json`, which `document` holds in full. `path` is its location."""
 
     path: Path
     bytes: int
@@ -427,16 +427,16 @@ def accept(
     interface: str | None = None,
     progress: bool = False,
 ) -> Accepted:
-    """Receives what another machine offers under this code, and returns when all of it is there and verified.
+    """Receives the object that another machine offers under this code, and returns once all of it has arrived and is verified.
 
-    It goes into the folder `into` under its own name (default: the working directory), or becomes `out`. What is there already stays, and
-    raises `PathError`; `update` has only what differs sent, and `force` replaces it. `timeout` is how many seconds it looks for the offer
-    (default: without a limit). `from_` is the machine that offers, where the network carries no multicast; `name` is this one's name in
-    the report there. `progress` shows on standard error how far it is.
+    The object goes into the folder `into` under its own name (default: the working directory), or to the path `out`. An existing path is
+    kept and raises `PathError`; with `update` only the differences are sent, and `force` replaces all of it. `timeout` limits the search
+    for the offer, in seconds (default: no limit). `from_` is the machine that offers, in a network without multicast; `name` is this
+    machine's name in the report there. `progress` shows progress on standard error.
     """
     from pathlib import Path
 
-    # Other users of this machine can read arguments, and not standard input.
+    # Other users of this machine can read arguments, but not standard input.
     arguments = ["accept", "-", *place(into, out, update, force)]
     arguments += [f"--timeout={_seconds('timeout', timeout)}"] if timeout is not None else []
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []
@@ -448,7 +448,7 @@ def accept(
 
 
 def _code(code: object) -> str:
-    """A code as a line. An exception does not say it, as a wrong one may be nearly right."""
+    """Returns a code as one line. Exceptions do not quote it, since a wrong code may be nearly right."""
     if not isinstance(code, str):
         raise UnsupportedType(f"a code is a text, and this one has the type {type(code).__name__}")
     return code.strip()[:_CODE_MAX]
@@ -467,17 +467,18 @@ def fetch(
     progress: bool = False,
 ) -> Path:
     """Gets an object by its address (`https:`, `http:` or `file:`) or its key (`sha256:HEX`, `git:HEX`, `name:TEXT`) through the agent of
-    this host, and gives where it is. Hosts that ask at nearly the same time get it together, and one of them alone asks its origin.
+    this host, and returns the path of the copy. Hosts that ask at nearly the same time get it together, and only one of them contacts its
+    origin.
 
-    `from_` is the address where a key is got from. `agent` is one that is not at its usual socket. `timeout` is how many seconds it
-    waits, also until an agent has it. The place is said as for `accept`, and so is `progress`.
+    `from_` is the address from which a key is fetched. `agent` is an agent that is not at its usual socket. `timeout` limits the call in
+    seconds, including the wait until an agent has the object. `into`, `out`, `update`, `force` and `progress` work as in `accept`.
     """
     from pathlib import Path
 
-    # What begins with a dash is no option of the program's.
+    # `--` keeps a text that begins with a dash from being read as an option.
     arguments = ["fetch", *place(into, out, update, force)]
     if agent is not None:
-        # One that was closed has a socket that may be another's by now.
+        # Raises if the agent was closed: its socket may by now belong to another one.
         agent._connection
         arguments.append(f"--socket={agent.socket}")
     arguments += [f"--from={text_of('from_', from_)}"] if from_ is not None else []

@@ -1,4 +1,4 @@
-"""How far a transfer is, on standard error: a bar of tqdm, or a line for every tenth where that is not installed."""
+"""Progress of a transfer on standard error: a tqdm bar, or a line for every tenth if tqdm is not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TENTHS = 10
 
 @contextlib.contextmanager
 def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
-    """Gives what each event of a transfer is told to."""
+    """Yields a function that takes each event of a transfer and shows its progress."""
     with bar_shown(is_wanted) as bar:
 
         def show(event: Event) -> None:
@@ -29,7 +29,7 @@ def shown(is_wanted: bool) -> Iterator[Callable[[Event], None]]:
 
 @contextlib.contextmanager
 def bar_shown(is_wanted: bool) -> Iterator[Bar]:
-    """A bar that ends with the block; one that shows nothing where none is wanted."""
+    """Yields a bar that ends with the block, or one that shows nothing if none was requested."""
     bar: Bar = bar_of_bytes() if is_wanted else lambda done, length: None
     try:
         yield bar
@@ -37,12 +37,12 @@ def bar_shown(is_wanted: bool) -> Iterator[Bar]:
         bar(None, 0)
 
 
-# Takes how many bytes there are of how many; none at the end.
+# Takes the number of bytes that are done and the total, or `None` at the end.
 Bar = Callable[[int | None, int], None]
 
 
 def bar_of_bytes() -> Bar:
-    """A bar that is shown from its first bytes on."""
+    """Returns a bar that appears with its first bytes."""
     try:
         tqdm = importlib.import_module("tqdm.auto").tqdm
     except ImportError:

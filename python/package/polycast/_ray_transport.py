@@ -1,5 +1,5 @@
-"""Ray's direct transport over the nodes' agents: what a method returns is copied into the agent's memory once, and each node
-that takes the reference fetches it. Those who ask at nearly the same time are served together, each byte sent once."""
+"""Ray's direct transport over the nodes' agents: the result of a method is copied into the agent's memory once, and each node that takes
+the reference fetches it. Requests at nearly the same time are served together, and each byte is sent once."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from polycast._agent import Object
 from polycast._shared import shared_agent
 from polycast.errors import Invalid
 
-# As long as Ray itself waits for a transfer.
+# Ray's own timeout for a transfer.
 FETCH_WITHIN_S = 60.0
 
 
 def _have_ray_make_its_manager() -> Any:
-    """The manager of tensors of this process. Ray makes it when it is first asked for, and holds no lock: two threads that ask
-    at once get one each, and a task waits in its own for what has arrived in the other's (seen with Ray 2.60)."""
+    """Returns this process's manager of tensors. Ray makes it on first use and holds no lock: two threads that ask at once get one each,
+    and a task then waits in its own for tensors that have arrived in the other (seen with Ray 2.60)."""
     from ray._private import worker
 
     return getattr(worker.global_worker, "rdt_manager", None)
 
 
-# Ray registers the transport in an actor, which imports this module there, before it sends it tensors or a task that takes some.
+# When Ray registers the transport in an actor, it imports this module there, before it sends the actor tensors or a task that takes some.
 _have_ray_make_its_manager()
 
 
 @dataclass
 class Metadata(TensorTransportMetadata):
-    """What travels with the reference: the number of the object."""
+    """Metadata that travels with the reference: the number of the object."""
 
     data_id: int = 0
 
@@ -65,16 +65,16 @@ class _Transport(TensorTransportManager):
         return True
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:
-        # Asked before every call: an actor whose node has no agent hears so when it gets the tensors.
+        # Asked before every call. An actor whose node has no agent gets the error when it receives the tensors.
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
-        """On the source, once an object."""
+        """Adds the tensors on the source, once per object."""
         devices = {self._device(tensor) for tensor in rdt_object}
         if len(devices) > 1:
             raise Invalid(f"the tensors of one object are on several devices: {', '.join(sorted(devices))}; return them apart")
         agent, data_id = shared_agent(), uuid.uuid4().int >> 65
-        # The names keep their order: it is that of the numbers.
+        # Numbers as names keep the tensors in their order.
         _tensors.add(agent, data_id, {str(at): tensor for at, tensor in enumerate(rdt_object)}, name=f"ray-{obj_id}")
         shapes = [(tensor.shape, tensor.dtype) for tensor in rdt_object]
         return Metadata(shapes, next(iter(devices), None), data_id)
@@ -93,7 +93,7 @@ class _Transport(TensorTransportManager):
         communicator_metadata: CommunicatorMetadata,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
-        """On each receiver: views of its node's copy, or the buffers that were given, filled."""
+        """Returns the tensors on a receiver: views of its node's copy, or the given buffers, filled."""
         said = tensor_transport_metadata
         if not isinstance(said, Metadata):
             raise Invalid("the reference is of another transport")
@@ -110,7 +110,8 @@ class _Transport(TensorTransportManager):
 
     @staticmethod
     def _as_said(tensor: Any, at: int, shape: Any, dtype: Any) -> Any:
-        """The tensor, if it is one as Ray's reference says: the bytes come by agents, and may be another object's."""
+        """Returns the tensor if it matches Ray's reference, and raises `Invalid` otherwise: agents bring the bytes, which may be another
+        object's."""
         if tensor is None or tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
             what = "is not in it" if tensor is None else f"has the shape {list(tensor.shape)} and the type {tensor.dtype}"
             where = f"the object that came is not the one of the reference: its tensor {at} {what}"
@@ -141,7 +142,7 @@ class _Transport(TensorTransportManager):
         raise NotImplementedError("receivers fetch: Ray calls this only for transports that are not one-sided")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:
-        """On the source, when no process has the reference any more: the object goes from all nodes. Views of it stay."""
+        """Removes the object from all nodes, on the source, once no process has the reference. Views of it stay valid."""
         if not isinstance(tensor_transport_meta, Metadata):
             return
         agent = shared_agent()
@@ -152,13 +153,13 @@ class _Transport(TensorTransportManager):
 
     def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
         with self._lock:
-            # One that has not begun ends by itself.
+            # A transfer that has not begun ends by itself.
             if (events := self._running.get(obj_id)) is not None:
                 events.cancel()
 
 
 class TorchTransport(_Transport):
-    """For tensors of torch."""
+    """Transport for tensors of torch."""
 
     framework = "torch"
 
@@ -175,7 +176,7 @@ class TorchTransport(_Transport):
 
 
 class NumpyTransport(_Transport):
-    """For arrays of numpy."""
+    """Transport for arrays of numpy."""
 
     framework = "numpy"
 

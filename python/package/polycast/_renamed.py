@@ -1,4 +1,4 @@
-"""Arguments that had another name: the old one goes on to work, and says the new one."""
+"""Renamed arguments: the old name still works, and warns with the new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def deadline_is_timeout(function: Callable[P, R]) -> Callable[P, R]:
-    """Takes `deadline=` for `timeout=`, as it was called once."""
+    """Accepts `deadline=`, the old name of `timeout=`, with a `DeprecationWarning`."""
 
     def renamed(given: dict[str, Any]) -> None:
         if "deadline" not in given:

@@ -1,6 +1,6 @@
-"""Where the processes of a job meet: which of them this is, and a place where each leaves a few words for the others.
+"""Rendezvous of a job's processes: the rank of this process, and a place where processes leave messages for each other.
 
-The place is the store of torch.distributed, or a folder that all hosts share. Every word in it is JSON under a key.
+The place is the store of torch.distributed, or a folder that all hosts share. Every message in it is JSON under a key.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from urllib.parse import unquote, urlsplit
 
 from polycast.errors import Invalid, PolycastError, TimedOut, UnsupportedType, of_kind
 
-# How long it takes until it is looked again whether a word is there: at first, and at most.
+# Interval between polls for a message: at first, and at most.
 _PAUSE_S, _PAUSE_MAX_S = 0.001, 0.1
-# How often it is looked whether those that are waited for have left.
+# Interval between checks whether the awaited processes have left.
 _LOOK_S = 0.5
-# The longest that a list of ranks gets in a sentence.
+# Largest number of ranks that a sentence lists.
 _NAMED_MAX = 8
-# Where in a folder the processes meet, and the mark there that says that they have made the folder itself.
+# Subfolder in which the processes meet, and the mark in it that they have created the folder above it themselves.
 _TOP, _MADE = ".polycast-rendezvous", "made"
-# What says which process of the job this is, and how many there are: torchrun and Ray Train, and Slurm.
+# Variables for the rank of this process and the number of processes: of torchrun and Ray Train, and of Slurm.
 _NUMBERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID", "SLURM_NTASKS"))
-# Ports for a job of Slurm that names none: Linux gives those from 32,768 on to whatever asks for any.
+# Ports for a Slurm job that names none: Linux hands out those from 32,768 on to any program that asks.
 _SLURM_PORTS = range(20_000, 30_000)
-# How far apart those of the steps of a job are, which may run at the same time: jobs that are numbered one behind the other do not meet them.
+# Distance between the ports of a job's steps, which may run at the same time: jobs with consecutive numbers do not collide with them.
 _SLURM_STEP = 1009
 
 
 class Place(Protocol):
-    """Where words are left."""
+    """Place where messages are left."""
 
     is_new: bool
-    """Whether all words are of this job: none is an earlier one's."""
+    """True if all messages belong to this job, and none to an earlier one."""
 
     def put(self, key: str, word: Any) -> None:
-        """Leaves a word, in place of one that has the key already."""
+        """Leaves a message, and replaces an earlier one under the same key."""
 
     def found(self, keys: Collection[str]) -> dict[str, Any]:
-        """The words that are there, of these keys."""
+        """Returns the messages that exist under these keys."""
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Takes words away, those that are there."""
+        """Deletes the messages under these keys, if they exist."""
 
     def begin(self) -> None:
-        """Takes away what an earlier job has left. The first process alone does so."""
+        """Deletes the messages of an earlier job. Only the first process calls it."""
 
     def begun(self) -> None:
-        """Notes that the first process has done so: what is there from now on stays."""
+        """Notes that the first process has called `begin`: later messages stay."""
 
     def end(self) -> None:
-        """Takes the place away. The first process alone does so, as the last one of all."""
+        """Deletes the place. Only the first process calls it, last of all."""
 
 
 class TorchPlace:
@@ -77,7 +77,7 @@ class TorchPlace:
         return words
 
     def _found(self, keys: Collection[str]) -> dict[str, Any]:
-        # One question is enough where all are there.
+        # One check is enough if all messages exist.
         if not self._store.check([self._prefix + key for key in keys]):
             keys = [key for key in keys if self._store.check([self._prefix + key])] if len(keys) > 1 else []
         return {key: json.loads(self._store.get(self._prefix + key)) for key in keys}
@@ -100,21 +100,21 @@ class TorchPlace:
         try:
             return call()
         except RuntimeError as error:
-            # What torch says has a stack trace of C++ behind its first line.
+            # torch's message has a stack trace of C++ after its first line.
             why = str(error).partition("\n")[0]
             raise of_kind("rendezvous-lost", f"the store of torch.distributed does not answer any more: {why}") from None
 
 
 class FolderPlace:
-    """A folder that all processes see. Their words lie in a folder below it, one a group, and what else is in it is not touched. Its files are for
-    this user only."""
+    """A folder that all processes see. Their messages are in a subfolder for each group, and other files of the folder are not touched. The
+    files are for this user only."""
 
     is_new = False
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder, self._top = folder, folder / _TOP
         self._words = self._top / str(count)
-        # The words of this process that the first one may take away with those of an earlier job.
+        # Messages of this process that the first process may delete together with those of an earlier job.
         self._early: dict[str, str] | None = {}
         self._make()
 
@@ -145,7 +145,7 @@ class FolderPlace:
         text = json.dumps(word)
         if self._early is not None:
             self._early[key] = text
-            # The first process of an earlier group may have taken the folder away since.
+            # The first process of an earlier group may have deleted the folder since.
             self._make()
         self._write(key, text)
 
@@ -164,7 +164,7 @@ class FolderPlace:
         return of_kind("rendezvous-lost", f"what the processes have left in {self._folder} is gone: {why}")
 
     def found(self, keys: Collection[str]) -> dict[str, Any]:
-        # A list of the folder is newer than what a network's file system remembers of one file.
+        # A listing of the folder is newer than a network file system's cache of one file.
         try:
             here = set(os.listdir(self._words))
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class FolderPlace:
 
         self._early = None
         shutil.rmtree(self._words, ignore_errors=True)
-        # What another group has there keeps the folders.
+        # Files of another group keep the folders in place.
         with contextlib.suppress(OSError):
             is_made = os.listdir(self._top) == [_MADE]
             if is_made:
@@ -215,7 +215,7 @@ class FolderPlace:
 
 
 def _made(folder: Path) -> bool:
-    """Whether this makes a folder, for this user alone: false where it is there already."""
+    """Creates a folder for this user alone. Returns false if it already exists."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -235,8 +235,9 @@ def wait(
     valid: Callable[[Any], bool] = lambda word: True,
     left: Callable[[list[str]], None] = lambda missing: None,
 ) -> dict[str, Any]:
-    """The words of all these keys, as soon as they are there, or fewer once one is `enough`. Those that are not `valid` do not count. `late` gives
-    the sentence where some are not there in time. `left` is told now and then what is missing, and raises where it will not come."""
+    """Waits for the messages under all these keys, or fewer once one is `enough`, and returns them. Messages that are not `valid` do not
+    count. Raises `TimedOut` with the sentence of `late` if some are missing at the end. `left` is called from time to time with the missing
+    keys, and raises if their messages will not come."""
     words: dict[str, Any] = {}
     pause, looks = _PAUSE_S, time.monotonic() + _LOOK_S
     while True:
@@ -255,14 +256,14 @@ def wait(
 
 
 def listed(names: list[str]) -> str:
-    """Names in a sentence."""
+    """Joins names for a sentence."""
     shown = names[:_NAMED_MAX]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} others" if more else "")
 
 
 def ranks(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Which process of the job this is, and how many there are."""
+    """Returns the rank of this process and the number of processes."""
     if rank is None and world_size is None:
         return _checked(*(_group_of_torch() or _from_environment(environment)))
     if rank is None or world_size is None:
@@ -294,7 +295,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _group_of_torch() -> tuple[int, int] | None:
-    """The same from torch.distributed, where this process has its group."""
+    """Returns the same from torch.distributed, or `None` if this process has no group there."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -302,7 +303,7 @@ def _group_of_torch() -> tuple[int, int] | None:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as Slurm writes it: `gpu[07-09,12]` begins with gpu07."""
+    """Returns the first host of a Slurm host list: `gpu[07-09,12]` begins with gpu07."""
     found = re.match(r"([^\[\],]+)(?:\[(\w+)[^\]]*\]([^\[\],]*))?(?:,|$)", nodes)
     if found is None:
         raise Invalid(f"Slurm's {nodes!r} is no list of hosts: set MASTER_ADDR to the host of rank 0")
@@ -310,10 +311,10 @@ def first_host(nodes: str) -> str:
 
 
 def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Where the first process is: MASTER_ADDR and MASTER_PORT, or what follows from a job of Slurm."""
+    """Returns the address and port of the first process: MASTER_ADDR and MASTER_PORT, or values derived from a Slurm job."""
     address = environment.get("MASTER_ADDR") or ""
     port = environment.get("MASTER_PORT") or ""
-    # A step of Slurm's may have a part of the job's hosts. What has RANK may be spread over several steps.
+    # A Slurm step may have only part of the job's hosts. Processes with RANK may be spread over several steps.
     nodes = "" if environment.get("RANK") else environment.get("SLURM_STEP_NODELIST")
     if not address and (nodes := nodes or environment.get("SLURM_JOB_NODELIST")):
         address = first_host(nodes)
@@ -328,14 +329,14 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | Non
 
 
 def _step(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of Slurm's step that is this job; 0 where it is none."""
+    """Returns the number of the Slurm step that is this job, or 0."""
     number = environment.get("SLURM_STEP_ID") or ""
-    # The script of a batch is a step of its own, with a number that has ten digits.
+    # The batch script is a step of its own, with a number of ten digits.
     return int(number) if re.fullmatch("[0-9]{1,9}", number) and not environment.get("RANK") else 0
 
 
 def place(rendezvous: object, rank: int, world_size: int, count: int, timeout_s: float) -> Place:
-    """The place where the processes meet. `count` says how many groups this process had before."""
+    """Returns the place where the processes meet. `count` is the number of groups that this process had before."""
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"polycast/{restarts}/{_step()}/{count}/"
     if isinstance(rendezvous, str):
@@ -362,7 +363,7 @@ def _folder(url: str) -> Path:
 
 
 def _store(rank: int, world_size: int, timeout_s: float) -> Any:
-    """A store of this job's own at MASTER_ADDR. torchrun has one there already; else the first process runs it."""
+    """Opens a store of this job's own at MASTER_ADDR. torchrun already runs one there; otherwise the first process runs it."""
     where = master()
     otherwise = "or say rendezvous='file:///FOLDER' with a folder that all hosts share"
     if where is None:
@@ -376,7 +377,7 @@ def _store(rank: int, world_size: int, timeout_s: float) -> Any:
     address, port = where
     is_first = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        # A rank that does not come is named later. torch itself may ask for a store at the same port after this.
+        # Missing ranks are named later. torch itself may ask for a store at the same port after this.
         return TCPStore(
             address, port, world_size, is_first, timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True
         )

@@ -1,4 +1,4 @@
-"""This process's connections to its host's agent, for what runs in processes of others: one for each application."""
+"""This process's connections to its host's agent, one per application, for code in processes that other programs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 def shared_agent(app: bytes = bytes(16)) -> Agent:
-    """The one of this process, as long as it lives. A process that was forked has its own."""
+    """Returns this process's connection, which lives as long as the process. A forked process has its own."""
     where = (os.getpid(), os.environ.get("POLYCAST_SOCKET"), app)
     with _LOCK:
         if where not in _AGENTS:
@@ -22,7 +22,7 @@ def shared_agent(app: bytes = bytes(16)) -> Agent:
 
 
 def _after_fork() -> None:
-    # The thread that held the lock is not in this process.
+    # The thread that held the lock does not exist in this process.
     global _LOCK
     _LOCK = threading.Lock()
 

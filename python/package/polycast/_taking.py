@@ -1,6 +1,6 @@
-"""The bytes of a tensor, whichever library it is of: numpy, torch, and what says that it is an array (JAX, CuPy).
+"""Bytes of a tensor of any library: numpy, torch, and other kinds of arrays (JAX, CuPy).
 
-What lies in this machine's memory is not copied, and what lies elsewhere comes in pieces: a tensor needs no copy of its own length here.
+Tensors in this machine's memory are not copied, and torch tensors elsewhere come in pieces: they need no copy of their own length here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from polycast.errors import Invalid, NotContiguous, UnsupportedType
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# The names of types in the header: those of numpy, those that the package ml_dtypes gives it, as JAX does, and those of torch.
+# Names of types in the header: those of numpy, those that the package ml_dtypes adds to it, as JAX does, and those of torch.
 NUMPY = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
@@ -24,7 +24,7 @@ _ML = {
     "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
     "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }  # fmt: skip
-# Two of float4 are in a byte here, and one in the package's arrays.
+# A byte holds two values of float4 here, and one in the package's arrays.
 TORCH = {**NUMPY, **_ML, "float4_e2m1fn_x2": "F4"}
 TORCH_OF = {word: name for name, word in TORCH.items()}
 _NUMPY_OF = {word: name for name, word in NUMPY.items()}
@@ -38,8 +38,8 @@ BITS = {
 
 @dataclass(frozen=True)
 class Taken:
-    """A tensor: its type and shape in the header, its length, what two that share their bytes have in common, and its bytes in
-    parts, got only when they are written. Each part may be used until the next one is asked for."""
+    """A tensor: its type and shape in the header, its length in bytes, an identity that tensors with shared bytes have in common, and its
+    bytes in parts, which are read only when they are written. Each part is valid until the next one is requested."""
 
     word: str
     shape: list[int]
@@ -49,7 +49,7 @@ class Taken:
 
 
 def numpy_dtype_of(name: str, word: str) -> Any:
-    """numpy's type of a word of the header; the small kinds of float need the package ml_dtypes, which JAX brings along."""
+    """Returns numpy's type for a word of the header. The small kinds of float need the package ml_dtypes, which comes with JAX."""
     import numpy
 
     if word in _NUMPY_OF:
@@ -66,7 +66,7 @@ def numpy_dtype_of(name: str, word: str) -> Any:
 
 
 def take(name: str, tensor: Any) -> Taken:
-    """What has to be known of a tensor, if it can be sent."""
+    """Describes a tensor for sending, and raises if it cannot be sent."""
     if name == "__metadata__":
         raise Invalid("no tensor can be called '__metadata__': the format has that name for itself")
     is_torch = hasattr(tensor, "data_ptr")
@@ -91,7 +91,7 @@ def _take_of_numpy(name: str, tensor: Any, word: str) -> Taken:
 
     if isinstance(tensor, numpy.ma.MaskedArray):
         raise UnsupportedType(f"'{name}' has a mask, which cannot be sent: send array.filled()")
-    # A scalar is somewhere only while it is looked at: the next one would be found in the same place.
+    # A scalar has an address only while it is in use: the next one could have the same.
     array = numpy.asarray(tensor)
     if not array.flags.c_contiguous:
         raise NotContiguous(f"'{name}' is not contiguous: send numpy.ascontiguousarray(array)")
@@ -106,11 +106,12 @@ def _bytes_of_numpy(tensor: Any) -> memoryview:
 
 
 def _take_of_other(name: str, tensor: Any, word: str) -> Taken:
-    """An array that numpy can be made of: JAX's, wherever its parts are, as long as this process reaches them, and CuPy's."""
+    """Describes an array that numpy can convert: one of JAX, wherever its parts are, as long as this process reaches them, or one of
+    CuPy."""
     if not getattr(tensor, "is_fully_addressable", True):
         cure = "jax.experimental.multihost_utils.process_allgather(array)"
         raise UnsupportedType(f"'{name}' is sharded over processes: send {cure}")
-    # CuPy's are copied only by their own word for it.
+    # CuPy copies its arrays only through its own method.
     copy = tensor.get if hasattr(tensor, "__cuda_array_interface__") and hasattr(tensor, "get") else None
     if copy is None and not hasattr(tensor, "__array__"):
         raise UnsupportedType(f"'{name}' is a {type(tensor).__name__}, which cannot be sent: give an array of numpy or a tensor of torch")
@@ -120,13 +121,13 @@ def _take_of_other(name: str, tensor: Any, word: str) -> Taken:
         import numpy
 
         copied = numpy.asarray(copy() if copy else tensor)
-        # What the header says of it is decided by now.
+        # By now the header describes the array.
         if copied.dtype != tensor.dtype or copied.size != tensor.size:
             what = f"'{name}' became {copied.dtype.name} with {copied.size} numbers when it was copied"
             raise UnsupportedType(f"{what}, not {word} with {tensor.size}: send numpy.asarray(array)")
         yield _bytes_of_numpy(copied)
 
-    # An object under two names is one tensor. Where its bytes are is its library's to know.
+    # An object under two names is one tensor. Only its library knows the address of its bytes.
     identity = (type(tensor).__name__, id(tensor)) if tensor.size else None
     return Taken(word, shape, int(tensor.size) * BITS[word] // 8, identity, parts)
 
@@ -134,7 +135,7 @@ def _take_of_other(name: str, tensor: Any, word: str) -> Taken:
 def _take_of_torch(name: str, tensor: Any, word: str) -> Taken:
     import torch
 
-    # What a view of the memory would not say.
+    # Properties that a view of the memory would not show.
     other = {
         "is sharded over processes": (hasattr(tensor, "full_tensor"), "tensor.full_tensor()"),
         "is sparse": (tensor.layout != torch.strided, "tensor.to_dense()"),
@@ -150,7 +151,7 @@ def _take_of_torch(name: str, tensor: Any, word: str) -> Taken:
     nbytes = tensor.numel() * tensor.element_size()
     shape = [int(side) for side in tensor.shape]
     if word == "F4":
-        # Two to a byte: the header counts values, torch counts bytes.
+        # Two values per byte: the header counts values, torch counts bytes.
         shape[-1] *= 2
     identity = (tensor.device, tensor.data_ptr(), word, tuple(shape)) if nbytes else None
     return Taken(word, shape, nbytes, identity, lambda: _parts_of_torch(tensor.detach(), nbytes))
@@ -173,10 +174,10 @@ def _parts_of_torch(tensor: Any, nbytes: int) -> Iterator[Buffer]:
 
 
 def _bytes_of_torch(here: Any, nbytes: int) -> memoryview:
-    """The bytes of a tensor that is in this machine's memory. numpy has not all of torch's types and need not be installed."""
+    """Views the bytes of a tensor in this machine's memory. numpy lacks some of torch's types and need not be installed."""
     import ctypes
 
     array = (ctypes.c_ubyte * nbytes).from_address(here.data_ptr())
-    # The bytes are there as long as a view of them.
+    # The bytes stay as long as a view of them.
     array.tensor = here  # type: ignore[attr-defined]
     return memoryview(array)

@@ -1,4 +1,4 @@
-"""The same as coroutines. A call that is cancelled lets go of its transfer, which cancels that too."""
+"""Agents, transfers and subscriptions as coroutines. Cancelling a call cancels its transfer too."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# How long one look for an event takes: a thread that waits cannot be interrupted.
+# Longest single wait for an event: a waiting thread cannot be interrupted.
 _LOOK_S = 0.1
 _THREADS_MAX = 32
-# Calls of a kind that wait at once; others wait for their turn.
+# Number of calls of one kind that wait at once; others queue.
 _WAITS_MAX = 1024
 
 
 class Transfer(AsyncIterator[Event]):
-    """A transfer: `async for` over its events, or `await transfer.result()`."""
+    """A transfer: iterate with `async for` over its events, or `await transfer.result()`."""
 
     def __init__(self, transfer: _agent.Transfer, run: _Runner) -> None:
         self._transfer, self._run = transfer, run
@@ -52,7 +52,7 @@ class Transfer(AsyncIterator[Event]):
             return event
 
     async def result(self) -> Report:
-        """The end. Raises `TransferFailed` where a receiver has not got everything."""
+        """Waits for the end and returns the report. Raises `TransferFailed` if a receiver lacks bytes."""
         async for _ in self:
             pass
         if self._report is None:
@@ -60,7 +60,7 @@ class Transfer(AsyncIterator[Event]):
         return complete(self._report)
 
     def cancel(self) -> None:
-        """Ends the transfer, unless others watch it or it is detached."""
+        """Ends the transfer, unless it is detached or other callers watch it."""
         self._transfer.cancel()
 
 
@@ -70,7 +70,7 @@ class _Source(Protocol[T_co]):
 
 
 class _Events(AsyncIterator[T]):
-    """What comes one after the other: `async for` over it."""
+    """Events one after the other, for `async for`."""
 
     def __init__(self, source: _Source[T], run: _Runner) -> None:
         self._source, self._run = source, run
@@ -78,7 +78,7 @@ class _Events(AsyncIterator[T]):
         self._turn = asyncio.Lock()
 
     async def __anext__(self) -> T:
-        # What comes is for one of those that wait.
+        # Each event goes to only one of the waiting calls.
         async with self._turn:
             return await self._next()
 
@@ -89,7 +89,7 @@ class _Events(AsyncIterator[T]):
             try:
                 found = await asyncio.shield(looks)
             except asyncio.CancelledError:
-                # A wait that is cancelled does not take a version along: the next one gets it.
+                # A cancelled wait does not consume an event: the next wait gets it.
                 self._looks = None if looks.cancelled() else looks
                 raise
             except BaseException:
@@ -104,35 +104,35 @@ class _Events(AsyncIterator[T]):
             return event
 
     def _look(self) -> tuple[T | None] | None:
-        """What has come, if anything: `(None,)` at the end."""
+        """Returns the next event in a tuple, `(None,)` at the end, or `None` if there is no event yet."""
         try:
             return (self._source.next(_LOOK_S),)
         except TimedOut:
             return None
 
     def cancel(self) -> None:
-        """Ends it."""
+        """Ends the iteration."""
         self._source.cancel()
 
 
 class Versions(_Events[Version]):
-    """The committed versions of a topic, from the last one on: `async for` over them. A slow reader gets the newest."""
+    """Committed versions of a topic from the latest one on, for `async for`. A slow reader gets only the newest."""
 
 
 class Watch(_Events[Part]):
-    """The verified bytes of an object as they come."""
+    """Verified bytes of an object as they arrive."""
 
 
 class Files(_Events[SetFile]):
-    """The files of a set, each as soon as it is here."""
+    """Files of a set, each as soon as it has arrived."""
 
 
 class _Runner:
-    """Runs calls in threads of its own. Those that wait for what others bring have others than those that bring it."""
+    """Runs calls in its own threads. Calls that wait for data use other threads than the calls that bring it."""
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="polycast-aio")
-        # The name of a call that waits, and its threads.
+        # Threads of each call that waits, by its name.
         self._waits: dict[str, ThreadPoolExecutor] = {}
         self.closed = False
 
@@ -140,7 +140,7 @@ class _Runner:
         return await self._run(self._calls, call)
 
     async def wait(self, name: str, call: Callable[[], T]) -> T:
-        """A call that may wait for long."""
+        """Runs a call that may wait for long."""
         if name not in self._waits:
             self._waits[name] = ThreadPoolExecutor(_WAITS_MAX, thread_name_prefix=f"polycast-aio-{name}")
         return await self._run(self._waits[name], call)
@@ -157,14 +157,14 @@ class _Runner:
 
 
 class Agent:
-    """As `polycast.Agent`; made with `await Agent.connect()`."""
+    """Coroutine version of `polycast.Agent`. Create it with `await Agent.connect()`."""
 
     def __init__(self, agent: _agent.Agent, run: _Runner) -> None:
         self._agent, self._run = agent, run
 
     @classmethod
     async def connect(cls, socket: StrPath | None = None, app: uuid.UUID | str | None = None) -> Agent:
-        """Registers this process."""
+        """Registers this process at the agent."""
         run = _Runner()
         return cls(await run(partial(_agent.Agent, socket, app)), run)
 
@@ -178,7 +178,7 @@ class Agent:
         files: bool = False,
         follow: bool = False,
     ) -> Object:
-        """As `polycast.Agent.add`."""
+        """Does the same as `polycast.Agent.add`."""
         add = partial(self._agent.add, data_id, path, name=name, exclude=exclude, files=files, follow=follow)
         return await self._run(add)
 
@@ -190,7 +190,7 @@ class Agent:
         files: bool = False,
         exclude: str | Sequence[str] = (),
     ) -> Object:
-        """As `polycast.Agent.put`."""
+        """Does the same as `polycast.Agent.put`."""
         return await self._run(partial(self._agent.put, path, name, files=files, exclude=exclude))
 
     async def get(
@@ -203,7 +203,8 @@ class Agent:
         update: bool = False,
         force: bool = False,
     ) -> Path:
-        """As `polycast.Agent.get`. One that is cancelled while the copy is written is not waited for; it is written all the same."""
+        """Does the same as `polycast.Agent.get`, without `progress`. If it is cancelled while the copy is written, it returns at once, and
+        the copy is still completed."""
         ends, where = until(timeout), place(into, out, update, force)
         while (data_id := await self._run(partial(self._agent._called, name))) is None:
             if ends is None or time.monotonic() >= ends:
@@ -222,12 +223,12 @@ class Agent:
         slow: SLOW = "catch-up",
         detached: bool = False,
     ) -> Transfer:
-        """As `polycast.Agent.send`."""
+        """Does the same as `polycast.Agent.send`."""
         send = partial(self._agent.send, data_id, to, timeout=timeout, slow=slow, detached=detached)
         return Transfer(await self._run(send), self._run)
 
     async def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
-        """As `polycast.Agent.read`."""
+        """Does the same as `polycast.Agent.read`."""
         cancel = _native.Cancel()
         try:
             return await self._run.wait("read", partial(self._agent._read, data_id, timeout, known_only, cancel))
@@ -244,7 +245,7 @@ class Agent:
         length: int | None = None,
         name: str = "",
     ) -> Object:
-        """As `polycast.Agent.fetch`; `fill` runs in a thread."""
+        """Does the same as `polycast.Agent.fetch`. `fill` runs in a thread."""
         events = await self._run(partial(self._agent._fetching, wanted, fill is not None, timeout))
         try:
             return await self._run.wait("fetch", partial(self._agent._fetched, events, wanted, fill, length, name))
@@ -256,7 +257,7 @@ class Agent:
     async def publish(
         self, topic: str, data_id: int, *, version: int | None = None, timeout: float | None = None
     ) -> Published:
-        """As `polycast.Agent.publish`. One that is cancelled is not waited for; it may be committed all the same."""
+        """Does the same as `polycast.Agent.publish`. If it is cancelled, it returns at once, and the version may still be committed."""
         cancel = _native.Cancel()
         try:
             return await self._run.wait("publish", partial(self._agent._publish, topic, data_id, version, timeout, cancel))
@@ -265,33 +266,33 @@ class Agent:
             raise
 
     async def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
-        """As `polycast.Agent.subscribe`."""
+        """Does the same as `polycast.Agent.subscribe`."""
         return Versions(await self._run(partial(self._agent.subscribe, topic, staged=staged)), self._run)
 
     async def watch(
         self, data_id: int, ranges: Iterable[tuple[int, int]] = (), *, timeout: float | None = None
     ) -> Watch:
-        """As `polycast.Agent.watch`."""
+        """Does the same as `polycast.Agent.watch`."""
         return Watch(await self._run(partial(self._agent.watch, data_id, ranges, timeout=timeout)), self._run)
 
     async def files(self, data_id: int, timeout: float | None = None) -> Files:
-        """As `polycast.Agent.files`."""
+        """Does the same as `polycast.Agent.files`."""
         return Files(await self._run(partial(self._agent.files, data_id, timeout)), self._run)
 
     async def delete(self, data_id: int) -> None:
-        """As `polycast.Agent.delete`."""
+        """Does the same as `polycast.Agent.delete`."""
         await self._run(partial(self._agent.delete, data_id))
 
     async def list(self, all_applications: bool = False) -> list[Object]:
-        """As `polycast.Agent.list`."""
+        """Does the same as `polycast.Agent.list`."""
         return await self._run(partial(self._agent.list, all_applications))
 
     async def status(self) -> Status:
-        """As `polycast.Agent.status`."""
+        """Does the same as `polycast.Agent.status`."""
         return await self._run(self._agent.status)
 
     async def close(self) -> None:
-        """Ends the registration. A second time does nothing."""
+        """Ends the registration. A second call does nothing."""
         if self._run.closed:
             return
         await self._run(self._agent.close)

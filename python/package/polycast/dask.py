@@ -1,11 +1,11 @@
-"""Dask: one value to all workers, once a host.
+"""Dask: one value to all workers, once per host.
 
     from polycast.dask import broadcast
 
     table = broadcast(client, array)            # a Future, as client.scatter(array, broadcast=True) gives
     client.submit(use, table)
 
-Each worker's host has an agent, and so has this one. Workers on one host map one copy.
+Each worker's host runs an agent, and so does this host. Workers on one host map one copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polycast._agent import Agent
 from polycast._shared import shared_agent
 
 
-# A transfer that is cancelled may have the object for so long.
+# Time that a cancelled transfer may still hold the object.
 _ENDS_WITHIN_S = 2.0
 
 
@@ -27,27 +27,27 @@ def _name(app: bytes) -> str:
 
 
 def _adopt(app: bytes, data_id: int, known: values.Known, key: str, timeout: float, dask_worker: Any) -> int:
-    """Makes the object a result that this worker has. (Dask gives the worker under this argument's name.)"""
+    """Makes the object a result that this worker has. (Dask passes the worker under this argument's name.)"""
     value = values.unpack_broadcast(shared_agent(app), data_id, known, timeout)
     nbytes: dict[str, int] = dask_worker.update_data({key: value})["nbytes"]
     return nbytes[key]
 
 
 def _forget(app: bytes, data_id: int) -> None:
-    """The views keep the pages: the object itself need not stay."""
+    """Deletes the object. The views keep its pages."""
     from polycast.errors import ObjectUnknown
 
     try:
         shared_agent(app).delete(data_id)
     except ObjectUnknown:
-        # Another worker of this host was here first.
+        # Another worker of this host has already deleted it.
         pass
 
 
 def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: float = 300.0) -> Any:
-    """Sends a value to all workers that the client's scheduler has now, and gives the Future of it.
+    """Sends a value to all workers that the client's scheduler has now, and returns its Future.
 
-    `agent` is this process's (default: the host's). Raises `TransferFailed` where a worker's host has not got it.
+    `agent` is the agent of this process (default: the host's). Raises `TransferFailed` if a worker's host has not received the value.
     """
     from distributed import Future
 
@@ -58,13 +58,13 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
     parts = values.pack(value)
     known = values.Known.of(parts)
     own.add_parts(data_id, parts, name=key)
-    # The agent has the bytes from now on.
+    # The agent holds the bytes from now on.
     del parts
     try:
         others = sorted(set(names.values()) - {own.name})
         if others:
             own._send_to_the_end(data_id, others, timeout)
-        # Told by Dask's connections: the bytes come by agents.
+        # Dask's connections carry the hash, and agents the bytes.
         known = known.and_root(own.read(data_id, timeout).root)
         sizes = client.run(_adopt, app, data_id, known, key, timeout)
         client.sync(
@@ -78,7 +78,7 @@ def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: f
         client.run(_forget, app, data_id)
         return future
     finally:
-        # A worker of this host may have done it.
+        # A worker of this host may already have deleted it.
         own._forget_within(data_id, _ENDS_WITHIN_S)
         if agent is None:
             own.close()

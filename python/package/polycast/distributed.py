@@ -1,16 +1,17 @@
-"""Polycast in a job of many processes, which torchrun, Slurm or another launcher with RANK, WORLD_SIZE and MASTER_ADDR has started.
+"""Polycast in a job of many processes that torchrun, Slurm or another launcher with RANK, WORLD_SIZE and MASTER_ADDR has started.
 
     from polycast import distributed
 
     distributed.broadcast_folder("/data/llama", src=0)    # in every process: from rank 0's host to all others, once a host
     distributed.broadcast_module(model, src=0)            # rank 0's weights into the module of every rank
 
-No daemon runs on the hosts: the first call starts a manager beside rank 0, and an agent on each host, which serves all ranks there. They are
-sealed with a key that rank 0 makes. The processes meet in the store of torch.distributed, and the key goes through it: a program that reads that
-store can take part. Without torch, `init(rendezvous="file:///FOLDER")` has them meet in a folder that all hosts share.
+The hosts need no daemon: the first call starts a manager beside rank 0, and an agent on each host, which serves all ranks there. Their
+messages are sealed with a key that rank 0 makes. The processes meet in the store of torch.distributed, and the key goes through it: a
+program that reads that store can take part. Without torch, `init(rendezvous="file:///FOLDER")` has them meet in a folder that all hosts
+share.
 
-Every rank makes the same calls in the same order. A call returns when all ranks have what was sent; where one of them fails or does not come
-within `timeout` seconds, it raises at all ranks, and says which one.
+Every rank makes the same calls in the same order. A call returns once all ranks have the data. If a rank fails, or does not come within
+`timeout` seconds, the call raises at all ranks and names that rank.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "barrier", "broadcast_folder", "broadcast_module", "init"]
 
-# How long a call waits for others, as torch.distributed does.
+# Timeout of a call, the same as torch.distributed's.
 TIMEOUT_S = 1800.0
-# Rank 0 knows best who has not come: the others wait for its word a little longer than it waits for theirs.
+# Rank 0 knows best which ranks are missing: the others wait for its message a little longer than it waits for theirs.
 _WORD_S = 10.0
-# How long rank 0 stays until the others have left, whose store may be in its process, and a host's first rank until those beside it have.
+# Time that rank 0, whose process may run the store, waits for the others to leave, and a host's first rank for the ranks beside it.
 _LEAVES_WITHIN_S = 10.0
-# How often one that waits for bytes looks whether the call has failed elsewhere.
+# Interval at which a rank that waits for bytes checks whether the call has failed elsewhere.
 _LOOK_S = 0.5
-# To the kernel: which address an interface has (linux/sockios.h).
+# Request to the kernel for the address of an interface (linux/sockios.h).
 _SIOCGIFADDR = 0x8915
 # An address that is on no network here, so that the way to it is the default route (RFC 5737).
 _FAR = "192.0.2.1"
@@ -61,14 +62,14 @@ _FAR = "192.0.2.1"
 
 @dataclass(frozen=True)
 class _Rank:
-    """What a process says of itself."""
+    """Description that a process gives of itself."""
 
     rank: int
     host: str
     node: str
     address: str
     version: str
-    # Of this process, and of none before.
+    # Identifies this process, and no earlier one.
     nonce: str
 
     def __str__(self) -> str:
@@ -84,20 +85,20 @@ def init(
     store: StrPath | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Group:
-    """Starts the manager and the agents of a job, and gives its group. Every process calls it, and it returns when all have come.
+    """Starts the manager and the agents of a job, and returns its group. Every process calls it, and it returns once all have come.
 
-    `rank` and `world_size` are those of torch.distributed, torchrun or Slurm, unless they are said. The processes meet in the store of
-    torch.distributed's group, or of MASTER_ADDR and MASTER_PORT; `rendezvous` names another place: a store of torch.distributed, or
-    `"file:///FOLDER"`, a folder that all hosts share. `interface` is this host's network interface, by name or IPv4 address (default: the one that
-    reaches the others). `store` is a folder of this host for the objects that are on their way (default: shared memory). `timeout` is how
-    many seconds this and every later call waits for the other processes.
+    `rank` and `world_size` default to those of torch.distributed, torchrun or Slurm. The processes meet in the store of torch.distributed's
+    group, or of MASTER_ADDR and MASTER_PORT; `rendezvous` gives another place: a store of torch.distributed, or `"file:///FOLDER"`, a
+    folder that all hosts share. `interface` is this host's network interface, by name or IPv4 address (default: the one that reaches the
+    others). `store` is a folder of this host for objects in transit (default: shared memory). `timeout` is the time in seconds that this
+    call and every later one waits for the other processes.
     """
     global _DEFAULT
     own, count = _rendezvous.ranks(rank, world_size)
     _ends(timeout)
     folder = rendezvous if isinstance(rendezvous, str) else None
     number = _COUNTS.get(folder, 0)
-    # Also where the rest fails here: the others may have come further.
+    # Counted even if the rest fails here: the others may have got further.
     _COUNTS[folder] = number + 1
     where = _rendezvous.place(rendezvous, own, count, number, timeout)
     group = Group(where, own, count, interface, store, timeout)
@@ -107,16 +108,17 @@ def init(
 
 
 class Group:
-    """The processes of a job. `init` makes it. The end of a `with`, `close` or the end of the process ends what was started for it here."""
+    """The processes of a job. `init` creates it. `close`, the end of a `with` or the end of the process ends everything that was started
+    for it here."""
 
     def __init__(
         self, _place: _rendezvous.Place, rank: int, world_size: int, interface: str | None, store: StrPath | None, timeout: float
     ) -> None:
         self._place, self._interface, self._timeout = _place, interface, timeout
         self.rank: int = rank
-        """Which process this is."""
+        """Rank of this process."""
         self.world_size: int = world_size
-        """How many there are."""
+        """Number of processes."""
         self._owner, self._lock, self._calls, self._is_over = os.getpid(), threading.Lock(), 0, False
         self._folder: str | None = None
         try:
@@ -131,19 +133,19 @@ class Group:
 
     @property
     def agent(self) -> Agent:
-        """This host's agent, whose objects and topics are the job's: what else it can do is there for the job too."""
+        """This host's agent. Its objects and topics are the job's, and the job can use all of its methods."""
         self._check_owner()
         return self._agent
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The agents of the job's hosts."""
+        """Names of the agents on the job's hosts."""
         return tuple(_called(self._ranks[one]) for one in self._first.values())
 
-    # How it begins.
+    # The start of the job.
 
     def _begin(self, store: StrPath | None, ends: float) -> tuple[list[_Rank], Agent]:
-        """Meets the others. Where this fails, they hear of it."""
+        """Meets the other processes. If this fails, they are notified."""
         nonce = uuid.uuid4().hex
         own: int | None = self.rank
         try:
@@ -163,12 +165,12 @@ class Group:
                 if self.rank == 0:
                     self._tell_failure(error, own, ends)
                 else:
-                    # A Ctrl-C does not wait.
+                    # After Ctrl-C it does not wait.
                     self._leave_early(nonce, ends if isinstance(error, Exception) else 0.0)
             raise
 
     def _begin_other(self, mine: _Rank, ends: float) -> tuple[list[_Rank], Agent]:
-        """The part of all ranks but 0."""
+        """Does the part of every rank but 0."""
         job = self._job(mine.nonce, ends + _WORD_S, f"rank 0 has not begun the job within {self._timeout:g} s")
         _said_well(job)
         ranks = [_Rank(**one) for one in job["ranks"]]
@@ -189,7 +191,7 @@ class Group:
             raise
 
     def _job(self, nonce: str, ends: float, late: str) -> dict[str, Any]:
-        """What rank 0 says of the job. A word that does not know of this process is an earlier job's."""
+        """Waits for rank 0's message about the job. A message that does not list this process belongs to an earlier job."""
         told = _rendezvous.wait(
             self._place,
             ["job"],
@@ -202,15 +204,16 @@ class Group:
         return job
 
     def _leave_early(self, nonce: str, ends: float) -> None:
-        """Has rank 0 know that this rank has failed. In a folder it may have to be said again, as rank 0 takes away what it finds as it comes."""
+        """Notifies rank 0 that this rank has failed. In a folder this may have to be repeated, as rank 0 deletes the messages that it finds
+        on arrival."""
         if not self._place.is_new:
             with contextlib.suppress(TimedOut):
                 self._job(nonce, min(ends, time.monotonic() + _WORD_S), "")
         self._place.put(f"left.{self.rank}", True)
 
     def _tell_failure(self, error: BaseException, own: int | None, ends: float) -> None:
-        """Rank 0's failure to begin, its own or that of the whole: tells it to all that come soon, and takes the place away when they have left.
-        The key goes at once."""
+        """Reports rank 0's failure to begin, its own or that of the whole job, to all ranks that come soon, and deletes the place once they
+        have left. The key is overwritten at once."""
         others = range(1, self.world_size)
         soon = time.monotonic() + _WORD_S
         while True:
@@ -227,7 +230,7 @@ class Group:
             time.sleep(_rendezvous._PAUSE_MAX_S)
 
     def _begin_first(self, mine: _Rank, ends: float) -> tuple[list[_Rank], Agent]:
-        """Rank 0's part: it knows all others, has the manager, and waits for the agents."""
+        """Does rank 0's part: it collects all others, runs the manager, and waits for the agents."""
         keys = [f"rank.{one}" for one in range(self.world_size)]
         found = _rendezvous.wait(self._place, keys, ends, lambda missing: f"{_ranks_in(missing)} {self._late()}", enough=_is_failure)
         nonces = [word["nonce"] for word in found.values()]
@@ -265,7 +268,7 @@ class Group:
         elif self._interface is not None:
             address = mine.address
         else:
-            # Where the others come from, as far as they know.
+            # Address of this host on the way to the others, as far as they know their own.
             ways = [way for one in others if one.address and (way := _way_to(one.address))]
             address = next(iter(ways), "") or _way_to(_FAR)
         if not address:
@@ -273,7 +276,7 @@ class Group:
         return self._bring(mine, run, key, interface=address, listen=f"{address}:0")
 
     def _bring_agent(self, mine: _Rank, job: dict[str, Any]) -> Agent:
-        """Starts the agent of this host, and tells rank 0 of it."""
+        """Starts the agent of this host, and reports it to rank 0."""
         manager = job["manager"]
         try:
             interface = mine.address if self._interface is not None else _way_to(manager.rpartition(":")[0])
@@ -298,7 +301,7 @@ class Group:
                 name=_called(mine), interface=interface, key_file=file.name, store=self._folder, app=run, **where
             )
 
-    # What all ranks do together.
+    # The calls that all ranks make together.
 
     def broadcast_folder(
         self,
@@ -311,11 +314,11 @@ class Group:
         timeout: float | None = None,
         progress: bool = False,
     ) -> Path:
-        """Gives every host a folder, or a file, of the host of rank `src`, and says where it is: at the same path, or in the folder `into` under
-        its own name. Ranks of one host share one copy, and those of the host of `src` have the original.
+        """Copies a folder or a file from the host of rank `src` to every host, and returns its path there: the same path, or its own name
+        in the folder `into`. Ranks of one host share one copy, and ranks on the host of `src` use the original.
 
-        What is there already stays, and raises `PathError`; `update` keeps what is equal, and `force` replaces it. With `progress` rank `src`
-        shows how far the slowest host is.
+        An existing path is kept and raises `PathError`; `update` replaces only the differences, and `force` all of it. With `progress`,
+        rank `src` shows how far the slowest host is.
         """
         given: list[str] = []
 
@@ -336,11 +339,11 @@ class Group:
                 self._send(call, progress)
             elif self._is_first and not self._is_beside(src):
                 if into is not None and not update and not force:
-                    # Now its name is known, and hardly anything has come.
+                    # By now the name is known, and hardly any bytes have arrived.
                     _check_free(os.path.join(path_text(into), call.told["name"]))
                 self._read(call)
                 if into is None:
-                    # What is wrong with it is the program's to say.
+                    # The program reports any problem with it.
                     with contextlib.suppress(OSError):
                         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
                 return {"path": os.path.abspath(self._agent._copied(call.data_id, into, given))}
@@ -354,16 +357,16 @@ class Group:
     def broadcast_module(
         self, module: torch.nn.Module, src: int = 0, *, strict: bool = True, timeout: float | None = None, progress: bool = False
     ) -> None:
-        """Gives the weights and buffers of the module of rank `src` to the modules of all ranks. Names and shapes are looked at before the
-        first is changed, as in `polycast.torch`. For weights that change again and again, `polycast.torch.publish` with `agent=group.agent` sends
-        only what has changed."""
+        """Copies the weights and buffers of the module of rank `src` into the modules of all ranks. Checks names and shapes before it
+        changes the first tensor, as in `polycast.torch`. For weights that change repeatedly, `polycast.torch.publish` with
+        `agent=group.agent` sends only the changes."""
         from polycast import tensors
         from polycast.torch import Weights, check_whole, state_of
 
         def prepare() -> dict[str, Any]:
             if not hasattr(module, "load_state_dict"):
                 raise UnsupportedType(f"a {type(module).__name__} has no weights: give a torch.nn.Module")
-            # At every rank, so that none waits for others in vain.
+            # Every rank checks, so that none waits for others in vain.
             check_whole(module)
             if self.rank != src:
                 return {}
@@ -382,17 +385,17 @@ class Group:
         self._together("broadcast_module", src, timeout, prepare, work)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Waits until all ranks have come to it."""
+        """Waits until all ranks have called it."""
         self._together("barrier", 0, timeout, dict, lambda call: {})
 
     def close(self) -> None:
-        """Ends what this process has started for the group. The first rank of a host, and rank 0, stay until those have left too that need what
-        they have, for ten seconds at most."""
+        """Ends everything that this process has started for the group. Rank 0 and the first rank of a host stay until the ranks that depend
+        on them have left, for ten seconds at most."""
         if self._is_over or os.getpid() != self._owner:
             return
         self._is_over = True
         atexit.unregister(self.close)
-        # A Ctrl-C ends the wait, and what was started ends all the same.
+        # Ctrl-C ends the wait, but everything that was started still ends.
         try:
             with contextlib.suppress(PolycastError):
                 self._leave()
@@ -416,15 +419,15 @@ class Group:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # How they do it.
+    # How the calls work.
 
     @property
     def _is_first(self) -> bool:
-        """Whether this rank is the first one of its host."""
+        """True if this rank is the first one of its host."""
         return self._first[self._here] == self.rank
 
     def _is_beside(self, src: int) -> bool:
-        """Whether a rank is on this host."""
+        """Returns true if rank `src` is on this host."""
         return self._ranks[src].host == self._here
 
     def _together(
@@ -435,8 +438,8 @@ class Group:
         prepare: Callable[[], dict[str, Any]],
         work: Callable[[_Call], dict[str, Any]],
     ) -> _Call:
-        """One call of all ranks. Each prepares it and says that it has come; rank 0 says when all have, each does its work and says so, and rank 0
-        says how it has ended."""
+        """Runs one call of all ranks. Each rank prepares it and reports that it has come. Rank 0 reports when all have come. Each rank then
+        does its work and reports that, and rank 0 reports the result."""
         with self._turn():
             call = _Call(self._calls, what, src, self._timeout if timeout is None else timeout)
             self._calls += 1
@@ -470,7 +473,7 @@ class Group:
                 if word["call"] != str(call):
                     what = f"{self._ranks[rank]} is at {word['call']}, and rank 0 at {call}"
                     raise _Elsewhere({"kind": "invalid", "error": f"{what}: all ranks make the same calls in the same order"})
-            # All have left the call before.
+            # All ranks have left the previous call.
             if (before := call.number - 1) >= 0:
                 keys = [f"{before}.{step}.{one}" for step in _STEPS for one in range(self.world_size)]
                 self._place.forget([*keys, f"{before}.go", f"{before}.end"])
@@ -486,7 +489,7 @@ class Group:
         call.done = self._word_of_first(call, "end", f"has not said that all have ended {call}")["done"]
 
     def _gathered(self, call: _Call, late: str, enough: Callable[[Any], bool]) -> dict[int, Any]:
-        """What all ranks say of the step that a call is at, or one that has failed, which raises."""
+        """Returns the messages of all ranks for the current step of a call. Raises if a rank has failed."""
         keys = {f"{call.number}.{call.step}.{one.rank}": one for one in self._ranks}
         try:
             found = _rendezvous.wait(
@@ -505,7 +508,7 @@ class Group:
         return {keys[key].rank: word for key, word in found.items()}
 
     def _word_of_first(self, call: _Call, step: str, late: str) -> dict[str, Any]:
-        """What rank 0 says, where it does not say that the call has failed."""
+        """Returns a message of rank 0. Raises if rank 0 reports that the call has failed."""
         keys = dict.fromkeys([f"{call.number}.{step}", f"{call.number}.end"])
         late = f"{self._ranks[0]} {late} within {call.limit:g} s"
 
@@ -520,9 +523,9 @@ class Group:
         return said
 
     def _check_left(self, missing: list[str], ranks: list[_Rank]) -> None:
-        """Raises where words are missing of ranks that have left, and say no more."""
+        """Raises if a rank has left the job and its message is missing."""
         gone = self._place.found([f"left.{one.rank}" for one in ranks])
-        # It may have said its word just before it left.
+        # The message may have come just before the rank left.
         if not gone or self._place.found(missing):
             return
         names = _rendezvous.listed([str(one) for one in ranks if f"left.{one.rank}" in gone])
@@ -544,7 +547,7 @@ class Group:
             raise
 
     def _read(self, call: _Call) -> Object:
-        """Waits until an object is here, as long as the call has not failed elsewhere."""
+        """Waits until an object has arrived. Raises if the call has failed elsewhere."""
         failed_at = [f"{call.number}.end", f"{call.number}.done.{call.src}"]
         while True:
             try:
@@ -589,7 +592,7 @@ class Group:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-# What each rank says of a call: that it has come to it, and that it has done its work.
+# Steps that each rank reports of a call: it has come to it, and it has done its work.
 _STEPS = ("here", "done")
 
 
@@ -604,12 +607,12 @@ class _Call:
     ends: float = 0.0
     step: str = _STEPS[0]
     data_id: int = 0
-    # What rank `src` has said as it came, and what ranks have said at the end.
+    # Message of rank `src` when it came, and messages of all ranks at the end.
     told: dict[str, Any] = field(default_factory=dict)
     done: dict[str, Any] = field(default_factory=dict)
 
     def left(self) -> float:
-        """How many seconds there are left."""
+        """Returns the number of seconds that are left."""
         return max(0.0, self.ends - time.monotonic())
 
     def __str__(self) -> str:
@@ -617,21 +620,21 @@ class _Call:
 
 
 class _Elsewhere(PolycastError):
-    """What another rank has said of its failure, or rank 0 of the whole call."""
+    """A failure that another rank reports, or that rank 0 reports for the whole call."""
 
     def __init__(self, word: dict[str, Any]) -> None:
         super().__init__(word["error"])
         self.word = word
 
     def made(self, call: _Call) -> PolycastError:
-        """The exception for the user."""
+        """Builds the exception for the user."""
         if "at" in self.word:
             return of_kind("transfer-failed", f"{call} failed at {self.word['at']}: {self.word['error']}")
         return of_kind(self.word["kind"], self.word["error"])
 
 
 def _failure(error: BaseException, rank: int | None = None) -> dict[str, str]:
-    """An exception, as it is told to the others: of this rank's own, or of the whole."""
+    """Builds the message that reports an exception to the others, as this rank's own or as that of the whole call."""
     said = str(error) if isinstance(error, PolycastError) else said_by(error)
     at = {} if rank is None else {"at": f"rank {rank} on {os.uname().nodename}"}
     return {"kind": kind_of(error), "error": said.encode("utf-8", "backslashreplace").decode(), **at}
@@ -649,7 +652,7 @@ def _said_well(word: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ends(limit: float | None) -> float:
-    """When a call ends that begins now."""
+    """Returns the end of a call that begins now. There must be a limit."""
     if limit is None:
         raise UnsupportedType("timeout=None would wait without an end for a rank that has died: give seconds")
     ends = until(limit)
@@ -662,7 +665,7 @@ def _ranks_in(keys: list[str]) -> str:
 
 
 def _called(first: _Rank) -> str:
-    """The name of the agent that the first rank of a host starts."""
+    """Returns the name of the agent that the first rank of a host starts."""
     return f"rank-{first.rank}-on-{re.sub('[^A-Za-z0-9._-]', '-', first.node)}"
 
 
@@ -673,7 +676,7 @@ def _check_versions(ranks: list[_Rank]) -> None:
 
 
 def _folder_below(store: StrPath) -> str:
-    """A folder of this process's own for the store."""
+    """Creates a folder for this process alone in the store."""
     below = path_text(store)
     try:
         os.makedirs(below, exist_ok=True)
@@ -683,7 +686,7 @@ def _folder_below(store: StrPath) -> str:
 
 
 def _make_folder(into: StrPath) -> None:
-    """Makes the folder for a copy, before its bytes come."""
+    """Creates the folder for a copy, before its bytes arrive."""
     try:
         os.makedirs(into, exist_ok=True)
     except OSError as error:
@@ -696,7 +699,7 @@ def _check_free(path: StrPath) -> None:
 
 
 def _this_process(rank: int, interface: str | None) -> _Rank:
-    """What this process says of itself. Those are on one host that reach the same socket and see the same processes."""
+    """Describes this process. Processes are on one host if they reach the same socket and see the same processes."""
     address = None if interface is None else _address_of(interface)
     folder = os.stat(parent())
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -708,10 +711,10 @@ def _this_process(rank: int, interface: str | None) -> _Rank:
 
 
 def _way_to(host: str) -> str:
-    """The address of this host from which it reaches another one; nothing where it does not, or only itself."""
+    """Returns the address of this host on the way to another one, or an empty text if there is no way, or only the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
-            # Nothing is sent.
+            # No packet is sent.
             one.connect((host, 9))
             address: str = one.getsockname()[0]
         except OSError:
@@ -720,7 +723,7 @@ def _way_to(host: str) -> str:
 
 
 def _address_of(interface: str) -> str:
-    """The IPv4 address of a network interface that is said by its name or by this address."""
+    """Returns the IPv4 address of a network interface, given by its name or by this address. Raises `Invalid` if there is none."""
     name = text_of("interface", interface)
     try:
         return str(ipaddress.IPv4Address(name))
@@ -735,12 +738,12 @@ def _address_of(interface: str) -> str:
 
 
 _DEFAULT: Group | None = None
-# How many groups this process has made, in each folder and in stores: each has a part of the place for itself.
+# Number of groups that this process has created, in each folder and in stores: each has its own part of the place.
 _COUNTS: dict[str | None, int] = {}
 
 
 def _default() -> Group:
-    """The group of the calls without one. The first of them makes it."""
+    """Returns the job's group, which the first call creates."""
     return init() if _DEFAULT is None else _DEFAULT
 
 
@@ -754,17 +757,17 @@ def broadcast_folder(
     timeout: float | None = None,
     progress: bool = False,
 ) -> Path:
-    """`Group.broadcast_folder` of the job's group, which the first call makes."""
+    """Calls `Group.broadcast_folder` of the job's group, which the first call creates."""
     return _default().broadcast_folder(path, src, into=into, update=update, force=force, timeout=timeout, progress=progress)
 
 
 def broadcast_module(
     module: torch.nn.Module, src: int = 0, *, strict: bool = True, timeout: float | None = None, progress: bool = False
 ) -> None:
-    """`Group.broadcast_module` of the job's group, which the first call makes."""
+    """Calls `Group.broadcast_module` of the job's group, which the first call creates."""
     _default().broadcast_module(module, src, strict=strict, timeout=timeout, progress=progress)
 
 
 def barrier(timeout: float | None = None) -> None:
-    """`Group.barrier` of the job's group, which the first call makes."""
+    """Calls `Group.barrier` of the job's group, which the first call creates."""
     _default().barrier(timeout)

@@ -1,24 +1,24 @@
-"""What can go wrong, a class for each kind of refusal. Every text says what was wrong and what to do."""
+"""Exceptions of the package, a class for each kind of error. Every message states what was wrong and what to do."""
 
 from __future__ import annotations
 
 
 class PolycastError(Exception):
-    """What all of them are. `kind` is the agent's word for it, as in docs/api.md."""
+    """Base class of all exceptions of the package. `kind` is the agent's word for the error, as in docs/api.md."""
 
     kind = "internal"
 
 
 class NotRegistered(PolycastError):
-    """The agent does not know this process any more; a new `Agent` registers it again."""
+    """The agent no longer knows this process. A new `Agent` registers it again."""
 
 
 class ObjectUnknown(PolycastError):
-    """There is no such object here."""
+    """The object does not exist on this host."""
 
 
 class ObjectTaken(PolycastError):
-    """There is an object of this number already."""
+    """An object with this number already exists."""
 
 
 class ObjectBusy(PolycastError):
@@ -34,7 +34,7 @@ class ReceiverTwice(PolycastError):
 
 
 class NoReceivers(PolycastError):
-    """There is no one to send to."""
+    """The transfer has no receivers."""
 
 
 class RequestUnknown(PolycastError):
@@ -42,33 +42,33 @@ class RequestUnknown(PolycastError):
 
 
 class ManagerUnreachable(PolycastError):
-    """The agent does not reach its manager."""
+    """The agent cannot reach its manager."""
 
 
 class Denied(PolycastError):
-    """The manager lends no path."""
+    """The manager grants no path."""
 
 
 class PathError(PolycastError):
-    """The file or folder cannot be read."""
+    """The file or folder cannot be read or written, or already exists."""
 
 
 class StoreFull(PolycastError):
-    """There is no room: in the agent's store, or on the disk where the object was to go."""
+    """The agent's store, or the disk that the object was to go to, is full."""
 
 
 class TimedOut(PolycastError, TimeoutError):
-    """It took longer than was allowed."""
+    """The call took longer than allowed."""
 
 
 class TransferFailed(PolycastError):
-    """The transfer failed as a whole, or a receiver has not got everything: `report`, where there is one, names it."""
+    """The transfer failed as a whole, or a receiver lacks bytes: `report`, if there is one, names it."""
 
     report: object | None = None
 
 
 class Cancelled(PolycastError):
-    """It was cancelled."""
+    """The operation was cancelled."""
 
 
 class Full(PolycastError):
@@ -76,11 +76,11 @@ class Full(PolycastError):
 
 
 class VersionMismatch(PolycastError):
-    """The agent and this package are of different versions."""
+    """The agent and this package have different versions."""
 
 
 class Invalid(PolycastError, ValueError):
-    """The request makes no sense."""
+    """The request is not valid."""
 
 
 class AgentNotRunning(PolycastError, ConnectionError):
@@ -88,23 +88,23 @@ class AgentNotRunning(PolycastError, ConnectionError):
 
 
 class SocketPermission(PolycastError, PermissionError):
-    """The agent's socket does not let this user in."""
+    """The agent's socket does not admit this user."""
 
 
 class AgentLost(PolycastError, ConnectionError):
-    """The agent went away during the call."""
+    """The agent ended during the call."""
 
 
 class Closed(PolycastError):
-    """The `Agent` was closed."""
+    """The `Agent`, subscription or group was closed, or belongs to another process."""
 
 
 class NotContiguous(PolycastError, BufferError):
-    """The buffer's bytes do not lie one behind the other."""
+    """The buffer's bytes are not contiguous."""
 
 
 class WeightsMismatch(PolycastError, ValueError):
-    """Weights are not those of the module that is to have them: a name or a shape is another one."""
+    """The weights do not fit the module: a name or a shape differs."""
 
 
 class TopicTaken(PolycastError):
@@ -112,11 +112,11 @@ class TopicTaken(PolycastError):
 
 
 class OriginFailed(PolycastError):
-    """The bytes of an object could not be got, or are not those that its key names."""
+    """The bytes of an object could not be fetched, or do not match its key."""
 
 
 class NotAllowed(PolycastError):
-    """The manager's policy does not allow it."""
+    """The manager's policy does not allow the request."""
 
 
 class UnsupportedType(PolycastError, TypeError):
@@ -124,11 +124,11 @@ class UnsupportedType(PolycastError, TypeError):
 
 
 class ProgramMissing(PolycastError, FileNotFoundError):
-    """The program `polycast` is not there."""
+    """The program `polycast` was not found."""
 
 
 class RendezvousLost(PolycastError, ConnectionError):
-    """The place where the processes of a job meet does not answer any more."""
+    """The place where the processes of a job meet no longer answers."""
 
 
 def _word(name: str) -> str:
@@ -146,7 +146,7 @@ _KINDS: dict[str, type[PolycastError]] = {
 } | {"path": PathError, "version": VersionMismatch, "agent-unreachable": AgentNotRunning}
 
 
-# What is said behind the agent's words.
+# Advice that follows the agent's message.
 _ADVICE: dict[type[PolycastError], str] = {
     AgentNotRunning: ", or use Agent.embedded(), which starts one for this process",
     VersionMismatch: " (pip install a polycast of the agent's version)",
@@ -154,17 +154,17 @@ _ADVICE: dict[type[PolycastError], str] = {
 
 
 def of_kind(kind: str, message: str) -> PolycastError:
-    """The exception of a kind; one that this version does not know is a plain `PolycastError`."""
+    """Builds the exception of a kind. A kind that this version does not know gives a plain `PolycastError`."""
     made = _KINDS.get(kind, PolycastError)
     advice = _ADVICE.get(made, "")
-    # What another process has said has it already.
+    # A message from another process already contains the advice.
     error = made(message if message.endswith(advice) else message + advice)
     error.kind = kind
     return error
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind of an exception, by which `of_kind` makes one like it."""
+    """Returns the kind of an exception, from which `of_kind` builds one like it."""
     if isinstance(error, PolycastError) and error.kind != PolycastError.kind:
         return error.kind
     return next((kind for kind, made in _KINDS.items() if type(error) is made), PolycastError.kind)

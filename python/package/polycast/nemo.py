@@ -1,4 +1,4 @@
-"""NeMo-RL: new weights from the policy to all hosts with vLLM at once, as a checkpoint engine. docs/howto/rl.md.
+"""NeMo-RL: new weights from the policy to all hosts with vLLM at once, as a checkpoint engine. See docs/howto/rl.md.
 
     policy:
       generation:
@@ -6,7 +6,7 @@
         refit_cfg:
           "polycast.nemo:CheckpointEngine": {topic: policy}
 
-The host of the policy's rank 0 and each host with vLLM have an agent, found by POLYCAST_SOCKET or at its usual place.
+The host of the policy's rank 0 and each host with vLLM run an agent, found by POLYCAST_SOCKET or at its usual place.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LOG = logging.getLogger("polycast.nemo")
 
 
 def _number(session: str, refit: int) -> int:
-    """The number of a refit's object. NeMo-RL tells no one which refit it is, so both sides count."""
+    """Returns the number of a refit's object. NeMo-RL does not say which refit it is, so both sides count."""
     return int.from_bytes(hashlib.sha256(f"{session}/{refit}".encode()).digest()[:8], "big") >> 1
 
 
 class CheckpointEngine(base.CheckpointEngine):
-    """The policy's rank 0 publishes each version on a topic, and the workers of a host read the host's one copy."""
+    """Checkpoint engine: the policy's rank 0 publishes each version on a topic, and the workers of a host read the host's one copy."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class CheckpointEngine(base.CheckpointEngine):
         if bucket_size < 1:
             raise Invalid(f"bucket_size={bucket_size} is no length: give the bytes of a batch")
         self.bucket_size = bucket_size
-        # The subscription holds no memory that could be released, and is kept.
+        # The subscription holds no memory that could be released, so it is kept.
         self.release_after_refit = release_after_refit
         self.published: Published | None = None
         self._deadline, self._timeout = seconds("deadline", deadline), seconds("timeout", timeout)
@@ -68,13 +68,13 @@ class CheckpointEngine(base.CheckpointEngine):
         self._rank: int | None = None
 
     def prepare(self) -> dict[str, Any]:
-        """What all are to know, of which that of the policy's rank 0 counts. NeMo-RL adds the ranks."""
+        """Returns the metadata for all processes. Only that of the policy's rank 0 counts. NeMo-RL adds the ranks."""
         return {"topic": self._topic, "app": self._app, "session": uuid.uuid4().hex}
 
     def init_policy_process_group(
         self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> None:
-        """Rank 0 opens its host's agent. The others need none."""
+        """Opens the host's agent at rank 0. The other ranks need none."""
         self._rank, self._refits, self._session = worker_rank, 0, metadata[0]["session"]
         if worker_rank == 0:
             self._open(metadata[0])
@@ -82,28 +82,29 @@ class CheckpointEngine(base.CheckpointEngine):
     def init_rollout_process_group(
         self, *, rollout_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> None:
-        """The host subscribes to what the policy's rank 0 has named, before the first version is published."""
+        """Subscribes the host to the topic that the policy's rank 0 has named, before the first version is published."""
         self._rank, self._refits, self._session = None, 0, metadata[0]["session"]
         self._open(metadata[0]).subscribe()
 
     def finalize(self) -> None:
-        """Ends the session: the next one is agreed anew. The subscription stays."""
+        """Ends the session; a new one has to be agreed. The subscription stays."""
         self._session, self._refits = "", 0
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Publishes the weights, and returns when all hosts that live have them. `published` names those that have not."""
+        """Publishes the weights, and returns once all hosts that are alive have them. `published` names the hosts that lack them."""
         data_id, refit = self._next()
         if self._rank != 0 or self._link is None:
-            # A tensor is gathered by all ranks.
+            # All ranks take part in gathering a tensor.
             for _ in weights:
                 pass
             return
-        # In this thread: what the generator does belongs to this thread's device.
+        # In this thread, because the generator works on this thread's device.
         self._link.add(data_id, weights, {"refit": str(refit)})
         self.published = await asyncio.to_thread(self._link.commit, data_id, None, self._deadline)
 
     async def receive_weight_batches(self) -> AsyncGenerator[list[tuple[str, torch.Tensor]], None]:
-        """The tensors of this refit's version, in batches of about `bucket_size` bytes, once all of it is verified on this host."""
+        """Yields the tensors of this refit's version, in batches of about `bucket_size` bytes, once all of it is verified on this host.
+        Raises `TimedOut` if it does not arrive in time."""
         data_id, refit = self._next()
         if self._link is None:
             raise Invalid("this process receives nothing: init_rollout_process_group comes first")
@@ -122,7 +123,7 @@ class CheckpointEngine(base.CheckpointEngine):
     def _next(self) -> tuple[int, int]:
         if not self._session:
             raise Invalid("no session was agreed: prepare and init_*_process_group come before a refit")
-        # Also where it fails afterwards: the other side has counted it.
+        # Counted even if the refit fails afterwards: the other side has counted it.
         self._refits += 1
         return _number(self._session, self._refits), self._refits
 
@@ -132,6 +133,6 @@ class CheckpointEngine(base.CheckpointEngine):
             if self._link is not None:
                 self._link.close()
             self._link = Link(*where, self._socket, _LOG)
-        # It is looked at whether the agent is there, and whether it is the same one.
+        # Checks that the agent is running, and registers again if it was restarted.
         _ = self._link.agent
         return self._link

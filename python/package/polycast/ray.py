@@ -1,14 +1,14 @@
-"""Ray: one value to all nodes, once a node.
+"""Ray: one value to all nodes, once per node.
 
     from polycast import ray as polycast_ray
 
     handle = polycast_ray.broadcast(weights)       # in the driver, or in any task
     use.remote(handle)                             # handle.get() there gives the value, its arrays as views
 
-Each node of the cluster has an agent, found by POLYCAST_SOCKET or at its usual place. Nodes that come later ask for nothing: broadcast
-again.
+Each node of the cluster runs an agent, found by POLYCAST_SOCKET or at its usual place. Nodes that join later do not get the value:
+broadcast it again.
 
-`register_transport()` has Ray itself hand over what methods of actors return (Ray's direct transport, which is alpha in Ray 2.60):
+`register_transport()` has Ray itself deliver the results of actors' methods (Ray's direct transport, which is alpha in Ray 2.60):
 
     polycast_ray.register_transport()              # in the driver, before it makes actors
 
@@ -31,35 +31,35 @@ from polycast._shared import shared_agent
 if TYPE_CHECKING:
     from typing import Literal
 
-# A transfer that is cancelled may have the object for so long.
+# Time that a cancelled transfer may still hold the object.
 _ENDS_WITHIN_S = 2.0
 _VALUES: dict[tuple[str, int], Any] = {}
 
 
 def _agent(app: str) -> Agent:
-    """This process's connection to its node's agent."""
+    """Returns this process's connection to its node's agent."""
     return shared_agent(uuid.UUID(app).bytes)
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A value that was broadcast. It can be sent to tasks and actors."""
+    """A value that was broadcast. Tasks and actors take it as an argument."""
 
     app: str
     data_id: int
     timeout: float
-    # This handle travels by Ray's connections, and the bytes by agents.
+    # Ray's connections carry this handle, and agents the bytes.
     known: values.Known
 
     def get(self) -> Any:
-        """The value: the same one in all tasks of a process."""
+        """Returns the value: the same one in all tasks of a process."""
         key = (self.app, self.data_id)
         if key not in _VALUES:
             _VALUES[key] = values.unpack_broadcast(_agent(self.app), self.data_id, self.known, self.timeout)
         return _VALUES[key]
 
     def delete(self) -> dict[str, str]:
-        """Removes the value from all nodes; views of it stay valid. Gives which agents still have it, and why."""
+        """Removes the value from all nodes; views of it stay valid. Returns the agents that still have it, each with the reason."""
         _VALUES.pop((self.app, self.data_id), None)
         return _agent(self.app).remove(self.data_id, "all")
 
@@ -69,7 +69,7 @@ def _name(app: str) -> str:
 
 
 def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> Handle:
-    """Sends a value to the agents of all nodes that live. Raises `TransferFailed` where one has not got it."""
+    """Sends a value to the agents of all nodes that are alive. Raises `TransferFailed` if one has not received it."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -84,7 +84,7 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
     parts = values.pack(value)
     known = values.Known.of(parts)
     agent.add_parts(data_id, parts, name=f"ray-{data_id}")
-    # The agent has the bytes from now on.
+    # The agent holds the bytes from now on.
     del parts
     try:
         if others:
@@ -96,8 +96,8 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
 
 
 def register_transport(name: str = "polycast", *, framework: Literal["torch", "numpy"] = "torch") -> None:
-    """Registers the transport of this name for tensors of `torch`, or for arrays of `numpy`. In the process that makes the
-    actors, before it makes them; one name is for one of both. A second time does nothing."""
+    """Registers the transport of this name for tensors of `torch`, or for arrays of `numpy`; one name serves only one of them. Call it in
+    the process that makes the actors, before it makes them. A second call does nothing."""
     from ray.experimental import register_tensor_transport
     from ray.experimental.rdt.util import transport_manager_info
 

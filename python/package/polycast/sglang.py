@@ -4,8 +4,8 @@ On each host that has a server:
 
     python -m polycast.sglang --topic policy --server http://127.0.0.1:30000
 
-It puts each version of the topic into a folder in memory and has the server load it (`POST /update_weights_from_disk`). In the server's
-own process the same happens where POLYCAST_TOPIC names the topic; SGLang finds the plug-in by itself. For SGLang 0.5.23;
+This puts each version of the topic into a folder in memory and has the server load it (`POST /update_weights_from_disk`). If POLYCAST_TOPIC
+names the topic, a plug-in does the same in the server's own process; SGLang finds the plug-in by itself. For SGLang 0.5.23;
 docs/howto/sglang.md.
 """
 
@@ -42,36 +42,36 @@ __all__ = ["Settings", "Update", "follow", "main", "plugin"]
 
 _LOG = logging.getLogger("polycast.sglang")
 SERVER = "http://127.0.0.1:30000"
-# What SGLang says as its weight_version until it is told another one.
+# SGLang's weight_version until another one is set.
 _FIRST = "default"
-# How long until a server that does not answer is asked again, and until it is looked at whether it has begun anew.
+# Interval between retries for a server that does not answer, and between checks whether it has restarted.
 _AGAIN_S = 2.0
 _LOOK_S = 5.0
-# Weights in a model's folder. A version brings its own; an index would name files that are not in it.
+# Weights in a model's folder. A version brings its own; an index would name files that the version lacks.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 _PASSING = ".new"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is followed, and which server has its versions."""
+    """Topic to follow, and the server that loads its versions."""
 
     topic: str
     server: str = SERVER
-    # Where the folders of versions are made: one in memory, unless it is said.
+    # Folder in which the versions' folders are made (default: one in memory).
     into: str | os.PathLike[str] | None = None
-    # A model's folder on this host, whose configuration and tokenizer go into each version's folder.
+    # A model's folder on this host. Its configuration and tokenizer go into each version's folder.
     model: str | os.PathLike[str] | None = None
     load_format: str = "auto"
-    # Requests that run are ended, and not waited for.
+    # End running requests, and do not wait for them.
     abort_all_requests: bool = False
     # Seconds that the server has for one version.
     timeout: float = 600.0
-    # What a server with `--admin-api-key`, or with `--api-key` alone, asks for.
+    # Key that a server with `--admin-api-key`, or with `--api-key` alone, asks for.
     key: str | None = None
 
     def folder(self) -> Path:
-        """Where the folders of versions are made."""
+        """Returns the folder in which the versions' folders are made."""
         if self.into is not None:
             return Path(self.into).absolute()
         return memory_folder("sglang") / one_name(f"{self.topic}@{self.server}")
@@ -79,7 +79,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Update:
-    """What became of a version at the server. `message` is the server's, or says what was wrong."""
+    """Result of loading a version. `message` is the server's, or describes the error."""
 
     version: int
     ok: bool
@@ -89,11 +89,11 @@ class Update:
 
 
 def follow(settings: Settings, *, agent: Agent | None = None, stop: threading.Event | None = None) -> Iterator[Update]:
-    """Has the server load each committed version of a topic, and says what became of it. A slow server gets the newest version, not each.
+    """Has the server load each committed version of a topic, and yields the results. A slow server gets only the newest version.
 
-    A failure is said once, and again when it is another one. After a server's refusal the next version is tried; a server that does not
-    answer is asked again until then. One that has begun anew, with its first weights, gets the last version. An agent that ends is waited
-    for, unless `agent` gave it.
+    A failure is reported once, and again when it changes. If the server refuses a version, the next one is tried; a server that does not
+    answer is asked again until then. A server that restarts with its first weights gets the last version again. If the agent ends, this
+    waits for it to come back, unless `agent` was given.
     """
     folder = settings.folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,7 +107,7 @@ def follow(settings: Settings, *, agent: Agent | None = None, stop: threading.Ev
                 with Agent() as own:
                     yield from follower.updates(own)
             except (AgentLost, AgentNotRunning) as error:
-                # The first of these says it; those of later tries have other words.
+                # The first error is reported. Later tries give other messages.
                 if not follower.is_alone:
                     follower.is_alone = True
                     yield from follower.failed(0, str(error))
@@ -116,7 +116,7 @@ def follow(settings: Settings, *, agent: Agent | None = None, stop: threading.Ev
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two that follow one topic for one server would remove each other's folders."""
+    """Locks the folder: two processes that follow one topic for one server would remove each other's folders."""
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,12 +131,12 @@ class _Follower:
     def __init__(self, settings: Settings, folder: Path, stop: threading.Event) -> None:
         self._settings, self._folder, self.stop = settings, folder, stop
         self._said = ""
-        # Whether the agent has gone.
+        # Set once the agent has ended.
         self.is_alone = False
-        # What the server says of its weights before it has got some from here.
+        # The server's weight_version before it has loaded versions from here.
         self._firsts = {_FIRST}
         self._looked = False
-        # The last version with its folder, whether the server is still to get it, and the last that it has loaded.
+        # The last version with its folder, whether the server still has to load it, and the last version that it has loaded.
         self._last: tuple[int, Path] | None = None
         self._waits = False
         self._loaded: tuple[int, Path] | None = None
@@ -157,7 +157,7 @@ class _Follower:
             versions.cancel()
 
     def _newest(self, versions: Versions, wait_s: float) -> Version | None:
-        """The newest version that there is, `None` where none comes in time."""
+        """Returns the newest version, or `None` if none arrives within `wait_s` seconds."""
         found = None
         with contextlib.suppress(TimedOut):
             while True:
@@ -172,12 +172,12 @@ class _Follower:
         if self._last is not None and self._last == (version, folder):
             return
         try:
-            # What an earlier run has left may lack something.
+            # A folder left by an earlier run may be incomplete.
             shutil.rmtree(folder, ignore_errors=True)
             put_folder(agent, found, folder, self._settings.model)
             _check_weights(folder)
         except ObjectUnknown:
-            # A newer one has taken its place meanwhile, and comes next.
+            # A newer version has replaced it, and comes next.
             return
         except (PolycastError, OSError) as error:
             if isinstance(error, (AgentLost, AgentNotRunning)):
@@ -206,20 +206,20 @@ class _Follower:
             self._waits = True
         if ok:
             self._said, self._loaded = "", (version, folder)
-            # The folder of the version before was kept until now: a server that begins anew gets it where this one cannot be loaded.
+            # The previous version's folder was kept until now, for a server that restarts while this version cannot be loaded.
             remove_folders(self._folder, keep=(folder,))
             yield Update(version, True, message, time.monotonic() - began, folder)
             return
         yield from self.failed(version, message, time.monotonic() - began, folder)
 
     def failed(self, version: int, message: str, seconds: float = 0.0, folder: Path | None = None) -> Iterator[Update]:
-        """Says it, unless the last thing that was said is the same."""
+        """Yields the failure, unless it is the same as the last one."""
         if message != self._said:
             self._said = message
             yield Update(version, False, message, seconds, folder)
 
     def _look(self) -> Iterator[Update]:
-        """No version has come: asks a server again that did not answer, and looks whether it has begun anew."""
+        """Handles a wait without a new version: asks a server again that did not answer, and checks whether it has restarted."""
         if self._waits and self._last is not None:
             yield from self._post(*self._last)
         elif self._loaded is not None:
@@ -229,7 +229,7 @@ class _Follower:
                 yield from self._post(*self._loaded)
 
     def _weight_version(self) -> str | None:
-        """What the server says that it has; `None` where it does not answer."""
+        """Returns the server's weight_version, or `None` if the server does not answer."""
         try:
             said = json.loads(self._open("/model_info", None, _LOOK_S))["weight_version"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -237,7 +237,7 @@ class _Follower:
         return said if isinstance(said, str) else None
 
     def _ask(self, path: str, body: dict[str, Any]) -> tuple[bool, str]:
-        """Whether the server has done it, and what it says."""
+        """Sends a request. Returns true if the server has carried it out, and the server's message."""
         try:
             answer, ok = self._open(path, body, self._settings.timeout), True
         except urllib.error.HTTPError as error:
@@ -257,7 +257,7 @@ class _Follower:
             headers["Authorization"] = f"Bearer {self._settings.key}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._settings.server.rstrip("/") + path, data, headers)
-        # The server reads files of this host: no proxy leads to it.
+        # The server reads files of this host, so no proxy leads to it.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=timeout) as answer:
             read: bytes = answer.read()
@@ -269,13 +269,13 @@ class _Over(Exception):
 
 
 def _reason(error: OSError) -> str:
-    """What was wrong with a connection, in the system's words."""
+    """Returns the system's text for a failed connection."""
     inner = getattr(error, "reason", error)
     return (inner.strerror if isinstance(inner, OSError) else None) or str(inner) or type(error).__name__
 
 
 def _check_weights(folder: Path) -> None:
-    """Refuses what no server can load: SGLang 0.5.23 has no way back from a file that it cannot read."""
+    """Raises `Invalid` for a version that no server can load: SGLang 0.5.23 cannot recover from a file that it cannot read."""
     files = [one for one in sorted(folder.iterdir()) if one.name.endswith(".safetensors")]
     if not files:
         if any(one.name.endswith((".bin", ".pt")) for one in folder.iterdir()):
@@ -299,7 +299,7 @@ def _check_weights(folder: Path) -> None:
 
 def put_folder(agent: Agent, found: Object, folder: Path, model: str | os.PathLike[str] | None = None) -> None:
     """Makes a folder of an object: of a set or a directory its files, of a file the file itself, as weights. They are links to the host's
-    copy where that is possible. What else the folder of `model` has is linked beside them. The folder has its name when it is whole."""
+    copy where possible. The other files of the folder `model` are linked beside them. The folder gets its name once it is complete."""
     passing = folder.with_name(folder.name + _PASSING)
     shutil.rmtree(passing, ignore_errors=True)
     passing.mkdir(parents=True, mode=0o700)
@@ -325,7 +325,7 @@ def put_folder(agent: Agent, found: Object, folder: Path, model: str | os.PathLi
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A file's place in the folder. The names come from the publisher."""
+    """Returns a file's path in the folder. Refuses names that lead out of it: they come from the publisher."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts:
         raise Invalid(f"the set has a file '{name}', which would not be in its folder")
@@ -335,11 +335,12 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _put_file(path: str, data_id: int, target: Path) -> None:
-    """Gives a file of the store a second name. With it the agent neither writes a newer version over it, nor takes the bytes away."""
-    # It is open before it gets the name: an agent does not give the memory of a file that is open to the next version.
+    """Gives a file of the store a second name. While it exists, the agent neither overwrites the file with a newer version nor deletes its
+    bytes."""
+    # Opened before it is linked: an agent does not reuse the memory of an open file for the next version.
     with opened(path, data_id) as file:
         try:
-            # A link of the file that is open, and not of what has its name by now. Only with a folder given does Python follow the link.
+            # Links the open file, not the file that has its name by now. Python follows the link only if it is given a folder.
             os.link(f"/proc/self/fd/{file.fileno()}", target, src_dir_fd=_root(), follow_symlinks=True)
         except OSError:
             # Another file system, memory of a process, or a file of another user.
@@ -357,7 +358,7 @@ def _root() -> int:
 
 
 def _put_tree(source: Path, target: Path) -> None:
-    """A folder that a process of this host has published from where it lies."""
+    """Copies a folder that a process of this host has published in place, with links where possible."""
 
     def put(one: str, to: str) -> None:
         try:
@@ -369,7 +370,7 @@ def _put_tree(source: Path, target: Path) -> None:
 
 
 def _link_rest(model: Path, folder: Path) -> None:
-    """What a model's folder has beside its weights, as links to it; what the version has brought stays."""
+    """Links the files of a model's folder other than its weights. Files of the version stay."""
     if not model.is_dir():
         raise Invalid(f"{model} is no folder on this host: give the folder of the model that the server has loaded (--model)")
     for one in model.iterdir():
@@ -378,7 +379,7 @@ def _link_rest(model: Path, folder: Path) -> None:
 
 
 def memory_folder(kind: str) -> Path:
-    """This user's folder in memory. All users may make folders there: one that another user has made is refused."""
+    """Returns this user's folder in memory. Raises `Invalid` if another user has made it, as all users may make folders there."""
     folder = Path(f"/dev/shm/polycast-{kind}-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     shown = folder.lstat()
@@ -388,20 +389,21 @@ def memory_folder(kind: str) -> Path:
 
 
 def one_name(text: str) -> str:
-    """A text as the name of one file."""
+    """Returns a text as the name of one file."""
     name = quote(text, safe="")
     return name if len(name) <= 200 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def remove_folders(home: Path, keep: Collection[Path]) -> None:
-    """Removes what versions of before have left. A process that has a file of them open or mapped keeps its bytes."""
+    """Removes the folders of earlier versions. A process that has one of their files open or mapped keeps its bytes."""
     for one in home.iterdir():
         if one not in keep and one.is_dir() and one.name[:1].isdigit():
             shutil.rmtree(one, ignore_errors=True)
 
 
 def plugin() -> None:
-    """SGLang calls this in each of its processes. Where POLYCAST_TOPIC names a topic, the server's own process begins to follow it."""
+    """Begins to follow the topic that POLYCAST_TOPIC names, if any, in the server's own process. SGLang calls this in each of its
+    processes."""
     topic = os.environ.get("POLYCAST_TOPIC")
     # SGLang's schedulers are processes that multiprocessing has made.
     if not topic or multiprocessing.parent_process() is not None:
@@ -417,7 +419,7 @@ def plugin() -> None:
 
 
 def _own_server(line: Sequence[str]) -> str:
-    """Where the server of this command line listens, as seen from its own host."""
+    """Returns the address of the server with this command line, as seen from its own host."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", default="30000")
@@ -427,7 +429,7 @@ def _own_server(line: Sequence[str]) -> str:
 
 
 def _follow_quietly(settings: Settings) -> None:
-    """The thread of the plug-in: what it does and what is wrong goes into the log of the server."""
+    """Runs in the plug-in's thread, and writes results and errors to the server's log."""
     try:
         for update in follow(settings):
             _LOG.log(logging.INFO if update.ok else logging.WARNING, "%s", _sentence(settings.topic, update))
@@ -443,7 +445,7 @@ def _sentence(topic: str, update: Update) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `python -m polycast.sglang`."""
+    """Runs the command `python -m polycast.sglang`."""
     parser = argparse.ArgumentParser(
         prog="python -m polycast.sglang", description="Has an SGLang server of this host load each version of a topic.", allow_abbrev=False
     )
@@ -458,7 +460,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = vars(parser.parse_args(arguments))
     once = said.pop("once")
     settings = Settings(**said, key=os.environ.get("POLYCAST_SGLANG_KEY"))
-    # As Ctrl-C: a version's folder that is half made goes.
+    # As with Ctrl-C, an incomplete folder of a version is removed.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         for update in follow(settings):

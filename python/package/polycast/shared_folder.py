@@ -1,12 +1,12 @@
-"""slime and miles: two hooks that stand in for their shared file system. docs/howto/rl.md.
+"""slime and miles: two hooks that replace their shared file system. See docs/howto/rl.md.
 
     --custom-update-weight-post-write-path polycast.shared_folder.post_write
     --sglang-custom-pull-weights-pre-read-hook polycast.shared_folder.pre_read
 
-The trainer writes each version into a folder `weight_v000017` of its own disk, and `post_write` publishes that as a set of files.
-`pre_read` puts it into the folder of the same name on each rollout host, before SGLang reads it there. POLYCAST_TOPIC names the topic
-(default: one made of the folder's path, which is the same on both sides), POLYCAST_SOCKET the agent, POLYCAST_TIMEOUT and
-POLYCAST_DEADLINE how many seconds a reader waits and the hosts have.
+The trainer writes each version into a folder `weight_v000017` on its own disk, and `post_write` publishes that folder as a set of files. On
+each rollout host `pre_read` puts it into the folder of the same name, before SGLang reads it there. POLYCAST_TOPIC names the topic
+(default: one made of the folder's path, which is the same on both sides), and POLYCAST_SOCKET the agent's socket. A reader waits
+POLYCAST_TIMEOUT seconds, and the hosts have POLYCAST_DEADLINE seconds.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["post_write", "pre_read"]
 
 _LOG = logging.getLogger("polycast.shared_folder")
 _VERSION = re.compile(r"weight_v(\d{6,})")
-# What the hooks keep beside the versions.
+# Folder of the hooks beside the versions.
 _OWN = ".polycast"
 _INDEX = "model.safetensors.index.json"
-# Before the number of a run, in the name of the object that says that it begins.
+# Prefix of the name of the object that announces a run. The run's name follows it.
 _BEGINS = "polycast-run-"
 
 
 @dataclass
 class _Run:
-    """The versions that one run of a trainer has published and still offers: from the last whole one on, since a host that comes late needs
-    all that changes it."""
+    """Versions that one run of a trainer has published and still offers: from the last whole one on, since a host that comes late needs it
+    and all changes after it."""
 
     name: str
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Place:
-    """A topic, as a process of this number uses it: one that was forked has its own."""
+    """A topic as used by the process of this number. A forked process has its own."""
 
     process: int
     socket: str | None
@@ -68,11 +68,11 @@ _LOCK = threading.Lock()
 
 
 def post_write(args: Any, version_dir: str | os.PathLike[str], rollout_engines: Any) -> Published | None:
-    """Publishes a version's folder, and returns when all hosts that live have it. Every rank of the trainer calls this, and rank 0 acts:
-    it has to see the files of all. The result, and a warning in the log, name the hosts that have not got it.
+    """Publishes a version's folder, and returns once all hosts that are alive have it. Every rank of the trainer calls this, and only rank
+    0 acts: it must see the files of all ranks. The result, and a warning in the log, name the hosts that lack the version.
 
-    `args.polycast_topic` and `args.polycast_socket` come before the environment's. Called with the folder of all versions, as before the
-    first one, it says that a run begins.
+    `args.polycast_topic` and `args.polycast_socket` override the environment. A call with the folder of all versions, made before the first
+    one, announces a new run.
     """
     if _rank() != 0:
         return None
@@ -93,7 +93,7 @@ def post_write(args: Any, version_dir: str | os.PathLike[str], rollout_engines: 
 
 
 def _begin(agent: Agent, place: _Place, deadline: float) -> _Run:
-    """Says to all readers that versions begin anew, so that none takes one of the run before for one of the same number."""
+    """Announces to all readers that versions begin anew, so that none takes a version of the previous run for one of the same number."""
     before = _RUNS.pop(place, None)
     run = _Run(uuid.uuid4().hex)
     data_id = new_number()
@@ -112,14 +112,14 @@ def _begin(agent: Agent, place: _Place, deadline: float) -> _Run:
 def _publish(agent: Agent, place: _Place, run: _Run, folder: Path, number: int, deadline: float) -> Published:
     data_id = new_number()
     changes = _refuse_what_is_not_whole(folder)
-    # What a reader starts from is a whole version, or what it had before the first one.
+    # A reader starts from a whole version, or from the weights that it had before the first one.
     versions = [*(run.versions if changes else []), (number, data_id)]
     empty = [str(one.relative_to(folder)) for one in sorted(folder.rglob("*")) if one.is_file() and one.stat().st_size == 0]
     manifest = folder.parent / _OWN / f"{folder.name}.json"
     _write(manifest, {"version": number, "run": run.name, "versions": versions, "empty": empty})
     agent.add(data_id, [folder, manifest], name=folder.name, files=True)
     try:
-        # The topic counts on where a run begins anew, so its numbers are not those of the folders.
+        # The topic goes on counting when a run begins anew, so its numbers differ from those of the folders.
         published = publish(agent, place.topic, data_id, None, deadline, _LOG)
     except BaseException:
         agent._forget(data_id)
@@ -132,7 +132,7 @@ def _publish(agent: Agent, place: _Place, run: _Run, folder: Path, number: int, 
 
 
 def _refuse_what_is_not_whole(folder: Path) -> bool:
-    """Whether the version has changes only. One that lacks a file which its index names is not published."""
+    """Returns true if the version has only changes. Raises `Invalid` if it lacks a file that its index names."""
     try:
         index = json.loads((folder / _INDEX).read_text())
         names, metadata = set(index.get("weight_map", {}).values()), index.get("metadata", {})
@@ -148,8 +148,8 @@ def _refuse_what_is_not_whole(folder: Path) -> bool:
 
 
 def pre_read(delta_dir: str | os.PathLike[str], target_version: int) -> None:
-    """Waits until a version is on this host, and puts its folder where the reader looks for it, with those before it that are not there and
-    that it builds on. A folder is there as a whole or not at all. Processes of one host may call this at the same time."""
+    """Waits until a version is on this host, and puts its folder where the reader looks for it, with the missing earlier versions that it
+    builds on. A folder appears only once it is complete. Processes of one host may call this at the same time."""
     folder = Path(os.path.abspath(delta_dir))
     timeout = seconds("POLYCAST_TIMEOUT", os.environ.get("POLYCAST_TIMEOUT", 600))
     place = _place(None, None, folder)
@@ -167,7 +167,7 @@ def pre_read(delta_dir: str | os.PathLike[str], target_version: int) -> None:
 
 
 class _Reader:
-    """This process's subscription, which stays from one version to the next: so the host has it before it is asked for."""
+    """This process's subscription. It stays from one version to the next, so that the host has a version before a reader asks for it."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -176,13 +176,13 @@ class _Reader:
         self._last = "none has come"
 
     def wait(self, target: int, ends: float, timeout: float) -> dict[str, Any]:
-        """What is said of the newest version, once the wanted one is that or before it."""
-        # What has come already is looked at first: the one that was the newest may be another run's.
+        """Returns the manifest of the newest version, once the wanted version is that one or one before it."""
+        # Versions that have already arrived come first: the newest one so far may belong to another run.
         left = 0.0
         while True:
             versions = self.link.subscribe()
             if versions is not self._versions:
-                # The agent was restarted, and says the last one again.
+                # The agent was restarted, and reports the last version again.
                 self._versions, self._said = versions, {}
             try:
                 version = versions.next(left)
@@ -210,7 +210,7 @@ class _Reader:
             manifest = _files(self.link.agent, found.data_id, ends).get(f"{found.name}.json")
             self._said = json.loads(Path(manifest.path).read_text()) if manifest is not None else {}
         except (ObjectUnknown, TimedOut, FileNotFoundError):
-            # It has gone since, for a newer one.
+            # A newer version has replaced it.
             return
         self._last = f"the last one there is {found.name}"
 
@@ -245,7 +245,7 @@ def _put(agent: Agent, folder: Path, number: int, data_id: int, run: str, ends: 
         to.parent.mkdir(parents=True, exist_ok=True)
         to.touch()
     if target.is_dir():
-        # Before the mark: where this process dies in between, another run's folder has no mark of this one.
+        # Before the mark: if this process dies in between, another run's folder does not carry this run's mark.
         os.rename(target, coming / "before")
     _write(folder / _OWN / f"{name}.put.json", {"run": run})
     os.rename(made, target)
@@ -253,22 +253,22 @@ def _put(agent: Agent, folder: Path, number: int, data_id: int, run: str, ends: 
 
 
 def _bring(file: SetFile, to: Path, store: str) -> None:
-    """A second name for the store's file where that can be, and a copy elsewhere. The agent gives no memory that has a second name to
-    another object. What the trainer still has in its own folder is copied: it may change."""
+    """Links to the store's file where possible, and copies it otherwise. The agent reuses no memory that has a second name. A file in the
+    trainer's own folder is copied, since it may change."""
     there = os.stat(file.path)
     if there.st_uid == os.geteuid() and os.path.commonpath([store, file.path]) == store:
         try:
             os.link(file.path, to)
             return
         except OSError:
-            # Another file system, or one without second names.
+            # Another file system, or one without links.
             pass
     shutil.copyfile(file.path, to)
     os.chmod(to, (file.mode & 0o777) | 0o600)
 
 
 def _below(folder: Path, name: str) -> Path:
-    """Where a file of this name goes. Names come from others."""
+    """Returns the path of a file of this name. Refuses names that lead out of the folder: they come from other hosts."""
     to = Path(os.path.normpath(folder / name))
     if not to.is_relative_to(folder) or to == folder:
         raise Invalid(f"'{name}' leads out of the version's folder, and the version is not put there")
@@ -288,12 +288,12 @@ def _remove_what_is_over(folder: Path, said: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _alone(own: Path) -> Iterator[None]:
-    """One process of this host at a time."""
+    """Lets in one process of this host at a time."""
     own.mkdir(parents=True, exist_ok=True)
     with open(own / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for rest in own.glob("coming-*"):
-            # Of a process that has died.
+            # Left by a process that has died.
             shutil.rmtree(rest, ignore_errors=True)
         yield
 
@@ -322,7 +322,7 @@ def _number(name: str) -> int | None:
 
 
 def _rank() -> int:
-    """This process's rank in the trainer. torch is asked only where the trainer has it."""
+    """Returns this process's rank in the trainer. Asks torch only if the trainer has imported it."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())

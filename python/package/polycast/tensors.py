@@ -1,7 +1,7 @@
 """Named tensors as one object, in the format of safetensors: numpy arrays and torch tensors.
 
-The header has the tensors in the order in which a model uses them, so that the first layers come first. Nothing but the
-copy into the agent's memory is made of their bytes; on a receiver they are views of the host's verified copy.
+The header lists the tensors in the order in which a model uses them, so that the first layers arrive first. Their bytes are copied only
+once, into the agent's memory; on a receiver they are views of the host's verified copy.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from polycast.errors import AgentLost, Invalid, ObjectUnknown, UnsupportedType
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Names of tensors that share their bytes with another one, which alone is in the file.
+# Names of tensors that share the bytes of another one, which alone is in the file.
 _TIED = "polycast.tied"
 _HEADER_BYTES_MAX = 100_000_000
-# Where the bytes begin in a file whose header is written last.
+# Offset of the bytes in a file whose header is written last.
 _HEADER_ROOM = 1 << 20
-# The most sides of a tensor, which are numpy's.
+# Largest number of dimensions of a tensor, which is numpy's.
 _SIDES_MAX = 64
-# The first tensor is where vector instructions find it aligned.
+# Alignment of the first tensor, for vector instructions.
 _ALIGNED = 64
 
 
 def use_order(names: Iterable[str]) -> list[str]:
-    """The names in the order in which a model uses them: those with a number by the outermost one (`layers.3.experts.7` is
-    of layer 3), what came before the first of them before, and the rest behind."""
+    """Returns the names in the order in which a model uses them: names with a number by the outermost one (`layers.3.experts.7` is of layer
+    3), names in front of the first of them before it, and the rest at the end."""
     before: list[str] = []
     layers: list[tuple[int, str]] = []
     behind: list[str] = []
@@ -50,8 +50,8 @@ def use_order(names: Iterable[str]) -> list[str]:
 
 
 def pack(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Iterator[Buffer]:
-    """The parts of the object that has these tensors: a header, and the bytes of each. What cannot be sent is refused here; a
-    tensor that is not in this machine's memory comes in pieces, and each part may be used until the next one is asked for."""
+    """Returns the parts of an object that holds these tensors: a header, and the bytes of each. Raises at once if a tensor cannot be sent.
+    A torch tensor outside this machine's memory comes in pieces, and each part is valid until the next one is requested."""
     header: dict[str, Any] = {}
     taken: list[Taken] = []
     tied: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _entry(one: Taken, at: int) -> dict[str, Any]:
 
 
 def _text(header: Mapping[str, Any], metadata: Mapping[str, str] | None, tied: Mapping[str, str]) -> bytes:
-    """The header, behind eight bytes for its length."""
+    """Returns the header, after eight bytes for its length."""
     said = dict(metadata or {})
     for key, value in said.items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -95,8 +95,8 @@ def _text(header: Mapping[str, Any], metadata: Mapping[str, str] | None, tied: M
 
 
 def _write_as_they_come(memory: int, tensors: Iterable[tuple[str, Any]], metadata: Mapping[str, str] | None) -> None:
-    """Writes tensors that are there one at a time, each before the next one is asked for. Their order is kept, and none are
-    taken for tied: one that has gone may have been where the next one is."""
+    """Writes tensors one at a time, each before the next one is requested. Their order is kept, and none are taken for tied: a tensor may
+    have the address of an earlier one that has gone."""
     header: dict[str, Any] = {}
     at = 0
     for name, tensor in tensors:
@@ -116,7 +116,7 @@ def _write_as_they_come(memory: int, tensors: Iterable[tuple[str, Any]], metadat
 
 
 def _write_at(memory: int, view: memoryview, at: int) -> int:
-    """Writes all of it there, and says how much that was."""
+    """Writes all bytes at an offset, and returns their number."""
     length = view.nbytes
     while view.nbytes:
         written = os.pwrite(memory, view, at)
@@ -125,7 +125,7 @@ def _write_at(memory: int, view: memoryview, at: int) -> int:
 
 
 def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
-    """The header of an object with tensors, and where the bytes begin."""
+    """Returns the header of an object with tensors, and the offset of the bytes. Raises `Invalid` for any other object."""
     length = int.from_bytes(view[:8], "little")
     if view.nbytes < 8 or not 0 < length <= min(_HEADER_BYTES_MAX, view.nbytes - 8):
         raise Invalid("the object has no tensors: it does not begin with a safetensors header")
@@ -149,13 +149,13 @@ def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def unpack(view: memoryview, framework: str = "numpy") -> dict[str, Any]:
-    """The tensors of an object, as views of its bytes: `numpy` arrays, or tensors of `torch`."""
+    """Returns the tensors of an object, as views of its bytes: `numpy` arrays, or tensors of `torch`."""
     return dict(each(view, framework))
 
 
 def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]]:
-    """The same one after the other, in the order in which they lie there; those that share the bytes of another one last. The
-    header is looked at before the first."""
+    """Yields an object's tensors one by one, in the order of their bytes; those that share the bytes of another one come last. Checks the
+    header first, and raises `Invalid` if it is wrong."""
     if framework not in ("numpy", "torch"):
         raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
     header, begin = header_of(view)
@@ -166,12 +166,12 @@ def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]
         _refuse_what_numpy_has_not(places)
     tied = _tied(metadata, places)
     ordered = sorted(places, key=lambda name: places[name][2])
-    # A function of its own: what is wrong is said to the caller that asks, not to the one that takes the first.
+    # A generator of its own, so that errors reach the caller of this function and not the code that takes the first tensor.
     return ((name, _made(framework, name, body, *places[first])) for name, first in [*((name, name) for name in ordered), *tied])
 
 
 def _made(framework: str, name: str, body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
-    """A view of a tensor's bytes."""
+    """Returns a view of a tensor's bytes."""
     try:
         return (_torch_view if framework == "torch" else _numpy_view)(body, word, shape, begin, end)
     except (ValueError, RuntimeError) as error:
@@ -179,7 +179,7 @@ def _made(framework: str, name: str, body: memoryview, word: str, shape: list[in
 
 
 def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The names that share a tensor's bytes, as the header says; it comes from others."""
+    """Returns the names that share a tensor's bytes, and checks them: the header comes from another host."""
     try:
         tied = json.loads(metadata.get(_TIED, "{}"))
         pairs = [(name, first) for name, first in tied.items() if first in tensors]
@@ -193,7 +193,7 @@ def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _place(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int]:
-    """What a header, which comes from others, says of a tensor: its type, its shape, and where it is."""
+    """Returns a tensor's type, shape and place, and checks them: the header comes from another host."""
     try:
         word, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
         bits = BITS[word]
@@ -224,7 +224,7 @@ def _torch_view(body: memoryview, word: str, shape: list[int], begin: int, end: 
         return torch.empty(shape, dtype=dtype)
     flat = torch.frombuffer(body[begin:end], dtype=torch.uint8)
     if flat.data_ptr() % max(1, BITS[word] // 8):
-        # Behind an odd number of bytes. torch takes it for granted that its numbers are aligned.
+        # The address is not aligned, and torch takes for granted that its numbers are.
         flat = flat.clone()
     return flat.view(dtype).reshape(shape)
 
@@ -236,8 +236,8 @@ def _numpy_view(body: memoryview, word: str, shape: list[int], begin: int, end: 
 
 
 def each_version(versions: Iterable[Version]) -> Iterator[tuple[int, int]]:
-    """The numbers of versions and of their objects, each once: it is told when it is about to come, and when it is committed. A
-    publisher that gave a number up may give it to another object."""
+    """Yields the numbers of versions and of their objects, each once, though a version is reported both when it is announced and when it is
+    committed. A publisher may give an abandoned number to another object."""
     last = (0, 0)
     for version in versions:
         if version.object is None:
@@ -251,11 +251,11 @@ def each_version(versions: Iterable[Version]) -> Iterator[tuple[int, int]]:
 def arriving(
     agent: Agent, data_id: int, framework: str = "numpy", *, timeout: float | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """The tensors of an object that is on its way or here, each as soon as all of its bytes are verified: in the order in which they lie there,
-    which is that of their use, and those that share the bytes of another one last.
+    """Yields the tensors of an object that is arriving or here, each as soon as all of its bytes are verified: in the order of their bytes,
+    which is the order of use. Tensors that share the bytes of another one come last.
 
-    What was given stays right, also when the transfer fails afterwards, which raises. numpy's arrays are views of the host's
-    copy; so are torch's tensors, which may be written to: this process alone sees that.
+    Tensors that were yielded stay valid even if the transfer fails afterwards, which raises. numpy's arrays are views of the host's copy.
+    So are torch's tensors, which may be written to: only this process sees the changes.
     """
     if framework not in ("numpy", "torch"):
         raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
@@ -291,22 +291,22 @@ def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]
 
 
 class _Arriving:
-    """An object's bytes of which some are verified."""
+    """An object with some verified bytes."""
 
     def __init__(self, watch: Watch, find: Callable[[], str], data_id: int) -> None:
         self._watch, self._data_id = watch, data_id
-        # Where all of it lies once it is whole.
+        # Returns the path of the complete object.
         self._find = find
         self._file: int | None = None
-        # All of it, as the host's copy and as this process's own.
+        # The whole file, mapped as the host's copy and as this process's own.
         self._mapped: dict[bool, memoryview] = {}
-        # Where verified bytes begin and end, in order, none next to another.
+        # Bounds of the verified ranges, in order and never adjacent.
         self._begins: list[int] = []
         self._ends: list[int] = []
         self.length = 0
 
     def await_bytes(self, begin: int, end: int) -> None:
-        """Waits until all bytes from the one to the other are verified."""
+        """Waits until all bytes from `begin` to `end` are verified."""
         while not self._has(begin, end):
             part = self._watch.next()
             if part is None:
@@ -317,7 +317,7 @@ class _Arriving:
                 try:
                     file = opened(part.path, self._data_id)
                 except ObjectUnknown:
-                    # It has its own name by now.
+                    # By now it has its own name.
                     file = opened(self._find(), self._data_id)
                 with file:
                     self._file = os.dup(file.fileno())
@@ -337,7 +337,7 @@ class _Arriving:
         self._begins[first:last], self._ends[first:last] = [begin], [end]
 
     def bytes_of(self, begin: int, end: int, own: bool = False) -> memoryview:
-        """Verified bytes; with `own` they may be written to, which this process alone sees."""
+        """Returns verified bytes. With `own` they may be written to, and only this process sees the changes."""
         if begin == end or self._file is None:
             return memoryview(b"")
         if own not in self._mapped:
@@ -351,8 +351,8 @@ class _Arriving:
 
     @staticmethod
     def _copy_edges(file: int, mapped: memoryview, begin: int, end: int) -> None:
-        """Brings the bytes of the first and of the last page: in pages that were written to, for another tensor that is in them too, what
-        the file gets later is not seen."""
+        """Copies the bytes of the first and of the last page: a page that was written to, for another tensor in it, does not show what the
+        file gets later."""
         inner = min(end, -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE)
         outer = max(inner, end - end % mmap.PAGESIZE)
         for first, last in ((begin, inner), (outer, end)):
@@ -374,8 +374,8 @@ def add(
     name: str = "",
     metadata: Mapping[str, str] | None = None,
 ) -> Object:
-    """Makes tensors known as one object, to be sent: one copy of their bytes, from wherever they are. Pairs in place of a
-    dict are taken one at a time, and need not all be there at once."""
+    """Adds tensors as one object, ready to be sent, with one copy of their bytes, from any device. Pairs in place of a dict are taken one
+    at a time, and need not all exist at once."""
     name = name or f"tensors-{data_id}.safetensors"
     if isinstance(tensors, Mapping):
         return agent.add_parts(data_id, pack(tensors, metadata), name=name)
@@ -392,8 +392,8 @@ def publish(
     timeout: float | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Published:
-    """Gives all subscribers of a topic these tensors as a new version; returns when it is committed. The version before goes
-    from this agent; subscribers remove what they do not use any more."""
+    """Publishes these tensors as a new version of a topic, and returns once it is committed. The previous version is deleted at this agent;
+    subscribers remove versions that they no longer use."""
     import uuid
 
     data_id = uuid.uuid4().int >> 65
@@ -411,6 +411,6 @@ def publish(
 
 
 def of(found: Object, framework: str = "numpy") -> dict[str, Any]:
-    """The tensors of an object that is here. Those of torch are mapped copy-on-write, since torch knows none that are read
-    only: what is written to them is seen by this process alone."""
+    """Returns the tensors of an object that is here. Tensors of torch are mapped copy-on-write, since torch has none that are read-only:
+    only this process sees the changes."""
     return unpack(found.map(writable_copy=framework == "torch"), framework)

@@ -1,4 +1,4 @@
-"""Versions of a model's weights: a trainer publishes them, and all who have subscribed get each, once a host.
+"""Versions of a model's weights: a trainer publishes them, and all subscribers get them, once per host.
 
     from polycast import torch as weights
 
@@ -7,8 +7,8 @@
     for version in weights.subscribe("policy"):     # in each worker, from the last version on
         version.load_into(model)
 
-A version is seen only when it is whole, verified, and committed: all subscribers have it that live and can. Each host has an
-agent, found by POLYCAST_SOCKET or at its usual place; `agent=` names another one, such as `Agent.embedded(...)`.
+Subscribers see a version only when it is complete, verified and committed: every subscriber that is alive and able has it. Each host runs
+an agent, found by POLYCAST_SOCKET or at its usual place; `agent=` gives another one, such as `Agent.embedded(...)`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def publish(
     metadata: Mapping[str, str] | None = None,
     agent: Agent | None = None,
 ) -> Published:
-    """Gives all subscribers of a topic these weights as a new version, and returns when it is committed: all have it that live
-    and can, and `missing` says who has not. They may be changed as soon as this returns.
+    """Publishes weights as a new version of a topic, and returns once it is committed: every subscriber that is alive and able has it, and
+    `missing` of the result names the others. The weights may change as soon as this returns.
 
-    `weights` are a module, a state dict, or pairs of names and tensors, which are taken one at a time: weights that are spread
-    over several devices need not be in one place. The bytes are copied once, from where the tensors are into the agent's
-    memory; those of a GPU go there in pieces, through two pinned buffers. Versions only rise; without one it is one above the last.
+    `weights` are a module, a state dict, or pairs of names and tensors. Pairs are taken one at a time: weights that are spread over several
+    devices need not be in one place. The bytes are copied once, from the tensors into the agent's memory; those of a GPU go there in
+    pieces, through two pinned buffers. Version numbers only rise; the default is one above the last.
     """
     if hasattr(weights, "state_dict"):
         weights = state_of(weights)
@@ -57,7 +57,8 @@ def publish(
 
 
 def spread_by(module: Any) -> str:
-    """What has spread a module's weights over processes, so that one of them alone cannot say them; nothing where they are whole here."""
+    """Returns the cause that has spread a module's weights over processes, so that no single one can publish them; empty if they are whole
+    here."""
     for name, parameter in module.named_parameters() if hasattr(module, "named_parameters") else ():
         if hasattr(parameter, "ds_id"):
             return "DeepSpeed ZeRO-3"
@@ -69,19 +70,19 @@ def spread_by(module: Any) -> str:
 
 
 def check_whole(module: Any) -> None:
-    """Refuses a module whose weights are spread over processes."""
+    """Raises `Invalid` if a module's weights are spread over processes."""
     if why := spread_by(module):
         cure = "gather them on one, and give polycast.torch.publish the tensors there"
         raise Invalid(f"the module's weights are spread over processes ({why}): {cure}")
 
 
 def state_of(module: Any) -> dict[str, Any]:
-    """The state dict of a module, with a copy of each tensor whose bytes do not lie one behind the other, as with channels_last. Gathering what is
-    spread over processes would wait for the other ones, so that it is refused."""
+    """Returns the state dict of a module, with a copy of each tensor that is not contiguous, as with channels_last. Raises `Invalid` if the
+    weights are spread over processes: gathering them would wait for the other ones."""
     check_whole(module)
 
     def whole(one: Any) -> Any:
-        # What has no such bytes, as a sparse tensor, is refused where it is written.
+        # A tensor without such bytes, such as a sparse one, is refused when it is written.
         is_apart = str(getattr(one, "layout", "")) == "torch.strided" and not one.is_contiguous()
         return one.contiguous() if is_apart else one
 
@@ -89,14 +90,14 @@ def state_of(module: Any) -> dict[str, Any]:
 
 
 def subscribe(topic: str, *, agent: Agent | None = None) -> Subscription:
-    """The versions of a topic, from the last committed one on."""
+    """Subscribes to the versions of a topic, from the latest committed one on."""
     agent = agent or shared_agent()
     return Subscription(agent, agent.subscribe(topic))
 
 
 def arriving(topic: str, *, agent: Agent | None = None) -> Iterator[Arriving]:
-    """The versions of a topic, each as soon as it is on its way: its tensors come one by one, before the version is whole, and
-    before it is committed. A reader that comes late begins with the last committed one."""
+    """Yields the versions of a topic, each as soon as it is on its way: its tensors come one by one, before the version is complete and
+    before it is committed. A late reader begins with the latest committed version."""
     agent = agent or shared_agent()
     for version, data_id in _tensors.each_version(agent.subscribe(topic, staged=True)):
         yield Arriving(version, data_id, agent)
@@ -104,22 +105,22 @@ def arriving(topic: str, *, agent: Agent | None = None) -> Iterator[Arriving]:
 
 @dataclass(frozen=True)
 class Arriving:
-    """A version of weights that is on its way. It may still fail at other subscribers: a version that all have is one of `subscribe`."""
+    """A version of weights that is on its way. It may still fail at other subscribers; `subscribe` gives only committed versions."""
 
     version: int
     data_id: int
     _agent: Agent = field(repr=False, compare=False)
 
     def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors with their names, in the order in which the model uses them, each as soon as its bytes are verified. Raises
-        where the rest does not come; those that were given are right all the same."""
+        """Yields the tensors with their names, in the order in which the model uses them, each as soon as its bytes are verified. Raises if
+        the rest does not arrive; tensors that were yielded stay valid."""
         return _tensors.arriving(self._agent, self.data_id, "torch", timeout=timeout)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A version of weights: committed, and here as a whole. Its tensors are views of the host's copy, which stay when the
-    version is superseded; what is written to them is seen by this process alone."""
+    """A committed version of weights, complete on this host. Its tensors are views of the host's copy, which stay valid when the version is
+    superseded; only this process sees changes to them."""
 
     version: int
     object: Object
@@ -127,28 +128,28 @@ class Weights:
 
     @property
     def path(self) -> str:
-        """The file with the weights, which readers of safetensors take, until the next version is taken."""
+        """Path of the file with the weights, for readers of safetensors, until the next version is taken."""
         return self.object.path
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the publisher said beside the weights."""
+        """Metadata that the publisher gave with the weights."""
         said = _tensors.header_of(self._view)[0].get("__metadata__", {})
         return {name: value for name, value in said.items() if not name.startswith("polycast.")}
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors with their names, in the order in which the model uses them."""
+        """Yields the tensors with their names, in the order in which the model uses them."""
         return _tensors.each(self._view, "torch")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """All tensors by their names, tied ones under each of theirs."""
+        """Returns all tensors by their names, tied ones under each of theirs."""
         return dict(self.tensors())
 
     def load_into(self, module: torch.nn.Module, *, strict: bool = True, assign: bool = False) -> None:
-        """Puts the weights into a module. Names and shapes are looked at before the first is changed, so that it has the
-        version before or this one. Without `strict`, names that only one of them has are left alone; with `assign` its
-        parameters become views of the host's copy, and nothing is copied: such a module is in this machine's memory, or has no
-        bytes yet."""
+        """Loads the weights into a module. Checks names and shapes before it changes the first tensor, so that the module has either the
+        previous version or this one, and raises `WeightsMismatch` if they differ. Without `strict`, names that only one side has are
+        ignored. With `assign` the parameters become views of the host's copy, and nothing is copied: such a module must be in this
+        machine's memory, or have no bytes yet."""
         state = self.state_dict()
         own = module.state_dict()
         away = [name for name, tensor in own.items() if tensor.device.type not in ("cpu", "meta")]
@@ -157,7 +158,7 @@ class Weights:
             raise Invalid(f"'{away[0]}' is on {where}, where no view of the host's copy can be: leave assign away, and it is copied there")
         empty = [name for name, tensor in own.items() if tensor.device.type == "meta" and name in state]
         if empty and not assign:
-            # torch itself copies nothing there, and only warns.
+            # torch itself would copy nothing there, and only warn.
             raise Invalid(f"'{empty[0]}' has no bytes yet: module.to_empty(device=...) first")
         wrong = [
             f"'{name}' is {list(tensor.shape)} and that of the module {list(own[name].shape)}"
@@ -176,21 +177,21 @@ class Weights:
 
     @staticmethod
     def _fill(state: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
-        """Copies what belongs on a GPU there, the fast way. The module is then given its own tensors, and does with them whatever else it does
-        when it is loaded."""
+        """Copies weights that belong on a GPU there, through pinned buffers. The module then loads its own tensors, and does everything
+        else that loading does."""
         targets = {}
         for name, to in own.items():
             tensor = state.get(name)
             if tensor is not None and to.device.type == "cuda" and to.dtype == tensor.dtype and to.is_contiguous() and to.numel():
-                # Tied weights are copied once. One that begins where another does may be a part of that one.
+                # Tied weights are copied once. A tensor that begins at the same address may be a part of another.
                 targets[to.data_ptr(), to.numel(), tensor.data_ptr()] = (to, tensor)
                 state[name] = to
         _gpu.fill(targets.values())
 
 
 class Subscription(Iterator[Weights]):
-    """The versions of a topic: iterate, wait for the next one, or look whether there is a newer one. A version that is taken
-    takes the place of the one before it in this host's store. A slow reader gets the newest, and not each."""
+    """Versions of a topic: iterate, wait for the next one, or check for a newer one. A version that is taken replaces the one before it in
+    this host's store. A slow reader gets only the newest."""
 
     def __init__(self, agent: Agent, versions: Versions) -> None:
         self._agent, self._versions = agent, versions
@@ -202,15 +203,15 @@ class Subscription(Iterator[Weights]):
                 return found
 
     def next(self, timeout: float | None = None) -> Weights | None:
-        """The next version; `None` when the subscription is closed meanwhile. Raises `TimedOut` when none comes in time, and
-        `Closed` when it was closed before."""
+        """Returns the next version, or `None` if the subscription is closed during the call. Raises `TimedOut` if none arrives within
+        `timeout` seconds, and `Closed` if it was closed before."""
         while (version := self._versions.next(timeout)) is not None:
             if (found := self._whole(version)) is not None:
                 return found
         return None
 
     def newest(self) -> Weights | None:
-        """The newest version that is here and was not given yet, `None` where there is none: does not wait."""
+        """Returns the newest version that is here and was not returned yet, or `None`. Does not wait."""
         found = None
         try:
             while (version := self._versions.next(0.0)) is not None:
@@ -220,7 +221,7 @@ class Subscription(Iterator[Weights]):
         return found
 
     def _whole(self, version: Any) -> Weights | None:
-        """A version, if no other process of this host has superseded it meanwhile: then a newer one comes."""
+        """Returns a version, or `None` if another process of this host has superseded it: then a newer one follows."""
         if version.object is None:
             return None
         try:

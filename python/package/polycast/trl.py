@@ -1,10 +1,10 @@
-"""TRL and transformers: a callback that publishes a model's weights while it is trained. docs/howto/rl.md.
+"""TRL and transformers: a callback that publishes a model's weights during training. See docs/howto/rl.md.
 
     from polycast.trl import PolycastCallback
 
     trainer = GRPOTrainer(..., callbacks=[PolycastCallback("policy", every=10)])
 
-The host of process 0 has an agent, found by POLYCAST_SOCKET or at its usual place. Programs that use the weights subscribe with
+The host of process 0 runs an agent, found by POLYCAST_SOCKET or at its usual place. Programs that use the weights subscribe with
 `polycast.torch`.
 """
 
@@ -29,8 +29,8 @@ _LOG = logging.getLogger("polycast.trl")
 
 
 class PolycastCallback(TrainerCallback):
-    """Publishes the weights after every so many steps and after the last one, as the version of the step's number. The next step begins
-    when all subscribers that live have them. `published` says what became of the last version."""
+    """Publishes the weights after every `every` steps and after the last one, with the step's number as the version. The next step begins
+    once all subscribers that are alive have them. `published` is the result of the last version."""
 
     def __init__(self, topic: str, every: int = 1, agent: Agent | None = None, *, deadline: float = 300.0) -> None:
         if every < 1:
@@ -43,8 +43,8 @@ class PolycastCallback(TrainerCallback):
         self._step: int | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Refuses at once what would fail after the first step. All processes see a model that is sharded, so that none waits for one
-        that has raised."""
+        """Raises `Invalid` at once for a model that would fail after the first step. All processes see that a model is sharded, so that
+        none waits for one that has raised."""
         self._step = None
         if why := _sharded(args, model):
             cure = "gather them, and give them to polycast.torch.publish"
@@ -53,12 +53,12 @@ class PolycastCallback(TrainerCallback):
             self._agent = self._agent or shared_agent()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Publishes where it is this step's turn."""
+        """Publishes the weights if it is this step's turn."""
         if state.global_step % self.every == 0:
             self._publish(state, model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Publishes the last step, where it was not its turn."""
+        """Publishes the weights of the last step, unless that was done already."""
         if state.global_step != self._step:
             self._publish(state, model)
 
@@ -66,7 +66,7 @@ class PolycastCallback(TrainerCallback):
         if not state.is_world_process_zero or model is None:
             return
         agent = self._agent = self._agent or shared_agent()
-        # One mapping, and not pairs: so tied weights travel once.
+        # One mapping instead of pairs, so that tied weights travel once.
         weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
         data_id = new_number()
         tensors.add(agent, data_id, weights, metadata={"global_step": str(state.global_step)})
@@ -81,7 +81,7 @@ class PolycastCallback(TrainerCallback):
 
 
 def _sharded(args: Any, model: Any) -> str:
-    """By what the weights are spread, if they are."""
+    """Returns the cause that has spread the weights over processes, or an empty text."""
     if getattr(args, "fsdp", None) or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
         return "FSDP"
     return "" if model is None else spread_by(model)

@@ -1,7 +1,7 @@
 """Python values as objects: pickled, with the bytes of arrays beside the pickle, so that they are not copied.
 
-Only for values of one's own processes: a host that can send such an object can run code where it is unpacked. What is broadcast is therefore
-compared with the hashes that its source has told by Ray's or Dask's own connections, before it is unpacked.
+Only for values of one's own processes: a host that can send such an object can run code where it is unpacked. A broadcast value is
+therefore compared, before it is unpacked, with the hashes that its source has sent over Ray's or Dask's own connections.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MARK = b"polycast value 1"
-# Where buffers begin, so that vector instructions find them aligned.
+# Alignment of buffers, for vector instructions.
 _ALIGNED = 64
 
 
 def pack(value: Any) -> list[Buffer]:
-    """The parts of the object that has a value."""
+    """Returns the parts of an object that holds a value. Raises `NotContiguous` for an array whose bytes are not contiguous."""
     buffers: list[memoryview] = []
 
     def beside(buffer: pickle.PickleBuffer) -> None:
@@ -45,17 +45,18 @@ def pack(value: Any) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Known:
-    """What the source of a broadcast knows of its object, and receivers compare: the root hash of all of it, as agents tell it, and the SHA-256
-    of its first bytes, the table of lengths and the pickle. Only these can run anything, and receivers hash them by themselves."""
+    """Facts about a broadcast object that its source knows and receivers compare: the root hash of the whole object, as agents report it,
+    and the SHA-256 of its first bytes, the table of lengths and the pickle. Only these bytes can run code, and receivers hash them
+    themselves."""
 
     begin: int
     sha256: str
-    # Empty where no agent has computed it.
+    # Empty if no agent has computed it.
     root: str = ""
 
     @staticmethod
     def of(parts: list[Buffer]) -> Known:
-        """From the parts that `pack` gives."""
+        """Builds a `Known` from the parts that `pack` returns."""
         digest, begin = hashlib.sha256(), 0
         for part in parts[:2]:
             digest.update(part)
@@ -63,21 +64,21 @@ class Known:
         return Known(begin, digest.hexdigest())
 
     def and_root(self, root: str) -> Known:
-        """The same, with what the agent has said since."""
+        """Returns a copy with the root hash that the agent has reported since."""
         return replace(self, root=root)
 
 
 def unpack_broadcast(agent: Agent, data_id: int, known: Known, timeout: float | None = None) -> Any:
-    """The value of the object that was broadcast, and of no other one that has its number here."""
+    """Returns the value of the object that was broadcast, and of no other with its number here. Raises `Invalid` if the hashes differ."""
     view = agent._map_only(data_id, known.root, timeout)
-    # Nothing of it is looked at before.
+    # No byte of it is read before.
     if hashlib.sha256(view[: known.begin]).hexdigest() != known.sha256:
         raise Invalid(f"object {data_id} is not what was broadcast: its first {known.begin} bytes are others, and it is not unpacked")
     return unpack(view)
 
 
 def unpack(view: memoryview) -> Any:
-    """The value; its arrays are views of the object, read only."""
+    """Returns the value. Its arrays are read-only views of the object. Raises `Invalid` if the object holds none."""
     wrong = "the object has no Python value"
     if bytes(view[: len(_MARK)]) != _MARK:
         raise Invalid(f"{wrong}: it was not made by polycast.values")

@@ -3,8 +3,8 @@
     actor_rollout_ref.rollout.checkpoint_engine.backend=polycast
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=polycast.verl
 
-verl imports this module in each of its processes, which registers the engine. The host of the trainer's rank 0 and each rollout host have
-an agent, found by POLYCAST_SOCKET or at its usual place.
+verl imports this module in each of its processes, which registers the engine. The host of the trainer's rank 0 and each rollout host run an
+agent, found by POLYCAST_SOCKET or at its usual place.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PUBLISHES, _GATHERS, _RECEIVES = "publishes", "gathers", "receives"
 
 @CheckpointEngineRegistry.register("polycast")
 class PolycastCheckpointEngine(CheckpointEngine):
-    """The trainer's rank 0 publishes each version on a topic; the workers of a rollout host read the host's one copy. There is no group of
-    processes that one dead member could stop."""
+    """Checkpoint engine: the trainer's rank 0 publishes each version on a topic, and the workers of a rollout host read the host's one
+    copy. There is no group of processes that one dead member could stop."""
 
     wire_format = "named_tensors"
 
@@ -47,7 +47,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
         timeout: float = 600.0,
         device: str | None = None,
     ) -> None:
-        # Nothing is sent in buckets here; what takes the tensors makes its own.
+        # Nothing is sent in buckets here; the consumer of the tensors makes its own.
         self.bucket_size = bucket_size
         self.is_master = is_master
         self.published: Published | None = None
@@ -58,10 +58,10 @@ class PolycastCheckpointEngine(CheckpointEngine):
         self._data_id = 0
 
     def prepare(self) -> dict[str, Any]:
-        """Names the object that the next version will be, before it is there: so each rollout waits for this one and no other."""
+        """Names the next version's object before it exists, so that each rollout waits for this object and no other."""
         if not self.is_master:
             return {}
-        # Without an agent here the update ends now, and not when all weights have been gathered.
+        # Without an agent here the update fails now, and not after all weights have been gathered.
         self._open(self._topic, self._app)
         return {"topic": self._topic, "app": self._app, "data_id": new_number()}
 
@@ -69,7 +69,7 @@ class PolycastCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Tells each process its part, and all of them what rank 0 has named."""
+        """Assigns each process its role, and passes the version that rank 0 has named to all of them."""
         if not metadata or "data_id" not in metadata[0]:
             raise Invalid("the trainer's rank 0 has named no version: it is the one whose engine is made with is_master=True")
         publication = metadata[0]
@@ -80,31 +80,31 @@ class PolycastCheckpointEngine(CheckpointEngine):
         )
 
     def init_process_group(self, role: str, publication: dict[str, Any]) -> None:
-        """Takes the part. A rollout's host subscribes, before the version is published."""
+        """Takes the role. A rollout's host subscribes, before the version is published."""
         self._role, self._data_id = role, publication["data_id"]
         if role == _RECEIVES:
             self._open(publication["topic"], publication["app"]).subscribe()
 
     def finalize(self) -> None:
-        """Forgets what was agreed for this update. The subscription stays, so that the next version comes before it is asked for."""
+        """Forgets the agreement for this update. The subscription stays, so that the next version arrives before it is requested."""
         self._role, self._data_id = "", 0
 
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, float] | None:
-        """Publishes the weights as version `global_steps`, and returns when all rollout hosts that live have them. verl gets numbers for
-        its log; `published` names the hosts that have not got them."""
+        """Publishes the weights as version `global_steps`, and returns once all rollout hosts that are alive have them. verl gets figures
+        for its log; `published` names the hosts that lack the version."""
         import torch
 
         with torch.no_grad():
             if self._role == _GATHERS:
-                # A tensor is gathered by all ranks.
+                # All ranks take part in gathering a tensor.
                 for _ in weights:
                     pass
                 return None
             if self._role != _PUBLISHES or self._link is None:
                 raise Invalid("this process publishes nothing: init_process_group has not made it the trainer's rank 0")
-            # In this thread: what the generator does belongs to this thread's device.
+            # In this thread, because the generator works on this thread's device.
             self._link.add(self._data_id, weights, {} if global_steps is None else {"global_steps": str(global_steps)})
         published = await asyncio.to_thread(self._link.commit, self._data_id, global_steps, self._deadline)
         self.published = published
@@ -117,7 +117,8 @@ class PolycastCheckpointEngine(CheckpointEngine):
         }
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """The tensors of the version that rank 0 has named, once all of it is verified on this host."""
+        """Yields the tensors of the version that rank 0 has named, once all of it is verified on this host. Raises `TimedOut` if it does
+        not arrive in time."""
         if self._role != _RECEIVES or self._link is None:
             raise Invalid("this process receives nothing: init_process_group has not made it a rollout's")
         what = "the next version" if global_steps is None else f"the version of step {global_steps}"
@@ -130,6 +131,6 @@ class PolycastCheckpointEngine(CheckpointEngine):
             if self._link is not None:
                 self._link.close()
             self._link = Link(topic, app, self._socket, _LOG)
-        # It is looked at whether the agent is there, and whether it is the same one.
+        # Checks that the agent is running, and registers again if it was restarted.
         _ = self._link.agent
         return self._link

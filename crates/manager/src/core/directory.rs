@@ -1,4 +1,5 @@
-//! Objects that are asked for, and topics: what agents say of them goes to the directory, and what it says goes to agents.
+//! Objects that are asked for, and topics: what agents say of them goes to the directory, and what it says
+//! goes to agents.
 
 use super::Inner;
 use super::obey::Message;
@@ -7,7 +8,7 @@ use polycast_api::convert::{app_id, object_id};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::{self as api, directory_news::News, directory_word::Word};
 use polycast_protocol::directory::{
-    DirectoryConfig, DirectoryInput, DirectoryOutput, TopicRefusal, Version, Wish, WishRefusal,
+    DirectoryConfig, DirectoryInput, DirectoryOutput, Missed, TopicRefusal, Version, Wish, WishRefusal,
 };
 use polycast_protocol::leases::AgentKey;
 use polycast_types::{Duration, ObjectId, Time};
@@ -64,7 +65,7 @@ fn bounded<T>(entries: Vec<T>) -> Result<Vec<T>, Refusal> {
     Ok(entries)
 }
 
-/// What a message means, one input or several.
+/// Converts a message into one input or several.
 fn inputs(agent: &AgentKey, word: Word) -> Result<Vec<DirectoryInput>, Refusal> {
     let agent = agent.clone();
     let input = match word {
@@ -148,7 +149,19 @@ fn wish_refusal(why: &WishRefusal) -> Refusal {
     Refusal::new(kind, why.to_string())
 }
 
-/// What is said, and to whom.
+/// Returns the kind of the failure of a subscriber that has not got a version.
+fn missed_kind(why: &Missed) -> Kind {
+    match why {
+        Missed::Object(why) => wish_refusal(why).kind,
+        Missed::Topic(why) => topic_refusal(why).kind,
+        Missed::Unsubscribed => Kind::Cancelled,
+        Missed::Gone => Kind::NotJoined,
+        Missed::Late => Kind::TimedOut,
+        Missed::NotKept | Missed::Earlier => Kind::ObjectUnknown,
+    }
+}
+
+/// Converts an output into the news and the agent that it is for.
 fn news(output: DirectoryOutput) -> (AgentKey, News) {
     match output {
         DirectoryOutput::Serve { holder, serve, object, receivers } => {
@@ -168,7 +181,12 @@ fn news(output: DirectoryOutput) -> (AgentKey, News) {
         }
         DirectoryOutput::Published { agent, topic, number, have, missing } => {
             let missing = missing.into_iter();
-            let missing = missing.map(|(name, reason)| api::MissingSubscriber { name, reason }).collect();
+            let missing = missing.map(|(name, why)| api::MissingSubscriber {
+                name,
+                reason: why.to_string(),
+                kind: missed_kind(&why).name().to_string(),
+            });
+            let missing = missing.collect();
             (agent, News::Published(api::Published { topic, number, have, missing }))
         }
         DirectoryOutput::TopicRefused { agent, topic, number, why } => {
@@ -251,8 +269,9 @@ mod tests {
         })
     }
 
-    /// A transfer may wait in the queue for paths for longer than a receiver waits before it says that nothing comes: as long as it does its
-    /// source is not passed over, and no origin is read. One that does not ask for a path is.
+    /// A transfer may wait in the queue for paths for longer than a receiver waits before it says that
+    /// nothing comes: as long as it does its source is not passed over, and no origin is read. One that does
+    /// not ask for a path is.
     #[tokio::test(start_paused = true)]
     async fn one_that_waits_for_its_path_is_not_passed_over() {
         let settings = "fabrics = ['ip-multicast']\nsilence-ms = 600000\nlease-ms = 600000\n\

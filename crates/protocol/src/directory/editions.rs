@@ -1,8 +1,9 @@
-//! What agents have of one object where that is not the same at all: an object was replaced while one of them was away, or was brought
-//! anew from an origin that has changed.
+//! Copies of one object that differ between agents: the object was replaced while one of them was away, or
+//! was read again from an origin that has changed.
 //!
-//! The youngest edition counts, and only those that have it are holders. An edition is as old as its oldest copy: a copy of an old one may
-//! have come to a host just now. Agents say how long they have had theirs, so that no clocks have to agree.
+//! The youngest edition counts, and only agents that have it are holders. An edition is as old as its oldest
+//! copy: a copy of an old one may have reached a host just now. Agents report how long they have had theirs,
+//! so that no clocks have to agree.
 
 use super::Root;
 use crate::leases::AgentKey;
@@ -10,7 +11,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// Of so many editions of an object it is known how old they are.
+/// Number of editions of an object whose ages are kept.
 const BIRTHS_MAX: usize = 16;
 
 /// The bytes of an object, as far as agents tell them apart.
@@ -22,7 +23,7 @@ pub(super) struct Edition {
 }
 
 impl Edition {
-    /// Whether two may be the same bytes.
+    /// Returns true if two editions may be the same bytes.
     fn matches(self, other: Edition) -> bool {
         self.length == other.length && self.root.zip(other.root).is_none_or(|(one, two)| one == two)
     }
@@ -30,29 +31,30 @@ impl Edition {
 
 #[derive(Clone, Copy, Debug)]
 struct Birth {
-    /// When an edition was first anywhere, in nanoseconds since the directory's origin: before it where agents have had it for longer.
+    /// Time when an edition first existed anywhere, in nanoseconds since the directory's origin: negative
+    /// where agents have had it for longer.
     born_ns: i128,
-    /// When an agent had it last that has it no more.
+    /// Time when an agent last had it that no longer has it.
     left_at: Time,
 }
 
-/// Which agents have an object, and which have another edition of it.
+/// Agents that have an object, and agents that have another edition of it.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Those that have the edition that counts.
+    /// Agents that have the edition that counts.
     holders: BTreeMap<AgentKey, Edition>,
     edition: Edition,
-    /// Those that have another one.
+    /// Agents that have another one.
     outdated: BTreeMap<AgentKey, Edition>,
     births: BTreeMap<Edition, Birth>,
 }
 
-/// What has changed.
+/// Change of the holders.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Change {
     /// Agents that are holders now, and were not, or have said so again.
     pub gained: Vec<AgentKey>,
-    /// Whether others are holders no more.
+    /// Set if other agents are no longer holders.
     pub outdated: bool,
 }
 
@@ -66,7 +68,7 @@ impl Copies {
         self.holders.contains_key(agent)
     }
 
-    /// Whether no agent has it: where one has any edition, one counts.
+    /// Returns true if no agent has it: where an agent has any edition, one counts.
     pub(super) fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }
@@ -80,8 +82,8 @@ impl Copies {
         self.holders.contains_key(agent) || self.outdated.contains_key(agent)
     }
 
-    /// An agent has an edition, for so long. Words may be `late` by so much: an edition that all have given up may be one that is yet to be
-    /// heard of; later than that it was brought anew.
+    /// An agent has an edition, for so long. Words may be `late` by so much: an edition that all have given
+    /// up may be one that is yet to be heard of; later than that it was brought anew.
     pub(super) fn put(
         &mut self,
         now: Time,
@@ -197,7 +199,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const LATE: Duration = Duration(10 * SECOND);
 
-    /// One that comes back with what all others have given up has what counts until the first of them has the new one.
+    /// One that comes back with what all others have given up has what counts until the first of them has the
+    /// new one.
     #[test]
     fn what_is_replaced_counts_no_more() {
         let mut copies = Copies::default();
@@ -233,7 +236,8 @@ mod tests {
         assert_eq!(change, Change { gained: vec![agent(2)], outdated: true });
     }
 
-    /// What was brought anew long after all had given it up is young again; what is heard of a little late is not.
+    /// An edition that returns long after all agents had given it up is young again; one that is reported a
+    /// little late is not.
     #[test]
     fn what_comes_again_is_new() {
         for (at, counts) in [(5, false), (20, true)] {

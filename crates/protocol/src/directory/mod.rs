@@ -1,12 +1,14 @@
-//! The manager's directory: which agents have which object, which ask for one, and which version of a topic is the last.
+//! The manager's directory: which agents have which object, which ask for one, and which version of a topic
+//! is the last.
 //!
-//! Agents that ask for the same object at nearly the same time are served together, by one that has it. For one that no agent has,
-//! exactly one of them is told to get it from its origin; when it dies or cannot, another one is. A version of a topic is
-//! committed when all subscribers have it that live and can. Nothing of this is written down: agents say again in every
-//! session what they have and what they ask for, and a manager that has just begun waits until they have.
+//! Agents that ask for the same object at nearly the same time are served together, by one that has it. For
+//! one that no agent has, exactly one of them is told to get it from its origin; when it dies or cannot,
+//! another one is. A version of a topic is committed when all subscribers have it that live and can. Nothing
+//! of this is written down: agents say again in every session what they have and what they ask for, and a
+//! manager that has just begun waits until they have.
 //!
-//! `objects` decides which agent gets what from which, `editions` which bytes count where agents have different ones, `topics` what is
-//! published.
+//! `objects` decides which agent gets what from which, `editions` which bytes count where agents have
+//! different ones, `topics` what is published.
 
 mod check;
 mod editions;
@@ -17,7 +19,7 @@ mod topics;
 mod words;
 
 pub use words::{
-    DirectoryConfig, DirectoryInput, DirectoryOutput, Root, TopicRefusal, Version, Wish, WishRefusal,
+    DirectoryConfig, DirectoryInput, DirectoryOutput, Missed, Root, TopicRefusal, Version, Wish, WishRefusal,
 };
 
 use crate::leases::AgentKey;
@@ -28,7 +30,8 @@ use objects::{Entry, Serve, WantState};
 use polycast_types::{ObjectId, Time};
 use topics::Topic;
 
-/// What an agent has said; `stale` is what it has to say again in this session.
+/// State that an agent has reported; the `stale` fields hold entries that it has to report again in this
+/// session.
 #[derive(Debug, Default)]
 struct Member {
     holds: BTreeSet<ObjectId>,
@@ -51,9 +54,9 @@ impl Member {
 enum Look {
     /// It is decided which agents are served.
     Object(ObjectId),
-    /// Whether a receiver has said that it has got it.
+    /// Check whether a receiver has reported that it has the object.
     Arrival(ObjectId, AgentKey),
-    /// Whether a version can be committed.
+    /// Check whether a version can be committed.
     Topic(String),
 }
 
@@ -83,8 +86,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// An empty directory of a manager that begins now. Numbers of serves begin above `first`, so that those of an earlier
-    /// manager are not meant.
+    /// An empty directory of a manager that begins now. Numbers of serves begin above `first`, so that those
+    /// of an earlier manager are not meant.
     #[must_use]
     pub fn new(config: DirectoryConfig, now: Time, first: u64) -> Self {
         Directory {
@@ -164,7 +167,7 @@ impl Directory {
         }
     }
 
-    /// When to poll again if nothing happens.
+    /// Returns the time to poll again if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         if !self.outputs.is_empty() {
@@ -173,7 +176,7 @@ impl Directory {
         self.looks.first().map(|(at, _)| *at)
     }
 
-    /// When agents have had the time to come, and to say what they have, to a manager that has just begun.
+    /// Returns the time by which agents have had time to join a new manager and report their objects.
     #[must_use]
     pub fn settles_at(&self) -> Time {
         self.settles_at
@@ -241,7 +244,7 @@ impl Directory {
         self.untold.remove(agent);
         let Some(member) = self.members.get(agent) else { return };
         let (topics, wants, holds) = (member.topics.clone(), member.wants.clone(), member.holds.clone());
-        topics.iter().for_each(|topic| self.leave(now, agent, topic, "its agent has died or left"));
+        topics.iter().for_each(|topic| self.leave(now, agent, topic, Missed::Gone));
         wants.into_iter().for_each(|object| self.drop_want(now, agent, object));
         holds.into_iter().for_each(|object| self.lost(now, agent, object));
         let served: alloc::vec::Vec<u64> =

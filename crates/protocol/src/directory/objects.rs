@@ -1,23 +1,23 @@
-//! Which agent gets which object from which.
+//! Choice of the agent that sends an object to each agent that requests it.
 
 use super::editions::{Change, Copies, Edition};
-use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Wish, WishRefusal};
+use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Missed, Wish, WishRefusal};
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::{Duration, ObjectId, Time};
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub copies: Copies,
     pub wants: BTreeMap<AgentKey, Want>,
-    /// When it is decided which agents are served.
+    /// Time when the directory decides which agents are served.
     pub look_at: Option<Time>,
     /// The agent that gets it from its origin.
     pub filling: Option<AgentKey>,
-    /// Why the last one that tried to could not.
+    /// Reason why the last agent could not get it from its origin.
     pub fill_failure: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Entry {
 pub(super) struct Want {
     /// Wishes are served, and told to fill, in the order in which they came.
     pub number: u64,
-    /// Whether the agent has asked, and not only a topic for it.
+    /// Set if the agent has requested it, and not only through a topic.
     pub asked: bool,
     /// Topics for which it is to have it.
     pub topics: BTreeSet<String>,
@@ -35,7 +35,8 @@ pub(super) struct Want {
     pub tries: u32,
     /// Agents that have tried to send it and could not.
     pub tried: BTreeSet<AgentKey>,
-    /// Agents whose transfer waited for its path when another one had nothing to send: they have not failed, and may send it yet.
+    /// Agents whose transfer waited for its path when another one had nothing to send: they have not failed,
+    /// and may send it yet.
     pub passed: BTreeSet<AgentKey>,
     /// The one that says it has sent it, last.
     pub sent_by: Option<AgentKey>,
@@ -133,17 +134,18 @@ impl Directory {
             want.fill_failed &= want.wish.can_fill || !wish.can_fill;
             (want.asked, want.wish) = (true, wish);
             if says_again && matches!(want.state, WantState::Arriving(_)) {
-                // It has come and gone again, as in a store that is full, or has not come: in any case it is not there, and the one that
-                // sent it is asked once more. To blame it would have the origin read beside it.
+                // It has come and gone again, as in a store that is full, or has not come: in any case it is
+                // not there, and the one that sent it is asked once more. To blame it would have the origin
+                // read beside it.
                 (want.state, want.sent_by) = (WantState::Waiting, None);
             }
         }
         if wish.fills && entry.filling.is_none() {
             entry.filling = Some(agent);
         } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
-            // Where an agent has it by now the origin need not be read. In a new session it has not heard the word, and it is decided anew who
-            // does. Within one session the words have crossed: told twice, it would read the origin once more when it has failed, beside the
-            // next one.
+            // Where an agent has it by now the origin need not be read. In a new session it has not heard the
+            // word, and it is decided anew who does. Within one session the words have crossed: told twice,
+            // it would read the origin once more when it has failed, beside the next one.
             if !entry.copies.is_empty() || says_again {
                 entry.filling = None;
             }
@@ -180,7 +182,7 @@ impl Directory {
         true
     }
 
-    /// Whether an agent may wish for one more object, or one more topic.
+    /// Returns true if an agent may request one more object, or one more topic.
     pub(super) fn has_room_for_wish(&self, agent: &AgentKey) -> bool {
         let own = self.members.get(agent).map_or(0, |member| member.wants.len() + member.topics.len());
         DirectoryConfig::has_room(self.wishes, own, self.config.wishes_max)
@@ -244,8 +246,8 @@ impl Directory {
         self.end_filling(now, agent, object);
     }
 
-    /// One that was told to send an object has not begun: another one that has it does, or the receiver gets it from its origin. Where
-    /// there is neither, it is waited for: it may have much to send.
+    /// One that was told to send an object has not begun: another one that has it does, or the receiver gets
+    /// it from its origin. Where there is neither, it is waited for: it may have much to send.
     pub(super) fn unserved(&mut self, now: Time, agent: &AgentKey, object: ObjectId, waits: bool) {
         let Some(WantState::Served(serve)) = self.want_mut(agent, object).map(|want| want.state) else {
             return;
@@ -266,7 +268,8 @@ impl Directory {
         }
     }
 
-    /// Whether an agent has the object that was not asked to send it to this one yet, and sends nothing at present.
+    /// Returns true if another agent has the object that was not asked yet to send it to this agent, and
+    /// sends nothing at present.
     fn has_idle_holder(&self, agent: &AgentKey, object: ObjectId, holder: &AgentKey) -> bool {
         let Some(entry) = self.entries.get(&object) else { return false };
         let Some(want) = entry.wants.get(agent) else { return false };
@@ -275,8 +278,8 @@ impl Directory {
         entry.copies.holders().any(|other| other != holder && !asked(other) && !sends(other))
     }
 
-    /// An agent has not sent an object to this one, whatever it says, or waits for its path. Gives whether another one may, or the one that
-    /// asks gets it from its origin.
+    /// An agent has not sent an object to this one, whatever it says, or waits for its path. Gives whether
+    /// another one may, or the one that asks gets it from its origin.
     fn pass_over(
         &mut self,
         now: Time,
@@ -383,7 +386,7 @@ impl Directory {
             self.outputs.push_back(DirectoryOutput::Denied { agent, object, why });
         }
         for topic in topics {
-            self.version_missed(now, agent, &topic, object, &why.to_string());
+            self.version_missed(now, agent, &topic, object, Missed::Object(why.clone()));
         }
     }
 
@@ -427,7 +430,8 @@ impl Directory {
         self.fill(now, object, wanting);
     }
 
-    /// Has one that has the object send it to these: one that sends nothing of it yet, or one that does and adds them.
+    /// Has one that has the object send it to these: one that sends nothing of it yet, or one that does and
+    /// adds them.
     fn serve(&mut self, now: Time, object: ObjectId, receivers: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let running = |holder: &AgentKey| {

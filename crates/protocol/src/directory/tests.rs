@@ -1,4 +1,5 @@
-//! Many agents that ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
+//! Many agents that ask at nearly the same time, a subscriber that loses a version again, and any sequence of
+//! words.
 
 use super::*;
 use alloc::format;
@@ -42,7 +43,8 @@ fn settled(agents: u64) -> Directory {
     directory
 }
 
-/// 200 agents ask for one key within 50 ms: one of them gets it from its origin, and then sends it to all others at once.
+/// 200 agents ask for one key within 50 ms: one of them gets it from its origin, and then sends it to all
+/// others at once.
 #[test]
 fn many_who_ask_at_once_are_one_fill_and_one_transfer() {
     const AGENTS: u64 = 200;
@@ -67,7 +69,8 @@ fn many_who_ask_at_once_are_one_fill_and_one_transfer() {
     assert_eq!((holder, receivers.len() as u64), (&filler, AGENTS - 1));
 }
 
-/// A wish that is said again meets the word to fill on its way; in a new session that word may have been lost.
+/// A wish that is said again meets the word to fill on its way; in a new session that word may have been
+/// lost.
 #[test]
 fn the_word_to_fill_is_said_once_in_a_session() {
     let mut directory = settled(2);
@@ -87,7 +90,7 @@ fn the_word_to_fill_is_said_once_in_a_session() {
     assert_eq!(outputs(&mut directory, ms(30_000)), []);
 }
 
-/// What no agent has any more is no version, and its publisher hears so at once.
+/// A version whose object no agent has any longer is given up, and its publisher is notified at once.
 #[test]
 fn a_version_that_its_only_holder_loses_is_given_up() {
     let mut directory = settled(2);
@@ -107,7 +110,8 @@ fn a_version_that_its_only_holder_loses_is_given_up() {
     assert_eq!(directory.committed("t"), None);
 }
 
-/// A directory that has begun lately does not know all subscribers: it commits nothing before they have had time to come.
+/// A directory that has begun lately does not know all subscribers: it commits nothing before they have had
+/// time to come.
 #[test]
 fn nothing_is_committed_before_subscribers_have_had_time_to_come() {
     let mut directory = Directory::new(DirectoryConfig::default(), ms(20_000), 0);
@@ -171,7 +175,7 @@ fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
         DirectoryOutput::Published { have, missing, .. } => Some((have.clone(), missing.clone())),
         _ => None,
     });
-    let missing = vec![("h1".to_string(), "it did not keep it".to_string())];
+    let missing = vec![("h1".to_string(), Missed::NotKept)];
     assert_eq!(published, Some((vec!["h2".to_string()], missing)));
     let told = |number: u64| {
         let to = agent(number);
@@ -287,8 +291,8 @@ fn word() -> impl Strategy<Value = DirectoryInput> {
 }
 
 proptest! {
-    /// Whatever agents say in whatever order: no agent is told to get what another has, one at a time is told so, none is sent what it
-    /// has, a topic's versions rise, and what is committed an agent has.
+    /// Whatever agents say in whatever order: no agent is told to get what another has, one at a time is told
+    /// so, none is sent what it has, a topic's versions rise, and what is committed an agent has.
     #[test]
     fn any_sequence_of_words_keeps_the_rules(
         words in proptest::collection::vec((word(), 0u64..400), 1..120),
@@ -372,7 +376,7 @@ fn subscribe(of: u64, topic: &str) -> DirectoryInput {
     DirectoryInput::Subscribe { agent: agent(of), app: AppId::default(), topic: topic.into() }
 }
 
-/// What a directory says to a word at once.
+/// Returns the messages that a directory sends at once in reply to an input.
 fn said(directory: &mut Directory, word: DirectoryInput) -> Vec<DirectoryOutput> {
     directory.handle(ms(20_000), word);
     outputs(directory, ms(20_000))
@@ -382,14 +386,14 @@ fn refused(of: u64, number: Option<u64>, why: TopicRefusal) -> DirectoryOutput {
     DirectoryOutput::TopicRefused { agent: agent(of), topic: "t".into(), number, why }
 }
 
-fn published(of: u64, number: u64, have: &[u64], missing: &[(u64, &str)]) -> DirectoryOutput {
+fn published(of: u64, number: u64, have: &[u64], missing: &[(u64, Missed)]) -> DirectoryOutput {
     let have = have.iter().map(|number| agent(*number).name).collect();
-    let missing = missing.iter().map(|(number, why)| (agent(*number).name, why.to_string())).collect();
+    let missing = missing.iter().map(|(number, why)| (agent(*number).name, why.clone())).collect();
     DirectoryOutput::Published { agent: agent(of), topic: "t".into(), number, have, missing }
 }
 
-/// Versions only rise, one at a time, and their publisher has them. What is said again is answered as it was, or when it is committed, and to all
-/// that have said it.
+/// Versions only rise, one at a time, and their publisher has them. What is said again is answered as it was,
+/// or when it is committed, and to all that have said it.
 #[test]
 fn versions_rise_one_at_a_time() {
     let mut directory = settled(4);
@@ -435,11 +439,12 @@ fn versions_rise_one_at_a_time() {
     assert!(told.contains(&news), "{told:?}");
     // One that comes later and has not got it is named where it is published again.
     said(&mut directory, subscribe(2, "t"));
-    let why = "it did not have it when it was committed";
-    assert_eq!(said(&mut directory, publish(0, "t", 5, 2)), [published(0, 5, &[1], &[(2, why)])]);
+    let missing = [(2, Missed::Earlier)];
+    assert_eq!(said(&mut directory, publish(0, "t", 5, 2)), [published(0, 5, &[1], &missing)]);
 }
 
-/// A topic takes a place as long as it has a subscriber, a version on its way, or a version that an agent has.
+/// A topic takes a place as long as it has a subscriber, a version on its way, or a version that an agent
+/// has.
 #[test]
 fn topics_without_subscribers_and_versions_take_no_place() {
     let config = DirectoryConfig { topics_max: 2, ..DirectoryConfig::default() };
@@ -497,7 +502,8 @@ fn a_topic_belongs_to_one_application() {
     assert_eq!(directory.committed("t"), None);
 }
 
-/// What an earlier manager has committed counts if it is newer than what is known, and ends what it has overtaken on its way.
+/// A version that an earlier manager has committed counts if it is newer than the known one, and ends the
+/// staged version that it has overtaken.
 #[test]
 fn what_an_earlier_manager_has_committed_counts() {
     let committed = |number, what| {
@@ -557,12 +563,13 @@ fn served(holder: u64, serve: u64, outcomes: &[(u64, bool)]) -> DirectoryInput {
     DirectoryInput::Served { agent: agent(holder), serve, outcomes }
 }
 
-/// What a directory says at each of these milliseconds, where it says anything.
+/// Returns the messages of a directory at each of these milliseconds.
 fn spoken(directory: &mut Directory, at: core::ops::Range<u64>) -> Vec<(u64, DirectoryOutput)> {
     at.flat_map(|at| outputs(directory, ms(at)).into_iter().map(move |output| (at, output))).collect()
 }
 
-/// Wishes are gathered for 50 ms and served together. One to whom the object was sent has ten seconds to say that it has it.
+/// Wishes are gathered for 50 ms and served together. One to whom the object was sent has ten seconds to say
+/// that it has it.
 #[test]
 fn what_was_sent_and_does_not_arrive_is_sent_again() {
     for arrives in [false, true] {
@@ -637,8 +644,8 @@ fn one_that_asks_no_more_is_sent_nothing() {
     directory.check();
 }
 
-/// What has another length or another root is another object of the same id: it is not sent from there, and one that has
-/// asked for the first one hears so.
+/// Bytes of another length or another root are another object of the same id: it is not sent from there, and
+/// an agent that has requested the first object is notified.
 #[test]
 fn another_object_of_the_same_id_is_not_sent() {
     let aged = |of, length, root, age| DirectoryInput::Have {
@@ -677,7 +684,7 @@ fn another_object_of_the_same_id_is_not_sent() {
     assert_eq!(directory.holders(object(1)).count(), 2);
 }
 
-/// What agents have and what they ask for is counted, and bounded.
+/// Objects that agents have and objects that they request are counted, and bounded.
 #[test]
 fn holdings_and_wishes_have_limits() {
     let config = DirectoryConfig { holds_max: 2, wishes_max: 2, ..DirectoryConfig::default() };
@@ -707,7 +714,8 @@ fn holdings_and_wishes_have_limits() {
     );
 }
 
-/// Those that a version was to reach and did not are named with the reason: one that leaves, one that dies, one that cannot get it, and one that is late.
+/// Subscribers that a version did not reach are named with the reason: one that leaves, one that dies, one
+/// that cannot get it, and one that is late.
 #[test]
 fn who_does_not_get_a_version_is_named_with_the_reason() {
     let mut directory = settled(5);
@@ -726,15 +734,16 @@ fn who_does_not_get_a_version_is_named_with_the_reason() {
     }
     assert_eq!(told, [(20_060, serve(0, 2, 1, &[3])), (20_160, serve(0, 3, 1, &[3]))]);
     let why = [
-        (1, "it has unsubscribed"),
-        (2, "its agent has died or left"),
-        (3, "it could not be received: no route"),
-        (4, "it did not have it in time"),
+        (1, Missed::Unsubscribed),
+        (2, Missed::Gone),
+        (3, Missed::Object(WishRefusal::Failed("no route".into()))),
+        (4, Missed::Late),
     ];
     assert_eq!(spoken(&mut directory, 20_270..20_600), [(20_500, published(0, 1, &[], &why))]);
 }
 
-/// What an agent has and asks for in a new session is what it says until it has said all.
+/// Once an agent has reported everything in a new session, objects and requests that it has not named again
+/// are removed.
 #[test]
 fn what_is_not_said_again_is_over() {
     for says in [true, false] {
@@ -769,7 +778,8 @@ fn what_is_not_said_again_is_over() {
     }
 }
 
-/// No agent is told to get what another one may have and has not said yet; when all have said what they have, it is told so at once.
+/// No agent is told to get what another one may have and has not said yet; when all have said what they have,
+/// it is told so at once.
 #[test]
 fn what_was_held_back_is_looked_at_when_all_have_said_what_they_have() {
     let mut directory = settled(2);
@@ -782,8 +792,9 @@ fn what_was_held_back_is_looked_at_when_all_have_said_what_they_have() {
     assert_eq!(spoken(&mut directory, 21_200..21_300), [(21_200, fill)]);
 }
 
-/// One that says it has an object and does not send it: when its receiver says that nothing comes, another one that has it is told to, and
-/// then the receiver gets it from its origin where it can; where there is neither, it is waited for. Nothing is denied for that.
+/// One that says it has an object and does not send it: when its receiver says that nothing comes, another
+/// one that has it is told to, and then the receiver gets it from its origin where it can; where there is
+/// neither, it is waited for. Nothing is denied for that.
 #[test]
 fn one_that_does_not_begin_to_send_is_passed_over() {
     for can_fill in [false, true] {
@@ -820,7 +831,8 @@ fn one_that_does_not_begin_to_send_is_passed_over() {
     }
 }
 
-/// One agent alone does not fill what there is for all: half of it, or a quarter where others have their part of that half.
+/// One agent alone does not fill what there is for all: half of it, or a quarter where others have their part
+/// of that half.
 #[test]
 fn one_agent_leaves_room_for_the_others() {
     let config =
@@ -865,7 +877,8 @@ fn one_agent_leaves_room_for_the_others() {
     let (app, topic) = (AppId::default(), "again".to_string());
     said(&mut directory, DirectoryInput::Committed { agent: again, app, topic, version });
     assert_eq!(directory.topics.len(), 201);
-    // Those of which no agent has the version take no place when it is known what agents have; nor what is said later.
+    // Those of which no agent has the version take no place when it is known what agents have; nor what is
+    // said later.
     said(&mut directory, DirectoryInput::Told { agent: agent(0) });
     let settled = ms(20_000) + DirectoryConfig::default().settle;
     outputs(&mut directory, settled);
@@ -875,7 +888,8 @@ fn one_agent_leaves_room_for_the_others() {
     assert_eq!(directory.topics.len(), 4);
 }
 
-/// What an earlier manager has committed counts as long as agents may still say that they have it.
+/// A version that an earlier manager has committed counts as long as agents may still report that they have
+/// it.
 #[test]
 fn a_version_is_not_forgotten_before_its_holder_has_come() {
     for comes in [true, false] {
@@ -915,8 +929,8 @@ fn one_that_says_it_has_sent_and_has_not_is_passed_over() {
     assert_eq!(spoken(&mut directory, 30_100..40_200), [(40_100, fill)]);
 }
 
-/// A subscriber that comes after the commit hears which version is about to come. So its agent can say that nothing of it does, and another one
-/// that has it is told to send it.
+/// A subscriber that comes after the commit hears which version is about to come. So its agent can say that
+/// nothing of it does, and another one that has it is told to send it.
 #[test]
 fn a_subscriber_that_comes_after_the_commit_hears_what_is_about_to_come() {
     let mut directory = settled(4);

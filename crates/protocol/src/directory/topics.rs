@@ -1,6 +1,6 @@
 //! Topics: a version is staged at all subscribers, and committed when all have it that live and can.
 
-use super::{Directory, DirectoryConfig, DirectoryOutput, Look, TopicRefusal, Version};
+use super::{Directory, DirectoryConfig, DirectoryOutput, Look, Missed, TopicRefusal, Version};
 use crate::leases::AgentKey;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -9,9 +9,11 @@ use polycast_types::{AppId, Duration, ObjectId, Time};
 
 /// The longest name of a topic, in bytes.
 const NAME_LEN_MAX: usize = 255;
-/// Of those that leave while a version is on its way, or cannot get it, so many are remembered at most: agents may come and go as often as they like.
+/// Maximum number of remembered subscribers that leave while a version is on its way, or cannot get it:
+/// agents may come and go as often as they like.
 const MISSING_MAX: usize = 10_000;
-/// So many agents at most may say the same version, and are answered when it is committed: each answer names all subscribers.
+/// So many agents at most may say the same version, and are answered when it is committed: each answer names
+/// all subscribers.
 const PUBLISHERS_MAX: usize = 256;
 
 /// A topic.
@@ -31,12 +33,12 @@ pub(super) struct Topic {
 #[derive(Debug)]
 pub(super) struct Staging {
     pub version: Version,
-    /// Those that have said it: all are answered.
+    /// Agents that have published it: all are answered.
     pub publishers: BTreeSet<AgentKey>,
     /// Subscribers that are waited for.
     pub awaited: BTreeSet<AgentKey>,
-    /// Those that are not, and why.
-    pub missing: BTreeMap<String, String>,
+    /// Subscribers that are not waited for, each with the reason.
+    pub missing: BTreeMap<String, Missed>,
     /// No subscriber is waited for after this.
     pub until: Option<Time>,
 }
@@ -130,8 +132,8 @@ impl Directory {
     /// Asks for an object for a subscriber.
     fn want_for(&mut self, now: Time, agent: &AgentKey, topic: &str, object: ObjectId) {
         if !self.enter_want(agent, object) {
-            let why = TopicRefusal::Full(self.config.wishes_max).to_string();
-            return self.version_missed(now, agent, topic, object, &why);
+            let why = Missed::Topic(TopicRefusal::Full(self.config.wishes_max));
+            return self.version_missed(now, agent, topic, object, why);
         }
         if let Some(want) = self.entries.get_mut(&object).and_then(|entry| entry.wants.get_mut(agent)) {
             want.topics.insert(topic.to_string());
@@ -159,8 +161,7 @@ impl Directory {
                 let (agent, topic, number) = (agent.clone(), topic.to_string(), version.number);
                 let found = self.topics.get(&topic).into_iter().flat_map(|found| &found.subscribers);
                 let without = found.filter(|one| !self.has(one, version.object));
-                let why = "it did not have it when it was committed";
-                let missing = without.map(|one| (one.name.clone(), why.to_string())).collect();
+                let missing = without.map(|one| (one.name.clone(), Missed::Earlier)).collect();
                 self.outputs.push_back(DirectoryOutput::Published { agent, topic, number, have, missing });
                 return Ok(());
             }
@@ -192,7 +193,7 @@ impl Directory {
         have.map(|agent| agent.name.clone()).collect()
     }
 
-    /// What an earlier manager has committed.
+    /// Takes over a version that an earlier manager has committed.
     pub(super) fn was_committed(
         &mut self,
         now: Time,
@@ -267,7 +268,7 @@ impl Directory {
         agent: &AgentKey,
         topic: &str,
         object: ObjectId,
-        why: &str,
+        why: Missed,
     ) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         if let Some(staging) = &mut found.staging
@@ -280,11 +281,11 @@ impl Directory {
     }
 
     pub(super) fn unsubscribe(&mut self, now: Time, agent: &AgentKey, topic: &str) {
-        self.leave(now, agent, topic, "it has unsubscribed");
+        self.leave(now, agent, topic, Missed::Unsubscribed);
     }
 
     /// A subscriber is one no more.
-    pub(super) fn leave(&mut self, now: Time, agent: &AgentKey, topic: &str, why: &str) {
+    pub(super) fn leave(&mut self, now: Time, agent: &AgentKey, topic: &str, why: Missed) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         if !found.subscribers.remove(agent) {
             return;
@@ -346,7 +347,7 @@ impl Directory {
         found.last = found.last.max(version.number);
         let subscribers: Vec<AgentKey> = found.subscribers.iter().cloned().collect();
         for agent in awaited {
-            missing.entry(agent.name).or_insert_with(|| "it did not have it in time".to_string());
+            missing.entry(agent.name).or_insert(Missed::Late);
         }
         if let Some(old) = before.as_ref().filter(|old| old.object != version.object) {
             self.drop_interest(now, topic, old.object);
@@ -358,20 +359,20 @@ impl Directory {
                 self.news(agent, topic, version.clone(), true);
             } else {
                 // One that had it is not waited for; here it has lost it again.
-                missing.entry(agent.name.clone()).or_insert_with(|| "it did not keep it".to_string());
+                missing.entry(agent.name.clone()).or_insert(Missed::NotKept);
             }
         }
         let (topic, number) = (topic.to_string(), version.number);
         // A run of an agent that has ended does not have it, and the next one may.
         missing.retain(|name, _| !have.contains(name));
-        let missing: Vec<(String, String)> = missing.into_iter().collect();
+        let missing: Vec<(String, Missed)> = missing.into_iter().collect();
         for agent in publishers {
             let (topic, have, missing) = (topic.clone(), have.clone(), missing.clone());
             self.outputs.push_back(DirectoryOutput::Published { agent, topic, number, have, missing });
         }
     }
 
-    /// What was to be committed cannot be: no agent has it, or it is not above the last one.
+    /// Gives up a version that cannot be committed: no agent has it, or it is not above the last one.
     fn give_up(&mut self, now: Time, topic: &str, why: TopicRefusal) {
         let Some(found) = self.topics.get_mut(topic) else { return };
         let Some(Staging { version, publishers, until, .. }) = found.staging.take() else { return };
@@ -389,8 +390,8 @@ impl Directory {
         self.tidy_topic(topic);
     }
 
-    /// A version is not on its way any more: its topic need not be looked at when its patience is over. Until all have said what they have a
-    /// topic is looked at for other reasons, at times that may be the same.
+    /// A version is not on its way any more: its topic need not be looked at when its patience is over. Until
+    /// all have said what they have a topic is looked at for other reasons, at times that may be the same.
     fn forget_patience(&mut self, topic: &str, until: Option<Time>) {
         if let Some(until) = until.filter(|until| *until > self.in_doubt_until()) {
             self.looks.remove(&(until, Look::Topic(topic.to_string())));
@@ -457,13 +458,13 @@ impl Directory {
     }
 }
 
-fn note_missing(staging: &mut Staging, name: &str, why: &str) {
+fn note_missing(staging: &mut Staging, name: &str, why: Missed) {
     if staging.missing.len() < MISSING_MAX {
-        staging.missing.insert(name.to_string(), why.to_string());
+        staging.missing.insert(name.to_string(), why);
     }
 }
 
-/// What a word to publish is.
+/// Kind of a request to publish.
 enum Admitted {
     New,
     /// The same as before: the answer comes when it is committed.
@@ -472,7 +473,7 @@ enum Admitted {
     Committed,
 }
 
-/// Whether a version can be published now.
+/// Checks whether a version can be published now.
 fn admit(
     found: &mut Topic,
     topic: &str,
@@ -516,7 +517,7 @@ mod tests {
         };
         for number in 0..MISSING_MAX + 3 {
             assert_eq!(staging.missing.len(), number.min(MISSING_MAX));
-            note_missing(&mut staging, &format!("h{number}"), "it has left");
+            note_missing(&mut staging, &format!("h{number}"), Missed::Gone);
         }
         assert_eq!(staging.missing.len(), MISSING_MAX);
     }

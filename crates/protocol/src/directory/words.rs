@@ -1,4 +1,4 @@
-//! What a directory hears, and what it says.
+//! Inputs of a directory, and the messages that it sends.
 
 use crate::leases::AgentKey;
 use alloc::string::String;
@@ -14,28 +14,31 @@ const SHARE_MIN: usize = 16;
 /// Bounds and times.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryConfig {
-    /// How long agents that ask for the same object are gathered before they are served together.
+    /// Time for which agents that request the same object are gathered before they are served together.
     pub window: Duration,
-    /// How long after its beginning a manager may not know yet which agents have what: until then no agent reads an origin, and no version
-    /// is committed.
+    /// Time after its start during which a manager may not know yet which agents have which objects: until
+    /// then no agent reads an origin, and no version is committed.
     pub settle: Duration,
-    /// How long after the word that it has got an object a receiver may take to say so itself.
+    /// Time that a receiver may take to report an object itself after its sender has reported the arrival.
     pub arrive: Duration,
-    /// How many pairs of an agent and an object that it has are remembered; what goes beyond is not found.
+    /// Maximum number of remembered pairs of an agent and an object that it has; objects beyond it are not
+    /// found.
     pub holds_max: usize,
-    /// How many wishes there may be at a time, subscriptions among them.
+    /// Maximum number of requests at a time, including subscriptions.
     pub wishes_max: usize,
-    /// How many topics there may be.
+    /// Maximum number of topics.
     pub topics_max: usize,
-    /// How often an object is sent to the same receiver before it is told why it does not get it.
+    /// Number of times an object is sent to the same receiver before the receiver is notified why it does not
+    /// get it.
     pub tries_max: u32,
-    /// How long one that was told to send an object may take to begin, where its receiver says that nothing comes.
+    /// Time that an agent may take to begin sending an object, where its receiver reports that nothing
+    /// arrives.
     pub begin: Duration,
 }
 
 impl DirectoryConfig {
-    /// Whether a table has room for one more of an agent. An agent that has a quarter of it gets no more while half of it is taken, so
-    /// that one alone leaves room for the others.
+    /// Returns true if a table has room for one more entry of an agent. An agent that has a quarter of the
+    /// table gets no more while half of it is taken, so that one agent alone leaves room for the others.
     pub(super) fn has_room(taken: usize, own: usize, max: usize) -> bool {
         taken < max && (taken < max.div_ceil(2) || own < (max / 4).max(SHARE_MIN))
     }
@@ -56,7 +59,7 @@ impl Default for DirectoryConfig {
     }
 }
 
-/// How an agent asks for an object.
+/// Options of an agent's request for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wish {
     /// It can get the bytes from where they are from at first.
@@ -76,10 +79,11 @@ pub struct Version {
     pub object: ObjectId,
 }
 
-/// What happens to the directory.
+/// Events that the directory handles.
 #[derive(Clone, Debug)]
 pub enum DirectoryInput {
-    /// A session of an agent has begun. It says again what it has and what it asks for, and then [`DirectoryInput::Told`].
+    /// A session of an agent has begun. It says again what it has and what it asks for, and then
+    /// [`DirectoryInput::Told`].
     Arrived {
         /// The agent.
         agent: AgentKey,
@@ -114,14 +118,14 @@ pub enum DirectoryInput {
         /// The object.
         object: ObjectId,
     },
-    /// An agent asks for an object that it has not. Ends with its [`DirectoryInput::Have`], [`DirectoryInput::Unwant`] or
-    /// [`DirectoryOutput::Denied`].
+    /// An agent asks for an object that it has not. Ends with its [`DirectoryInput::Have`],
+    /// [`DirectoryInput::Unwant`] or [`DirectoryOutput::Denied`].
     Want {
         /// The agent.
         agent: AgentKey,
         /// The object.
         object: ObjectId,
-        /// How.
+        /// Options.
         wish: Wish,
     },
     /// It asks for it no more.
@@ -131,14 +135,15 @@ pub enum DirectoryInput {
         /// The object.
         object: ObjectId,
     },
-    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one that was told to.
+    /// Nothing of an object that it asks for has come for a while. Another agent may send it than the one
+    /// that was told to.
     Unserved {
         /// The agent.
         agent: AgentKey,
         /// The object.
         object: ObjectId,
-        /// The one that was told to send it waits for its path: it is not at fault. Another one that sends nothing now may be faster, but no
-        /// origin is read.
+        /// The one that was told to send it waits for its path: it is not at fault. Another one that sends
+        /// nothing now may be faster, but no origin is read.
         waits: bool,
     },
     /// An agent that was told to get the bytes from their origin could not.
@@ -157,7 +162,7 @@ pub enum DirectoryInput {
         /// The numbers of the serves.
         serves: Vec<u64>,
     },
-    /// How a serve went for some of its receivers.
+    /// Results of a serve for some of its receivers.
     Served {
         /// The agent that served.
         agent: AgentKey,
@@ -182,8 +187,8 @@ pub enum DirectoryInput {
         /// The topic's name.
         topic: String,
     },
-    /// An agent has a new version, and has said that it has the object. Answered by [`DirectoryOutput::Published`] or
-    /// [`DirectoryOutput::TopicRefused`].
+    /// An agent has a new version, and has said that it has the object. Answered by
+    /// [`DirectoryOutput::Published`] or [`DirectoryOutput::TopicRefused`].
     Publish {
         /// The agent.
         agent: AgentKey,
@@ -193,10 +198,10 @@ pub enum DirectoryInput {
         topic: String,
         /// The version.
         version: Version,
-        /// How long subscribers are waited for; `None`: until they have it, or have failed.
+        /// Time that subscribers are waited for; `None`: until they have it, or have failed.
         patience: Option<Duration>,
     },
-    /// What an earlier manager has told an agent of a topic.
+    /// A version of a topic that an earlier manager has committed, as an agent reports it.
     Committed {
         /// The agent.
         agent: AgentKey,
@@ -209,7 +214,7 @@ pub enum DirectoryInput {
     },
 }
 
-/// What the driver is to say.
+/// Messages that the driver has to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DirectoryOutput {
     /// An agent is to send an object to these; where it sends it to others already, they are added.
@@ -223,7 +228,8 @@ pub enum DirectoryOutput {
         /// The receivers' names.
         receivers: Vec<String>,
     },
-    /// An agent is to get an object from its origin: no agent has it, and no other is told to. It may be told twice.
+    /// An agent is to get an object from its origin: no agent has it, and no other is told to. It may be told
+    /// twice.
     Fill {
         /// The agent.
         agent: AgentKey,
@@ -236,7 +242,7 @@ pub enum DirectoryOutput {
         agent: AgentKey,
         /// The object.
         object: ObjectId,
-        /// Why.
+        /// Reason.
         why: WishRefusal,
     },
     /// To a subscriber.
@@ -247,7 +253,8 @@ pub enum DirectoryOutput {
         topic: String,
         /// The version.
         version: Version,
-        /// Whether it is committed: all who could have it, and so has the agent. Otherwise it is about to come.
+        /// Set if it is committed: all agents that could get it have it, and so has this one. Otherwise it is
+        /// about to come.
         committed: bool,
     },
     /// To a publisher: the version is committed.
@@ -260,8 +267,8 @@ pub enum DirectoryOutput {
         number: u64,
         /// Subscribers that have it.
         have: Vec<String>,
-        /// Those that have not, and why.
-        missing: Vec<(String, String)>,
+        /// Subscribers that do not, each with the reason.
+        missing: Vec<(String, Missed)>,
     },
     /// To a publisher or subscriber: it cannot be.
     TopicRefused {
@@ -271,12 +278,12 @@ pub enum DirectoryOutput {
         topic: String,
         /// The number of the version that was published; `None` for a subscriber.
         number: Option<u64>,
-        /// Why.
+        /// Reason.
         why: TopicRefusal,
     },
 }
 
-/// Why an agent does not get an object.
+/// Reasons why an agent does not get an object.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WishRefusal {
     /// There is no agent to get it from.
@@ -293,9 +300,35 @@ pub enum WishRefusal {
     Full(usize),
 }
 
+/// Reasons why a subscriber has not got a version.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Missed {
+    /// It could not be given the version's object.
+    #[error("{0}")]
+    Object(WishRefusal),
+    /// The manager could not ask for the version's object on its behalf.
+    #[error("{0}")]
+    Topic(TopicRefusal),
+    /// It has unsubscribed in the meantime.
+    #[error("it has unsubscribed")]
+    Unsubscribed,
+    /// Its agent has gone in the meantime.
+    #[error("its agent has died or left")]
+    Gone,
+    /// The publisher's time was up.
+    #[error("it did not have it in time")]
+    Late,
+    /// It had the object, and has lost it before the version was committed.
+    #[error("it did not keep it")]
+    NotKept,
+    /// The version had been committed before, without this subscriber.
+    #[error("it did not have it when it was committed")]
+    Earlier,
+}
+
 impl TopicRefusal {
-    /// The number that a version may have in place of the one that was refused, for a publisher that has named none; at once, or
-    /// when the one that is on its way is committed.
+    /// The number that a version may have in place of the one that was refused, for a publisher that has
+    /// named none; at once, or when the one that is on its way is committed.
     #[must_use]
     pub fn next_number(&self) -> Option<u64> {
         match self {
@@ -307,7 +340,7 @@ impl TopicRefusal {
     }
 }
 
-/// Why a topic cannot be published or subscribed to.
+/// Reasons why a topic cannot be published or subscribed to.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TopicRefusal {
     /// The name cannot be one.

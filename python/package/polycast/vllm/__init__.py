@@ -11,10 +11,10 @@ The trainer's side:
     trainer = Trainer.trainer_init(TrainerInfo(topic="policy", rank=rank), client=client, source=source)
     trainer.send_weights()                          # after each step
 
-Adapters (LoRA) come from topics where POLYCAST_LORA_TOPICS names the topics' prefix.
+Adapters (LoRA) come from topics too if POLYCAST_LORA_TOPICS gives the topics' prefix.
 
-Each host of a worker, and the one of the trainer's rank 0, has an agent, found by POLYCAST_SOCKET or at its usual place. For vLLM
-0.29 and newer; docs/howto/vllm.md.
+Each host of a worker, and the host of the trainer's rank 0, runs an agent, found by POLYCAST_SOCKET or at its usual place. For vLLM 0.29
+and newer; docs/howto/vllm.md.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _WHERE = {
 
 
 def register() -> None:
-    """Makes the back end known, and adapters of topics where POLYCAST_LORA_TOPICS is set. vLLM calls this in each of its processes, in some
-    more than once."""
+    """Registers the back end, and the resolver for adapters if POLYCAST_LORA_TOPICS is set. vLLM calls this in each of its processes, in
+    some more than once."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
 
     for factory, module, name in (
@@ -54,7 +54,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # Those who only register need not import vLLM's classes.
+    # Registering alone does not import vLLM's classes.
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,4 +1,4 @@
-"""What a version has changed of the one before it, as patches that vLLM loads in place."""
+"""Differences between two versions, as patches that vLLM loads in place."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import torch
 
 from polycast import tensors
 
-# Types that have a NaN by which vLLM marks what stays, and whose elements torch puts at indices on every device.
+# Types with a NaN, by which vLLM marks unchanged elements, and with elements that torch can write by index on every device.
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-# Integers of the same size: two numbers are the same when their bits are, also a NaN, or a zero of the other sign.
+# Integers of the same size: two numbers are equal if their bits are. This covers NaNs, and zeros of different sign.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# How many elements are compared at once. The room that a comparison takes is bounded by it.
+# Number of elements that are compared at once. It bounds the memory that a comparison takes.
 _AT_ONCE = 1 << 24
-# How many elements of a tensor show that a model is laid out as its file.
+# Number of elements per tensor by which to check that a model is laid out like its file.
 _SHOWN = 64
 _INDEX_MAX = (1 << 31) - 1
-# What vLLM's attention with latent vectors makes of its weights beside them. A patch would change the one and not the other.
+# Tensors that vLLM's attention with latent vectors derives from its weights. A patch would change the weights and not these.
 _DERIVED = ("W_UK_T", "W_UV")
 
 
 class Whole(Exception):
-    """Why a version is loaded whole."""
+    """Reason that a version is loaded whole."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A version that a model has: a mapping of its file, and sums of what the model had then."""
+    """A version that a model has: a mapping of its file, and the model's sums at that time."""
 
     model: torch.nn.Module
     view: memoryview
@@ -39,7 +39,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Change:
-    """A tensor of the new file, and where it is another one than in the old file, by rising places."""
+    """A tensor of the new file, and the rising places at which it differs from the old file."""
 
     name: str
     tensor: torch.Tensor
@@ -47,7 +47,7 @@ class Change:
 
 
 def loader() -> Any:
-    """vLLM's module that loads patches."""
+    """Returns vLLM's module that loads patches. Raises `Whole` if it has none."""
     try:
         from vllm.model_executor.model_loader import checkpoint_weight_patch
     except ImportError:
@@ -56,7 +56,7 @@ def loader() -> Any:
 
 
 def refuse_model(model: torch.nn.Module, model_config: Any) -> None:
-    """Raises where the model's own tensors are something else than the file's, as far as vLLM lets us see."""
+    """Raises `Whole` if the model's own tensors are not the file's, as far as vLLM shows it."""
     if getattr(model_config, "quantization", None) is not None:
         raise Whole(f"the model is quantised ({model_config.quantization}): scales are computed of whole tensors")
     for name, module in model.named_modules():
@@ -65,7 +65,7 @@ def refuse_model(model: torch.nn.Module, model_config: Any) -> None:
 
 
 def changes(before: memoryview, after: memoryview, part_max: float) -> list[Change]:
-    """What has changed. Raises `Whole` where patches cannot say it, or where it is more than this part of all elements."""
+    """Returns the changes. Raises `Whole` if patches cannot express them, or if they are more than this part of all elements."""
     old, new = dict(tensors.each(before, "torch")), dict(tensors.each(after, "torch"))
     if old.keys() != new.keys():
         raise Whole(f"'{min(old.keys() ^ new.keys())}' is in one of both files only")
@@ -95,8 +95,8 @@ def changes(before: memoryview, after: memoryview, part_max: float) -> list[Chan
 
 
 def _differences(old: torch.Tensor, new: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Which elements differ in their bits: where a run of them begins, and a mask."""
-    # A type of another size is no float of ours: only whether it has changed counts.
+    """Yields masks of the elements whose bits differ, each with the place where its run of elements begins."""
+    # A type of another size is none of the floats above: it only counts whether it has changed.
     bits = _BITS.get(new.element_size(), torch.uint8)
     one, other = old.reshape(-1).view(bits), new.reshape(-1).view(bits)
     for begin in range(0, other.numel(), _AT_ONCE):
@@ -104,11 +104,11 @@ def _differences(old: torch.Tensor, new: torch.Tensor) -> Iterator[tuple[int, to
 
 
 def load(model: torch.nn.Module, found: list[Change], device: torch.device) -> int:
-    """Has vLLM load the changes into the model in place, and says how many elements these are."""
+    """Has vLLM load the changes into the model in place, and returns the number of changed elements."""
     module = loader()
     patches = []
     for change in found:
-        # Only what has changed goes to the device; vLLM makes a whole tensor of it there.
+        # Only changes go to the device; vLLM makes a whole tensor of them there.
         index_type = torch.int32 if change.tensor.numel() <= _INDEX_MAX else torch.int64
         patches.append(
             module.CheckpointWeightPatch(
@@ -121,13 +121,13 @@ def load(model: torch.nn.Module, found: list[Change], device: torch.device) -> i
         )
     if patches:
         with _some_of_all():
-            # Places that rise are unique: vLLM need not sort them.
+            # Rising places are unique: vLLM need not sort them.
             module.load_checkpoint_weight_patches(model, patches, validate_unique_indices=False)
     return sum(change.at.numel() for change in found)
 
 
 def _some_of_all() -> contextlib.AbstractContextManager[Any]:
-    """A model that asks for all tensors of its draft layers at once is given some of them."""
+    """Lets a model that asks for all tensors of its draft layers at once accept some of them."""
     try:
         from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
     except ImportError:
@@ -137,9 +137,9 @@ def _some_of_all() -> contextlib.AbstractContextManager[Any]:
 
 
 def show(model: torch.nn.Module, view: memoryview, device: torch.device) -> bool:
-    """Whether patches get to their places in this model: some elements of each tensor are loaded again, which changes nothing where it is
-    laid out as its file, and where its loaders write as vLLM's mark of what stays (a NaN) needs it. Otherwise the model is wrong
-    now, and is to be loaded anew."""
+    """Returns true if patches get to their places in this model. Loads some elements of each tensor again, which changes nothing if the
+    model is laid out like its file and its loaders respect vLLM's mark of unchanged elements (a NaN). Otherwise the model is wrong now, and
+    has to be loaded again."""
     before = sums(model)
     again = []
     for name, tensor in tensors.each(view, "torch"):
@@ -153,17 +153,17 @@ def show(model: torch.nn.Module, view: memoryview, device: torch.device) -> bool
 
 
 def sums(model: torch.nn.Module) -> dict[str, int]:
-    """A sum of each parameter's bits. It tells whether something else has changed a model meanwhile."""
+    """Returns a sum of each parameter's bits. It shows whether something else has changed a model meanwhile."""
     by_device: dict[torch.device, dict[str, torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         bits = _BITS.get(parameter.element_size())
         if bits is not None and parameter.layout == torch.strided and parameter.device.type != "meta":
-            # In whichever order a transposed tensor has its elements: nothing is copied.
+            # The sum takes a transposed tensor's elements in any order: nothing is copied.
             found = parameter.detach().view(bits).sum(dtype=torch.int64)
             by_device.setdefault(parameter.device, {})[name] = found
     made: dict[str, int] = {}
     for of_device in by_device.values():
-        # One answer for each device, and not one for each tensor.
+        # One answer for each device, not for each tensor.
         made.update(zip(of_device, torch.stack(list(of_device.values())).tolist(), strict=True))
     return made
 

@@ -1,4 +1,4 @@
-"""The workers' side: what a vLLM worker does to get new weights."""
+"""The workers' side: new weights in a vLLM worker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LOG = logging.getLogger("polycast.vllm")
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """What the trainer says once: the topic that it publishes, and the application that it belongs to. With `patches` a worker that has
-    a version loads of the next one what differs, if that is at most `patches_part` of all elements."""
+    """Settings that the trainer sends once: the topic that it publishes, and the application of the topic. With `patches` a worker that has
+    a version loads only the differences of the next one, if they are at most `patches_part` of all elements."""
 
     topic: str = "weights"
     app: str = str(uuid.UUID(int=0))
@@ -36,7 +36,7 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """What it says of each version: the number of the object, and how many seconds a worker waits for it."""
+    """Message that the trainer sends for each version: the number of the object, and the seconds that a worker waits for it."""
 
     data_id: int = 0
     version: int = 0
@@ -44,20 +44,20 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """Weights come to the host's agent while vLLM serves. When they are to be taken, they are here already, once for all workers of
-    the host. A worker that came later, or whose host was away, gets them then from whichever host has them."""
+    """Weights arrive at the host's agent while vLLM serves, once for all workers of the host, and are there before the workers have to load
+    them. A worker that came later, or whose host was away, gets them then from any host that has them."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
     loaded_as: str = ""
-    """How the last version was loaded: `whole`, or `patches`."""
+    """Way in which the last version was loaded: `whole`, or `patches`."""
 
     patched_elements: int = 0
-    """How many elements the patches of the last version had."""
+    """Number of elements in the patches of the last version."""
 
     whole_because: str = ""
-    """Why the last version was loaded whole although patches are on."""
+    """Reason that the last version was loaded whole although patches are on."""
 
     _agent: Agent | None = None
     _versions: Versions | None = None
@@ -65,13 +65,13 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     _before: int | None = None
     _patches: bool = False
     _part: float = 0.0
-    # Whether vLLM rebuilds the model's layers in this update.
+    # Set while vLLM rebuilds the model's layers in this update.
     _reloads: bool = False
     _updates: int = 0
-    # What the model has, and what it will have when the update is finished. None where that is not known.
+    # Version that the model has, and the one that it will have after the update. None if unknown.
     _base: Loaded | None = None
     _coming: memoryview | None = None
-    # The model in which patches have been seen to get to their places, and why none are tried any more.
+    # Model in which patches have been seen to get to their places, and the reason that none are tried any longer.
     _shown: Any = None
     _refused: str = ""
 
@@ -81,12 +81,12 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.shutdown()
         self._patches, self._part = init_info.patches, init_info.patches_part
         self._agent = Agent(app=init_info.app)
-        # Those who have subscribed have each version before the trainer tells them to take it.
+        # A subscriber has each version before the trainer tells it to load it.
         self._versions = self._agent.subscribe(init_info.topic)
 
     def start_weight_update(self) -> None:
         self._reloads, self._updates, self._coming = False, 0, None
-        # Patches go into the layers as they are. Whether there are some is known when the version is.
+        # Patches go into the layers as they are. Until the version is here, it is not known whether there are any.
         if not self._patches:
             self._begin_reload()
 
@@ -98,7 +98,7 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._reloads = True
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        # As the base class does it, which cannot wait for a device that is none.
+        # As in the base class, which cannot wait for a device if there is none.
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             import torch
@@ -109,7 +109,7 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._agent is None:
             raise Invalid("the trainer has not said where its weights come from: init_weight_transfer_engine comes first")
         found = self._agent.fetch(update_info.data_id, timeout=update_info.timeout)
-        # Where this raises, the model has something of both.
+        # If this raises, the model holds parts of both versions.
         base, self._base = self._base, None
         self._updates += 1
         if self._patches:
@@ -127,8 +127,8 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _load_what_differs(self, base: Loaded | None, found: Object, version: int) -> None:
         from polycast.vllm._patches import Whole
 
-        # A mapping of its own: it is compared with the next version, and what a loader writes into the other one is not seen here. The
-        # bytes stay as long as the mapping, also when the host's agent gives the file up.
+        # A mapping of its own: it is compared with the next version, and does not show what a loader writes into the other one. The bytes
+        # stay as long as the mapping, even if the host's agent deletes the file.
         view = found.map(writable_copy=True)
         self.whole_because = ""
         try:
@@ -137,7 +137,7 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         except Whole as why:
             self.whole_because = str(why)
         if self.whole_because:
-            # Not before the exception is gone, which may keep patches on the device.
+            # Only after the exception is gone, which may keep patches on the device.
             _LOG.info("version %d is loaded whole: %s", version, self.whole_because)
             self._load_whole(found)
         self._coming = view
@@ -164,7 +164,7 @@ class PolycastEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 self._shown = self.model
             return _patches.load(self.model, found, self.device)
         except Exception as error:
-            # What is half written is written anew as a whole. The model's loaders are the same next time.
+            # A half-written model is loaded whole. The model's loaders are the same next time.
             self._refused = str(error) if isinstance(error, Whole) else f"{type(error).__name__}: {error}"
             _LOG.warning("this model takes no patches, and gets whole versions from now on: %s", self._refused)
             raise Whole(self._refused) from error

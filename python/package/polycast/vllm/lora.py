@@ -1,10 +1,10 @@
-"""LoRA adapters from topics: vLLM asks for one by its name, and gets the last version of the topic PREFIX.NAME.
+"""LoRA adapters from topics: vLLM asks for an adapter by its name, and gets the latest version of the topic PREFIX.NAME.
 
     POLYCAST_LORA_TOPICS=adapters VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve org/model --enable-lora
 
     polycast publish adapters.french ./french --files           # wherever an adapter is made
 
-vLLM asks when a request names a model that it does not know. A slash in a name is a colon in the topic's. docs/howto/vllm.md has the rest.
+vLLM asks when a request names a model that it does not know. A slash in a name is a colon in the topic. See docs/howto/vllm.md.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from polycast.errors import Invalid, PolycastError, TimedOut
 from polycast.sglang import memory_folder, one_name, put_folder, remove_folders
 
 _LOG = logging.getLogger("polycast.vllm")
-# How the resolver is called among vLLM's others.
+# Name of the resolver among vLLM's others.
 _NAME = "Polycast topics"
 _LOCK = ".lock"
-# How long the manager may take to say that a topic has a version, and a version to get here.
+# Time for the manager to report that a topic has a version, and for a version to arrive.
 _KNOWN_WITHIN_S = 2.0
 _HERE_WITHIN_S = 60.0
-# How many topics are followed; of those that were asked for longest ago the next version is got when it is asked for.
+# Number of topics that are followed. Beyond it the least recently requested topic is dropped, and gets its next version on request.
 _FOLLOWED_MAX = 256
 
 
 def register() -> None:
-    """Makes the resolver known to vLLM, with the prefix that POLYCAST_LORA_TOPICS says."""
+    """Registers the resolver with vLLM, for the prefix in POLYCAST_LORA_TOPICS."""
     prefix = os.environ["POLYCAST_LORA_TOPICS"]
     known = LoRAResolverRegistry.get_supported_resolvers()
     if _NAME not in known:
@@ -54,23 +54,23 @@ def register() -> None:
 
 @dataclass
 class _Followed:
-    """A topic that has had a version: newer ones come while none are asked for."""
+    """A topic that has had a version: newer ones arrive even while none are requested."""
 
     versions: Versions
     lock: threading.Lock = field(default_factory=threading.Lock)
     last: Version | None = None
-    # The folders of the last two versions: vLLM reads an adapter again that it has put aside.
+    # Folders of the last two versions: vLLM reads an adapter again that it has put aside.
     folders: list[Path] = field(default_factory=list)
 
 
 class TopicResolver(LoRAResolver):
-    """Finds adapters in topics. An adapter is a folder, as PEFT writes it, that was published as one object or with `--files`; it is put
-    into a folder of the cache (a folder in memory unless `cache` names one), where its files are links to the host's copy."""
+    """Finds adapters in topics. An adapter is a folder, as PEFT writes it, that was published as one object or with `--files`. It is put
+    into a folder of the cache (in memory unless `cache` names one), where its files are links to the host's copy."""
 
     def __init__(self, prefix: str, cache: str | os.PathLike[str] | None = None, agent: Agent | None = None) -> None:
         self._prefix, self._agent = prefix, agent
         self._cache = cache
-        # The folder of this server, made for the first adapter. As long as its lock is held, no other server removes it.
+        # Folder of this server, made for the first adapter. While its lock is held, no other server removes it.
         self._home: Path | None = None
         self._lock_file: IO[str] | None = None
         self._followed: dict[str, _Followed] = {}
@@ -78,11 +78,11 @@ class TopicResolver(LoRAResolver):
         self._said: dict[str, str] = {}
 
     async def resolve_lora(self, base_model_name: str, lora_name: str) -> Any:
-        """The adapter's last version; None where its topic has none, or where it is for another model."""
+        """Returns the adapter's latest version, or None if its topic has none or it is for another model."""
         return await asyncio.to_thread(self._resolve, base_model_name, lora_name)
 
     def _resolve(self, base_model_name: str, lora_name: str) -> Any:
-        # What no topic can be called, and what would be another adapter's.
+        # Names that no topic can have, and names whose topic would be another adapter's.
         if not lora_name or lora_name == base_model_name or re.search(r"[\s,:]", lora_name):
             return None
         try:
@@ -96,7 +96,7 @@ class TopicResolver(LoRAResolver):
                 folder = self._put(lora_name, followed, followed.last, followed.last.object)
             self._check(folder, base_model_name)
         except (PolycastError, OSError) as error:
-            # One of vLLM's other resolvers may have it. The next request subscribes anew.
+            # Another of vLLM's resolvers may have it. The next request subscribes again.
             with self._lock:
                 if (gone := self._followed.pop(lora_name, None)) is not None:
                     gone.versions.cancel()
@@ -108,13 +108,13 @@ class TopicResolver(LoRAResolver):
     def _follow(self, name: str) -> _Followed | None:
         with self._lock:
             if (followed := self._followed.pop(name, None)) is not None:
-                # The last one that was asked for is the last in the table.
+                # The topic that was requested last is the last in the table.
                 self._followed[name] = followed
                 return followed
         versions = (self._agent or shared_agent()).subscribe(f"{self._prefix}.{name.replace('/', ':')}", staged=True)
         followed = _Followed(versions)
         try:
-            # The manager says at once that there is one, before it is here.
+            # The manager announces a version at once, before it is here.
             first = versions.next(_KNOWN_WITHIN_S)
         except TimedOut:
             first = None
@@ -150,7 +150,7 @@ class TopicResolver(LoRAResolver):
                 followed.last = version
 
     def _put(self, name: str, followed: _Followed, version: Version, found: Object) -> Path:
-        """The folder of the version. That of the one before stays, older ones go."""
+        """Returns the folder of the version. The previous version's folder stays, and older ones are removed."""
         home = self._own_home() / one_name(name)
         folder = home / f"{version.version}-{found.data_id}"
         if not folder.is_dir():
@@ -161,7 +161,7 @@ class TopicResolver(LoRAResolver):
         return folder
 
     def _own_home(self) -> Path:
-        """This server's folder in the cache; those of servers that have ended go."""
+        """Returns this server's folder in the cache, and removes those of servers that have ended."""
         with self._lock:
             if self._home is None:
                 cache = memory_folder("lora") if self._cache is None else Path(self._cache).absolute()
@@ -176,7 +176,7 @@ class TopicResolver(LoRAResolver):
             return self._home
 
     def _check(self, folder: Path, base_model_name: str) -> None:
-        """As vLLM's own resolvers do it."""
+        """Checks an adapter as vLLM's own resolvers do."""
         config = folder / "adapter_config.json"
         if not config.is_file():
             raise Invalid("it has no adapter_config.json: publish the folder that PEFT has written")
@@ -191,7 +191,7 @@ class TopicResolver(LoRAResolver):
             raise Invalid(f"it is for the model '{base}', and '{base_model_name}' is served")
 
     def _say(self, name: str, what: str) -> None:
-        """Says it once, until something else is wrong with this adapter."""
+        """Logs a problem with this adapter once, until it has another one."""
         if self._said.get(name) != what:
             if len(self._said) >= _FOLLOWED_MAX:
                 self._said.clear()
@@ -200,6 +200,6 @@ class TopicResolver(LoRAResolver):
 
 
 def _number(name: str, version: int, data_id: int) -> int:
-    """A number that another version does not have: vLLM keeps adapters by it. Servers of vLLM 0.29 to 0.33 put one of their own there."""
+    """Returns a number that no other version has: vLLM keeps adapters by it. Servers of vLLM 0.29 to 0.33 put one of their own there."""
     text = f"{name}\0{version}\0{data_id}".encode()
     return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 2) + 1

@@ -1,4 +1,4 @@
-"""The trainer's side: weights to the hosts of all workers, then word to vLLM that they take them."""
+"""The trainer's side: sends weights to the hosts of all workers, then has vLLM load them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _LOG = logging.getLogger("polycast.vllm")
 
 @dataclass
 class TrainerInfo(TrainerInitInfo):
-    """How weights are published. Rank 0 does so; all ranks take part in gathering them."""
+    """Settings for publishing weights. Rank 0 publishes; all ranks take part in gathering."""
 
     backend: ClassVar[str] = "polycast"
 
     _: KW_ONLY
-    # The topic, and the application that it belongs to: the workers hear both from the trainer.
+    # Topic, and the application of the topic. The workers get both from the trainer.
     topic: str = "weights"
     app: str = str(uuid.UUID(int=0))
-    # Where the agent of this host listens, if not at its usual place.
+    # Socket of this host's agent, if it is not the usual one.
     socket: str | None = None
-    # How many seconds hosts have to get a version before vLLM is told of it, and workers that have not got it by then.
+    # Seconds that hosts have to get a version before vLLM is notified of it, and that workers still without it have then.
     deadline: float = 600.0
     timeout: float = 60.0
-    # Whether workers load of a version what differs from the one that they have, and up to which part of all elements.
+    # Workers load only the differences from the version that they have, up to this part of all elements.
     patches: bool = False
     patches_part: float = 0.1
 
 
 class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
-    """Publishes weights on a topic, to which the hosts of the workers have subscribed. vLLM stops serving only when all that live
-    have them, and only for as long as its workers take to load them. One that has died does not delay the others."""
+    """Publishes weights on a topic that the workers' hosts have subscribed to. vLLM stops serving only when all hosts that are alive have
+    them, and only for as long as its workers take to load them. A host that has died does not delay the others."""
 
     init_info_cls = TrainerInfo
 
@@ -49,22 +49,22 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
 
     @classmethod
     def trainer_init(cls, init_info: TrainerInfo, *, client: Any, source: Any = None) -> Trainer:
-        """Opens the agent, and tells the workers what to subscribe to."""
+        """Opens the agent, and tells the workers which topic to subscribe to."""
         made: Trainer = cls(client=client, source=source, is_sender=init_info.is_sender)
         made.info = init_info
         if made.is_sender:
             made._agent = Agent(init_info.socket, init_info.app)
             said: dict[str, Any] = {"topic": init_info.topic, "app": init_info.app}
             if init_info.patches:
-                # A worker of an older release knows nothing of it, and refuses what it does not know.
+                # A worker of an older release does not know these fields, and refuses them.
                 said |= {"patches": True, "patches_part": init_info.patches_part}
             client.init_weight_transfer_engine(said)
         return made
 
     def send_weights(self) -> None:
-        """Publishes the source's weights as a new version, and has vLLM take it. `published` says who had it beforehand."""
+        """Publishes the source's weights as a new version, and has vLLM load it. `published` lists the hosts that had it beforehand."""
         if not self.is_sender:
-            # Gathering a tensor may need all ranks.
+            # All ranks may take part in gathering a tensor.
             for _ in self._tensors():
                 pass
             return
@@ -79,7 +79,7 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
         self.client.finish_weight_update(str(version))
 
     def _whole(self) -> Iterator[tuple[str, Any]]:
-        """The tensors, none of which may be with another rank only: half a model is not published."""
+        """Yields the tensors. Raises `WeightsMismatch` if rank 0 lacks one: half a model is not published."""
         metadata = self.source.metadata
         # A property since vLLM 0.33.
         lacking = {meta.name for meta in (metadata() if callable(metadata) else metadata)}
@@ -92,7 +92,7 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
             raise WeightsMismatch(f"{what}, and publishes for all: give a source that gathers every tensor at rank 0")
 
     def _tensors(self) -> Iterator[tuple[str, Any]]:
-        # vLLM 0.33 says which ones of a rank's are meant.
+        # vLLM 0.33 states which of a rank's tensors are meant.
         return self.source.iter_full() if hasattr(self.source, "iter_full") else iter(self.source)
 
     def shutdown(self) -> None:

@@ -19,9 +19,10 @@ use tonic::Status;
 
 /// Topics that processes here may subscribe to.
 const TOPICS_MAX: usize = 1_024;
-/// How long a publisher waits for a manager.
+/// Time that a publisher waits for a manager.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a publisher waits that has named no number before it looks again whether the version before its own is committed.
+/// Time until a publisher that has named no number checks again whether the version before its own is
+/// committed.
 const BUSY_FOR: Duration = Duration::from_millis(100);
 /// Reports of a version's transfers come within this, or are not waited for.
 const REPORTS_WITHIN: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ struct Topic {
     standing: watch::Sender<TopicStanding>,
 }
 
-/// How a topic stands: the version that is about to come, and the last that is committed.
+/// State of a topic: the version that is about to come, and the last that is committed.
 #[derive(Clone, Default, Debug)]
 struct TopicStanding {
     staged: Option<(u64, ObjectId)>,
@@ -80,7 +81,8 @@ impl Drop for Publication<'_> {
     }
 }
 
-/// The lengths of the deltas of some transfers; those of one object, to different subscribers, had the same one.
+/// The lengths of the deltas of some transfers; those of one object, to different subscribers, had the same
+/// one.
 fn coded_bytes<'a>(transfers: impl Iterator<Item = &'a Arc<Report>>) -> u64 {
     let mut lens: BTreeMap<ObjectId, u64> = BTreeMap::new();
     for report in transfers {
@@ -191,7 +193,8 @@ impl Objects {
         let transfers = self.published().get(&object).cloned().unwrap_or_default();
         drop(publication);
         let missing = published.missing.into_iter();
-        let missing = missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason }).collect();
+        let missing = missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason, kind: one.kind });
+        let missing = missing.collect();
         Ok(PublishResponse {
             version: published.number,
             have: published.have,
@@ -202,7 +205,8 @@ impl Objects {
         })
     }
 
-    /// Waits a moment for the reports of an object's transfers: receivers tell the manager that they have it before these are made.
+    /// Waits a moment for the reports of an object's transfers: receivers tell the manager that they have it
+    /// before these are made.
     async fn await_reports(&self, object: ObjectId) {
         let until = tokio::time::Instant::now() + REPORTS_WITHIN;
         let set = self.shared.catalog.set(object);
@@ -282,7 +286,8 @@ impl Objects {
         Some(TopicEvent { version, committed: false, object: Some(object) })
     }
 
-    /// A version that all have; none where it has made room for others meanwhile: it is followed by another one.
+    /// A version that all have; none where it has made room for others meanwhile: it is followed by another
+    /// one.
     fn committed_event(&self, committed: Option<(u64, ObjectId)>, user: User) -> Option<TopicEvent> {
         let (version, id) = committed?;
         self.shared.used(id);

@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::object::{self, Named, Reading};
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use polycast_api::agent::{Object, PublishResponse, TopicEvent};
+use polycast_api::agent::{MissingSubscriber, Object, PublishResponse, TopicEvent};
 use polycast_api::client::{ClientError, Selected, Session};
 use polycast_types::{AppId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
@@ -29,7 +29,8 @@ pub(super) fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failur
     )
 }
 
-/// Publishes an object once; where it may be published `again`, that it was changed is an error whatever subscribers say.
+/// Publishes an object once; where it may be published `again`, that it was changed is an error whatever
+/// subscribers say.
 fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) -> Result<Exit, Failure> {
     if object.spool.is_some() {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
@@ -80,7 +81,7 @@ fn publish_once(args: &PublishArgs, object: Named, again: bool, format: Format) 
     tell(&args.topic, &done, format)
 }
 
-/// What a version came to.
+/// Result of publishing a version.
 struct Done {
     object: Object,
     published: PublishResponse,
@@ -93,9 +94,13 @@ struct Done {
 fn tell(topic: &str, done: &Done, format: Format) -> Result<Exit, Failure> {
     let Done { object, published, seconds, len } = done;
     let id = object.id().map_err(ClientError::from)?.to_string();
-    let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null }));
+    let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null, "kind": null }));
     let missing = published.missing.iter();
-    let missing = missing.map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason }));
+    // An earlier manager names no kind.
+    let kind = |one: &MissingSubscriber| Some(one.kind.clone()).filter(|kind| !kind.is_empty());
+    let missing = missing.map(
+        |one| json!({ "name": one.name, "verified": false, "reason": one.reason, "kind": kind(one) }),
+    );
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let document = json!({
         "topic": topic, "version": published.version, "object": id, "name": object.name, "bytes": len,

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// One that waits for its path is passed over for another that sends nothing, and for no other; nor is the origin read.
+/// One that waits for its path is passed over for another that sends nothing, and for no other; nor is the
+/// origin read.
 #[test]
 fn one_that_waits_for_its_path_makes_room_for_an_idle_one() {
     for (others, is_busy, passes) in [(1, false, true), (1, true, false), (0, false, false)] {
@@ -26,8 +27,8 @@ fn one_that_waits_for_its_path_makes_room_for_an_idle_one() {
     }
 }
 
-/// An object has come, and is gone again from a full store before the agent could say so; in its next session it asks for it. The one that sent
-/// it has not failed: it sends it again, and no origin is read beside it.
+/// An object has come, and is gone again from a full store before the agent could say so; in its next session
+/// it asks for it. The one that sent it has not failed: it sends it again, and no origin is read beside it.
 #[test]
 fn one_that_has_sent_what_is_gone_again_sends_it_once_more() {
     let mut directory = settled(3);
@@ -51,7 +52,8 @@ fn waits(of: u64) -> DirectoryInput {
     DirectoryInput::Unserved { agent: agent(of), object: object(1), waits: true }
 }
 
-/// One that was passed over while it waited for its path has not failed: it is asked again before one that has, and no origin is read meanwhile.
+/// One that was passed over while it waited for its path has not failed: it is asked again before one that
+/// has, and no origin is read meanwhile.
 #[test]
 fn one_that_waited_for_its_path_may_send_it_yet() {
     let fails = |serve| served(2, serve, &[(1, false)]);
@@ -77,7 +79,8 @@ fn one_that_waited_for_its_path_may_send_it_yet() {
     }
 }
 
-/// Receivers of one transfer that waits for its path say so one after the other: they become one transfer of the idle one.
+/// Receivers of one transfer that waits for its path say so one after the other: they become one transfer of
+/// the idle one.
 #[test]
 fn those_who_wait_together_stay_one_transfer() {
     let mut directory = settled(6);
@@ -119,7 +122,8 @@ fn versions_with_much_patience_leave_nothing() {
     assert!(directory.looks.len() < 10, "{} looks", directory.looks.len());
 }
 
-/// So many agents may publish the same version; one more hears that it is on its way. One of them may say it again.
+/// So many agents may publish the same version; one more hears that it is on its way. One of them may say it
+/// again.
 #[test]
 fn publishers_of_a_version_have_a_limit() {
     let mut directory = settled(300);

@@ -1,13 +1,15 @@
-//! Cases of objects that are asked for, and of topics: the manager's directory and its table of agents, agents that crash and are
-//! back before, at and after the time that they have for it, that freeze and go on, sessions that break with what was on its
-//! way, a manager that begins anew, origins that fail, and transfers that some do not get. Objects are replaced while some that have
-//! them are away. Crowds ask for many objects at one moment; each transfer asks for its path first, and waits where a receiver takes no more. Stores are full: what is not being sent
-//! goes, or what comes finds no room.
+//! Cases of objects that are asked for, and of topics: the manager's directory and its table of agents,
+//! agents that crash and are back before, at and after the time that they have for it, that freeze and go on,
+//! sessions that break with what was on its way, a manager that begins anew, origins that fail, and transfers
+//! that some do not get. Objects are replaced while some that have them are away. Crowds ask for many objects
+//! at one moment; each transfer asks for its path first, and waits where a receiver takes no more. Stores are
+//! full: what is not being sent goes, or what comes finds no room.
 //!
-//! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin is read while a living
-//! host has the object or reads it already, and none sends an edition while one that is known has a younger one. Several hosts publish, and each goes by the numbers that it knows: a version is
-//! committed when every subscriber has it or is named, and no number twice. In the end every wish has its answer, and every
-//! subscriber the last version.
+//! A run of an agent that has ended has nothing and asks for nothing; no receiver is named twice. No origin
+//! is read while a living host has the object or reads it already, and none sends an edition while one that
+//! is known has a younger one. Several hosts publish, and each goes by the numbers that it knows: a version
+//! is committed when every subscriber has it or is named, and no number twice. In the end every wish has its
+//! answer, and every subscriber the last version.
 
 use super::coverage::Coverage;
 use super::draw::Random;
@@ -22,7 +24,7 @@ use alloc::vec::Vec;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Channel, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::directory::{
-    Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Version, Wish,
+    Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Missed, Version, Wish,
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Going, Grant, Input as Happens, Join, Leases, LeasesConfig, OnDeviceFailure,
@@ -59,7 +61,7 @@ fn object(data: u64) -> ObjectId {
 /// An object at a host.
 #[derive(Clone, Copy)]
 struct Held {
-    /// How often it was replaced anywhere before these bytes were.
+    /// Number of times that it was replaced anywhere before these bytes existed.
     edition: u64,
     since: Time,
     /// It came when there was a younger one, or was heard of late: the manager cannot know how old it is.
@@ -71,7 +73,7 @@ struct Sending {
     serve: u64,
     object: ObjectId,
     receivers: Vec<String>,
-    /// Those who were not there when the path was granted.
+    /// Receivers that were absent when the path was granted.
     missed: Vec<String>,
     /// Its path, and when it ends.
     path: Option<(PlanId, Time)>,
@@ -83,26 +85,26 @@ struct Host {
     /// It does and hears nothing until then.
     frozen_until: Time,
     session: bool,
-    /// When it comes back, or its session does.
+    /// Time at which it comes back, or its session does.
     back_at: Time,
     has: BTreeMap<ObjectId, Held>,
-    /// What takes the place of an object that was here, and when.
+    /// Edition that takes the place of an object that was here, and when.
     awaits: BTreeMap<ObjectId, (u64, Time)>,
-    /// How many objects the store has room for, beside versions.
+    /// Number of objects that the store has room for, beside versions.
     room: usize,
     wants: BTreeMap<ObjectId, Wish>,
-    /// What it reads from an origin, and when that ends.
+    /// Objects that it reads from an origin, and the time at which that ends.
     filling: BTreeMap<ObjectId, Time>,
     /// By the numbers of their requests for paths.
     sending: BTreeMap<u64, Sending>,
-    /// What the manager says of paths, on its way.
+    /// Answers of the manager about paths, on their way.
     answers: VecDeque<(Time, u64, Result<Grant, Denial>)>,
     subscribed: bool,
-    /// Whether the manager of now has heard so.
+    /// Time at which the current manager received its subscription.
     subscription_heard: Option<Time>,
     last: Option<Version>,
     publishing: Option<Version>,
-    /// When it is said again under another number.
+    /// Time at which it is published again under another number.
     publishes_at: Option<Time>,
     up_words: VecDeque<(Time, Input)>,
     /// Something happened here that no manager was told.
@@ -110,7 +112,7 @@ struct Host {
     down_words: VecDeque<(Time, Output)>,
 }
 
-/// What a manager knows, as `manager::core` has it: which agents are there, and what they have.
+/// State of a manager, as `manager::core` has it: the agents that are there, and the objects that they have.
 struct Manager {
     members: Leases,
     directory: Directory,
@@ -123,14 +125,14 @@ struct World<'r> {
     hosts: Vec<Host>,
     manager: Option<Manager>,
     manager_back_at: Time,
-    /// How many transfers a receiver takes at once.
+    /// Number of transfers that a receiver takes at once.
     places: usize,
     versions: u64,
-    /// How often objects were replaced, and when a host had an edition first.
+    /// Number of times that objects were replaced, and the time at which a host first had an edition.
     editions: BTreeMap<ObjectId, u64>,
     births: BTreeMap<(ObjectId, u64), Time>,
     requests: u64,
-    /// What this manager has committed.
+    /// Versions that this manager has committed.
     committed: BTreeMap<u64, ObjectId>,
     healed: bool,
     hash: u64,
@@ -241,7 +243,7 @@ impl World<'_> {
         manager.members.hear(now, &agent, session).expect("it has a session");
     }
 
-    /// What the table of agents says is done: all that depends on a run that has ended ends with it.
+    /// Obeys the table of agents: all that depends on a run that has ended ends with it.
     fn drain_members(&mut self) {
         let now = self.now;
         while let Some(output) = self.manager.as_mut().and_then(|manager| manager.members.poll(now)) {
@@ -307,11 +309,12 @@ impl World<'_> {
         }
     }
 
-    /// What was on its way is lost.
+    /// Breaks a session: messages on their way are lost.
     fn break_session(&mut self, host: usize) {
         let key = self.key(host);
         let back_at = self.now + Duration(self.random.below(BACK_WITHIN.0));
-        // One that is on its way back comes as soon as before: what is away for longer counts as dead, and its origins are read again.
+        // One that is on its way back comes as soon as before: what is away for longer counts as dead, and
+        // its origins are read again.
         if self.forget_session(host) {
             self.hosts[host].back_at = back_at;
             let now = self.now;
@@ -323,7 +326,7 @@ impl World<'_> {
         }
     }
 
-    /// What was on its way is lost; gives whether there was a session.
+    /// Forgets a session: messages on their way are lost; returns true if there was a session.
     fn forget_session(&mut self, host: usize) -> bool {
         let is_frozen = self.is_frozen(host);
         let one = &mut self.hosts[host];
@@ -366,7 +369,8 @@ impl World<'_> {
         }
     }
 
-    /// An agent's session begins; what the run before had is forgotten only then: this one may be about to say it again.
+    /// An agent's session begins; what the run before had is forgotten only then: this one may be about to
+    /// say it again.
     fn join(&mut self, host: usize) -> bool {
         let (agent, now) = (self.key(host), self.now);
         let address = ([10, 0, 0, host as u8], 7401);
@@ -485,7 +489,7 @@ impl World<'_> {
         }
     }
 
-    /// What a host does by itself: transfers and readings end.
+    /// Does the work of a host by itself: transfers and reads end.
     fn work(&mut self, host: usize) {
         let (agent, now) = (self.key(host), self.now);
         if self.hosts[host].publishes_at.take_if(|at| *at <= now).is_some()
@@ -597,7 +601,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What the manager says goes on its way.
+    /// Sends the messages of the manager on their way.
     fn speak(&mut self) -> Result<(), String> {
         let now = self.now;
         while let Some(output) = self.manager.as_mut().and_then(|manager| manager.directory.poll(now)) {
@@ -651,7 +655,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// No host sends an edition of an object while another one that is known has had a younger one for some time.
+    /// No host sends an edition of an object while another one that is known has had a younger one for some
+    /// time.
     fn check_edition(&self, host: usize, object: ObjectId) -> Result<(), String> {
         // What it had when it was told may have gone since.
         let Some(sent) = self.hosts[host].has.get(&object).filter(|sent| !sent.is_late) else {
@@ -676,7 +681,7 @@ impl World<'_> {
         &mut self,
         version: &Version,
         have: &[String],
-        missing: &[(String, String)],
+        missing: &[(String, Missed)],
     ) -> Result<(), String> {
         let Version { number, object: version } = *version;
         if self.committed.insert(number, version).is_some_and(|before| before != version) {
@@ -737,7 +742,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A version has a number that it cannot have: it takes the next one, as one that its publisher has not chosen.
+    /// A version has a number that it cannot have: it takes the next one, as one that its publisher has not
+    /// chosen.
     fn publish_again(&mut self, host: usize, number: u64, next: Option<u64>) {
         let at = self.now + AGAIN;
         let one = &mut self.hosts[host];
@@ -842,7 +848,8 @@ impl World<'_> {
         }
     }
 
-    /// A host replaces an object at itself and at others: those that are there give up what they have, and get the new one a little later.
+    /// A host replaces an object at itself and at others: those that are there give up what they have, and
+    /// get the new one a little later.
     fn replace(&mut self) {
         let source = self.random.below(self.hosts.len() as u64) as usize;
         let replaced = object(self.random.below(OBJECTS));
@@ -927,7 +934,7 @@ impl World<'_> {
 }
 
 impl Host {
-    /// Whether it sends an object, or is about to.
+    /// Returns true if it sends an object, or is about to.
     fn sends(&self, object: ObjectId) -> bool {
         self.sending.values().any(|sending| sending.object == object)
     }
@@ -937,7 +944,7 @@ impl Host {
     }
 }
 
-/// How many objects a store has room for.
+/// Draws the number of objects that a store has room for.
 fn room(random: &mut Random) -> usize {
     if random.one_in(3) { random.within(1..=4) as usize } else { usize::MAX }
 }

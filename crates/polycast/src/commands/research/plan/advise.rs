@@ -34,7 +34,8 @@ pub(crate) struct AdviseArgs {
     /// Size of an object
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub object: u64,
-    /// Groups that transfer at the same time. The hosts are divided among them, and each has its own source and object
+    /// Groups that transfer at the same time. The hosts are divided among them, and each has its own source
+    /// and object
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub groups: u32,
     /// How often a day each group has a transfer

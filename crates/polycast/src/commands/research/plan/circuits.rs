@@ -28,7 +28,7 @@ groups.json:
 
 docs/planning.md has all of its fields.";
 
-/// How long the exact scheduler may compute.
+/// Time limit of the exact scheduler.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The most ports of a circuit switch whose circuits are listed.
@@ -37,7 +37,7 @@ const CIRCUIT_PORTS_MAX: u32 = 1 << 20;
 /// The most circuits that are listed for people.
 const LISTED_MAX: usize = 64;
 
-/// Where a file says nothing of power, all groups get enough light.
+/// Power budget where a file gives none: all groups get enough light.
 const UNLIMITED_POWER: PowerBudget =
     PowerBudget { budget_db: 1e9, switch_loss_db: 0.0, splitter_loss_db: 0.0, amplifier_gain_db: 0.0 };
 
@@ -93,10 +93,11 @@ struct GroupEntry {
     receivers: u32,
 }
 
-/// What a file asks.
+/// Problem that a file poses.
 struct Question {
     file: CircuitsFile,
-    /// The groups' numbers. Ids may be any JSON value; inside, numbers stand for themselves where all ids are numbers.
+    /// The groups' numbers. Ids may be any JSON value; inside, numbers stand for themselves where all ids are
+    /// numbers.
     ids: Vec<u64>,
     running: BTreeSet<u64>,
 }
@@ -174,7 +175,7 @@ impl Question {
         Some(&self.file.groups[at])
     }
 
-    /// What the file calls a group.
+    /// Returns the id that the file gives a group.
     fn name(&self, id: u64) -> Value {
         self.entry(id).map_or(json!(id), |group| group.id.clone())
     }
@@ -274,8 +275,8 @@ impl Question {
         }
     }
 
-    /// The cross connections and TL1 commands of every granted group. Groups that run already are taken to hold the
-    /// first free fibres and splitters, in the order in which they are listed.
+    /// The cross connections and TL1 commands of every granted group. Groups that run already are taken to
+    /// hold the first free fibres and splitters, in the order in which they are listed.
     fn circuits(&self, groups: &[CircuitGroup], granted: &[u64]) -> Result<Vec<Value>, String> {
         let file = &self.file;
         let hybrid = self.hybrid().checked(CIRCUIT_PORTS_MAX).map_err(|error| error.to_string())?;

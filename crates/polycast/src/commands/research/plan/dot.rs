@@ -11,7 +11,7 @@ const ARCS_MAX: usize = 5_000;
 /// Colours that colour-blind people can tell apart, one a tree.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5a5a5a"];
 
-/// Where a picture goes.
+/// File that a picture is written to.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DotArgs {
     /// Write a picture for Graphviz too: dot -Tsvg FILE.dot > FILE.svg
@@ -19,7 +19,7 @@ pub(crate) struct DotArgs {
     pub dot: Option<PathBuf>,
 }
 
-/// What a node is in a picture.
+/// Role of a node in a picture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// It sends.

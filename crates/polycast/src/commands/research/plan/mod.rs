@@ -1,6 +1,7 @@
 //! `polycast plan`: what the planners answer, without a network and without root.
 //!
-//! One module a planner: its arguments, and what answers them: a JSON document for programs, tables for people.
+//! One module a planner: its arguments, and what answers them: a JSON document for programs, tables for
+//! people.
 
 mod advise;
 mod circuits;
@@ -32,7 +33,7 @@ use std::time::Instant;
 /// Ask a planner.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// What to plan.
+    /// Planner to ask.
     #[command(subcommand)]
     pub what: PlanWhat,
 }
@@ -60,7 +61,7 @@ pub(crate) enum PlanWhat {
     Cost(cost::CostArgs),
 }
 
-/// What has failed in a network.
+/// Failures in a network.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Damage {
     /// Links that have failed, by their two ends
@@ -71,12 +72,15 @@ pub(crate) struct Damage {
     pub failed_nodes: Vec<u64>,
 }
 
-/// Why there is no plan: one sentence that says what was wrong and what would be right.
+/// Reason why there is no plan: one sentence that states what was wrong and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
     /// About the network.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// A text that names no Shufflecast.
+    #[error("'{0}' is no Shufflecast: write shufflecast:p,k, such as shufflecast:2,3")]
+    NotShufflecast(String),
     /// About a ToR.
     #[error(transparent)]
     Relay(#[from] RelayError),
@@ -112,7 +116,7 @@ pub(crate) enum PlanError {
         "a picture of {arcs} arcs is too large for Graphviz: draw one of {limit} at most, with fewer receivers"
     )]
     PictureSize {
-        /// What it would have.
+        /// Arcs of the picture.
         arcs: usize,
         /// The most.
         limit: usize,
@@ -122,7 +126,7 @@ pub(crate) enum PlanError {
     Written {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// A list that would be too long.
@@ -142,7 +146,7 @@ pub(crate) enum PlanError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// A file with wrong contents.
@@ -150,7 +154,7 @@ pub(crate) enum PlanError {
     Contents {
         /// The file.
         path: PathBuf,
-        /// What is wrong and where.
+        /// Mistake in the file and its place.
         error: String,
     },
 }
@@ -168,7 +172,7 @@ pub(crate) fn run(args: &PlanArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What a planner has to say.
+/// Answer of a planner.
 struct Answer {
     /// For programs.
     document: Value,
@@ -221,7 +225,7 @@ fn span(micros: f64) -> String {
     Duration((micros * 1e3) as u64).to_string()
 }
 
-/// What a planner has worked out, and how many microseconds that took.
+/// Returns the result of a planner, and the microseconds that it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let done = work();

@@ -1,9 +1,9 @@
-//! What people call the nodes of a network; lab and simulator use the same names.
+//! Names of the nodes of a network for people; lab and simulator use the same names.
 
 use polycast_topology::{Graph, Hybrid, Kind, Network, Node};
 
-/// The name of a node: `h5` is a server, `leaf2`, `spine0` and `core1` are switches of a Clos network counted among
-/// their kind, and `s16` is the switch of another network with the number 16.
+/// The name of a node: `h5` is a server, `leaf2`, `spine0` and `core1` are switches of a Clos network counted
+/// among their kind, and `s16` is the switch of another network with the number 16.
 pub(crate) fn node(network: &Network, node: Node) -> String {
     if let Some(clos) = network.as_clos() {
         let (kind, index) = clos.kind(node);
@@ -29,7 +29,7 @@ pub(crate) fn list(names: impl IntoIterator<Item = String>) -> String {
     if names.len() > SHOWN_MAX { format!("{shown} and {} more", names.len() - SHOWN_MAX) } else { shown }
 }
 
-/// Which numbers the nodes have by which `--failed-nodes` and JSON know them.
+/// Lists the numbers of the nodes, by which `--failed-nodes` and JSON know them.
 pub(crate) fn numbers(network: &Network) -> String {
     let span = |first: Node, count: u32| {
         let last = first + count - 1;
@@ -54,7 +54,7 @@ pub(crate) fn numbers(network: &Network) -> String {
     spans.join(", ")
 }
 
-/// What is at a port of a circuit switch.
+/// Returns the name of the device at a port of a circuit switch.
 pub(crate) fn port(hybrid: &Hybrid, port: u32) -> String {
     let of_racks = hybrid.rack_port(hybrid.racks, 0);
     if port < of_racks {

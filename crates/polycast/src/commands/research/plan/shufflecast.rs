@@ -1,4 +1,5 @@
-//! `polycast plan shufflecast`: relays of a p, k-Shufflecast, and its rules after relays have failed (Shufflecast, section 3).
+//! `polycast plan shufflecast`: relays of a p, k-Shufflecast, and its rules after relays have failed
+//! (Shufflecast, section 3).
 
 use super::dot::{DotArgs, Picture, Role};
 use super::{Answer, PlanError, names};
@@ -14,20 +15,24 @@ const LISTED_TORS_MAX: u32 = 2048;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  polycast plan shufflecast --p 2 --k 3 --source 0 --failed 8
+  polycast plan shufflecast --topology shufflecast:2,3 --source 0 --failed 8
   polycast plan shufflecast --p 2 --k 2            (all sources)
   polycast plan shufflecast --p 2 --tors 15        (how to cable any number of ToRs, row by row)";
 
 /// Arguments of `plan shufflecast`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ShufflecastArgs {
+    /// The network in the words of `simulate` and `lab`: shufflecast:p,k, hosts may follow
+    #[arg(long, value_name = "shufflecast:P,K", conflicts_with_all = ["p", "k", "tors"])]
+    pub topology: Option<String>,
     /// Outputs of a splitter
-    #[arg(long)]
-    pub p: u32,
+    #[arg(long, required_unless_present = "topology")]
+    pub p: Option<u32>,
     /// Columns; with --tors as few as suffice, without it
-    #[arg(long, required_unless_present = "tors")]
+    #[arg(long, required_unless_present_any = ["tors", "topology"])]
     pub k: Option<u32>,
-    /// In place of relays: how this many ToRs are cabled. Where the network has more, some ToRs stand for several
+    /// In place of relays: how this many ToRs are cabled. Where the network has more, some ToRs stand for
+    /// several
     #[arg(long, value_name = "N", conflicts_with_all = ["source", "failed", "dot"])]
     pub tors: Option<u32>,
     /// The ToR that sends; without it all are listed
@@ -41,14 +46,18 @@ pub(crate) struct ShufflecastArgs {
 }
 
 pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
+    let p = args.p.unwrap_or_default();
     if let Some(tors) = args.tors {
         let wiring = match args.k {
-            Some(k) => Wiring::new(Shufflecast::new(args.p, k)?, tors)?,
-            None => Wiring::smallest(tors, args.p)?,
+            Some(k) => Wiring::new(Shufflecast::new(p, k)?, tors)?,
+            None => Wiring::smallest(tors, p)?,
         };
         return cable(&wiring);
     }
-    let network = Shufflecast::new(args.p, args.k.unwrap_or(1))?;
+    let network = match &args.topology {
+        Some(text) => named(text)?,
+        None => Shufflecast::new(p, args.k.unwrap_or(1))?,
+    };
     let tor = |tor: &u64| relays::checked_tor(&network, *tor);
     let failed: BTreeSet<u32> = args.failed.iter().map(tor).collect::<Result<_, _>>()?;
     let source = args.source.as_ref().map(tor).transpose()?;
@@ -85,7 +94,18 @@ pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
     Ok(Answer { document, text: one(&network, &recovery, source) })
 }
 
-/// Which ToRs the splitters of a source's relays feed; without a source, those of all ToRs.
+/// Reads a network as scenarios and labs write it. Hosts, of which this plan knows nothing, may follow.
+fn named(text: &str) -> Result<Shufflecast, PlanError> {
+    let wrong = || PlanError::NotShufflecast(text.to_string());
+    let sizes: Vec<&str> = text.strip_prefix("shufflecast:").ok_or_else(wrong)?.split(',').collect();
+    let number = |size: &str| size.trim().parse::<u32>().map_err(|_| wrong());
+    match sizes[..] {
+        [p, k] | [p, k, _] => Ok(Shufflecast::new(number(p)?, number(k)?)?),
+        _ => Err(wrong()),
+    }
+}
+
+/// Draws the ToRs that the splitters of a source's relays feed; without a source, those of all ToRs.
 fn picture(network: &Shufflecast, recovery: &Recovery, source: Option<u32>) -> Picture {
     let name = |tor: u32| format!("tor{tor}");
     let (p, k) = (network.fanout(), network.columns());
@@ -111,9 +131,10 @@ fn picture(network: &Shufflecast, recovery: &Recovery, source: Option<u32>) -> P
     picture
 }
 
-/// How physical ToRs are cabled (Shufflecast, sections III-A1 and IV-B). The racks of a column stand in a row; the splitter of
-/// a ToR is at the ToR, and fibres from one row to the next are bundled by the partition that they come from. A ToR that
-/// stands for several has as many splitters. The fibre into a splitter shares a port with the first from another one.
+/// Lists the cables of physical ToRs (Shufflecast, sections III-A1 and IV-B). The racks of a column stand in
+/// a row; the splitter of a ToR is at the ToR, and fibres from one row to the next are bundled by the
+/// partition that they come from. A ToR that stands for several has as many splitters. The fibre into a
+/// splitter shares a port with the first from another one.
 fn cable(wiring: &Wiring) -> Result<Answer, PlanError> {
     let network = wiring.logical();
     if network.tors() > LISTED_TORS_MAX {
@@ -226,4 +247,21 @@ fn all(network: &Shufflecast, recovery: &Recovery) -> String {
         table.row(cells);
     }
     head(network, &recovery.failed) + &table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_the_names_of_scenarios_and_labs() {
+        for text in ["shufflecast:2,3", "shufflecast:2,3,4", "shufflecast:2,3,hosts=4"] {
+            assert_eq!(named(text).ok(), Shufflecast::new(2, 3).ok(), "{text}");
+        }
+        for text in ["bcube:4,2", "shufflecast:2", "shufflecast:2,k", "shufflecast:2,3,4,5"] {
+            let error = named(text).unwrap_err().to_string();
+            assert!(error.contains("write shufflecast:p,k"), "{error}");
+        }
+        assert!(named("shufflecast:0,3").is_err());
+    }
 }

@@ -124,7 +124,7 @@ fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
     text + "\n" + &paragraph(&names::numbers(network), 0)
 }
 
-/// Which node feeds which in a tree, from the source outwards.
+/// Lists the nodes that each node feeds in a tree, from the source outwards.
 fn branches(network: &Network, plan: &TreePlan, tree: &SteinerTree) -> String {
     let name = |node: Node| {
         let mark = if plan.is_receiver(node) { "*" } else { "" };
