@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import fcntl
 import os
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +21,8 @@ from pathlib import Path
 import polycast
 import pytest
 from conftest import HANG_S, deleted, until
-from polycast import Finished, Granted, errors
+from polycast import Finished, Granted, _embedded, aio, errors, tensors
+from polycast._agent import opened
 
 Cluster = list[polycast.Agent]
 
@@ -86,6 +90,140 @@ def test_a_descriptor_that_is_something_else_by_now(cluster: Cluster, number: in
     finally:
         for other in others:
             os.close(other)
+
+
+def memories(number: int) -> list[str]:
+    """Descriptors of this process that hold the memory of an object."""
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        try:
+            found += [one.name] if os.readlink(one).startswith(f"/memfd:polycast-{number}") else []
+        except FileNotFoundError:
+            # The descriptor of the iteration itself.
+            pass
+    return found
+
+
+@pytest.mark.parametrize("at", ["all", "own", "other"])
+def test_memory_of_what_is_removed_is_let_go(cluster: Cluster, number: int, at: str) -> None:
+    agent = cluster[0]
+    agent.add_buffer(number, b"x" * 100_000, name="named")
+    assert len(memories(number)) == 1
+    assert agent.remove(number, {"all": "all", "own": agent.name, "other": cluster[1].name}[at]) == {}
+    assert len(memories(number)) == (at == "other")
+    assert (number in agent._names) == (at == "other")
+    if at == "other":
+        agent.delete(number)
+        assert not memories(number) and number not in agent._names
+
+
+def test_memory_of_what_another_process_has_deleted_is_let_go(cluster: Cluster, number: int) -> None:
+    agent = cluster[0]
+    agent.add_buffer(number, b"x" * 100_000)
+    with polycast.Agent(agent.socket, uuid.UUID(bytes=agent._app)) as other:
+        other.delete(number)
+    with pytest.raises(errors.ObjectUnknown):
+        agent.delete(number)
+    assert not memories(number) and number not in agent._names
+
+
+def test_a_publisher_whose_agent_ends_keeps_no_memory(cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    topic, weights = f"ends-{number}", {"w": numpy.ones(1000)}
+    with polycast.Agent.embedded(cluster[0].manager, app=uuid.UUID(bytes=cluster[0]._app)) as agent:
+        assert agent._embedded is not None
+        (child,), plain = agent._embedded._children, agent.publish
+        tensors.publish(agent, topic, weights)
+
+        def ends(*arguments: object, **named: object) -> polycast.Published:
+            child.kill()
+            child.wait(HANG_S)
+            return plain(*arguments, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(agent, "publish", ends)
+        with pytest.raises((errors.AgentLost, errors.AgentNotRunning)):
+            tensors.publish(agent, topic, weights)
+        # The version before is not this call's to give up.
+        assert list(agent._memory) == [agent._published[topic]]
+        with pytest.raises((errors.AgentLost, errors.AgentNotRunning)):
+            agent._forget(agent._published[topic])
+        assert not agent._memory
+
+
+def test_a_result_that_is_asked_for_again_says_the_same(cluster: Cluster, number: int) -> None:
+    app = uuid.UUID(bytes=cluster[0]._app)
+    with polycast.Agent.embedded(cluster[0].manager, app=app) as agent, polycast.Agent.embedded(cluster[0].manager, app=app) as still:
+        assert agent._embedded is not None and still._embedded is not None
+        (child,), (stands_still,) = agent._embedded._children, still._embedded._children
+        agent.add_buffer(number, bytes(1000))
+        # A receiver that stands still, so that the transfer is not over before its agent is.
+        stands_still.send_signal(signal.SIGSTOP)
+        try:
+            transfer = agent.send(number, [still.name])
+            child.kill()
+            child.wait(HANG_S)
+            with pytest.raises(errors.AgentLost) as lost:
+                transfer.result(HANG_S)
+            with pytest.raises(errors.AgentLost) as again:
+                transfer.result(HANG_S)
+            with pytest.raises(errors.AgentLost):
+                asyncio.run(aio.Transfer(transfer, aio._Runner()).result())
+        finally:
+            stands_still.send_signal(signal.SIGCONT)
+    assert str(again.value) == str(lost.value)
+
+
+def test_a_path_that_is_not_told(cluster: Cluster, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent says to another user: neither the form nor the path."""
+    found = dataclasses.replace(cluster[0].add_buffer(number, b"x", name="theirs"), form="", path="")
+    monkeypatch.setattr(cluster[0], "read", lambda *_: found)
+    calls = (found.map, found.open, found.numpy, lambda: found.save(tmp_path / "copy"), lambda: cluster[0]._map_only(number, "", None))
+    for call in calls:
+        with pytest.raises(errors.Invalid, match=f"this user gets no path to theirs.*`polycast get .*{number} .*` copies it"):
+            call()
+    with pytest.raises(errors.Invalid, match=rf"theirs is still being received: read\({number}\) waits"):
+        dataclasses.replace(found, state="receiving").map()
+    with pytest.raises(errors.Invalid, match=f"this user gets no path to object {number} "):
+        opened(found.path, number)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("mask", "mode", "saved"), [(0o077, 0o644, 0o600), (0o022, 0o666, 0o644), (0o027, 0o755, 0o750), (0o022, 0o400, 0o400)]
+)
+def test_a_copy_has_the_permissions_that_this_process_gives(
+    cluster: Cluster, number: int, tmp_path: Path, mask: int, mode: int, saved: int
+) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "secret").chmod(mode)
+    found = cluster[0].add(number, tmp_path / "secret")
+    (tmp_path / "into").mkdir()
+    before = os.umask(mask)
+    try:
+        found.save(tmp_path / "into/copy")
+    finally:
+        os.umask(before)
+    (copy,) = (tmp_path / "into").iterdir()
+    assert copy.stat().st_mode & 0o777 == saved and copy.read_bytes() == b"secret"
+
+
+def test_later_lines_of_an_embedded_agent_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "written"
+    stands_in = tmp_path / "polycast"
+    lines = "for _ in range(320): os.write(2, (b'a line' * 20 + b'\\n') * 1000)"
+    stands_in.write_text(f"#!{sys.executable}\nimport os\nos.write(2, b'listens on here\\n')\n{lines}\nopen({str(written)!r}, 'w')\n")
+    stands_in.chmod(0o755)
+    monkeypatch.setattr(_embedded, "program", lambda: stands_in)
+    one = _embedded.Embedded.__new__(_embedded.Embedded)
+    one._children, one._input = [], subprocess.DEVNULL
+    tracemalloc.start()
+    try:
+        assert one._run(["agent"]) == "here"
+        until("it has written all", written.exists)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+        one._children[0].wait(HANG_S)
 
 
 def test_events_lead_to_the_report(cluster: Cluster, number: int, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import json
 import logging
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -108,35 +110,41 @@ def test_the_back_end_does_what_its_framework_asks(
         assert "slime's reader: done\n" in said, said
 
 
-def test_a_host_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
-    """The process registers and subscribes anew with its next update, and has that version; the trainer does not wait for it before."""
+def answers(where: Path) -> bool:
+    try:
+        with polycast.Agent(where) as one:
+            return one.status().manager_connected
+    except polycast.PolycastError:
+        return False
+
+
+@contextlib.contextmanager
+def killed_at_the_end(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """An agent that listens at `agent.sock` in a folder. After it another one can begin there."""
+    socket = folder / "agent.sock"
+    line = [str(polycast.program()), "agent", "--manager", cluster[0].manager, "--interface", "lo", "--until-input-ends"]
+    line += ["--name", f"restarted-{folder.name}", "--socket", str(socket), "--store", str(folder / "store")]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        try:
+            until("the agent listens", lambda: socket.exists() and answers(socket))
+            yield
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("asks", ["meanwhile", "later", "only for the version"])
+def test_a_host_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path, asks: str) -> None:
+    """The process registers and subscribes anew with its next update, and has that version; the trainer does not wait for it before. So it
+    is where the agent is up again before the process asks, and where the process does not ask to subscribe at each update."""
     topic, app, log = f"restart-{uuid.uuid4()}", str(uuid.UUID(bytes=cluster[0]._app)), logging.getLogger("polycast.test")
     socket = tmp_path / "agent.sock"
-
-    @contextlib.contextmanager
-    def agent() -> Iterator[None]:
-        line = [str(polycast.program()), "agent", "--manager", cluster[0].manager, "--interface", "lo", "--until-input-ends"]
-        line += ["--name", f"restarted-{tmp_path.name}", "--socket", str(socket), "--store", str(tmp_path / "store")]
-        with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
-            until("the agent listens", lambda: socket.exists() and answers(socket))
-            try:
-                yield
-            finally:
-                child.kill()
-
-    def answers(where: Path) -> bool:
-        try:
-            with polycast.Agent(where) as one:
-                return one.status().manager_connected
-        except polycast.PolycastError:
-            return False
-
+    agent = functools.partial(killed_at_the_end, cluster, tmp_path)
     trainer, rollout = (Link(topic, app, where, log) for where in (cluster[0].socket, socket))
 
     def update(step: int) -> polycast.Published:
         data_id = new_number()
         trainer.add(data_id, [("w", torch.full((50_000,), float(step), dtype=torch.bfloat16))], {})
-        if step != 2:
+        if step == 1 or (step == 3 and asks != "only for the version"):
             rollout.subscribe()
         published = trainer.commit(data_id, step, 20)
         if step != 2:
@@ -152,12 +160,50 @@ def test_a_host_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path) -> No
         with pytest.raises(polycast.PolycastError, match="agent"):
             waits.result(HANG_S / 2)
     assert not update(2).have
-    with pytest.raises(polycast.errors.AgentNotRunning, match="agent.sock"):
-        rollout.subscribe()
+    if asks == "meanwhile":
+        with pytest.raises(polycast.errors.AgentNotRunning, match="agent.sock"):
+            rollout.subscribe()
     with agent():
-        assert len(update(3).have) == 1
+        assert len(update(3).have) == (0 if asks == "only for the version" else 1)
+        assert len(update(4).have) == 1
         rollout.close()
     trainer.close()
+
+
+def test_a_reader_of_a_folder_whose_agent_is_restarted(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polycast import shared_folder
+
+    # These are a process's own, and another test does not need them.
+    for name in ("_LINKS", "_READERS", "_RUNS"):
+        monkeypatch.setattr(shared_folder, name, {})
+    topic, here = f"restart-{uuid.uuid4()}", tmp_path / "here"
+    args = types.SimpleNamespace(polycast_topic=topic, polycast_socket=cluster[0].socket)
+    for name, value in (("SOCKET", str(tmp_path / "agent.sock")), ("TOPIC", topic), ("DEADLINE", "20"), ("TIMEOUT", str(HANG_S))):
+        monkeypatch.setenv(f"POLYCAST_{name}", value)
+    monkeypatch.setenv("RANK", "0")
+    # The agent of the third version is another one than that of the second, and so on.
+    for number in (1, 2, 3):
+        version = tmp_path / f"trainer/weight_v{number:06d}"
+        version.mkdir(parents=True)
+        (version / "model.safetensors").write_bytes(os.urandom(10_000))
+        with killed_at_the_end(cluster, tmp_path):
+            shared_folder.post_write(args, version, [])
+            shared_folder.pre_read(here, number)
+            assert (here / version.name / "model.safetensors").read_bytes() == (version / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("mask", "mode", "saved"), [(0o077, 0o644, 0o600), (0o022, 0o666, 0o644), (0o022, 0o444, 0o644)])
+def test_a_copy_of_a_versions_file_has_the_permissions_that_this_process_gives(tmp_path: Path, mask: int, mode: int, saved: int) -> None:
+    from polycast import shared_folder
+
+    (tmp_path / "theirs").write_bytes(b"weights")
+    file = polycast.SetFile("ours", 1, 7, "", mode, True, str(tmp_path / "theirs"))
+    before = os.umask(mask)
+    try:
+        shared_folder._bring(file, tmp_path / "ours", "/nowhere")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "ours").stat().st_mode & 0o777 == saved and (tmp_path / "ours").read_bytes() == b"weights"
 
 
 @pytest.mark.parametrize("name", ["_backends", "nemo", "shared_folder", "trl", "verl"])

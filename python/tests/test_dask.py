@@ -175,6 +175,54 @@ def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
                 one.wait(HANG_S)
 
 
+def test_a_broadcast_without_workers_is_refused(cluster: Cluster) -> None:
+    distributed = pytest.importorskip("distributed")
+    from polycast.dask import broadcast
+
+    before = len(cluster[0].list())
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None, protocol="tcp://", host="127.0.0.1") as scheduler:
+        with distributed.Client(scheduler) as client, pytest.raises(errors.NoReceivers, match="no workers"):
+            broadcast(client, [1], agent=cluster[0])
+    assert len(cluster[0].list()) == before
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_worker_that_joins_during_a_broadcast_is_left_out(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """The agent of its host has not got the value. With `leaves` another worker ends meanwhile."""
+    distributed = pytest.importorskip("distributed")
+    from polycast.dask import broadcast
+
+    with distributed.LocalCluster(
+        n_workers=0, dashboard_address=None, processes=True, protocol="tcp://", host="127.0.0.1"
+    ) as scheduler:
+        workers = [worker(scheduler.scheduler_address, cluster[1], tmp_path) for _ in range(2)]
+        try:
+            with distributed.Client(scheduler) as client:
+                client.wait_for_workers(2, timeout=HANG_S)
+                first, plain = set(client.nthreads()), polycast.Agent._send_to_the_end
+
+                def joins(*arguments: Any) -> polycast.Report:
+                    if leaves:
+                        workers[0].kill()
+                        until("it has left", lambda: len(client.nthreads()) == 1)
+                    workers.append(worker(scheduler.scheduler_address, cluster[2], tmp_path))
+                    until("another one is there", lambda: bool(set(client.nthreads()) - first))
+                    return plain(*arguments)
+
+                monkeypatch.setattr(polycast.Agent, "_send_to_the_end", joins)
+                array = numpy.arange(1000.0)
+                future = broadcast(client, array, agent=cluster[0], timeout=HANG_S)
+                assert set(client.who_has([future])[future.key]) == first & set(client.nthreads())
+                assert numpy.array_equal(future.result(HANG_S), array)
+        finally:
+            for one in workers:
+                one.terminate()
+            for one in workers:
+                one.wait(HANG_S)
+
+
 def test_a_broadcast_that_is_interrupted_leaves_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     from polycast.dask import broadcast

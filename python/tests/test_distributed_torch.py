@@ -177,3 +177,21 @@ def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     with pytest.raises(errors.TimedOut, match="^rank 1 did not come within 1 s$"):
         distributed.init(rank=0, world_size=2, timeout=1)
+
+
+def test_a_module_that_is_spread_over_the_ranks_is_refused_at_each(tmp_path: Path) -> None:
+    """Its state dict is gathered by all ranks together: asked of one alone it would wait for the others without an end."""
+    script = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+torch.distributed.init_process_group("gloo")
+spread = FullyShardedDataParallel(torch.nn.Linear(64, 64), device_id=torch.device("cpu"))
+try:
+    distributed.broadcast_module(spread)
+except errors.PolycastError as error:
+    sys.stdout.write(f"{rank} {type(error).__name__}: {error}\\n")
+distributed.broadcast_module(module)
+assert is_of(0)
+torch.distributed.destroy_process_group()
+"""
+    said = torchrun(tmp_path, script)
+    assert len([line for line in said.splitlines() if "spread over processes (FSDP)" in line]) == 4, said

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import polycast
 import pytest
-from conftest import HANG_S, free_port
-from polycast import errors, tensors
+from conftest import HANG_S, free_port, until
+from polycast import errors, tensors, values
 
 numpy = pytest.importorskip("numpy")
 Cluster = list[polycast.Agent]
@@ -35,6 +35,41 @@ assert {one[:2] for one in got} == {(float(array.sum()), False)}, got
 assert len({one[2] for one in got}) == 2, "tasks ran on both nodes"
 print("left", handle.delete())
 """
+
+
+def mappings(folder: str) -> int:
+    """Number of files below a folder that this process has mapped."""
+    return sum(f" {folder}/" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_worker_keeps_no_value_that_was_deleted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that has the value deletes it, and the worker hears nothing of that."""
+    from polycast import _shared
+    from polycast import ray as polycast_ray
+
+    source, node = cluster[:2]
+    monkeypatch.setenv("POLYCAST_SOCKET", node.socket)
+    monkeypatch.setattr(_shared, "_AGENTS", {})
+    monkeypatch.setattr(polycast_ray, "_VALUES", {})
+    store, app, sums = node.status().store, str(uuid.UUID(bytes=node._app)), []
+    kept = polycast_ray.Handle(app, *sent(source, node, numpy.ones(1000)))
+    first, before = kept.get(), mappings(store)
+    for turn in range(10):
+        handle = polycast_ray.Handle(app, *sent(source, node, numpy.full(100_000, float(turn))))
+        sums.append(float(handle.get().sum()))
+        assert handle.get() is handle.get() and kept.get() is first
+        until("it is deleted everywhere", lambda handle=handle: source.remove(handle.data_id, "all") == {})
+    assert sums == [100_000.0 * turn for turn in range(10)]
+    assert mappings(store) - before <= 1
+    source.remove(kept.data_id, "all")
+
+
+def sent(source: polycast.Agent, node: polycast.Agent, value: object) -> tuple[int, float, values.Known]:
+    """Sends a value as `broadcast` does, and gives what its handle has."""
+    number, parts = uuid.uuid4().int >> 65, values.pack(value)
+    source.add_parts(number, parts)
+    source._send_to_the_end(number, [node.name], HANG_S)
+    return number, HANG_S, values.Known.of(parts).and_root(source.read(number, HANG_S).root)
 
 
 def test_tensors_that_are_not_as_the_reference_says_are_refused(

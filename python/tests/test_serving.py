@@ -9,6 +9,7 @@ import http.server
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -344,6 +345,96 @@ def test_a_server_that_comes_later(request_class: Any, cluster: Cluster, tmp_pat
         until("the server has it", lambda: again.weight_version == "3")
         again.close()
     assert [update.ok for update in one.updates] == [False, True, False, True], one.updates
+
+
+class Unwilling(Server):
+    """A server that refuses every version, and looks at how many folders there are."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.folders: list[int] = []
+
+    def load(self, body: dict[str, Any]) -> tuple[bool, str]:
+        self.folders.append(len(folders_of(Path(body["model_path"]).parent)))
+        return False, "Failed to update weights: out of order."
+
+
+def folders_of(home: Path) -> list[str]:
+    return [one.name for one in home.iterdir() if one.is_dir()]
+
+
+@pytest.mark.parametrize("why", ["it refuses them", "it is down", "they have no weights"])
+def test_versions_that_no_server_loads_do_not_pile_up(
+    cluster: Cluster, tmp_path: Path, numpy: Any, quick: None, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    topic, plain, put = f"sglang-{uuid.uuid4()}", sglang.put_folder, []
+
+    def counted(agent: polycast.Agent, found: polycast.Object, folder: Path, model: Any = None) -> None:
+        plain(agent, found, folder, model)
+        put.append(folder.name)
+
+    monkeypatch.setattr(sglang, "put_folder", counted)
+    unwilling = Unwilling()
+    url = f"http://127.0.0.1:{free_port()}" if why == "it is down" else unwilling.url
+    # Left by a command that was killed.
+    (tmp_path / "9-9").mkdir()
+    with following(sglang.Settings(topic, url, into=tmp_path), cluster[1]) as one:
+        for step in (1, 2, 3, 4):
+            if why == "they have no weights":
+                cluster[0].add_buffer(data_id := uuid.uuid4().int >> 65, b"no tensors")
+                cluster[0].publish(topic, data_id)
+            else:
+                tensors.publish(cluster[0], topic, {"w": numpy.full(1000, float(step))})
+            until("it has its folder", lambda step=step: len(put) == step or one.error is not None)
+        until("it is said", lambda: bool(one.updates) or one.error is not None)
+    assert len(put) == 4
+    left = folders_of(tmp_path)
+    assert left == ([] if why == "they have no weights" else [put[-1]])
+    assert all(count <= 2 for count in unwilling.folders) and bool(unwilling.folders) == (why == "it refuses them")
+    unwilling.close()
+
+
+def answering(answer: bytes) -> tuple[socket.socket, str]:
+    """A server that gives every request this answer, until its socket is closed."""
+    listens = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = listens.accept()
+                with one:
+                    one.sendall(answer)
+                    one.shutdown(socket.SHUT_WR)
+                    # Otherwise the client could see that the connection was reset, and not the answer.
+                    while one.recv(1 << 16):
+                        pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listens, f"http://127.0.0.1:{listens.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\0\0\0\n", *(b"HTTP/1.1 %s\r\nContent-Length: 9\r\n\r\n{}" % said for said in (b"200 OK", b"500 No"))]
+)
+def test_an_answer_that_cannot_be_read_is_a_failure(cluster: Cluster, tmp_path: Path, numpy: Any, quick: None, answer: bytes) -> None:
+    topic = f"sglang-{uuid.uuid4()}"
+    listens, url = answering(answer)
+    with listens, following(sglang.Settings(topic, url, into=tmp_path), cluster[1]) as one:
+        tensors.publish(cluster[0], topic, {"w": numpy.ones(1000)})
+        until("it is said", lambda: bool(one.updates) or one.error is not None)
+    (update,) = one.updates
+    assert not update.ok and f"the server at {url} does not answer: " in update.message and update.message.isprintable(), update
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("http://127.0.0.1:port", None), ("127.0.0.1", None), ("http://a b:1", None), ("http://127.0.0.1:1", "a\nsecret")]
+)
+def test_settings_that_make_no_request_are_refused(cluster: Cluster, tmp_path: Path, numpy: Any, url: str, key: str | None) -> None:
+    topic = f"sglang-{uuid.uuid4()}"
+    tensors.publish(cluster[0], topic, {"w": numpy.ones(1000)})
+    with pytest.raises(errors.Invalid, match=f"no request can be made to '{url}'") as raised:
+        next(sglang.follow(sglang.Settings(topic, url, into=tmp_path, key=key), agent=cluster[0]))
+    assert "secret" not in str(raised.value)
 
 
 def test_an_agent_that_ends_is_waited_for(

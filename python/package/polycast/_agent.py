@@ -86,8 +86,7 @@ class Object:
         """Maps the bytes without copying them. With `writable_copy` the view may be written to: only pages that are written take memory,
         and other processes do not see the changes. A view stays valid even if the object is deleted. Raises `Invalid` unless `form` is
         `bytes`."""
-        if self.form != "bytes":
-            raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+        self._refuse_what_has_no_file()
         with opened(self.path, self.data_id) as file:
             return self._mapped(file, writable_copy)
 
@@ -109,15 +108,24 @@ class Object:
 
     def open(self) -> BinaryIO:
         """Opens the bytes as a read-only file; a received folder is a tar stream. The file stays readable even if the object is deleted."""
-        if self.form != "bytes":
-            raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+        self._refuse_what_has_no_file()
         return opened(self.path, self.data_id)
 
+    def _refuse_what_has_no_file(self) -> None:
+        """Raises `Invalid` unless `path` is a file with the bytes."""
+        if self.state == "receiving":
+            raise Invalid(f"{self.name} is still being received: read({self.data_id}) waits until it is here")
+        if not self.path:
+            # The agent is another user's, or the path is no text.
+            copies = f"`polycast get {called(self.app, self.data_id)} --socket={self.socket} --out PATH`"
+            raise Invalid(f"this user gets no path to {self.name} from its agent: {copies} copies it")
+        if self.form != "bytes":
+            raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+
     def save(self, path: StrPath, *, force: bool = False) -> None:
-        """Copies a file to `path`. The copy appears there only once it is complete. An existing file is kept and raises `PathError`, unless
-        `force` replaces it. Use `extract` for a folder."""
+        """Copies a file to `path`, with its sender's permissions less those that the umask withholds. The copy appears there only once it
+        is complete. An existing file is kept and raises `PathError`, unless `force` replaces it. Use `extract` for a folder."""
         import shutil
-        import tempfile
 
         if self.kind != "file":
             raise Invalid(f"{self.name} is a {self.kind} of files: extract(PATH) puts them there")
@@ -125,11 +133,10 @@ class Object:
         if os.path.lexists(target) and not force:
             raise of_kind("path", f"{target} is there already: say force=True to replace it")
         try:
-            with self.open() as source, tempfile.NamedTemporaryFile(dir=os.path.dirname(target), delete=False) as part:
+            with self.open() as source, created(_beside(target), self.mode) as part:
                 try:
                     # The agent's copy must not change, so the two share no bytes.
                     shutil.copyfileobj(source, part, PIECE_MAX)
-                    os.fchmod(part.fileno(), self.mode & 0o777 or 0o644)
                     part.flush()
                     os.fsync(part.fileno())
                     os.replace(part.name, target)
@@ -178,6 +185,8 @@ def until(timeout: float | None) -> float | None:
 def opened(path: str, data_id: int) -> BinaryIO:
     """Opens the file of an object, and raises `ObjectUnknown` if it no longer holds that object. Memory of a process is addressed by the
     number of its descriptor, which may by now belong to another object or to any file."""
+    if not path:
+        raise Invalid(f"this user gets no path to object {data_id} from its agent: `polycast get` copies it")
     gone = ObjectUnknown(f"object {data_id} was deleted meanwhile: read it again, or take the version after it")
     is_descriptor = _DESCRIPTOR.fullmatch(path) is not None
 
@@ -195,6 +204,23 @@ def opened(path: str, data_id: int) -> BinaryIO:
         file.close()
         raise gone
     return file
+
+
+def _beside(path: str) -> str:
+    """Returns a new name in the folder of a path, for a file that is renamed to it."""
+    import uuid
+
+    return os.path.join(os.path.dirname(path), f".polycast-{uuid.uuid4().hex}")
+
+
+def created(path: str, mode: int) -> BinaryIO:
+    """Creates a file with the permissions that its sender gave it (0: the usual ones). The kernel takes away those that this process's
+    umask or the folder's ACL withholds: the sender does not decide for this host."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode & 0o777 or 0o666)
+
+    return open(path, "xb", opener=opener)
 
 
 @dataclass(frozen=True)
@@ -309,6 +335,8 @@ class Transfer(Iterator[Event]):
     def __init__(self, sending: _native.Sending) -> None:
         self._sending = sending
         self._report: Report | None = None
+        # The error that has ended the events: after it there are none.
+        self._error: PolycastError | None = None
 
     def __next__(self) -> Event:
         event = self.next()
@@ -318,7 +346,13 @@ class Transfer(Iterator[Event]):
 
     def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event, or `None` after the last. Raises `TimedOut` if none arrives within `timeout` seconds."""
-        text = self._sending.next(timeout)
+        try:
+            text = self._sending.next(timeout)
+        except PolycastError as error:
+            # A wait that was too short ends nothing.
+            if timeout is None or not isinstance(error, TimedOut):
+                self._error = error
+            raise
         event = None if text is None else event_of(text)
         if isinstance(event, Finished):
             self._report = event.report
@@ -337,7 +371,7 @@ class Transfer(Iterator[Event]):
                     break
                 show(event)
         if self._report is None:
-            raise TransferFailed("the transfer was cancelled")
+            raise self._error or TransferFailed("the transfer was cancelled")
         return complete(self._report)
 
     def cancel(self) -> None:
@@ -670,6 +704,8 @@ class Agent:
 
     def _read_only(self, data_id: int, root: str, timeout: float | None, known_only: bool) -> Object:
         found = self.read(data_id, timeout, known_only)
+        if not found.path:
+            found._refuse_what_has_no_file()
         if found.form != "bytes" or (root and found.root != root):
             what = f"its root hash is {found.root or 'not known'}" if found.form == "bytes" else "it is a folder"
             raise Invalid(f"object {data_id} is not what was broadcast: {what}, and that of the value is {root or 'not known'}")
@@ -778,14 +814,22 @@ class Agent:
 
     def delete(self, data_id: int) -> None:
         """Deletes an object here. Received bytes are deleted; a file or folder that was added by its path stays in place."""
-        self._connection.delete(data_id)
+        try:
+            self._connection.delete(data_id)
+        except ObjectUnknown:
+            # Another process has deleted it, and its memory is still this process's.
+            self._let_go(data_id)
+            raise
         self._let_go(data_id)
 
     def remove(self, data_id: int, at: str | Sequence[str] = "all") -> dict[str, str]:
         """Removes an object at the named agents, or at `"all"` including this one. Returns the agents that still have it, each with the
         reason."""
         names = None if at == "all" else one_or_more("at", at)
-        return dict(self._connection.remove(data_id, names))
+        left = dict(self._connection.remove(data_id, names))
+        if (names is None or self.name in names) and self.name not in left:
+            self._let_go(data_id)
+        return left
 
     def withdraw(self, data_id: int) -> None:
         """Ends the transfers of an object."""
@@ -834,15 +878,20 @@ class Agent:
 
     def _forget(self, data_id: int) -> None:
         """Deletes an object that is no longer used here, or tries again later if a call is still reading it. Another process of this
-        application may have deleted it first. Views stay valid."""
+        application may have deleted it first. Views stay valid. If the agent has ended, its error is raised, and the memory is freed."""
         kept = []
-        for one in dict.fromkeys([*self._superseded, data_id]):
+        wanted = list(dict.fromkeys([*self._superseded, data_id]))
+        for one in wanted:
             try:
                 self.delete(one)
             except ObjectUnknown:
-                self._let_go(one)
+                pass
             except ObjectBusy:
                 kept.append(one)
+            except (AgentLost, AgentNotRunning):
+                for each in wanted:
+                    self._let_go(each)
+                raise
         self._superseded = kept
 
     def _forget_within(self, data_id: int, patience_s: float) -> None:
@@ -858,6 +907,8 @@ class Agent:
             self._let_go(data_id)
 
     def _let_go(self, data_id: int) -> None:
+        """Forgets an object that is not at the agent any more, and frees its memory."""
+        self._names.pop(data_id, None)
         made = self._memory.pop(data_id, None)
         if made is not None:
             os.close(made[1])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_APP = str(uuid.UUID(int=0))
 # The agent has ended, or was restarted and does not know this process.
-_GONE = (AgentLost, AgentNotRunning, NotRegistered, Closed)
+GONE = (AgentLost, AgentNotRunning, NotRegistered, Closed)
 
 
 def new_number() -> int:
@@ -60,17 +60,36 @@ class Link:
             try:
                 self._agent.status()
                 return self._agent
-            except _GONE:
+            except GONE:
                 self.close()
         self._agent = Agent(self._socket, self.app)
         return self._agent
 
-    def subscribe(self) -> Versions:
-        """Subscribes this host to every version of the topic, until `close`."""
+    def versions(self) -> Versions:
+        """Subscribes this host to every version of the topic, until `close` or `resubscribe`, and returns the versions."""
         agent = self.agent
         if self._versions is None:
             self._versions = agent.subscribe(self.topic)
         return self._versions
+
+    def subscribe(self) -> None:
+        """Subscribes this host to every version of the topic, until `close`. Subscribes again if the agent was restarted: `agent` does not
+        notice that if the agent is up again, because requests then reach the new one."""
+        versions = self.versions()
+        try:
+            while versions.next(0.0) is not None:
+                # The object's number identifies a version here, so nothing else reads these.
+                pass
+        except TimedOut:
+            return
+        except GONE:
+            pass
+        self.resubscribe()
+
+    def resubscribe(self) -> Versions:
+        """Subscribes this host again, after the subscription has ended with the agent."""
+        self._versions = None
+        return self.versions()
 
     def add(self, data_id: int, weights: Iterable[tuple[str, Any]], metadata: Mapping[str, str]) -> None:
         """Copies the tensors into the agent's memory, each before the next one is requested."""
@@ -101,6 +120,9 @@ class Link:
             raise
 
     def _wait(self, data_id: int, what: str, timeout: float, cancel: _native.Cancel) -> Object:
+        if self._versions is not None:
+            # Otherwise an agent that was restarted would wait for a version that no publisher sends to it.
+            self.subscribe()
         agent = self._agent or self.agent
         try:
             return agent._read(data_id, timeout, False, cancel)
@@ -124,7 +146,7 @@ class Link:
         if agent is not None:
             try:
                 agent.close()
-            except _GONE:
+            except GONE:
                 # The agent has already ended.
                 pass
 

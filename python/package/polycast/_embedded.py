@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import IO
 
 from polycast import _pipes
 from polycast._program import StrPath, path_text, program, text_of
@@ -24,6 +25,8 @@ ENDS_WITHIN_S = 10.0
 _PREFIX = "polycast-python-"
 # Age below which a store is kept: its agent may be about to lock it.
 _LEFT_FOR_S = 60.0
+# Output of a child that is read at once.
+_PIECE = 1 << 16
 _LISTENS = re.compile(r"listens on (\S+)")
 
 
@@ -105,7 +108,7 @@ class Embedded:
             for line in child.stderr:
                 if found := _LISTENS.search(line):
                     # Later output has to be read, or the child would block.
-                    threading.Thread(target=child.stderr.read, daemon=True).start()
+                    threading.Thread(target=_discard, args=(child.stderr,), daemon=True).start()
                     return found.group(1)
                 said.append(line.strip())
         finally:
@@ -136,6 +139,12 @@ def _sweep(parent: Path) -> None:
         except OSError:
             # The folder's agent is alive, or the folder has gone meanwhile, or it holds no store.
             continue
+
+
+def _discard(said: IO[str]) -> None:
+    """Reads a child's output to its end, and keeps none of it. Its bytes need not be text."""
+    while said.buffer.read(_PIECE):  # type: ignore[attr-defined]
+        pass
 
 
 def _end(owner: int, children: list[subprocess.Popen[str]], pipe: tuple[int, int], folder: Path) -> None:

@@ -56,7 +56,7 @@ class Transfer(AsyncIterator[Event]):
         async for _ in self:
             pass
         if self._report is None:
-            raise TransferFailed("the transfer was cancelled")
+            raise self._transfer._error or TransferFailed("the transfer was cancelled")
         return complete(self._report)
 
     def cancel(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Time that a cancelled transfer may still hold the object.
 _ENDS_WITHIN_S = 2.0
+# Values that tasks of this process have taken, until they are deleted.
 _VALUES: dict[tuple[str, int], Any] = {}
 
 
@@ -55,6 +56,7 @@ class Handle:
         """Returns the value: the same one in all tasks of a process."""
         key = (self.app, self.data_id)
         if key not in _VALUES:
+            _drop_deleted(self.app)
             _VALUES[key] = values.unpack_broadcast(_agent(self.app), self.data_id, self.known, self.timeout)
         return _VALUES[key]
 
@@ -62,6 +64,15 @@ class Handle:
         """Removes the value from all nodes; views of it stay valid. Returns the agents that still have it, each with the reason."""
         _VALUES.pop((self.app, self.data_id), None)
         return _agent(self.app).remove(self.data_id, "all")
+
+
+def _drop_deleted(app: str) -> None:
+    """Drops values that another process has deleted: this one has heard nothing of it, and would keep their pages until it ends."""
+    known = [key for key in list(_VALUES) if key[0] == app]
+    here = {one.data_id for one in _agent(app).list()} if known else set()
+    for key in known:
+        if key[1] not in here:
+            _VALUES.pop(key, None)
 
 
 def _name(app: str) -> str:

@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import http.client
 import json
 import logging
 import multiprocessing
@@ -49,6 +50,8 @@ _AGAIN_S = 2.0
 _LOOK_S = 5.0
 # Weights in a model's folder. A version brings its own; an index would name files that the version lacks.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
+# Lowest code of an answer by which a server does not do what it was asked for.
+_REFUSES = 300
 _PASSING = ".new"
 
 
@@ -171,11 +174,12 @@ class _Follower:
         folder = self._folder / f"{version}-{found.data_id}"
         if self._last is not None and self._last == (version, folder):
             return
+        # Also folders left by an earlier run, which may be incomplete.
+        self._remove_unused()
         try:
-            # A folder left by an earlier run may be incomplete.
-            shutil.rmtree(folder, ignore_errors=True)
             put_folder(agent, found, folder, self._settings.model)
             _check_weights(folder)
+            self._last = (version, folder)
         except ObjectUnknown:
             # A newer version has replaced it, and comes next.
             return
@@ -184,8 +188,15 @@ class _Follower:
                 raise
             yield from self.failed(version, str(error))
             return
-        self._last = (version, folder)
+        finally:
+            # A folder keeps its version in memory, and a server may refuse versions, or be down, for a long time.
+            self._remove_unused()
         yield from self._post(version, folder)
+
+    def _remove_unused(self) -> None:
+        """Removes all folders except that of the version that the server has, for a server that restarts, and that of the last one."""
+        with contextlib.suppress(FileNotFoundError):
+            remove_folders(self._folder, keep=[kept[1] for kept in (self._loaded, self._last) if kept is not None])
 
     def _post(self, version: int, folder: Path) -> Iterator[Update]:
         if not self._looked and (says := self._weight_version()) is not None:
@@ -207,7 +218,7 @@ class _Follower:
         if ok:
             self._said, self._loaded = "", (version, folder)
             # The previous version's folder was kept until now, for a server that restarts while this version cannot be loaded.
-            remove_folders(self._folder, keep=(folder,))
+            self._remove_unused()
             yield Update(version, True, message, time.monotonic() - began, folder)
             return
         yield from self.failed(version, message, time.monotonic() - began, folder)
@@ -231,19 +242,16 @@ class _Follower:
     def _weight_version(self) -> str | None:
         """Returns the server's weight_version, or `None` if the server does not answer."""
         try:
-            said = json.loads(self._open("/model_info", None, _LOOK_S))["weight_version"]
+            code, answer = self._open("/model_info", None, _LOOK_S)
+            said = json.loads(answer)["weight_version"] if code < _REFUSES else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return said if isinstance(said, str) else None
 
     def _ask(self, path: str, body: dict[str, Any]) -> tuple[bool, str]:
         """Sends a request. Returns true if the server has carried it out, and the server's message."""
-        try:
-            answer, ok = self._open(path, body, self._settings.timeout), True
-        except urllib.error.HTTPError as error:
-            with error:
-                answer, ok = error.read(), False
-                code = error.code
+        code, answer = self._open(path, body, self._settings.timeout)
+        ok = code < _REFUSES
         try:
             said = json.loads(answer)
             return ok and said["success"] is True, str(said["message"])
@@ -251,17 +259,31 @@ class _Follower:
             what = "without an answer that can be read" if ok else f"with {code}: {answer[:200].decode(errors='replace').strip()}"
             return False, f"the server at {self._settings.server} has answered {what}"
 
-    def _open(self, path: str, body: dict[str, Any] | None, timeout: float) -> bytes:
+    def _open(self, path: str, body: dict[str, Any] | None, timeout: float) -> tuple[int, bytes]:
+        """Sends a request, and returns the answer's code and text. Raises `OSError` if there is no answer, or none that can be read, and
+        `Invalid` if the settings make no request."""
         headers = {"Content-Type": "application/json"}
         if self._settings.key:
             headers["Authorization"] = f"Bearer {self._settings.key}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._settings.server.rstrip("/") + path, data, headers)
         # The server reads files of this host, so no proxy leads to it.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=timeout) as answer:
-            read: bytes = answer.read()
-        return read
+        try:
+            request = urllib.request.Request(self._settings.server.rstrip("/") + path, data, headers)
+            try:
+                with opener.open(request, timeout=timeout) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read()
+        except (http.client.InvalidURL, ValueError):
+            # Without the error's own text, which may have the key.
+            cure = "give an address such as http://127.0.0.1:30000, and a key of one line"
+            raise Invalid(f"no request can be made to '{self._settings.server}': {cure}") from None
+        except http.client.HTTPException as error:
+            if isinstance(error, OSError):
+                raise
+            raise OSError(f"it has sent what is no answer of HTTP ({type(error).__name__})") from error
 
 
 class _Over(Exception):

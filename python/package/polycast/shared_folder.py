@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polycast._agent import Agent, Published, SetFile, Version, Versions, until
-from polycast._backends import DEFAULT_APP, Link, new_number, publish, seconds
+from polycast._agent import Agent, Published, SetFile, Version, Versions, created, until
+from polycast._backends import DEFAULT_APP, GONE, Link, new_number, publish, seconds
 from polycast.errors import Invalid, ObjectUnknown, TimedOut
 
 __all__ = ["post_write", "pre_read"]
@@ -180,24 +180,34 @@ class _Reader:
         # Versions that have already arrived come first: the newest one so far may belong to another run.
         left = 0.0
         while True:
-            versions = self.link.subscribe()
+            versions = self.link.versions()
             if versions is not self._versions:
                 # The agent was restarted, and reports the last version again.
                 self._versions, self._said = versions, {}
             try:
                 version = versions.next(left)
+            except GONE:
+                version = None
             except TimedOut:
                 if any(number == target for number, _ in self._said.get("versions", [])):
                     return self._said
                 if time.monotonic() >= ends:
-                    what = f"version {target} of '{self.link.topic}' did not come to the agent at {self.link.agent.socket}"
-                    cure = "see whether the trainer has published it there, and whether its log names this host"
-                    raise TimedOut(f"{what} within {timeout:g} s ({self._last}): {cure}") from None
+                    raise self._late(target, timeout) from None
                 left = max(0.0, ends - time.monotonic())
                 continue
-            if version is not None:
+            if version is None:
+                if time.monotonic() >= ends:
+                    raise self._late(target, timeout)
+                # The subscription has ended with the agent. This raises if the agent is not up again.
+                self.link.resubscribe()
+            else:
                 self._take(version, ends)
             left = 0.0
+
+    def _late(self, target: int, timeout: float) -> TimedOut:
+        what = f"version {target} of '{self.link.topic}' did not come to the agent at {self.link.agent.socket}"
+        cure = "see whether the trainer has published it there, and whether its log names this host"
+        return TimedOut(f"{what} within {timeout:g} s ({self._last}): {cure}")
 
     def _take(self, version: Version, ends: float) -> None:
         found = version.object
@@ -263,8 +273,8 @@ def _bring(file: SetFile, to: Path, store: str) -> None:
         except OSError:
             # Another file system, or one without links.
             pass
+    created(os.fspath(to), file.mode | 0o600).close()
     shutil.copyfile(file.path, to)
-    os.chmod(to, (file.mode & 0o777) | 0o600)
 
 
 def _below(folder: Path, name: str) -> Path:
